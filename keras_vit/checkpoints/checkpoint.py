@@ -1,0 +1,215 @@
+"""From a file to what it holds, and from a model to a file."""
+
+import dataclasses
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+
+from keras_vit.checkpoints import vit_jax
+from keras_vit.checkpoints.layout import Contents, Layout, check_arrays, extract, fill
+from keras_vit.checkpoints.npz import NpzFile, write_npz
+from keras_vit.layers import resize_table, skip_initialization
+from keras_vit.models import VisionTransformer, ViTConfig, variant_of
+
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (vit_jax.LAYOUT,)}
+PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
+
+
+def open_checkpoint(path: str | os.PathLike[str], grid_size: tuple[int, int] | None = None) -> Contents:
+    """Recognises the layout of a checkpoint file and describes it, without reading the weights.
+
+    Args:
+        path: An `.npz` file.
+        grid_size: Rows and columns of its position embeddings, for grids that are no square.
+
+    Raises:
+        FileNotFoundError, ValueError: if it is no file, no `.npz`, or of no known layout.
+    """
+    file = NpzFile(path)
+    for layout in LAYOUTS.values():
+        contents = layout.read(file)
+        if contents is not None:
+            return _with_grid(contents, grid_size or file.note.get("grid_size"), str(path))
+    names = ", ".join(sorted(file)[:5])
+    raise ValueError(
+        f"{path} is an .npz file, but not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its arrays are: "
+        f"{names}{' ...' if len(file) > 5 else ''}."
+    )
+
+
+def load_model(
+    path: str | os.PathLike[str],
+    contents: Contents,
+    config: ViTConfig,
+    *,
+    keep_head: bool = True,
+    input_tensor: Any = None,
+    name: str | None = None,
+    dtype: Any = None,
+) -> VisionTransformer:
+    """Builds the model that `config` describes and fills it from a file.
+
+    Every weight is assigned once. `config` may differ from `contents.config` in what is not stored, in the image
+    size (position embeddings are resized), and in leaving out the head or the pre-logits.
+
+    Args:
+        path: The file, for messages.
+        contents: What `open_checkpoint` returned.
+        config: The model wanted.
+        keep_head: Whether the head is the file's; otherwise it is new and zero.
+        input_tensor: See `VisionTransformer`.
+        name: See `VisionTransformer`.
+        dtype: See `VisionTransformer`.
+
+    Raises:
+        ValueError: if arrays are missing, left over, of the wrong shape or not finite.
+    """
+    source = str(path)
+    check_arrays(contents, source)
+    if not contents.square and config.grid_size != contents.config.grid_size:
+        raise ValueError(
+            f"The position embeddings of {source} are for {np.prod(contents.config.grid_size)} patches, which is no "
+            "square, so the grid cannot be told from the file. Pass the image_size that it was trained at, or "
+            "grid_size=(rows, columns)."
+        )
+    old, new = contents.config.grid_size, config.grid_size
+
+    def convert(path: str, values: np.ndarray) -> np.ndarray:
+        if path == "position_embedding/table" and new != old:
+            return resize_table(values, old, new, config.interpolation)
+        return values
+
+    with skip_initialization():
+        model = VisionTransformer(config, input_tensor=input_tensor, name=name, dtype=dtype)
+    total = sum(array.bytes for array in contents.arrays.values())
+    fresh = () if keep_head else ("head/",)
+    with _progress(f"Loading {os.path.basename(source)}", total) as report:
+        fill(model, contents, source, fresh, convert, report)
+    if config.classes and keep_head and any("head is all zeros" in oddity for oddity in contents.oddities):
+        warnings.warn(
+            f"The head of {source} is all zeros, so its logits mean nothing: the file is for fine-tuning. Pass "
+            "classes=... for a new head or include_top=False for features.",
+            stacklevel=3,
+        )
+    return model
+
+
+def to_checkpoint(
+    model: VisionTransformer, path: str | os.PathLike[str], layout: str = "vit_jax", overwrite: bool = False
+) -> None:
+    """Writes the weights of a model as a checkpoint file that the original code can read.
+
+    The exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, in the published names.
+
+    Args:
+        model: A `VisionTransformer`.
+        path: Where the file shall be; it appears when it is complete.
+        layout: `"vit_jax"`.
+        overwrite: Whether a file at `path` may be replaced.
+
+    Raises:
+        TypeError: if `model` is not a `VisionTransformer`.
+        ValueError: if the layout is unknown or has no place for such a model.
+        FileExistsError: if there is a file already and `overwrite` is false.
+    """
+    if not isinstance(model, VisionTransformer):
+        raise TypeError(f"model must be a VisionTransformer, but {type(model).__name__} was given.")
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be one of {list(LAYOUTS)}, but {layout!r} was given.")
+    note = {"written_by": "keras_vit", "grid_size": list(model.config.grid_size)}
+    write_npz(path, extract(model, LAYOUTS[layout]), note, overwrite)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointInfo:
+    """What `inspect_checkpoint` tells of a file.
+
+    Attributes:
+        layout: Family of files it belongs to.
+        dialect: Which of the layout's names it uses.
+        prefix: What stands before every name.
+        variant: The paper's name of the model, if it is one of its variants.
+        config: The model, as far as the arrays tell.
+        parameters: Number of weights of the model.
+        bytes: Size of the file.
+        oddities: What is unusual about the file, in words.
+    """
+
+    layout: str
+    dialect: str
+    prefix: str
+    variant: str | None
+    config: ViTConfig
+    parameters: int
+    bytes: int
+    oddities: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        return {**dataclasses.asdict(self), "config": self.config.to_dict()}
+
+
+def inspect_checkpoint(path: str | os.PathLike[str], grid_size: tuple[int, int] | None = None) -> CheckpointInfo:
+    """Tells what a checkpoint file is, without loading it.
+
+    Args:
+        path: An `.npz` file.
+        grid_size: Rows and columns of its position embeddings, for grids that are no square.
+
+    Raises:
+        FileNotFoundError, ValueError: if it is no file, no `.npz`, of no known layout, or incomplete.
+    """
+    contents = open_checkpoint(path, grid_size)
+    check_arrays(contents, str(path))
+    return CheckpointInfo(
+        layout=contents.layout.name,
+        dialect=contents.dialect,
+        prefix=contents.prefix,
+        variant=variant_of(contents.config),
+        config=contents.config,
+        parameters=sum(int(np.prod(array.shape)) for array in contents.arrays.values()),
+        bytes=os.path.getsize(path),
+        oddities=contents.oddities,
+    )
+
+
+def _with_grid(contents: Contents, grid_size: Any, source: str) -> Contents:
+    """The contents with the grid that somebody knows, instead of the one guessed from the number of patches."""
+    if grid_size is None:
+        return contents
+    config, (rows, columns) = contents.config, grid_size
+    if rows * columns != np.prod(config.grid_size):
+        raise ValueError(
+            f"grid_size must have {np.prod(config.grid_size)} patches as the position embeddings of {source} do, but "
+            f"{rows} x {columns} was given."
+        )
+    size = (rows * config.patch_size[0], columns * config.patch_size[1])
+    oddities = [oddity for oddity in contents.oddities if "are no square" not in oddity]
+    return dataclasses.replace(contents, config=config.replace(image_size=size), square=True, oddities=oddities)
+
+
+class _progress:
+    """A progress bar in bytes on the terminal, for large files only."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self._bar = None
+        if total >= PROGRESS_FROM:
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+            console = Console(stderr=True)
+            self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+            self._task = self._bar.add_task(title, total=total)
+
+    def __enter__(self) -> Any:
+        if self._bar is None:
+            return lambda bytes: None
+        self._bar.start()
+        return lambda bytes: self._bar.advance(self._task, bytes)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

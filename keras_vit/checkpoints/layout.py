@@ -1,0 +1,172 @@
+"""The engine: applies any table of names, both ways, with strict accounting."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.checkpoints.npz import StoredArray
+from keras_vit.models import ViTConfig, weights_by_path
+
+ROWS_SHOWN = 8  # names listed in an error message
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One array of a layout, or one per block where the names contain `{i}`.
+
+    Attributes:
+        name: Its name in the file.
+        path: The weight of the model that holds it (see `models.weights_by_path`).
+        shape: Its shape in the file, in the symbols of `Layout.sizes`. The order of the values is the weight's.
+    """
+
+    name: str
+    path: str
+    shape: tuple[str | int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How one family of files stores a model.
+
+    Attributes:
+        name: What users call it.
+        rows: Lists the arrays of a model with a given config.
+        sizes: The meaning of the symbols in the rows' shapes.
+        read: Recognises a file and describes it; None if the file is of another layout.
+        check_writable: Raises ValueError if a model with that config cannot be said in this layout.
+    """
+
+    name: str
+    rows: Callable[[ViTConfig], list[Row]]
+    sizes: Callable[[ViTConfig], dict[str, int]]
+    read: Callable[[Mapping[str, StoredArray]], "Contents | None"]
+    check_writable: Callable[[ViTConfig], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What a file of a known layout holds.
+
+    Attributes:
+        layout: Its layout.
+        dialect: Which of the layout's ways to name arrays it uses.
+        prefix: What stands before every name.
+        config: The model, as far as the arrays tell.
+        arrays: The model's arrays by their names in the layout.
+        unused: Names of arrays beside the model (optimizer state, other towers), deliberately not read.
+        oddities: What a user should know about the file, in words.
+        square: False where the number of patches is no square, so that the grid in `config` is only a guess.
+    """
+
+    layout: Layout
+    dialect: str
+    prefix: str
+    config: ViTConfig
+    arrays: dict[str, StoredArray]
+    unused: list[str]
+    oddities: list[str]
+    square: bool = True
+
+
+def check_arrays(contents: Contents, source: str) -> None:
+    """Raises ValueError unless the arrays are exactly those that the config needs, in the right shapes."""
+    layout, config = contents.layout, contents.config
+    sizes = layout.sizes(config)
+    wanted = {row.name: tuple(sizes.get(n, n) for n in row.shape) for row in layout.rows(config)}
+    missing = sorted(wanted.keys() - contents.arrays.keys())
+    extra = sorted(contents.arrays.keys() - wanted.keys())
+    wrong = [
+        f"{name} is {array.shape}, expected {wanted[name]}"
+        for name, array in sorted(contents.arrays.items())
+        if name in wanted and array.shape != wanted[name]
+    ]
+    problems = [
+        f"{words}: {_some(names)}"
+        for words, names in (("missing", missing), ("not part of the model", extra), ("of the wrong shape", wrong))
+        if names
+    ]
+    if problems:
+        raise ValueError(
+            f"{source} is not a complete checkpoint of the layout {layout.name!r} ({contents.dialect} names). Arrays "
+            + "; ".join(problems)
+            + ". Nothing was loaded."
+        )
+
+
+def fill(
+    model: keras.Model,
+    contents: Contents,
+    source: str,
+    fresh: tuple[str, ...] = (),
+    convert: Callable[[str, np.ndarray], np.ndarray] | None = None,
+    report: Callable[[int], None] = lambda bytes: None,
+) -> None:
+    """Assigns every weight of `model` once from a file's arrays, one array in memory at a time.
+
+    Args:
+        model: The model; its weights may be uninitialised.
+        contents: What the file holds, checked with `check_arrays`.
+        source: The file's name, for errors.
+        fresh: Beginnings of the paths of weights that keep what they have; the file's arrays for them are left.
+        convert: Applied to each array after reading, with the weight's path; for position embeddings.
+        report: Called with the number of bytes read after each array.
+
+    Raises:
+        ValueError: if an array holds NaN or infinity, or a weight of the model has no array.
+    """
+    weights = weights_by_path(model)
+    left = {path for path in weights if not path.startswith(fresh)}
+    for row in contents.layout.rows(contents.config):
+        if row.path not in left:
+            continue
+        array = contents.arrays[row.name]
+        values = array.read()
+        if not np.isfinite(values.sum()) and not np.isfinite(values).all():
+            count = values.size - np.isfinite(values).sum()
+            raise ValueError(
+                f"{source} holds {count} values that are NaN or infinite in {array.name!r}: the training that wrote it "
+                "has diverged, or the file is damaged. Nothing was loaded."
+            )
+        if convert is not None:
+            values = convert(row.path, values)
+        weights[row.path].assign(values.reshape(weights[row.path].shape))
+        left.remove(row.path)
+        del values
+        array.release()
+        report(array.bytes)
+    if left:
+        raise ValueError(f"{source} has no arrays for these weights of the model: {_some(sorted(left))}.")
+
+
+def extract(model: keras.Model, layout: Layout) -> Iterator[tuple[str, np.ndarray]]:
+    """The arrays of a model in the names and shapes of a layout, sorted by name.
+
+    Raises:
+        ValueError: if the model cannot be said in this layout, or has been quantized or given LoRA weights.
+    """
+    config = model.config
+    layout.check_writable(config)
+    sizes, weights = layout.sizes(config), weights_by_path(model)
+    rows = sorted(layout.rows(config), key=lambda row: row.name)
+    strange = sorted(weights.keys() - {row.path for row in rows})
+    if strange:
+        raise ValueError(
+            f"The model has weights that the layout {layout.name!r} has no place for: {_some(strange)}. If it was "
+            "quantized, write it before; LoRA weights are merged when the model is saved as .keras and loaded again."
+        )
+
+    def arrays() -> Iterator[tuple[str, np.ndarray]]:
+        for row in rows:
+            shape = tuple(sizes.get(n, n) for n in row.shape)
+            yield row.name, keras.ops.convert_to_numpy(weights[row.path]).astype(np.float32, copy=False).reshape(shape)
+
+    return arrays()
+
+
+def _some(names: list[Any]) -> str:
+    more = f" and {len(names) - ROWS_SHOWN} more" if len(names) > ROWS_SHOWN else ""
+    return ", ".join(map(str, names[:ROWS_SHOWN])) + more

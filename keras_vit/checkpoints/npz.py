@@ -1,0 +1,231 @@
+"""Reading and writing `.npz` files array by array, without ever holding a second copy of the weights."""
+
+import dataclasses
+import json
+import math
+import mmap
+import os
+import pathlib
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+
+_LOCAL_HEADER = 30  # bytes of a zip member's local header before its name
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredArray:
+    """An array in a file: its name, shape and dtype are known, its values are read on demand.
+
+    `dtype` is the one that `read` gives, except that bfloat16 is read as float32; `stored` says how the file
+    stores it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    stored: str
+    _file: "NpzFile" = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the values in the file."""
+        return math.prod(self.shape) * np.dtype(_NUMPY_DTYPES.get(self.stored, self.stored)).itemsize
+
+    def read(self) -> np.ndarray:
+        """The values; floating point numbers as float32.
+
+        Raises:
+            ValueError: if the values do not have the checksum that the file says.
+        """
+        return self._file.read(self)
+
+    def release(self) -> None:
+        """Gives the memory that reading took back to the system; the values can be read again."""
+        self._file.release(self)
+
+
+_NUMPY_DTYPES = {"bfloat16": "V2"}
+_READABLE = ("float16", "float32", "float64", "bfloat16", "int32", "int64", "uint32", "uint64", "int8", "uint8", "bool")
+
+
+class NpzFile(Mapping[str, StoredArray]):
+    """The arrays of an `.npz` file by name, memory mapped where they are stored uncompressed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError: if there is no file at `path`.
+        ValueError: if the file is no `.npz`, is truncated, or holds pickled objects (which are never loaded).
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = pathlib.Path(path)
+        if self.path.is_dir():
+            raise IsADirectoryError(f"{self.path} is a folder; the path of a checkpoint file was expected.")
+        if not self.path.exists():
+            raise FileNotFoundError(f"There is no file {self.path}; the path of a checkpoint file was expected.")
+        try:
+            self._zip = zipfile.ZipFile(self.path)
+        except zipfile.BadZipFile:
+            raise ValueError(f"{self.path} is not an .npz file: {_what_it_is(self.path)}.") from None
+        with self.path.open("rb") as file:
+            # A private mapping: the arrays on it are writable, as torch demands, and the file stays untouched.
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        members = {m.filename.removesuffix(".npy"): m for m in self._zip.infolist() if m.filename.endswith(".npy")}
+        if not members:
+            raise ValueError(f"{self.path} is a zip archive without arrays (.npy): {_what_it_is(self.path)}.")
+        self._members = members
+        self._arrays = {name: self._describe(name, member) for name, member in members.items()}
+
+    def __getitem__(self, name: str) -> StoredArray:
+        return self._arrays[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What `write_npz` noted beside the arrays; empty for files from elsewhere."""
+        try:
+            note = json.loads(self._zip.comment)
+        except ValueError:
+            return {}
+        return note if isinstance(note, dict) else {}
+
+    def read(self, array: StoredArray) -> np.ndarray:
+        """See `StoredArray.read`."""
+        member = self._members[array.name]
+        dtype = _NUMPY_DTYPES.get(array.stored, array.stored)
+        if member.compress_type == zipfile.ZIP_STORED:
+            data = memoryview(self._map)[self._offset(member) :][: member.file_size]
+            if zlib.crc32(data) != member.CRC:
+                raise ValueError(
+                    f"{self.path} is damaged: the checksum of {array.name!r} is wrong. Fetch the file again."
+                )
+        else:
+            try:
+                data = memoryview(bytearray(self._zip.read(member)))  # checks the checksum itself
+            except (zipfile.BadZipFile, zlib.error) as error:
+                raise ValueError(f"{self.path} is damaged: {error}. Fetch the file again.") from None
+        values = np.frombuffer(data, dtype, offset=member.file_size - array.bytes).reshape(array.shape)
+        if self._fortran[array.name]:
+            values = np.ascontiguousarray(values.reshape(array.shape[::-1]).T)
+        if array.stored == "bfloat16":
+            # bfloat16 is the upper half of a float32.
+            return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        if array.stored in ("float16", "float64"):
+            return values.astype(np.float32)
+        # Backends may keep an aligned array instead of copying it; none may keep a view of the file.
+        return values.copy() if values.ctypes.data % 64 == 0 else values
+
+    def release(self, array: StoredArray) -> None:
+        """See `StoredArray.release`."""
+        member = self._members[array.name]
+        if member.compress_type == zipfile.ZIP_STORED and hasattr(mmap, "MADV_DONTNEED"):
+            start = self._offset(member) // mmap.PAGESIZE * mmap.PAGESIZE
+            stop = min(self._offset(member) + member.file_size, len(self._map))
+            self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    def _offset(self, member: zipfile.ZipInfo) -> int:
+        """Where the member's data start in the file."""
+        header = self._map[member.header_offset : member.header_offset + _LOCAL_HEADER]
+        name, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+        return member.header_offset + _LOCAL_HEADER + name + extra
+
+    def _describe(self, name: str, member: zipfile.ZipInfo) -> StoredArray:
+        with self._zip.open(member) as file:
+            try:
+                shape, fortran, dtype = _read_header(file)
+            except ValueError as error:
+                raise ValueError(f"{self.path} is damaged: {name!r} is no array ({error}).") from None
+        if dtype.hasobject:
+            raise ValueError(
+                f"{self.path} holds pickled Python objects ({name!r}). They can run code when they are loaded, so they "
+                "never are. Save plain arrays with numpy.savez."
+            )
+        stored = "bfloat16" if dtype.str[1:] == "V2" else dtype.name
+        if stored not in _READABLE or not dtype.isnative:
+            raise ValueError(f"{self.path} stores {name!r} as {dtype}, expected one of {', '.join(_READABLE)}.")
+        array = StoredArray(name, shape, stored, self)
+        if array.bytes > member.file_size:
+            raise ValueError(f"{self.path} is truncated: {name!r} should have {array.bytes} bytes.")
+        self._fortran = {**getattr(self, "_fortran", {}), name: fortran}
+        return array
+
+
+def write_npz(
+    path: str | os.PathLike[str],
+    arrays: Iterable[tuple[str, np.ndarray]],
+    note: dict[str, Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Writes arrays one by one to an uncompressed `.npz`, to a temporary name first.
+
+    Args:
+        path: Where the file shall be.
+        arrays: Names and values; only one array at a time has to exist.
+        note: Small JSON data kept in the archive's comment, where NumPy and others pass over it.
+        overwrite: Whether a file at `path` may be replaced.
+
+    Raises:
+        FileExistsError: if there is a file at `path` already and `overwrite` is false.
+    """
+    path = pathlib.Path(path)
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} exists. Choose another path or pass overwrite=True.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, values in arrays:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asanyarray(values), allow_pickle=False)
+            if note:
+                archive.comment = json.dumps(note).encode()
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    return np.lib.format.read_array_header_2_0(file)
+
+
+def _what_it_is(path: pathlib.Path) -> str:
+    """A guess at what a file that is no `.npz` is, for error messages."""
+    with path.open("rb") as file:
+        start = file.read(512)
+    if not start:
+        return "it is empty"
+    if start.startswith(b"PK"):
+        if b"data.pkl" in start or b"archive/" in start:
+            return "it looks like a PyTorch file"
+        if b"metadata.json" in start or b"config.json" in start:
+            return "it looks like a .keras file; load it with keras.saving.load_model"
+        return "its end is missing or it holds something else. It was probably not fetched completely"
+    if start.startswith(b"\x89HDF"):
+        return "it is an HDF5 file; load it with model.load_weights"
+    if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "it is a web page, probably the error message of a download"
+    if start.startswith(b"\x93NUMPY"):
+        return "it is a single array (.npy)"
+    return f"it starts with {start[:8]!r}"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

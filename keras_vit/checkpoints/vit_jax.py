@@ -1,0 +1,200 @@
+"""The layout of the official checkpoints: `vit_models/*.npz`, written by google-research/vision_transformer.
+
+Two dialects name the same arrays. The published files number all modules of a block with one counter; today's Flax
+(Linen) has one counter per class. Either may stand under a prefix, with other things beside it.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+
+from keras_vit.checkpoints.layout import Contents, Layout, Row
+from keras_vit.checkpoints.npz import StoredArray
+from keras_vit.models import ViTConfig
+
+_BLOCK = "Transformer/encoderblock_{i}"
+_ATTENTION = f"{_BLOCK}/MultiHeadDotProductAttention_1"
+
+# Names are the published ones. D width, H heads, d width of a head, M width of the MLP, P and Q height and width of a
+# patch, C channels, T tokens, R representation size, K classes.
+_EMBEDDING = [
+    Row("embedding/kernel", "embedding/kernel", ("P", "Q", "C", "D")),
+    Row("embedding/bias", "embedding/bias", ("D",)),
+    Row("Transformer/posembed_input/pos_embedding", "position_embedding/table", (1, "T", "D")),
+]
+_CLASS_TOKEN = [Row("cls", "class_token/token", (1, 1, "D"))]
+_BLOCKS = [
+    Row(f"{_BLOCK}/LayerNorm_0/scale", "block_{i}/norm1/gamma", ("D",)),
+    Row(f"{_BLOCK}/LayerNorm_0/bias", "block_{i}/norm1/beta", ("D",)),
+    Row(f"{_ATTENTION}/query/kernel", "block_{i}/attention/query/kernel", ("D", "H", "d")),
+    Row(f"{_ATTENTION}/query/bias", "block_{i}/attention/query/bias", ("H", "d")),
+    Row(f"{_ATTENTION}/key/kernel", "block_{i}/attention/key/kernel", ("D", "H", "d")),
+    Row(f"{_ATTENTION}/key/bias", "block_{i}/attention/key/bias", ("H", "d")),
+    Row(f"{_ATTENTION}/value/kernel", "block_{i}/attention/value/kernel", ("D", "H", "d")),
+    Row(f"{_ATTENTION}/value/bias", "block_{i}/attention/value/bias", ("H", "d")),
+    Row(f"{_ATTENTION}/out/kernel", "block_{i}/attention/out/kernel", ("H", "d", "D")),
+    Row(f"{_ATTENTION}/out/bias", "block_{i}/attention/out/bias", ("D",)),
+    Row(f"{_BLOCK}/LayerNorm_2/scale", "block_{i}/norm2/gamma", ("D",)),
+    Row(f"{_BLOCK}/LayerNorm_2/bias", "block_{i}/norm2/beta", ("D",)),
+    Row(f"{_BLOCK}/MlpBlock_3/Dense_0/kernel", "block_{i}/mlp/fc1/kernel", ("D", "M")),
+    Row(f"{_BLOCK}/MlpBlock_3/Dense_0/bias", "block_{i}/mlp/fc1/bias", ("M",)),
+    Row(f"{_BLOCK}/MlpBlock_3/Dense_1/kernel", "block_{i}/mlp/fc2/kernel", ("M", "D")),
+    Row(f"{_BLOCK}/MlpBlock_3/Dense_1/bias", "block_{i}/mlp/fc2/bias", ("D",)),
+]
+_NORM = [
+    Row("Transformer/encoder_norm/scale", "encoder_norm/gamma", ("D",)),
+    Row("Transformer/encoder_norm/bias", "encoder_norm/beta", ("D",)),
+]
+_PRE_LOGITS = [
+    Row("pre_logits/kernel", "pre_logits/kernel", ("D", "R")),
+    Row("pre_logits/bias", "pre_logits/bias", ("R",)),
+]
+_HEAD = [
+    Row("head/kernel", "head/kernel", ("R", "K")),
+    Row("head/bias", "head/bias", ("K",)),
+]
+
+# Linen's names of the modules of a block, and the published ones.
+_LINEN = {
+    "LayerNorm_1": "LayerNorm_2",
+    "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1",
+    "MlpBlock_0": "MlpBlock_3",
+}
+_IN_BLOCK = re.compile(r"(Transformer/encoderblock_\d+/)(\w+)(/.*)")
+# Prefixes that loaders know, most trusted first; and what may stand beside the model in a file without a prefix.
+_PREFIXES = ("", "params/", "opt/target/", "target/", "params/img/", "img/")
+_BESIDE = ("opt/", "opt_state/", "optimizer/", "extra/", "txt/", "step", "t", "b")
+
+
+def _rows(config: ViTConfig) -> list[Row]:
+    rows = [*_EMBEDDING, *(_CLASS_TOKEN if config.class_token else [])]
+    for i in range(config.depth):
+        rows += [Row(row.name.format(i=i), row.path.format(i=i), row.shape) for row in _BLOCKS]
+    rows += _NORM
+    rows += _PRE_LOGITS if config.representation_size else []
+    rows += _HEAD if config.classes else []
+    return rows
+
+
+def _sizes(config: ViTConfig) -> dict[str, int]:
+    rows, columns = config.grid_size
+    return {
+        "D": config.width,
+        "H": config.heads,
+        "d": config.width // config.heads,
+        "M": config.mlp_width,
+        "P": config.patch_size[0],
+        "Q": config.patch_size[1],
+        "C": config.channels,
+        "T": config.prefix_tokens + rows * columns,
+        "R": config.representation_size or config.width,
+        "K": config.classes or 0,
+    }
+
+
+def _read(file: Mapping[str, StoredArray]) -> Contents | None:
+    prefix = _find_prefix(file)
+    if prefix is None:
+        return None
+    inside = {name.removeprefix(prefix): array for name, array in file.items() if name.startswith(prefix)}
+    # Under a prefix lies the model and nothing else; without one, other things may stand beside it.
+    arrays = {name: array for name, array in inside.items() if prefix or not _is_beside(name)}
+    linen = any(f"/{module}/" in name for name in arrays for module in ("MlpBlock_0", "MultiHeadDotProductAttention_0"))
+    if linen:
+        arrays = {_IN_BLOCK.sub(_publish, name): array for name, array in arrays.items()}
+    config, square = _config(arrays)
+    unused = sorted(file.keys() - {array.name for array in arrays.values()})
+    oddities = []
+    if unused:
+        oddities.append(f"{len(unused)} arrays beside the model are not part of it, such as {unused[0]!r}")
+    if not square:
+        patches = math.prod(config.grid_size)
+        oddities.append(f"its {patches} patches are no square: image_size or grid_size has to be given")
+    kinds = sorted({array.stored for array in arrays.values()})
+    if kinds != ["float32"]:
+        oddities.append(f"stored as {' and '.join(kinds)}, read as float32")
+    if config.classes and not arrays["head/kernel"].read().any():
+        oddities.append("the head is all zeros: its logits mean nothing, the file is for fine-tuning")
+    return Contents(LAYOUT, "Linen" if linen else "published", prefix, config, arrays, unused, oddities, square)
+
+
+def _find_prefix(file: Mapping[str, StoredArray]) -> str | None:
+    """What stands before the model's names; None if no model of this layout is there."""
+    found = {
+        name.removesuffix("embedding/kernel")
+        for name in file
+        if re.search(r"(^|/)embedding/kernel$", name)
+        and f"{name.removesuffix('embedding/kernel')}Transformer/encoderblock_0/LayerNorm_0/scale" in file
+    }
+    for prefix in _PREFIXES:
+        if prefix in found:
+            return prefix
+    if len(found) > 1:
+        raise ValueError(f"The file holds several models, under the prefixes {sorted(found)}; keep one of them.")
+    return found.pop() if found else None
+
+
+def _is_beside(name: str) -> bool:
+    return any(name.startswith(root) if root.endswith("/") else name == root for root in _BESIDE)
+
+
+def _publish(match: re.Match[str]) -> str:
+    before, module, after = match.groups()
+    return f"{before}{_LINEN.get(module, module)}{after}"
+
+
+def _config(arrays: Mapping[str, StoredArray]) -> tuple[ViTConfig, bool]:
+    """The model that the arrays' shapes tell of, and whether its grid is known to be square."""
+    height, width, channels, hidden = _shape(arrays, "embedding/kernel", 4)
+    _, heads, _ = _shape(arrays, f"{_ATTENTION}/query/kernel".format(i=0), 3)
+    _, mlp_width = _shape(arrays, f"{_BLOCK}/MlpBlock_3/Dense_0/kernel".format(i=0), 2)
+    _, tokens, _ = _shape(arrays, "Transformer/posembed_input/pos_embedding", 3)
+    depth = 1 + max(int(i) for i in re.findall(r"^Transformer/encoderblock_(\d+)/", "\n".join(arrays), re.MULTILINE))
+    rows, columns = squarest_grid(tokens - ("cls" in arrays))
+    config = ViTConfig(
+        image_size=(rows * height, columns * width),
+        patch_size=(height, width),
+        width=hidden,
+        depth=depth,
+        heads=heads,
+        mlp_width=mlp_width,
+        channels=channels,
+        class_token="cls" in arrays,
+        pooling="token" if "cls" in arrays else "avg",
+        representation_size=_shape(arrays, "pre_logits/kernel", 2)[1] if "pre_logits/kernel" in arrays else None,
+        classes=_shape(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays else None,
+    )
+    return config, rows == columns
+
+
+def squarest_grid(patches: int) -> tuple[int, int]:
+    """The factors of `patches` nearest to a square, rows first and not more of them than columns."""
+    rows = next((n for n in range(math.isqrt(max(patches, 1)), 0, -1) if patches % n == 0), 1)
+    return rows, patches // rows
+
+
+def _shape(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[int, ...]:
+    if name not in arrays:
+        raise ValueError(f"The checkpoint has no array {name!r}, which tells the size of the model.")
+    if len(arrays[name].shape) != ndim:
+        raise ValueError(f"The array {name!r} has the shape {arrays[name].shape}; {ndim} axes were expected.")
+    return arrays[name].shape
+
+
+def _check_writable(config: ViTConfig) -> None:
+    official = {"gelu": "tanh", "layer_norm_epsilon": 1e-6}
+    for field, value in official.items():
+        if getattr(config, field) != value:
+            raise ValueError(
+                f"The layout 'vit_jax' is for models with {field}={value!r}, but this one has "
+                f"{getattr(config, field)!r}. Who reads the file would compute something else. Save the model as .keras instead."
+            )
+    pooling = "token" if config.class_token else "avg"
+    if config.pooling not in (pooling, "none"):
+        raise ValueError(
+            f"The layout 'vit_jax' has no place for pooling={config.pooling!r} "
+            f"{'with' if config.class_token else 'without'} a class token. Save the model as .keras instead."
+        )
+
+
+LAYOUT = Layout("vit_jax", _rows, _sizes, _read, _check_writable)

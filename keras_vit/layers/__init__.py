@@ -1,0 +1,23 @@
+"""Keras layers, one concept per file. They know Keras and nothing else."""
+
+from keras_vit.layers._composite import skip_initialization
+from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.class_token import ClassToken
+from keras_vit.layers.mlp import MLP
+from keras_vit.layers.patch_embedding import PatchEmbedding
+from keras_vit.layers.pooling import MAPHead, TokenPooling
+from keras_vit.layers.position_embedding import AddPositionEmbedding, resize_table
+from keras_vit.layers.transformer_block import TransformerBlock
+
+__all__ = [
+    "MLP",
+    "AddPositionEmbedding",
+    "ClassToken",
+    "MAPHead",
+    "MultiHeadAttention",
+    "PatchEmbedding",
+    "TokenPooling",
+    "TransformerBlock",
+    "resize_table",
+    "skip_initialization",
+]

@@ -1,0 +1,103 @@
+"""Multi-head self-attention: the MSA of equation 2."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers._composite import CompositeLayer, initializer
+from keras_vit.layers.stochastic import SeedGenerator, dropout
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MultiHeadAttention(CompositeLayer):
+    """Multi-head attention (appendix A): of tokens to themselves, or of queries to other tokens.
+
+    Three projections, the backend's fused attention operation, and an output projection, all with biases, as
+    `MultiHeadDotProductAttention` in Flax. Scores are scaled by `1 / sqrt(D / heads)`.
+
+    Args:
+        heads: Number of attention heads; divides D.
+        dropout: Rate of dropout on the attention weights while training.
+
+    Call arguments:
+        tokens: `(batch, T, D)`, the keys and values.
+        queries: Optional `(batch, Q, D)`; the tokens themselves where it is left out.
+        seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
+
+    Output: `(batch, Q, D)`.
+
+    Raises:
+        ValueError: if `heads` does not divide D.
+    """
+
+    def __init__(self, heads: int, dropout: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.heads = heads
+        self.dropout = dropout
+        self.seed_generator = SeedGenerator() if dropout else None
+        self.flash_attention: bool | None = None
+
+    def build(self, tokens_shape: tuple[int | None, ...], queries_shape: Any = None) -> None:
+        width = tokens_shape[-1]
+        if width % self.heads:
+            raise ValueError(
+                f"heads must divide the width of the tokens, but {self.heads} heads were given for width {width}."
+            )
+        self.width = width
+        for name in ("query", "key", "value", "out"):
+            kernel = initializer("glorot_uniform")
+            dense = keras.layers.Dense(width, kernel_initializer=kernel, dtype=self.dtype_policy, name=name)
+            setattr(self, name, dense)
+            dense.build((None, None, width))
+        self.flash_attention = False if _on_tpu() else None
+
+    def draw_seeds(self, training: bool | None) -> list[Any]:
+        """The seeds of one call: one for the attention weights, or None where nothing is dropped."""
+        return [self.seed_generator.next() if training and self.dropout else None]
+
+    def call(self, tokens: Any, queries: Any = None, training: bool | None = None, seeds: Any = None) -> Any:
+        queries = tokens if queries is None else queries
+        (seed,) = self.draw_seeds(training) if seeds is None else seeds
+        query, value = self._split(self.query(queries)), self._split(self.value(tokens))
+        key = self._split(self.key(tokens))
+        if seed is None:
+            y = ops.dot_product_attention(query, key, value, flash_attention=self.flash_attention)
+        else:
+            weights = dropout(_weights(query, key), self.dropout, seed)
+            y = ops.einsum("bhqk,bkhd->bqhd", weights, value)
+        return self.out(ops.reshape(y, (-1, *_length(queries), self.width)))
+
+    def attention_weights(self, tokens: Any, queries: Any = None) -> Any:
+        """The attention weights, `(batch, heads, Q, T)`, each row summing to 1."""
+        queries = tokens if queries is None else queries
+        return _weights(self._split(self.query(queries)), self._split(self.key(tokens)))
+
+    def _split(self, x: Any) -> Any:
+        return ops.reshape(x, (-1, *_length(x), self.heads, self.width // self.heads))
+
+    def compute_output_shape(self, tokens_shape: tuple[int | None, ...], queries_shape: Any = None) -> Any:
+        return tokens_shape if queries_shape is None else queries_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "heads": self.heads, "dropout": self.dropout}
+
+
+def _weights(query: Any, key: Any) -> Any:
+    """Softmax of the scaled scores, computed in at least float32 as in the original."""
+    scores = ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key)
+    dtype = keras.backend.result_type(query.dtype, "float32")
+    return ops.cast(ops.softmax(ops.cast(scores, dtype)), query.dtype)
+
+
+def _length(x: Any) -> tuple[Any]:
+    """Number of tokens, static where it is known (a dynamic one costs some exporters their shapes)."""
+    return (x.shape[1] if x.shape[1] is not None else ops.shape(x)[1],)
+
+
+def _on_tpu() -> bool:
+    # On TPUs, Keras 3.15 hands unmasked attention of 128-token multiples to a kernel that applies a causal mask
+    # and no scaling. Its plain path is right.
+    if keras.backend.backend() != "jax":
+        return False
+    return any("tpu" in str(device).lower() for device in keras.distribution.list_devices())

@@ -1,0 +1,92 @@
+"""From a sequence of tokens to one vector per image: the y of equation 4, and its alternatives."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers._composite import CompositeLayer, initializer
+from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.mlp import MLP
+
+POOLINGS = ("token", "avg", "map", "none")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class TokenPooling(keras.layers.Layer):
+    """Picks the class token, or averages the patches (appendix D.3).
+
+    Args:
+        mode: `"token"`: the first token; `"avg"`: the mean of the patch tokens.
+        prefix_tokens: Number of tokens before the patches, left out of the mean.
+
+    Input: `(batch, T, D)`. Output: `(batch, D)`.
+    """
+
+    def __init__(self, mode: str = "token", prefix_tokens: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if mode not in ("token", "avg"):
+            raise ValueError(f"mode must be 'token' or 'avg', but {mode!r} was given.")
+        self.mode = mode
+        self.prefix_tokens = prefix_tokens
+
+    def call(self, tokens: Any) -> Any:
+        if self.mode == "token":
+            return tokens[:, 0]
+        return ops.mean(tokens[:, self.prefix_tokens :], axis=1)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (input_shape[0], input_shape[2])
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "mode": self.mode, "prefix_tokens": self.prefix_tokens}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MAPHead(CompositeLayer):
+    """Multi-head attention pooling: one learned query asks all tokens (`MAPHead` in big_vision's `models/vit.py`).
+
+    Args:
+        heads: Number of attention heads.
+        mlp_width: Length of the hidden layer of the MLP after the attention.
+        gelu: `"tanh"` or `"exact"`.
+        epsilon: Added to the variance by the layer normalisation.
+
+    Input: `(batch, T, D)`. Output: `(batch, D)`.
+    """
+
+    def __init__(self, heads: int, mlp_width: int, gelu: str = "tanh", epsilon: float = 1e-6, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.heads = heads
+        self.mlp_width = mlp_width
+        self.gelu = gelu
+        self.epsilon = epsilon
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        policy = self.dtype_policy
+        width = input_shape[-1]
+        self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer=initializer("glorot_uniform"))
+        self.attention = MultiHeadAttention(self.heads, dtype=policy, name="attention")
+        self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
+        self.mlp = MLP(self.mlp_width, self.gelu, dtype=policy, name="mlp")
+        for layer in (self.attention, self.norm, self.mlp):
+            layer.build((None, None, width))
+
+    def call(self, tokens: Any) -> Any:
+        probe = ops.cast(ops.convert_to_tensor(self.probe), tokens.dtype)
+        probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
+        x = self.attention(tokens, probe)
+        x = x + self.mlp(self.norm(x))
+        return x[:, 0]
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (input_shape[0], input_shape[2])
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "mlp_width": self.mlp_width,
+            "gelu": self.gelu,
+            "epsilon": self.epsilon,
+        }

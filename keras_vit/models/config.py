@@ -1,0 +1,135 @@
+"""The one description of a model."""
+
+import dataclasses
+from typing import Any
+
+from keras_vit.layers.interpolation import METHODS
+from keras_vit.layers.mlp import GELUS
+from keras_vit.layers.pooling import POOLINGS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """Everything that decides what a `VisionTransformer` computes; the model is a function of it.
+
+    Attributes:
+        image_size: Height and width of the images in pixels; an integer for squares. Position embeddings are
+            made for it.
+        patch_size: Height and width of a patch in pixels; an integer for squares.
+        width: D, the length of a token.
+        depth: L, the number of Transformer blocks.
+        heads: Attention heads per block; divides `width`.
+        mlp_width: Length of the MLP's hidden layer.
+        channels: Channels of the images.
+        dynamic: Whether images of any size are taken, the position embeddings being resized in the graph.
+        class_token: Whether a class token stands before the patches.
+        pooling: What becomes of the encoded tokens: `"token"` (the class token), `"avg"` (mean of the patches),
+            `"map"` (attention pooling) or `"none"` (all of them go on).
+        representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
+        classes: Outputs of the head; None for no head.
+        classifier_activation: Name of a Keras activation on top of the head; None for logits.
+        gelu: `"tanh"`, as the official checkpoints were trained, or `"exact"`.
+        layer_norm_epsilon: Added to the variance by every layer normalisation.
+        dropout: Rate after the position embeddings, after attention and in the MLPs.
+        attention_dropout: Rate on the attention weights.
+        drop_path: Stochastic depth of the last block; it grows linearly from 0 in the first (AugReg, section 3.3).
+        remat: Whether blocks are recomputed in the backward pass to save memory.
+        include_preprocessing: Whether the model takes pixels of 0..255 and scales them itself.
+        interpolation: How position embeddings change size (see `layers.interpolation`).
+
+    Raises:
+        TypeError, ValueError: if a field makes no sense; the message says what was expected.
+    """
+
+    image_size: tuple[int, int]
+    patch_size: tuple[int, int]
+    width: int
+    depth: int
+    heads: int
+    mlp_width: int
+    channels: int = 3
+    dynamic: bool = False
+    class_token: bool = True
+    pooling: str = "token"
+    representation_size: int | None = None
+    classes: int | None = None
+    classifier_activation: str | None = None
+    gelu: str = "tanh"
+    layer_norm_epsilon: float = 1e-6
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    remat: bool = False
+    include_preprocessing: bool = False
+    interpolation: str = "official"
+
+    def __post_init__(self) -> None:
+        for name in ("image_size", "patch_size"):
+            object.__setattr__(self, name, pair(name, getattr(self, name)))
+        for name in ("width", "depth", "heads", "mlp_width", "channels"):
+            _check_positive(name, getattr(self, name))
+        if self.classes is not None:
+            _check_positive("classes", self.classes, "For a model without a head use include_top=False.")
+        if self.representation_size is not None:
+            _check_positive("representation_size", self.representation_size, "Use None for no such layer.")
+        for name, choices in (("pooling", POOLINGS), ("gelu", GELUS), ("interpolation", tuple(METHODS))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {choices}, but {getattr(self, name)!r} was given.")
+        for name in ("dropout", "attention_dropout", "drop_path"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, but {getattr(self, name)!r} was given.")
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width, but {self.heads} heads and width {self.width} were given.")
+        if self.pooling == "token" and not self.class_token:
+            raise ValueError("pooling='token' needs class_token=True; without a class token use 'avg' or 'map'.")
+        self._check_grid()
+
+    def _check_grid(self) -> None:
+        for axis, size, patch in zip(("height", "width"), self.image_size, self.patch_size, strict=True):
+            if size % patch:
+                below, above = size // patch * patch, (size // patch + 1) * patch
+                nearest = f"{below} or {above}" if below else f"{above}"
+                raise ValueError(
+                    f"image_size must be a multiple of the patch size: {axis} {size} is not a multiple of {patch}. "
+                    f"The nearest that fit are {nearest}."
+                )
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return (self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1])
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Number of tokens before the patches."""
+        return int(self.class_token)
+
+    def replace(self, **changes: Any) -> "ViTConfig":
+        """A config like this one with the given fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain data, for JSON."""
+        return {**dataclasses.asdict(self), "image_size": list(self.image_size), "patch_size": list(self.patch_size)}
+
+
+def pair(name: str, value: Any) -> tuple[int, int]:
+    """A size given as an integer or as (height, width), as two positive integers."""
+    values = (value, value) if isinstance(value, int) else value
+    try:
+        height, width = values
+        sizes = (int(height), int(width))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} must be an integer or a pair (height, width) of integers, but {value!r} was given."
+        ) from None
+    if sizes != (height, width) or min(sizes) < 1:
+        raise ValueError(f"{name} must be positive integers, but {value!r} was given.")
+    return sizes
+
+
+def _check_positive(name: str, value: Any, advice: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, but {value!r} of type {type(value).__name__} was given.")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, but {value} was given. {advice}".rstrip())

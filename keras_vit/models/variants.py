@@ -1,0 +1,83 @@
+"""The variants of the papers, as data."""
+
+import dataclasses
+import difflib
+import re
+
+from keras_vit.models.config import ViTConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A row of Table 1 (arXiv 2010.11929; Ti and S: AugReg, Table 2), with its patch size.
+
+    `dropout` is the rate that the official configuration (`configs/models.py`) trains with.
+    """
+
+    width: int
+    depth: int
+    heads: int
+    mlp_width: int
+    patch: int
+    dropout: float = 0.0
+
+
+VARIANTS: dict[str, Variant] = {
+    "ViT-Ti/16": Variant(192, 12, 3, 768, 16),
+    "ViT-S/16": Variant(384, 12, 6, 1536, 16),
+    "ViT-S/32": Variant(384, 12, 6, 1536, 32),
+    "ViT-B/8": Variant(768, 12, 12, 3072, 8),
+    "ViT-B/16": Variant(768, 12, 12, 3072, 16),
+    "ViT-B/32": Variant(768, 12, 12, 3072, 32),
+    "ViT-L/16": Variant(1024, 24, 16, 4096, 16, dropout=0.1),
+    "ViT-L/32": Variant(1024, 24, 16, 4096, 32),
+    "ViT-H/14": Variant(1280, 32, 16, 5120, 14, dropout=0.1),
+}
+
+
+def find_variant(name: str) -> str:
+    """The name in `VARIANTS` that `name` means, whatever its case and punctuation.
+
+    `"ViT-B/16"`, `"vit_b16"`, `"B/16"` and `"ViT-B_16"` are the same.
+
+    Raises:
+        TypeError: if `name` is not a string.
+        ValueError: if there is no such variant; the nearest names are suggested.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"variant must be a string such as 'ViT-B/16', but {name!r} was given.")
+    known = {_plain(variant): variant for variant in VARIANTS}
+    plain = _plain(name)
+    if plain in known:
+        return known[plain]
+    near = [known[match] for match in difflib.get_close_matches(plain, known, n=3, cutoff=0.3)]
+    suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise ValueError(f"There is no variant {name!r}.{suggestion} Known are: {', '.join(VARIANTS)}.")
+
+
+def variant_config(name: str, image_size: int | tuple[int, int] = 224, classes: int | None = 1000) -> ViTConfig:
+    """The configuration of a variant as in the official `configs/models.py`, without pre-logits."""
+    row = VARIANTS[find_variant(name)]
+    return ViTConfig(
+        image_size=image_size,
+        patch_size=row.patch,
+        width=row.width,
+        depth=row.depth,
+        heads=row.heads,
+        mlp_width=row.mlp_width,
+        dropout=row.dropout,
+        classes=classes,
+    )
+
+
+def variant_of(config: ViTConfig) -> str | None:
+    """The name of the variant that `config` is one of; None where it is none of them."""
+    shape = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size)
+    for name, row in VARIANTS.items():
+        if shape == (row.width, row.depth, row.heads, row.mlp_width, (row.patch, row.patch)):
+            return name
+    return None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("vit")
