@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.checkpoints.assign import assign
 from keras_vit.checkpoints.npz import StoredArray
 from keras_vit.models import ViTConfig, weights_by_path
 
@@ -120,9 +121,9 @@ def fill(
     """
     weights = weights_by_path(model)
     left = {path for path in weights if not path.startswith(fresh)}
-    for row in contents.layout.rows(contents.config):
-        if row.path not in left:
-            continue
+    rows = [row for row in contents.layout.rows(contents.config) if row.path in left]
+    # Largest first: what reading takes beside the weights then falls while the weights fill up.
+    for row in sorted(rows, key=lambda row: -contents.arrays[row.name].bytes):
         array = contents.arrays[row.name]
         values = array.read()
         if not np.isfinite(values.sum()) and not np.isfinite(values).all():
@@ -133,10 +134,9 @@ def fill(
             )
         if convert is not None:
             values = convert(row.path, values)
-        weights[row.path].assign(values.reshape(weights[row.path].shape))
+        assign(weights[row.path], values.reshape(weights[row.path].shape))
         left.remove(row.path)
         del values
-        array.release()
         report(array.bytes)
     if left:
         raise ValueError(f"{source} has no arrays for these weights of the model: {_some(sorted(left))}.")

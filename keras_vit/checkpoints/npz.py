@@ -14,7 +14,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from keras_vit.layers import aligned_zeros
+
 _LOCAL_HEADER = 30  # bytes of a zip member's local header before its name
+_PIECE = 2**22  # bytes copied at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +46,6 @@ class StoredArray:
         """
         return self._file.read(self)
 
-    def release(self) -> None:
-        """Gives the memory that reading took back to the system; the values can be read again."""
-        self._file.release(self)
-
 
 _NUMPY_DTYPES = {"bfloat16": "V2"}
 _READABLE = ("float16", "float32", "float64", "bfloat16", "int32", "int64", "uint32", "uint64", "int8", "uint8", "bool")
@@ -74,8 +73,7 @@ class NpzFile(Mapping[str, StoredArray]):
         except zipfile.BadZipFile:
             raise ValueError(f"{self.path} is not an .npz file: {_what_it_is(self.path)}.") from None
         with self.path.open("rb") as file:
-            # A private mapping: the arrays on it are writable, as torch demands, and the file stays untouched.
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         members = {m.filename.removesuffix(".npy"): m for m in self._zip.infolist() if m.filename.endswith(".npy")}
         if not members:
             raise ValueError(f"{self.path} is a zip archive without arrays (.npy): {_what_it_is(self.path)}.")
@@ -103,36 +101,41 @@ class NpzFile(Mapping[str, StoredArray]):
     def read(self, array: StoredArray) -> np.ndarray:
         """See `StoredArray.read`."""
         member = self._members[array.name]
-        dtype = _NUMPY_DTYPES.get(array.stored, array.stored)
         if member.compress_type == zipfile.ZIP_STORED:
-            data = memoryview(self._map)[self._offset(member) :][: member.file_size]
-            if zlib.crc32(data) != member.CRC:
-                raise ValueError(
-                    f"{self.path} is damaged: the checksum of {array.name!r} is wrong. Fetch the file again."
-                )
+            data = self._copy(member)
         else:
             try:
                 data = memoryview(bytearray(self._zip.read(member)))  # checks the checksum itself
             except (zipfile.BadZipFile, zlib.error) as error:
                 raise ValueError(f"{self.path} is damaged: {error}. Fetch the file again.") from None
+        dtype = _NUMPY_DTYPES.get(array.stored, array.stored)
         values = np.frombuffer(data, dtype, offset=member.file_size - array.bytes).reshape(array.shape)
         if self._fortran[array.name]:
             values = np.ascontiguousarray(values.reshape(array.shape[::-1]).T)
         if array.stored == "bfloat16":
             # bfloat16 is the upper half of a float32.
             return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        if array.stored in ("float16", "float64"):
-            return values.astype(np.float32)
-        # Backends may keep an aligned array instead of copying it; none may keep a view of the file.
-        return values.copy() if values.ctypes.data % 64 == 0 else values
+        return values.astype(np.float32) if array.stored in ("float16", "float64") else values
 
-    def release(self, array: StoredArray) -> None:
-        """See `StoredArray.release`."""
-        member = self._members[array.name]
-        if member.compress_type == zipfile.ZIP_STORED and hasattr(mmap, "MADV_DONTNEED"):
-            start = self._offset(member) // mmap.PAGESIZE * mmap.PAGESIZE
-            stop = min(self._offset(member) + member.file_size, len(self._map))
-            self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
+    def _copy(self, member: zipfile.ZipInfo) -> np.ndarray:
+        """The member's bytes in memory of their own, checked on the way.
+
+        A copy, although the file is mapped: JAX keeps an array that it is given instead of copying it, and a model
+        must not hang on a file. The pages of the file go back at once.
+        """
+        data, checksum, start = aligned_zeros((member.file_size,), np.uint8), 0, self._offset(member)
+        for first in range(0, member.file_size, _PIECE):
+            last = min(first + _PIECE, member.file_size)
+            piece = memoryview(self._map)[start + first : start + last]
+            checksum = zlib.crc32(piece, checksum)
+            data[first:last] = piece
+            if hasattr(mmap, "MADV_DONTNEED"):
+                page = (start + first) // mmap.PAGESIZE * mmap.PAGESIZE
+                self._map.madvise(mmap.MADV_DONTNEED, page, start + last - page)
+        if checksum != member.CRC:
+            name = member.filename.removesuffix(".npy")
+            raise ValueError(f"{self.path} is damaged: the checksum of {name!r} is wrong. Fetch the file again.")
+        return data
 
     def _offset(self, member: zipfile.ZipInfo) -> int:
         """Where the member's data start in the file."""

@@ -187,7 +187,7 @@ def _check_writable(config: ViTConfig) -> None:
         if getattr(config, field) != value:
             raise ValueError(
                 f"The layout 'vit_jax' is for models with {field}={value!r}, but this one has "
-                f"{getattr(config, field)!r}. Who reads the file would compute something else. Save the model as .keras instead."
+                f"{getattr(config, field)!r}. Whoever reads the file would compute something else. Save it as .keras."
             )
     pooling = "token" if config.class_token else "avg"
     if config.pooling not in (pooling, "none"):

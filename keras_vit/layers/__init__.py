@@ -1,8 +1,8 @@
 """Keras layers, one concept per file. They know Keras and nothing else."""
 
-from keras_vit.layers._composite import skip_initialization
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.class_token import ClassToken
+from keras_vit.layers.initialization import aligned_zeros, skip_initialization
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.patch_embedding import PatchEmbedding
 from keras_vit.layers.pooling import MAPHead, TokenPooling
@@ -18,6 +18,7 @@ __all__ = [
     "PatchEmbedding",
     "TokenPooling",
     "TransformerBlock",
+    "aligned_zeros",
     "resize_table",
     "skip_initialization",
 ]

@@ -3,34 +3,6 @@
 from typing import Any
 
 import keras
-from keras import initializers
-
-_SKIPPED = False
-
-
-class skip_initialization:
-    """Within this context, kernels start as zeros instead of random values.
-
-    For models whose every weight is about to be assigned: drawing 86 million random numbers only to overwrite
-    them costs seconds. The layers' configs do not change: clones of the model are initialised as usual.
-    """
-
-    def __enter__(self) -> None:
-        global _SKIPPED
-        self._outer, _SKIPPED = _SKIPPED, True
-
-    def __exit__(self, *_: object) -> None:
-        global _SKIPPED
-        _SKIPPED = self._outer
-
-
-def initializer(name: str = "glorot_uniform", stddev: float = 0.02) -> initializers.Initializer:
-    """The initializer of that name, or zeros inside `skip_initialization`."""
-    if _SKIPPED:
-        return initializers.Zeros()
-    if name == "normal":
-        return initializers.RandomNormal(stddev=stddev)
-    return initializers.get(name)
 
 
 class CompositeLayer(keras.layers.Layer):

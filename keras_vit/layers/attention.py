@@ -5,7 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers._composite import CompositeLayer, initializer
+from keras_vit.layers._composite import CompositeLayer
+from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 
 

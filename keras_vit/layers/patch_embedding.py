@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers._composite import initializer
+from keras_vit.layers.initialization import initializer
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -38,4 +38,4 @@ def feature_extractor(model: VisionTransformer, features: Sequence[str]) -> kera
     unknown = [name for name in features if name not in known]
     if unknown or isinstance(features, str) or not features:
         raise ValueError(f"features must be a list of names from {sorted(known)}, but {features!r} was given.")
-    return keras.Model(model.inputs, {name: layers[known[name]].output for name in features})
+    return keras.Model(model.input, {name: layers[known[name]].output for name in features})

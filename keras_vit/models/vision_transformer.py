@@ -18,6 +18,7 @@ from keras_vit.layers import (
     skip_initialization,
 )
 from keras_vit.layers._composite import quantized_policies
+from keras_vit.layers.initialization import initializer
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import variant_of
 from keras_vit.preprocessing import preprocess_input, resize_images
@@ -87,7 +88,10 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
 
     # The head (section 3.1): at pre-training with one hidden layer, at fine-tuning a single, zero-initialised one
     if config.representation_size:
-        x = layers.Dense(config.representation_size, activation="tanh", dtype=policy, name="pre_logits")(x)
+        kernel = initializer("glorot_uniform")
+        x = layers.Dense(
+            config.representation_size, activation="tanh", kernel_initializer=kernel, dtype=policy, name="pre_logits"
+        )(x)
     if config.classes:
         x = layers.Dense(config.classes, kernel_initializer="zeros", dtype=output_dtype, name="head")(x)
         if config.classifier_activation is not None:

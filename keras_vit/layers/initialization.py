@@ -1,0 +1,59 @@
+"""First values of weights, and how to do without them where a checkpoint follows."""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import initializers
+
+_SKIPPED = False
+
+
+class skip_initialization:
+    """Within this context, weights start with no particular values, and take no memory until they are written.
+
+    For models whose every weight is about to be assigned: drawing 86 million random numbers only to overwrite
+    them costs seconds. The layers' configs do not change: clones of the model are initialised as usual.
+    """
+
+    def __enter__(self) -> None:
+        global _SKIPPED
+        self._outer, _SKIPPED = _SKIPPED, True
+
+    def __exit__(self, *_: object) -> None:
+        global _SKIPPED
+        _SKIPPED = self._outer
+
+
+def initializer(name: str, stddev: float = 0.02) -> initializers.Initializer:
+    """The initializer of that name, or none inside `skip_initialization`."""
+    if _SKIPPED:
+        return _Unwritten()
+    if name == "normal":
+        return initializers.RandomNormal(stddev=stddev)
+    return initializers.get(name)
+
+
+class _Unwritten(initializers.Initializer):
+    """Whatever is there, in pages that the system has not handed out yet: each backend has its own way to that."""
+
+    def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
+        backend = keras.backend.backend()
+        if backend == "tensorflow":
+            import tensorflow as tf
+
+            return tf.raw_ops.Empty(shape=shape, dtype=dtype, init=False)
+        if backend == "jax" and dtype == "float32":
+            # With a dtype, JAX takes an aligned array as it is; without, it copies it.
+            return keras.ops.convert_to_tensor(aligned_zeros(shape, dtype), dtype)
+        return keras.ops.empty(shape, dtype)
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros at an address that backends can use without copying (a multiple of 64 bytes)."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    buffer = np.zeros(size + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size].view(dtype).reshape(shape)
