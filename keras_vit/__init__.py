@@ -6,6 +6,11 @@ from keras_vit.models import VARIANTS, VisionTransformer, ViTConfig
 from keras_vit.models.features import feature_extractor
 from keras_vit.preprocessing import decode_predictions, load_image, preprocess_input
 from keras_vit.zoo import (
+    R26_ViT_B32,
+    R26_ViT_S32,
+    R50_ViT_B16,
+    R50_ViT_L32,
+    R_ViT_Ti16,
     ViT_B8,
     ViT_B16,
     ViT_B32,
@@ -24,6 +29,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "VARIANTS",
+    "R26_ViT_B32",
+    "R26_ViT_S32",
+    "R50_ViT_B16",
+    "R50_ViT_L32",
+    "R_ViT_Ti16",
     "ViTConfig",
     "ViT_B8",
     "ViT_B16",

@@ -12,7 +12,6 @@ from keras_vit.models import (
     VisionTransformer,
     ViTConfig,
     find_variant,
-    pair,
     variant_config,
     variant_of,
 )
@@ -172,21 +171,8 @@ def from_checkpoint(
         TypeError, ValueError: if the file is no complete, finite checkpoint of a known layout, or an argument makes
             no sense for it. No model is returned half-filled.
     """
-    contents = open_checkpoint(path, grid_size)
+    contents = open_checkpoint(path, grid_size, None if image_size == "dynamic" else image_size)
     base = contents.config
-    if not contents.square:
-        # The one thing that the file does not tell: believe the image size that is asked for, where it fits.
-        size = pair("image_size", image_size) if image_size not in (None, "dynamic") else (0, 0)
-        rows, columns = size[0] // base.patch_size[0], size[1] // base.patch_size[1]
-        if rows * columns == base.grid_size[0] * base.grid_size[1]:
-            contents = open_checkpoint(path, (rows, columns))
-            base = contents.config
-        else:
-            raise ValueError(
-                f"The position embeddings of {path} are for {base.grid_size[0] * base.grid_size[1]} patches, which is "
-                "no square, so the grid cannot be told from the file. Pass grid_size=(rows, columns), or the "
-                "image_size that it was trained at."
-            )
     config = _adapt(
         base,
         image_size=image_size,
@@ -203,6 +189,15 @@ def from_checkpoint(
         remat=remat,
     )
     keep_head = classes in (None, base.classes)
+    if pre_logits and not include_top:
+        raise ValueError("pre_logits=True needs include_top=True; without the top there are no pre-logits.")
+    if pre_logits and not base.representation_size:
+        raise ValueError(f"{path} has no pre-logits: leave pre_logits=True out.")
+    if include_top and keep_head and base.classes and config.representation_size != base.representation_size:
+        raise ValueError(
+            f"The head of {path} reads its pre-logits, so pre_logits=False needs a new head: pass classes=..., or "
+            "include_top=False for features."
+        )
     return load_model(path, contents, config, keep_head=keep_head, input_tensor=input_tensor, name=name, dtype=dtype)
 
 
@@ -268,3 +263,8 @@ ViT_B32 = _factory(create_model, "ViT-B/32")
 ViT_L16 = _factory(create_model, "ViT-L/16")
 ViT_L32 = _factory(create_model, "ViT-L/32")
 ViT_H14 = _factory(create_model, "ViT-H/14")
+R_ViT_Ti16 = _factory(create_model, "R+ViT-Ti/16")
+R26_ViT_S32 = _factory(create_model, "R26+ViT-S/32")
+R26_ViT_B32 = _factory(create_model, "R26+ViT-B/32")
+R50_ViT_B16 = _factory(create_model, "R50+ViT-B/16")
+R50_ViT_L32 = _factory(create_model, "R50+ViT-L/32")

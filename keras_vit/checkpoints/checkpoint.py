@@ -11,27 +11,41 @@ from keras_vit.checkpoints import vit_jax
 from keras_vit.checkpoints.layout import Contents, Layout, check_arrays, extract, fill
 from keras_vit.checkpoints.npz import NpzFile, write_npz
 from keras_vit.layers import resize_table, skip_initialization
-from keras_vit.models import VisionTransformer, ViTConfig, variant_of
+from keras_vit.models import VisionTransformer, ViTConfig, pair, variant_of
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (vit_jax.LAYOUT,)}
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
 
 
-def open_checkpoint(path: str | os.PathLike[str], grid_size: tuple[int, int] | None = None) -> Contents:
+def open_checkpoint(
+    path: str | os.PathLike[str],
+    grid_size: tuple[int, int] | None = None,
+    image_size: int | tuple[int, int] | None = None,
+) -> Contents:
     """Recognises the layout of a checkpoint file and describes it, without reading the weights.
 
     Args:
         path: An `.npz` file.
         grid_size: Rows and columns of its position embeddings, for grids that are no square.
+        image_size: A size that the model may have been trained at: it tells the grid where the number of patches is
+            no square and `grid_size` is not given.
 
     Raises:
         FileNotFoundError, ValueError: if it is no file, no `.npz`, or of no known layout.
     """
     file = NpzFile(path)
     for layout in LAYOUTS.values():
-        contents = layout.read(file)
-        if contents is not None:
-            return _with_grid(contents, grid_size or file.note.get("grid_size"), str(path))
+        try:
+            contents = layout.read(file)
+        except ValueError as error:
+            raise ValueError(f"{path} is no model of the layout {layout.name!r}: {error}") from error
+        if contents is None:
+            continue
+        grid_size = grid_size or file.note.get("grid_size")
+        if grid_size is None and image_size is not None and not contents.square:
+            asked = contents.config.replace(image_size=image_size).grid_size
+            grid_size = asked if np.prod(asked) == np.prod(contents.config.grid_size) else None
+        return _with_grid(contents, grid_size, str(path))
     names = ", ".join(sorted(file)[:5])
     raise ValueError(
         f"{path} is an .npz file, but not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its arrays are: "
@@ -68,7 +82,7 @@ def load_model(
     """
     source = str(path)
     check_arrays(contents, source)
-    if not contents.square and config.grid_size != contents.config.grid_size:
+    if not contents.square:
         raise ValueError(
             f"The position embeddings of {source} are for {np.prod(contents.config.grid_size)} patches, which is no "
             "square, so the grid cannot be told from the file. Pass the image_size that it was trained at, or "
@@ -179,13 +193,13 @@ def _with_grid(contents: Contents, grid_size: Any, source: str) -> Contents:
     """The contents with the grid that somebody knows, instead of the one guessed from the number of patches."""
     if grid_size is None:
         return contents
-    config, (rows, columns) = contents.config, grid_size
+    config, (rows, columns) = contents.config, pair("grid_size", grid_size)
     if rows * columns != np.prod(config.grid_size):
         raise ValueError(
             f"grid_size must have {np.prod(config.grid_size)} patches as the position embeddings of {source} do, but "
             f"{rows} x {columns} was given."
         )
-    size = (rows * config.patch_size[0], columns * config.patch_size[1])
+    size = config.image_size_of((rows, columns))
     oddities = [oddity for oddity in contents.oddities if "are no square" not in oddity]
     return dataclasses.replace(contents, config=config.replace(image_size=size), square=True, oddities=oddities)
 

@@ -6,6 +6,7 @@ import math
 import mmap
 import os
 import pathlib
+import struct
 import tempfile
 import zipfile
 import zlib
@@ -51,6 +52,10 @@ _NUMPY_DTYPES = {"bfloat16": "V2"}
 _READABLE = ("float16", "float32", "float64", "bfloat16", "int32", "int64", "uint32", "uint64", "int8", "uint8", "bool")
 
 
+# What the standard library and NumPy raise for archives and arrays with wrong bytes in them.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError)
+
+
 class NpzFile(Mapping[str, StoredArray]):
     """The arrays of an `.npz` file by name, memory mapped where they are stored uncompressed.
 
@@ -70,7 +75,9 @@ class NpzFile(Mapping[str, StoredArray]):
             raise FileNotFoundError(f"There is no file {self.path}; the path of a checkpoint file was expected.")
         try:
             self._zip = zipfile.ZipFile(self.path)
-        except zipfile.BadZipFile:
+        except PermissionError:
+            raise
+        except _DAMAGE:
             raise ValueError(f"{self.path} is not an .npz file: {_what_it_is(self.path)}.") from None
         with self.path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -78,6 +85,7 @@ class NpzFile(Mapping[str, StoredArray]):
         if not members:
             raise ValueError(f"{self.path} is a zip archive without arrays (.npy): {_what_it_is(self.path)}.")
         self._members = members
+        self._headers: dict[str, tuple[int, bool]] = {}  # length of the header, and whether the values are in Fortran order
         self._arrays = {name: self._describe(name, member) for name, member in members.items()}
 
     def __getitem__(self, name: str) -> StoredArray:
@@ -106,16 +114,22 @@ class NpzFile(Mapping[str, StoredArray]):
         else:
             try:
                 data = memoryview(bytearray(self._zip.read(member)))  # checks the checksum itself
-            except (zipfile.BadZipFile, zlib.error) as error:
-                raise ValueError(f"{self.path} is damaged: {error}. Fetch the file again.") from None
+            except _DAMAGE as error:
+                raise ValueError(
+                    f"{self.path} is damaged: {array.name!r} cannot be unpacked ({error}). Fetch the file again."
+                ) from None
         dtype = _NUMPY_DTYPES.get(array.stored, array.stored)
-        values = np.frombuffer(data, dtype, offset=member.file_size - array.bytes).reshape(array.shape)
-        if self._fortran[array.name]:
+        header, fortran = self._headers[array.name]
+        if header + array.bytes > len(data):
+            raise ValueError(f"{self.path} is truncated: {array.name!r} should have {array.bytes} bytes.")
+        values = np.frombuffer(data, dtype, math.prod(array.shape), offset=header).reshape(array.shape)
+        if fortran:
             values = np.ascontiguousarray(values.reshape(array.shape[::-1]).T)
         if array.stored == "bfloat16":
             # bfloat16 is the upper half of a float32.
             return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        return values.astype(np.float32) if array.stored in ("float16", "float64") else values
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
+            return values.astype(np.float32) if array.stored in ("float16", "float64") else values
 
     def _copy(self, member: zipfile.ZipInfo) -> np.ndarray:
         """The member's bytes in memory of their own, checked on the way.
@@ -144,11 +158,14 @@ class NpzFile(Mapping[str, StoredArray]):
         return member.header_offset + _LOCAL_HEADER + name + extra
 
     def _describe(self, name: str, member: zipfile.ZipInfo) -> StoredArray:
-        with self._zip.open(member) as file:
-            try:
+        try:
+            with self._zip.open(member) as file:
                 shape, fortran, dtype = _read_header(file)
-            except ValueError as error:
-                raise ValueError(f"{self.path} is damaged: {name!r} is no array ({error}).") from None
+                header = file.tell()
+        except _DAMAGE as error:
+            raise ValueError(
+                f"{self.path} is damaged: {name!r} is no array ({error}). Fetch the file again."
+            ) from None
         if dtype.hasobject:
             raise ValueError(
                 f"{self.path} holds pickled Python objects ({name!r}). They can run code when they are loaded, so they "
@@ -158,9 +175,10 @@ class NpzFile(Mapping[str, StoredArray]):
         if stored not in _READABLE or not dtype.isnative:
             raise ValueError(f"{self.path} stores {name!r} as {dtype}, expected one of {', '.join(_READABLE)}.")
         array = StoredArray(name, shape, stored, self)
-        if array.bytes > member.file_size:
+        stored_whole = member.compress_type != zipfile.ZIP_STORED or self._offset(member) + member.file_size <= len(self._map)
+        if header + array.bytes > member.file_size or not stored_whole:
             raise ValueError(f"{self.path} is truncated: {name!r} should have {array.bytes} bytes.")
-        self._fortran = {**getattr(self, "_fortran", {}), name: fortran}
+        self._headers[name] = header, fortran
         return array
 
 

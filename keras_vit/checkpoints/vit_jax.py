@@ -7,6 +7,7 @@ Two dialects name the same arrays. The published files number all modules of a b
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from keras_vit.checkpoints.layout import Contents, Layout, Row
 from keras_vit.checkpoints.npz import StoredArray
@@ -16,9 +17,9 @@ _BLOCK = "Transformer/encoderblock_{i}"
 _ATTENTION = f"{_BLOCK}/MultiHeadDotProductAttention_1"
 
 # Names are the published ones. D width, H heads, d width of a head, M width of the MLP, P and Q height and width of a
-# patch, C channels, T tokens, R representation size, K classes.
+# patch, C channels of the image, E of what is cut into patches, T tokens, R representation size, K classes.
 _EMBEDDING = [
-    Row("embedding/kernel", "embedding/kernel", ("P", "Q", "C", "D")),
+    Row("embedding/kernel", "embedding/kernel", ("P", "Q", "E", "D")),
     Row("embedding/bias", "embedding/bias", ("D",)),
     Row("Transformer/posembed_input/pos_embedding", "position_embedding/table", (1, "T", "D")),
 ]
@@ -54,6 +55,38 @@ _HEAD = [
     Row("head/bias", "head/bias", ("K",)),
 ]
 
+# The ResNet of the hybrids: w channels of a convolution in, F and 4F of a unit in stage s. Published files keep group
+# normalisation's arrays with four axes (Flax before 0.3.6), today's Flax with one.
+_ROOT = [
+    Row("conv_root/kernel", "conv_root/kernel", (7, 7, "C", "w")),
+    Row("gn_root/scale", "gn_root/gamma", (1, 1, 1, "w")),
+    Row("gn_root/bias", "gn_root/beta", (1, 1, 1, "w")),
+]
+
+
+def _unit_rows(stage: int, unit: int, config: ViTConfig) -> list[Row]:
+    """The arrays of one bottleneck; stages and units count from 1."""
+    name, path = f"block{stage}/unit{unit}", f"block{stage}_unit{unit}"
+    inner = config.stem_width * 2 ** (stage - 1)
+    outer = 4 * inner
+    before = outer if unit > 1 else config.stem_width if stage == 1 else outer // 2
+    kernels = {
+        "1": (1, 1, before, inner),
+        "2": (3, 3, inner, inner),
+        "3": (1, 1, inner, outer),
+    }
+    if unit == 1:
+        kernels["_proj"] = (1, 1, before, outer)
+    rows = []
+    for which, shape in kernels.items():
+        rows += [
+            Row(f"{name}/conv{which}/kernel", f"{path}/conv{which}/kernel", shape),
+            Row(f"{name}/gn{which}/scale", f"{path}/gn{which}/gamma", (1, 1, 1, shape[-1])),
+            Row(f"{name}/gn{which}/bias", f"{path}/gn{which}/beta", (1, 1, 1, shape[-1])),
+        ]
+    return rows
+
+
 # Linen's names of the modules of a block, and the published ones.
 _LINEN = {
     "LayerNorm_1": "LayerNorm_2",
@@ -67,7 +100,11 @@ _BESIDE = ("opt/", "opt_state/", "optimizer/", "extra/", "txt/", "step", "t", "b
 
 
 def _rows(config: ViTConfig) -> list[Row]:
-    rows = [*_EMBEDDING, *(_CLASS_TOKEN if config.class_token else [])]
+    rows = list(_ROOT) if config.stem_stages is not None else []
+    for stage, units in enumerate(config.stem_stages or (), start=1):
+        for unit in range(1, units + 1):
+            rows += _unit_rows(stage, unit, config)
+    rows += [*_EMBEDDING, *(_CLASS_TOKEN if config.class_token else [])]
     for i in range(config.depth):
         rows += [Row(row.name.format(i=i), row.path.format(i=i), row.shape) for row in _BLOCKS]
     rows += _NORM
@@ -86,6 +123,8 @@ def _sizes(config: ViTConfig) -> dict[str, int]:
         "P": config.patch_size[0],
         "Q": config.patch_size[1],
         "C": config.channels,
+        "E": config.feature_map_channels,
+        "w": config.stem_width,
         "T": config.prefix_tokens + rows * columns,
         "R": config.representation_size or config.width,
         "K": config.classes or 0,
@@ -113,7 +152,8 @@ def _read(file: Mapping[str, StoredArray]) -> Contents | None:
     kinds = sorted({array.stored for array in arrays.values()})
     if kinds != ["float32"]:
         oddities.append(f"stored as {' and '.join(kinds)}, read as float32")
-    if config.classes and not arrays["head/kernel"].read().any():
+    # The bias first: it is small, and a trained head has one that is not zero.
+    if config.classes and not any(arrays[name].read().any() for name in ("head/bias", "head/kernel") if name in arrays):
         oddities.append("the head is all zeros: its logits mean nothing, the file is for fine-tuning")
     return Contents(LAYOUT, "Linen" if linen else "published", prefix, config, arrays, unused, oddities, square)
 
@@ -146,13 +186,18 @@ def _publish(match: re.Match[str]) -> str:
 def _config(arrays: Mapping[str, StoredArray]) -> tuple[ViTConfig, bool]:
     """The model that the arrays' shapes tell of, and whether its grid is known to be square."""
     height, width, channels, hidden = _shape(arrays, "embedding/kernel", 4)
+    stem: dict[str, Any] = {}
+    if "conv_root/kernel" in arrays:
+        _, _, channels, stem["stem_width"] = _shape(arrays, "conv_root/kernel", 4)
+        stem["stem_stages"] = _stages(arrays)
+    step = 4 * 2 ** len(stem["stem_stages"]) if stem else 1  # any size that divides will do until the grid is known
     _, heads, _ = _shape(arrays, f"{_ATTENTION}/query/kernel".format(i=0), 3)
     _, mlp_width = _shape(arrays, f"{_BLOCK}/MlpBlock_3/Dense_0/kernel".format(i=0), 2)
     _, tokens, _ = _shape(arrays, "Transformer/posembed_input/pos_embedding", 3)
     depth = 1 + max(int(i) for i in re.findall(r"^Transformer/encoderblock_(\d+)/", "\n".join(arrays), re.MULTILINE))
     rows, columns = squarest_grid(tokens - ("cls" in arrays))
     config = ViTConfig(
-        image_size=(rows * height, columns * width),
+        image_size=(height * step, width * step),
         patch_size=(height, width),
         width=hidden,
         depth=depth,
@@ -163,8 +208,16 @@ def _config(arrays: Mapping[str, StoredArray]) -> tuple[ViTConfig, bool]:
         pooling="token" if "cls" in arrays else "avg",
         representation_size=_shape(arrays, "pre_logits/kernel", 2)[1] if "pre_logits/kernel" in arrays else None,
         classes=_shape(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays else None,
+        **stem,
     )
-    return config, rows == columns
+    return config.replace(image_size=config.image_size_of((rows, columns))), rows == columns
+
+
+def _stages(arrays: Mapping[str, StoredArray]) -> tuple[int, ...]:
+    """How many units each stage of the ResNet has."""
+    units = {(int(s), int(u)) for s, u in re.findall(r"^block(\d+)/unit(\d+)/", "\n".join(arrays), re.MULTILINE)}
+    stages = max((stage for stage, _ in units), default=0)
+    return tuple(max((u for s, u in units if s == stage), default=1) for stage in range(1, stages + 1))
 
 
 def squarest_grid(patches: int) -> tuple[int, int]:
@@ -189,6 +242,11 @@ def _check_writable(config: ViTConfig) -> None:
                 f"The layout 'vit_jax' is for models with {field}={value!r}, but this one has "
                 f"{getattr(config, field)!r}. Whoever reads the file would compute something else. Save it as .keras."
             )
+    if config.stem_folded:
+        raise ValueError(
+            "The layout 'vit_jax' keeps raw kernels, but those of this model have been standardised by folded(). Write "
+            "the model that it was made from."
+        )
     pooling = "token" if config.class_token else "avg"
     if config.pooling not in (pooling, "none"):
         raise ValueError(

@@ -7,6 +7,8 @@ from keras_vit.layers.mlp import MLP
 from keras_vit.layers.patch_embedding import PatchEmbedding
 from keras_vit.layers.pooling import MAPHead, TokenPooling
 from keras_vit.layers.position_embedding import AddPositionEmbedding, resize_table
+from keras_vit.layers.resnet_unit import ResNetUnit, group_norm
+from keras_vit.layers.std_conv import StdConv2D
 from keras_vit.layers.transformer_block import TransformerBlock
 
 __all__ = [
@@ -16,9 +18,12 @@ __all__ = [
     "MAPHead",
     "MultiHeadAttention",
     "PatchEmbedding",
+    "ResNetUnit",
+    "StdConv2D",
     "TokenPooling",
     "TransformerBlock",
     "aligned_zeros",
+    "group_norm",
     "resize_table",
     "skip_initialization",
 ]

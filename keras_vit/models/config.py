@@ -21,6 +21,10 @@ class ViTConfig:
         heads: Attention heads per block; divides `width`.
         mlp_width: Length of the MLP's hidden layer.
         channels: Channels of the images.
+        stem_stages: Units in each stage of the ResNet before the patches (the hybrids, section 3.1); an empty tuple
+            for its first convolution only; None for no ResNet.
+        stem_width: Channels of the ResNet's first convolution.
+        stem_folded: Whether the ResNet's kernels have been standardised for good (see `VisionTransformer.folded`).
         dynamic: Whether images of any size are taken, the position embeddings being resized in the graph.
         class_token: Whether a class token stands before the patches.
         pooling: What becomes of the encoded tokens: `"token"` (the class token), `"avg"` (mean of the patches),
@@ -48,6 +52,9 @@ class ViTConfig:
     heads: int
     mlp_width: int
     channels: int = 3
+    stem_stages: tuple[int, ...] | None = None
+    stem_width: int = 64
+    stem_folded: bool = False
     dynamic: bool = False
     class_token: bool = True
     pooling: str = "token"
@@ -66,7 +73,11 @@ class ViTConfig:
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size"):
             object.__setattr__(self, name, pair(name, getattr(self, name)))
-        for name in ("width", "depth", "heads", "mlp_width", "channels"):
+        if self.stem_stages is not None:
+            object.__setattr__(self, "stem_stages", tuple(self.stem_stages))
+            for units in self.stem_stages:
+                _check_positive("stem_stages", units)
+        for name in ("width", "depth", "heads", "mlp_width", "channels", "stem_width"):
             _check_positive(name, getattr(self, name))
         if self.classes is not None:
             _check_positive("classes", self.classes, "For a model without a head use include_top=False.")
@@ -85,19 +96,48 @@ class ViTConfig:
         self._check_grid()
 
     def _check_grid(self) -> None:
-        for axis, size, patch in zip(("height", "width"), self.image_size, self.patch_size, strict=True):
-            if size % patch:
-                below, above = size // patch * patch, (size // patch + 1) * patch
+        for axis, size, cells, patch in zip(
+            ("height", "width"), self.image_size, self.feature_map_size, self.patch_size, strict=True
+        ):
+            if cells % patch:
+                step = patch * self.stem_stride
+                below, above = size // step * step, (size // step + 1) * step
                 nearest = f"{below} or {above}" if below else f"{above}"
                 raise ValueError(
-                    f"image_size must be a multiple of the patch size: {axis} {size} is not a multiple of {patch}. "
+                    f"image_size must be a multiple of the patch size: {axis} {size} is not a multiple of {step}. "
                     f"The nearest that fit are {nearest}."
                 )
 
     @property
+    def stem_stride(self) -> int:
+        """How many pixels of the image one cell of the map that is cut into patches stands for, in each direction."""
+        if self.stem_stages is None:
+            return 1
+        # The first convolution and the pooling halve the image, and so does every stage but the first.
+        return 4 * 2 ** max(len(self.stem_stages) - 1, 0)
+
+    @property
+    def feature_map_size(self) -> tuple[int, int]:
+        """Height and width of what is cut into patches: the image, or the ResNet's last map."""
+        # Halving rounds up each time, which is the same as dividing once and rounding up.
+        return (-(-self.image_size[0] // self.stem_stride), -(-self.image_size[1] // self.stem_stride))
+
+    @property
+    def feature_map_channels(self) -> int:
+        """Channels of what is cut into patches."""
+        if self.stem_stages is None:
+            return self.channels
+        return self.stem_width * (4 * 2 ** (len(self.stem_stages) - 1) if self.stem_stages else 1)
+
+    @property
     def grid_size(self) -> tuple[int, int]:
         """Rows and columns of patches."""
-        return (self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1])
+        height, width = self.feature_map_size
+        return (height // self.patch_size[0], width // self.patch_size[1])
+
+    def image_size_of(self, grid_size: tuple[int, int]) -> tuple[int, int]:
+        """The image size, in pixels, that gives a grid of patches."""
+        return tuple(n * patch * self.stem_stride for n, patch in zip(grid_size, self.patch_size, strict=True))
 
     @property
     def prefix_tokens(self) -> int:
@@ -110,7 +150,7 @@ class ViTConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data, for JSON."""
-        return {**dataclasses.asdict(self), "image_size": list(self.image_size), "patch_size": list(self.patch_size)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:

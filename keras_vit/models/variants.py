@@ -11,7 +11,9 @@ from keras_vit.models.config import ViTConfig
 class Variant:
     """A row of Table 1 (arXiv 2010.11929; Ti and S: AugReg, Table 2), with its patch size.
 
-    `dropout` is the rate that the official configuration (`configs/models.py`) trains with.
+    For hybrids `patch` counts cells of the ResNet's map, and `stem_stages` the units in its stages (section 3.1 and
+    appendix B.1; AugReg, section 3). `dropout` is the rate that the official configuration (`configs/models.py`)
+    trains with.
     """
 
     width: int
@@ -20,6 +22,7 @@ class Variant:
     mlp_width: int
     patch: int
     dropout: float = 0.0
+    stem_stages: tuple[int, ...] | None = None
 
 
 VARIANTS: dict[str, Variant] = {
@@ -32,6 +35,12 @@ VARIANTS: dict[str, Variant] = {
     "ViT-L/16": Variant(1024, 24, 16, 4096, 16, dropout=0.1),
     "ViT-L/32": Variant(1024, 24, 16, 4096, 32),
     "ViT-H/14": Variant(1280, 32, 16, 5120, 14, dropout=0.1),
+    # The names give the stride of the whole, but for the first: its patches are 32 pixels wide.
+    "R+ViT-Ti/16": Variant(192, 12, 3, 768, 8, stem_stages=()),
+    "R26+ViT-S/32": Variant(384, 12, 6, 1536, 1, stem_stages=(2, 2, 2, 2)),
+    "R26+ViT-B/32": Variant(768, 12, 12, 3072, 1, stem_stages=(2, 2, 2, 2)),
+    "R50+ViT-B/16": Variant(768, 12, 12, 3072, 1, dropout=0.1, stem_stages=(3, 4, 9)),
+    "R50+ViT-L/32": Variant(1024, 24, 16, 4096, 1, dropout=0.1, stem_stages=(3, 4, 6, 3)),
 }
 
 
@@ -65,6 +74,7 @@ def variant_config(name: str, image_size: int | tuple[int, int] = 224, classes: 
         depth=row.depth,
         heads=row.heads,
         mlp_width=row.mlp_width,
+        stem_stages=row.stem_stages,
         dropout=row.dropout,
         classes=classes,
     )
@@ -72,12 +82,12 @@ def variant_config(name: str, image_size: int | tuple[int, int] = 224, classes: 
 
 def variant_of(config: ViTConfig) -> str | None:
     """The name of the variant that `config` is one of; None where it is none of them."""
-    shape = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size)
+    shape = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size, config.stem_stages)
     for name, row in VARIANTS.items():
-        if shape == (row.width, row.depth, row.heads, row.mlp_width, (row.patch, row.patch)):
+        if shape == (row.width, row.depth, row.heads, row.mlp_width, (row.patch, row.patch), row.stem_stages):
             return name
     return None
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("vit")
+    return re.sub(r"[^a-z0-9]", "", name.lower()).replace("vit", "")

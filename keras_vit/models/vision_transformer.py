@@ -20,6 +20,7 @@ from keras_vit.layers import (
 from keras_vit.layers._composite import quantized_policies
 from keras_vit.layers.initialization import initializer
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.resnet_stem import resnet_stem, standardized_kernels
 from keras_vit.models.variants import variant_of
 from keras_vit.preprocessing import preprocess_input, resize_images
 
@@ -42,6 +43,10 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
     x = images
     if config.include_preprocessing:
         x = layers.Rescaling(1 / 127.5, -1.0, dtype=output_dtype, name="preprocessing")(x)
+
+    # Hybrids (section 3.1): the patches are cut from the feature map of a ResNet
+    if config.stem_stages is not None:
+        x = resnet_stem(config, x, policy)
 
     # Equation 1: z_0 = [x_class; x_p^1 E; ...; x_p^N E] + E_pos
     patches = PatchEmbedding(config.width, config.patch_size, dtype=policy, name="embedding")(x)
@@ -211,6 +216,19 @@ class VisionTransformer(keras.Model):
         return self._rebuild(
             self.config.replace(classes=classes, representation_size=representation_size), fresh=("head/",)
         )
+
+    def folded(self) -> "VisionTransformer":
+        """A new model for inference whose ResNet kernels have been standardised for good.
+
+        Standardising them at every call takes time that no backend saves by itself. The numbers stay the same. A
+        plain Vision Transformer has no such kernels and comes back as a copy.
+        """
+        if self.config.stem_stages is None or self.config.stem_folded:
+            return self._rebuild(self.config)
+        model = self._rebuild(self.config.replace(stem_folded=True))
+        for path, kernel in standardized_kernels(self).items():
+            weights_by_path(model)[path].assign(kernel)
+        return model
 
     def _rebuild(self, config: ViTConfig, fresh: tuple[str, ...] = ()) -> "VisionTransformer":
         with skip_initialization():
