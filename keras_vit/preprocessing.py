@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from keras_vit._paths import weights_folder
-from keras_vit.layers.interpolation import METHODS, interpolation_matrix
+from keras_vit.interpolation import METHODS, interpolation_matrix
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -53,7 +53,7 @@ def load_image(
         resize: One of `RESIZES`. `"squash"` scales straight to `image_size`, as the official code does.
             `"big_vision"` and `"timm"` keep the aspect ratio: they scale the picture until it covers
             `image_size / crop_fraction` and cut out the centre; their pixels are whole numbers, as there.
-        interpolation: For `"squash"`: one of `keras_vit.layers.interpolation.METHODS`. The default is
+        interpolation: For `"squash"`: one of `keras_vit.interpolation.METHODS`. The default is
             official: bilinear with half-pixel centres and no antialiasing, as `tf.image.resize`.
         crop_fraction: For `"big_vision"` and `"timm"`: the share of each side that the crop keeps, in (0, 1].
             `None` takes the one in `RESIZES`; timm's 384-pixel models use 1.0.
@@ -98,7 +98,7 @@ def resize_images(images: Any, image_size: int | tuple[int, int], interpolation:
         images: Integers or floats `(batch, height, width, channels)` or `(height, width, channels)`, with any
             number of channels.
         image_size: `(height, width)` in pixels, or an integer for a square.
-        interpolation: One of `keras_vit.layers.interpolation.METHODS`. The default is
+        interpolation: One of `keras_vit.interpolation.METHODS`. The default is
             `tf.image.resize(method="bilinear")`, which the official code uses.
 
     Returns:

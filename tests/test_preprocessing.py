@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from keras_vit import _paths
-from keras_vit.layers.interpolation import METHODS
+from keras_vit.interpolation import METHODS
 from keras_vit.preprocessing import (
     RESIZES,
     decode_predictions,

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.initialization import initializer
-from keras_vit.layers.interpolation import METHODS, interpolation_matrix
+from keras_vit.interpolation import METHODS, interpolation_matrix
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 
 
@@ -18,8 +18,10 @@ class AddPositionEmbedding(keras.layers.Layer):
     Args:
         grid_size: Rows and columns of the patches that the table was made for.
         prefix_tokens: Number of tokens before the patches (1 for a class token); they are never resized.
-        interpolation: How the table changes size for another grid: a name in `interpolation.METHODS`.
+        interpolation: How the table changes size for another grid: a name in `keras_vit.interpolation.METHODS`.
         dropout: Rate of dropout on the sum while training.
+        embed_prefix: Whether the tokens before the patches have rows in the table. Without, they pass unchanged, as
+            in big_vision, which prepends its class token after adding the embeddings.
 
     Call arguments:
         tokens: `(batch, prefix_tokens + rows * columns, D)`.
@@ -35,6 +37,7 @@ class AddPositionEmbedding(keras.layers.Layer):
         prefix_tokens: int = 1,
         interpolation: str = "official",
         dropout: float = 0.0,
+        embed_prefix: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -44,13 +47,14 @@ class AddPositionEmbedding(keras.layers.Layer):
         self.prefix_tokens = prefix_tokens
         self.interpolation = interpolation
         self.dropout = dropout
+        self.embed_prefix = embed_prefix
         self.seed_generator = SeedGenerator() if dropout else None
 
     def build(self, tokens_shape: tuple[int | None, ...], patches_shape: Any = None) -> None:
         rows, columns = self.grid_size
         self.table = self.add_weight(
             name="table",
-            shape=(1, self.prefix_tokens + rows * columns, tokens_shape[-1]),
+            shape=(1, self.prefix_tokens * self.embed_prefix + rows * columns, tokens_shape[-1]),
             initializer=initializer("normal", stddev=0.02),
         )
 
@@ -59,6 +63,8 @@ class AddPositionEmbedding(keras.layers.Layer):
         if patches is not None and tuple(patches.shape[1:3]) != self.grid_size:
             _, rows, columns, _ = ops.shape(patches)
             table = resize_table(table, self.grid_size, (rows, columns), self.interpolation, ops)
+        if self.prefix_tokens and not self.embed_prefix:
+            table = ops.pad(table, ((0, 0), (self.prefix_tokens, 0), (0, 0)))
         seed = self.seed_generator.next() if training and self.dropout else None
         return dropout(tokens + ops.cast(table, tokens.dtype), self.dropout, seed)
 
@@ -72,6 +78,7 @@ class AddPositionEmbedding(keras.layers.Layer):
             "prefix_tokens": self.prefix_tokens,
             "interpolation": self.interpolation,
             "dropout": self.dropout,
+            "embed_prefix": self.embed_prefix,
         }
 
 
@@ -82,7 +89,7 @@ def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method:
         table: `(1, prefix + old rows * old columns, D)`, a NumPy array or, with `xp=keras.ops`, a tensor.
         old: Rows and columns of the grid that the table was made for.
         new: Rows and columns wanted; may be scalar tensors with `xp=keras.ops`.
-        method: A name in `interpolation.METHODS`.
+        method: A name in `keras_vit.interpolation.METHODS`.
         xp: `numpy` (interpolates in float64) or `keras.ops` (in the table's own dtype, at least float32).
 
     Returns:

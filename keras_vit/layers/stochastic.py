@@ -29,6 +29,7 @@ class DrawnSeed(keras.random.SeedGenerator):
         self._seed = seed
 
     def next(self, ordered: bool = True) -> Any:
+        """The seed, however often it is asked for."""
         return self._seed
 
 

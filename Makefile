@@ -1,0 +1,94 @@
+# `make demo` and `make test` do all the set-up that they need; `make help` lists the rest.
+# Needs only make, a POSIX shell and Python 3.11, 3.12 or 3.13 with its venv module.
+
+BACKENDS := tensorflow jax torch
+BACKEND ?= tensorflow
+PYTEST_ARGS ?=
+
+# A Python passes if it exists, runs and is one that every backend has wheels for.
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+ifndef PYTHON
+PYTHON := $(shell for p in python3.11 python3 python3.12 python3.13; do \
+	if $$p -c '$(SUPPORTED)' 2>/dev/null; then echo $$p; break; fi; done)
+endif
+ifeq ($(strip $(PYTHON)),)
+PYTHON := python3
+endif
+
+DEMO := .venv/demo-$(BACKEND)
+TEST := .venv/test
+TOOLS := .venv/tools
+
+.PHONY: help demo test lint format wheel clean
+
+help:
+	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend"
+	@echo "make test [PYTEST_ARGS='-x -k name']       style checks, then the whole suite on all three backends"
+	@echo "make lint                                  style checks only"
+	@echo "make format                                repairs style and formatting"
+	@echo "make wheel                                 builds dist/keras_vit-*.whl and the source archive"
+	@echo "make clean                                 removes .venv/, dist/, demo-output/ and caches"
+	@echo "PYTHON=/path/to/python3.11 after any of them names the interpreter (now: $(PYTHON))"
+
+demo: $(DEMO)/.installed
+	@TF_CPP_MIN_LOG_LEVEL=3 KERAS_BACKEND=$(BACKEND) $(DEMO)/bin/python -m keras_vit.demo --output demo-output
+
+# Every backend runs, whatever the others did; the exit status remembers.
+test: $(TEST)/.installed
+	@status=0; \
+	echo "== ruff"; \
+	$(TEST)/bin/python -m ruff check . || status=1; \
+	$(TEST)/bin/python -m ruff format --check . || status=1; \
+	for backend in $(BACKENDS); do \
+		echo; echo "== $$backend"; \
+		KERAS_BACKEND=$$backend $(TEST)/bin/python -m pytest tests $(PYTEST_ARGS) || status=1; \
+	done; \
+	exit $$status
+
+lint: $(TOOLS)/.installed
+	@$(TOOLS)/bin/python -m ruff check .
+	@$(TOOLS)/bin/python -m ruff format --check .
+
+format: $(TOOLS)/.installed
+	@$(TOOLS)/bin/python -m ruff check --fix . || true
+	@$(TOOLS)/bin/python -m ruff format .
+
+wheel: $(TOOLS)/.installed
+	@$(TOOLS)/bin/python -m build --no-isolation .
+
+clean:
+	rm -rf .venv dist demo-output .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Environments. Each is made afresh when one of these two files changes; nothing outside .venv/ is touched.
+# `-c constraints.txt` pins everything, torch above all: unpinned, another package may replace it by a CUDA build.
+
+define new_environment
+	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { \
+		echo "keras_vit needs Python 3.11, 3.12 or 3.13, and '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)"; \
+		echo "Install one of them, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; } >&2
+	@echo "Making $(@D) with $$($(PYTHON) --version): $(1)"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D) || { rm -rf $(@D); \
+		echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+endef
+PIP_INSTALL = @$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+BUILD_TOOLS := hatchling editables
+
+$(DEMO)/.installed: pyproject.toml constraints.txt
+	$(if $(filter $(BACKEND),$(BACKENDS)),,$(error BACKEND=$(BACKEND) is not one of: $(BACKENDS)))
+	$(call new_environment,$(BACKEND) and what the demo needs; a few minutes and some 3 GB)
+	$(PIP_INSTALL) $(BUILD_TOOLS)
+	$(PIP_INSTALL) --no-build-isolation -e '.[$(BACKEND),export,demo]'
+	@touch $@
+
+$(TEST)/.installed: pyproject.toml constraints.txt
+	$(call new_environment,all three backends and the test tools; a few minutes and some 4 GB)
+	$(PIP_INSTALL) $(BUILD_TOOLS)
+	$(PIP_INSTALL) --no-build-isolation -e '.[tensorflow,jax,torch,images,plots,export,demo,test]'
+	@touch $@
+
+$(TOOLS)/.installed: pyproject.toml constraints.txt
+	$(call new_environment,ruff and the build tools; a moment)
+	$(PIP_INSTALL) $(BUILD_TOOLS) build ruff
+	@touch $@

@@ -1,0 +1,112 @@
+"""What every test stands on: one backend, a Keras home of its own, fixed seeds, reference files."""
+
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BACKENDS = ("tensorflow", "jax", "torch")
+GOLDEN = Path(__file__).parent / "golden"
+
+# All of this must be in place before the first import of Keras, which reads it once.
+# A Keras home of our own: the user's ~/.keras/keras.json is neither read nor written.
+_keras_home = tempfile.TemporaryDirectory(prefix="keras_vit_tests_", ignore_cleanup_errors=True)
+os.environ["KERAS_HOME"] = _keras_home.name
+if not os.environ.get("KERAS_BACKEND"):
+    os.environ["KERAS_BACKEND"] = next((b for b in BACKENDS if importlib.util.find_spec(b)), BACKENDS[0])
+# The tolerances are those of float32 on a CPU. An accelerator has to be asked for by setting these.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def pytest_configure(config):
+    if os.environ["KERAS_BACKEND"] not in BACKENDS:
+        raise pytest.UsageError(f"KERAS_BACKEND={os.environ['KERAS_BACKEND']!r}: expected one of {BACKENDS}")
+
+
+def pytest_unconfigure(config):
+    _keras_home.cleanup()
+
+
+def pytest_report_header(config):
+    backend = os.environ["KERAS_BACKEND"]
+    versions = ", ".join(f"{name} {_version(name)}" for name in (backend, "keras", "numpy", "keras-vit"))
+    return f"keras backend: {backend} ({versions}; Python {platform.python_version()})"
+
+
+def _version(distribution):
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@pytest.fixture(scope="session")
+def backend():
+    """The name of the Keras backend that this run is about."""
+    return os.environ["KERAS_BACKEND"]
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed_and_default_config():
+    """The same random numbers for every test, in whatever order they run; no setting outlives its test."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    yield
+    keras.config.set_dtype_policy("float32")
+    keras.config.set_floatx("float32")
+    keras.config.set_epsilon(1e-7)
+    keras.config.set_image_data_format("channels_last")
+
+
+@dataclasses.dataclass(frozen=True)
+class Golden:
+    """One reference case, computed with the original code: a folder under tests/golden/."""
+
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint file of the case."""
+        for name in ("ckpt.npz", "model.safetensors"):
+            if (self.folder / name).is_file():
+                return self.folder / name
+        raise FileNotFoundError(f"golden case {self.folder.name!r} holds no checkpoint, only {self._files()}")
+
+    @functools.cached_property
+    def meta(self) -> dict:
+        """What the case is: layout, sizes, epsilons, notes."""
+        return json.loads((self.folder / "meta.json").read_text())
+
+    @functools.cached_property
+    def ref(self) -> dict[str, np.ndarray]:
+        """Inputs and the outputs that must come of them, by name."""
+        with np.load(self.folder / "ref.npz", allow_pickle=False) as file:
+            return dict(file)
+
+    def _files(self):
+        return sorted(p.name for p in self.folder.iterdir())
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """A function from the name of a reference case to the case: `golden("mini_token").ref["logits"]`."""
+
+    @functools.cache
+    def case(name: str) -> Golden:
+        if not (GOLDEN / name / "meta.json").is_file():
+            known = ", ".join(sorted(p.name for p in GOLDEN.iterdir() if p.is_dir())) or "none"
+            raise FileNotFoundError(f"no golden case {name!r} in {GOLDEN}; there are: {known}")
+        return Golden(GOLDEN / name)
+
+    return case
