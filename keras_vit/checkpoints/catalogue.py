@@ -1,0 +1,112 @@
+"""The published checkpoints, as data, and how to find one.
+
+The data are in `weights/catalogue.json`. AugReg's more than 50,000 files are not listed: their names say it all.
+"""
+
+import difflib
+import functools
+import json
+from typing import Any
+
+from keras_vit._paths import weights_folder
+from keras_vit.checkpoints.augreg import is_augreg_name, parse_augreg_name
+from keras_vit.checkpoints.entry import Entry, plain_variant, published_url
+
+_SHOWN = 5  # names suggested in an error message
+_LISTS = ("notes", "inferred")  # fields that a group and its files both may fill
+
+
+def catalogue() -> dict[str, Entry]:
+    """All listed checkpoints by name."""
+    return dict(_load()[0])
+
+
+def find_entry(name: str) -> Entry:
+    """The checkpoint that a name means.
+
+    Args:
+        name: A name of the catalogue such as `"imagenet21k/ViT-B_16"`, the same without its folder where only one
+            folder has it, or the name of any AugReg checkpoint. `.npz` at the end does not matter.
+
+    Raises:
+        TypeError: if `name` is not a string.
+        ValueError: if there is no such checkpoint, or several; the message lists what may be meant.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"The name of a checkpoint must be a string, but {name!r} was given.")
+    entries, _ = _load()
+    stem = name.removesuffix(".npz")
+    if stem in entries:
+        return entries[stem]
+    if f"augreg/{stem}" in entries:
+        return entries[f"augreg/{stem}"]
+    if is_augreg_name(stem):
+        return parse_augreg_name(stem)
+    same = [entry for entry in entries.values() if entry.basename == stem]
+    if len(same) == 1:
+        return same[0]
+    if same:
+        names = ", ".join(repr(entry.name) for entry in same)
+        raise ValueError(f"{name!r} may be any of {names}. Pass one of these.")
+    variants = [entry.name for entry in entries.values() if plain_variant(entry.variant) == plain_variant(stem)]
+    if variants:
+        more = f" and {len(variants) - _SHOWN} more (see list_weights({name!r}))" if len(variants) > _SHOWN else ""
+        raise ValueError(
+            f"{name!r} is a model, not a checkpoint of it. There are: {', '.join(map(repr, variants[:_SHOWN]))}{more}."
+        )
+    known = {key.lower(): key for key in entries} | {entry.basename.lower(): entry.name for entry in entries.values()}
+    near = dict.fromkeys(known[match] for match in difflib.get_close_matches(stem.lower(), known, n=_SHOWN, cutoff=0.5))
+    suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise ValueError(f"There is no checkpoint {name!r} in the catalogue.{suggestion} list_weights() shows all.")
+
+
+def recommended(variant: str) -> Entry:
+    """The ImageNet-1k checkpoint of a variant that `pretrained=True` loads.
+
+    The one that the official README recommends (AugReg, fine-tuned at 384 pixels); for variants that AugReg does
+    not have, the original one.
+
+    Args:
+        variant: The paper's name, case and punctuation forgiven.
+
+    Raises:
+        ValueError: if no ImageNet-1k checkpoint of it is published; the message names what there is.
+    """
+    entries, choices = _load()
+    plain = plain_variant(variant)
+    for known, name in choices.items():
+        if plain_variant(known) == plain:
+            return entries[name]
+    others = [entry for entry in entries.values() if plain_variant(entry.variant) == plain]
+    if not others:
+        raise ValueError(
+            f"No checkpoint of {variant!r} is published. pretrained=True knows: {', '.join(choices)}. list_weights() "
+            "shows all checkpoints."
+        )
+    pretrained = [entry for entry in others if entry.classes != 1000]
+    choices_text = " or ".join(f"weights={entry.name!r}" for entry in (pretrained or others)[:_SHOWN])
+    raise ValueError(
+        f"No recommended ImageNet-1k checkpoint of {others[0].variant} is published, so there is none for "
+        f"pretrained=True. For fine-tuning pass {choices_text} with classes=..., for features with include_top=False."
+    )
+
+
+@functools.cache
+def _load() -> tuple[dict[str, Entry], dict[str, str]]:
+    """The entries by name, and the names of the recommended ones by variant."""
+    data = json.loads((weights_folder() / "catalogue.json").read_text(encoding="utf-8"))
+    entries: dict[str, Entry] = {}
+    for group in data["groups"]:
+        for row in group["files"]:
+            entry = _entry(group["folder"], group["base"], group["common"], row)
+            if entry.name in entries:
+                raise ValueError(f"weights/catalogue.json lists {entry.name!r} twice.")
+            entries[entry.name] = entry
+    return entries, data["recommended"]
+
+
+def _entry(folder: str, base: str, common: dict[str, Any], row: dict[str, Any]) -> Entry:
+    fields: dict[str, Any] = {"image_size": None, "classes": None, **common, **row}
+    fields |= {field: (*common.get(field, ()), *row.get(field, ())) for field in _LISTS}
+    file, mirrors = fields.pop("file"), fields.pop("mirrors", ())
+    return Entry(name=folder + file, urls=(published_url(base, file), *mirrors), **fields)

@@ -1,0 +1,402 @@
+"""The catalogue: data that agree with one another, names that find them, and errors that help."""
+
+import csv
+import dataclasses
+
+import pytest
+
+from keras_vit.checkpoints.augreg import augreg_index, best_augreg, parse_augreg_name
+from keras_vit.checkpoints.catalogue import catalogue, find_entry, recommended
+from keras_vit.checkpoints.entry import Entry, plain_variant
+from keras_vit.checkpoints.weights_table import list_weights
+from keras_vit.models import VARIANTS
+
+B16 = "augreg/B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
+B16_FINE_TUNED = f"{B16}--imagenet2012-steps_20k-lr_0.03-res_384"
+
+
+# The data.
+
+
+def test_every_published_family_is_there():
+    folders = {name.rpartition("/")[0]: 0 for name in catalogue()}
+    for name in catalogue():
+        folders[name.rpartition("/")[0]] += 1
+    assert folders == {
+        "imagenet21k": 9,
+        "imagenet21k+imagenet2012": 8,
+        "augreg": 20,
+        "sam": 5,
+        "gsam": 4,
+        "lit": 5,
+        "big_vision": 3,
+        "big_vision/flexivit": 17,
+        "big_vision/zoo/deit3": 12,
+        "big_vision/siglip": 10,
+        "big_vision/siglip2": 17,
+        "bit_models": 18,
+        "bit_models/distill": 4,
+    }
+
+
+@pytest.mark.parametrize("entry", catalogue().values(), ids=lambda entry: entry.name)
+def test_every_row_makes_sense(entry):
+    fields = {field.name for field in dataclasses.fields(Entry)}
+    assert set(entry.inferred) <= fields and len(set(entry.inferred)) == len(entry.inferred)
+    assert entry.layout in ("vit_jax", "big_vision", "bit")
+    assert entry.dataset and entry.licence == "Apache-2.0"
+    assert "licence" in entry.inferred  # the files themselves carry none
+    assert entry.urls and all(url.startswith("https://") and url.endswith(".npz") for url in entry.urls)
+    assert entry.url.startswith("https://storage.googleapis.com/") and "+" not in entry.url
+    assert (entry.top1 is None) or (70 < entry.top1 < 90 and entry.top1_source and entry.classes == 1000)
+    assert entry.sha256 is None  # none is published
+    assert all(isinstance(note, str) and note for note in entry.notes)
+
+
+def test_plain_vits_and_hybrids_are_variants_of_this_package():
+    known = {plain_variant(name) for name in VARIANTS}
+    others = {e.variant for e in catalogue().values() if plain_variant(e.variant) not in known}
+    assert others <= {"ViT-B/30", "FlexiViT-L", "FlexiViT-B", "FlexiViT-S", *(f"BiT-R{a}" for a in BIT)}
+
+
+BIT = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
+
+
+def test_sizes_are_those_of_the_parameters():
+    """The arrays are float32, and an .npz adds 300 bytes to each of at most 400: two sources that must agree."""
+    checked = 0
+    for entry in catalogue().values():
+        if entry.size is None or entry.name == "sam/ViT-S_16":  # the latter with its optimizer's state
+            continue
+        low, high = entry.size_range()
+        assert low - 400 * 300 <= 4 * entry.params <= high, entry.name
+        checked += 1
+    assert checked == 9 + 8 + 9 + 4
+    low, _ = catalogue()["sam/ViT-S_16"].size_range()
+    assert low > 3 * 4 * catalogue()["sam/ViT-S_16"].params  # the weights and two moments
+
+
+@pytest.mark.parametrize(
+    ("variant", "params"),
+    [
+        # models_test.py of the original code, and its output for the hybrids and BiT.
+        ("ViT-B/16", 86_859_496),
+        ("ViT-L/32", 306_632_680),
+        ("R+ViT-Ti/16", 6_355_944),
+        ("R50+ViT-B/16", 98_950_952),
+        ("R50+ViT-L/32", 329_092_136),
+        ("BiT-R50x1", 25_549_352),
+    ],
+)
+def test_parameters_are_those_of_the_original(variant, params):
+    assert recommended(variant).params == params
+
+
+@pytest.mark.parametrize(
+    ("size", "low", "high"),
+    [
+        ("393.69 MiB", 393.68 * 2**20, 393.70 * 2**20),
+        ("1.22 GiB", 1.21 * 2**30, 1.23 * 2**30),
+        ("391 MiB", 390 * 2**20, 392 * 2**20),
+        ("137.8 KiB", 137.7 * 2**10, 137.9 * 2**10),
+    ],
+)
+def test_a_listed_size_is_a_range(size, low, high):
+    found = dataclasses.replace(catalogue()["sam/ViT-B_16"], size=size).size_range()
+    assert found == pytest.approx((low, high), abs=2)  # bytes
+
+
+def test_a_size_that_cannot_be_read():
+    with pytest.raises(ValueError, match="sam/ViT-B_16.*'330 megabytes'"):
+        dataclasses.replace(catalogue()["sam/ViT-B_16"], size="330 megabytes").size_range()
+
+
+def test_the_original_pretrained_files_say_that_their_head_is_zero():
+    for name, entry in catalogue().items():
+        assert ("head is all zeros" in " ".join(entry.notes)) == name.startswith("imagenet21k/")
+    assert "notes" not in catalogue()["imagenet21k/ViT-H_14"].inferred
+    assert "notes" in catalogue()["imagenet21k/R50+ViT-B_16"].inferred  # stated as policy, not seen
+
+
+def test_nobody_can_change_the_catalogue():
+    catalogue().clear()
+    assert catalogue()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        catalogue()["sam/ViT-B_16"].top1 = 100
+
+
+# Finding.
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("imagenet21k/ViT-B_16", "imagenet21k/ViT-B_16"),
+        ("imagenet21k/ViT-B_16.npz", "imagenet21k/ViT-B_16"),
+        ("ViT-B_16-224", "imagenet21k+imagenet2012/ViT-B_16-224"),
+        ("flexivit_b_i1k", "big_vision/flexivit/flexivit_b_i1k"),
+        ("BiT-M-R50x1", "bit_models/BiT-M-R50x1"),
+        (B16, B16),
+        (B16.removeprefix("augreg/"), B16),
+    ],
+)
+def test_find_entry(name, found):
+    assert find_entry(name).name == found
+
+
+def test_a_plus_is_quoted_in_the_address():
+    url = "https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz"
+    assert find_entry("imagenet21k+imagenet2012/R50+ViT-B_16").url == url
+    mirror = "https://github.com/faustomorales/vit-keras/releases/download/dl/ViT-B_16_imagenet21k.npz"
+    assert find_entry("imagenet21k/ViT-B_16").urls[1:] == (mirror,)
+
+
+def test_an_ambiguous_name():
+    with pytest.raises(ValueError, match="imagenet21k/ViT-B_16.*imagenet21k[+]imagenet2012.*sam/ViT-B_16.*gsam/"):
+        find_entry("ViT-B_16")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("imagnet21k/ViT-B_16", "no checkpoint 'imagnet21k/ViT-B_16'.*Did you mean 'imagenet21k/ViT-B_16'"),
+        ("siglip2_b16_225", "Did you mean .*'big_vision/siglip2/siglip2_b16_224'"),
+        ("BIT-M-R50X1", "Did you mean 'bit_models/BiT-M-R50x1'"),
+        ("B/16", "a model, not a checkpoint.*imagenet21k/ViT-B_16.*list_weights"),
+        ("nothing like it", r"list_weights\(\) shows all"),
+    ],
+)
+def test_unknown_names(name, message):
+    with pytest.raises(ValueError, match=message):
+        find_entry(name)
+
+
+def test_a_name_is_a_string():
+    with pytest.raises(TypeError, match="42"):
+        find_entry(42)
+
+
+# What pretrained=True loads.
+
+
+def test_recommended_for_every_variant_that_has_one():
+    sizes = {"ViT-B/8": 224}
+    original = {"ViT-L/32", "R50+ViT-B/16"}
+    variants = "Ti/16 S/16 S/32 B/8 B/16 B/32 L/16 L/32".split()
+    names = [f"ViT-{v}" for v in variants] + ["R+ViT-Ti/16", "R26+ViT-S/32", "R50+ViT-B/16", "R50+ViT-L/32"]
+    for variant in names:
+        entry = recommended(variant)
+        assert entry.variant == variant
+        assert (entry.classes, entry.image_size) == (1000, sizes.get(variant, 384))
+        assert entry.name.startswith("imagenet21k+imagenet2012/" if variant in original else "augreg/")
+        assert entry.top1
+    for name in BIT:
+        assert recommended(f"BiT-R{name}").name == f"bit_models/BiT-M-R{name}-ILSVRC2012"
+
+
+def test_recommended_is_what_the_readme_says():
+    assert recommended("vit_b16").name == B16_FINE_TUNED
+    assert recommended("vit_b16").top1 == 85.49
+    assert recommended("R50_ViT_L32").top1 == 85.99
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("ViT-H/14", "weights='imagenet21k/ViT-H_14' with classes=..."),
+        ("R26_ViT_B32", r"weights='imagenet21k/R26\+ViT-B_32'"),
+        ("ViT-So400m/14", "ViT-So400m/14.*weights='big_vision/siglip/webli_en_so400m_224_57633886' or "),
+        ("ViT-M/16", "No checkpoint of 'ViT-M/16' is published.*ViT-B/16"),
+    ],
+)
+def test_variants_without_an_imagenet_checkpoint(variant, message):
+    with pytest.raises(ValueError, match=message):
+        recommended(variant)
+
+
+# The table.
+
+
+@pytest.mark.parametrize("spelling", ["B/16", "ViT-B/16", "vit_b16", "ViT-B_16"])
+def test_list_weights_by_variant(spelling):
+    rows = list_weights(spelling)
+    assert {row["variant"] for row in rows} == {"ViT-B/16"}
+    assert [row["name"] for row in rows] == [n for n, e in catalogue().items() if e.variant == "ViT-B/16"]
+
+
+def test_list_weights_by_name():
+    assert len(list_weights("SigLIP2")) == 17
+    assert len(list_weights()) == len(catalogue())
+    assert [row["name"] for row in list_weights("R50+B/16")] == [
+        "imagenet21k/R50+ViT-B_16",
+        "imagenet21k+imagenet2012/R50+ViT-B_16",
+    ]
+    other = B16.replace("medium1", "strong2")
+    assert [row["name"] for row in list_weights(other)] == [other]
+    with pytest.raises(ValueError, match="Did you mean"):
+        list_weights("imagenet22k/ViT-B_16")
+    with pytest.raises(TypeError, match="16"):
+        list_weights(16)
+
+
+def test_a_row_has_what_users_ask_for():
+    row = next(row for row in list_weights("B/16") if row["name"] == B16_FINE_TUNED)
+    assert row == {
+        "name": B16_FINE_TUNED,
+        "variant": "ViT-B/16",
+        "params": 86_859_496,
+        "image_size": 384,
+        "classes": 1000,
+        "dataset": "ImageNet-21k, then ImageNet-1k",
+        "top1": 85.49,
+        "top1_source": "AugReg's index.csv (output stored in the official notebook)",
+        "licence": "Apache-2.0",
+        "url": f"https://storage.googleapis.com/vit_models/{B16_FINE_TUNED}.npz",
+        "size": None,
+        "layout": "vit_jax",
+        "mirrors": [],
+        "notes": [],
+        "inferred": ["licence"],
+    }
+
+
+def test_the_table_prints():
+    text = str(list_weights("sam/"))
+    lines = text.splitlines()
+    assert "variant" in lines[0] or "variant" in lines[1]
+    row = next(line for line in lines if " sam/ViT-B_16 " in f" {line} ")
+    assert "86.6 M" in row and "330.3 MiB" in row and "80.25" in row and "~Apache-2.0" in row
+    assert "~ deduced, not seen" in text
+    assert list_weights("sam/") == list(list_weights("sam/"))
+
+
+# AugReg.
+
+
+def test_any_augreg_name_is_understood():
+    name = "augreg/R26_S_32-i1k-300ep-lr_0.001-aug_strong2-wd_0.03-do_0.1-sd_0.1"
+    name += "--oxford_iiit_pet-steps_0k-lr_0.003-res_224"
+    entry = find_entry(name)
+    assert name not in catalogue()
+    assert (entry.variant, entry.classes, entry.image_size) == ("R26+ViT-S/32", 37, 224)
+    assert entry.dataset == "ImageNet-1k, then Oxford-IIIT Pet"
+    assert entry.url == f"https://storage.googleapis.com/vit_models/{name}.npz"
+    assert entry.layout == "vit_jax"
+    assert entry.top1 is None
+    assert {"classes", "licence"} <= set(entry.inferred)
+
+
+@pytest.mark.parametrize(("ds", "classes"), [("i1k", 1000), ("i21k", 21843), ("i21k_30", 21843)])
+def test_augreg_pretraining_sets(ds, classes):
+    entry = parse_augreg_name(f"Ti_16-{ds}-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0.npz")
+    assert (entry.classes, entry.image_size, entry.variant) == (classes, 224, "ViT-Ti/16")
+    assert ("name" in entry.inferred) == (ds == "i21k_30")
+
+
+@pytest.mark.parametrize(("ds", "classes"), [("imagenet2012", 1000), ("cifar100", 100), ("kitti", 4), ("resisc45", 45)])
+def test_augreg_fine_tuning_sets(ds, classes):
+    assert parse_augreg_name(f"{B16}--{ds}-steps_10k-lr_0.01-res_384").classes == classes
+
+
+def test_augreg_names_of_the_catalogue_are_parsed_alike():
+    names = [name for name in catalogue() if name.startswith("augreg/")]
+    for name in names:
+        listed, parsed = catalogue()[name], parse_augreg_name(name)
+        for field in ("variant", "image_size", "classes", "dataset", "url", "layout"):
+            assert getattr(listed, field) == getattr(parsed, field), name
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ("B_16", "B_14", "model is 'B_14'"),
+        ("i21k", "i22k", "ds is 'i22k'"),
+        ("300ep", "300", "epochs is '300'"),
+        ("lr_0.001", "lr_x", "lr is 'lr_x'"),
+        ("medium1", "medium", "aug is 'aug_medium'; it must be .*light0"),
+        ("wd_0.1", "wd_0.2", "wd is 'wd_0.2'"),
+        ("do_0.0", "dropout_0.0", "do is 'dropout_0.0'"),
+        ("sd_0.0", "sd_1", "sd is 'sd_1'"),
+        ("imagenet2012", "imagenet", "adapt_ds is 'imagenet'.*cifar100"),
+        ("steps_20k", "steps_20000", "adapt_steps is 'steps_20000'"),
+        ("-res_384", "", "adapt_resolution is missing"),
+        ("-res_384", "-res_512", "adapt_resolution is 'res_512'"),
+        ("-res_384", "-res_384-x", "too long"),
+    ],
+)
+def test_a_wrong_augreg_name_says_what_is_wrong(old, new, part):
+    with pytest.raises(ValueError, match=part):
+        find_entry(B16_FINE_TUNED.replace(old, new))
+
+
+COLUMNS = (
+    "name ds epochs lr aug wd do sd best_val final_val final_test adapt_ds adapt_lr adapt_steps adapt_resolution "
+    "adapt_final_val adapt_final_test params infer_samples_per_sec filename adapt_filename"
+).split()
+
+
+@pytest.fixture
+def index(tmp_path):
+    """A small copy of index.csv with the official columns. Validation and test accuracies disagree on purpose."""
+    rows = []
+    pretrained = [("B/16", "light1", 0.03, 0.50), ("B/16", "medium1", 0.1, 0.60), ("S/16", "none", 0.1, 0.7)]
+    for model, aug, wd, final in pretrained:
+        stem = f"{model.replace('/', '_')}-i21k-300ep-lr_0.001-aug_{aug}-wd_{wd}-do_0.0-sd_0.0"
+        for ds, lr, steps, res, val, test in [
+            ("imagenet2012", 0.01, 20000, 384, 0.84, 0.90),
+            ("imagenet2012", 0.03, 20000, 384, 0.86, 0.80),
+            ("imagenet2012", 0.03, 20000, 224, 0.85, 0.80),
+            ("oxford_iiit_pet", 0.003, 500, 224, "", 0.9),
+        ]:
+            adapted = f"{stem}--{ds}-steps_{steps // 1000}k-lr_{lr}-res_{res}"
+            row = [model, "i21k", 300, 0.001, aug, wd, 0.0, 0.0, final, final, 1 - final, ds, lr, steps, res, val, test]
+            rows.append(dict(zip(COLUMNS, [*row, 1, 138.0, stem, adapted], strict=True)))
+    path = tmp_path / "index.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_the_best_of_the_index(index):
+    rows = augreg_index(index)
+    assert len(rows) == 12
+    assert rows[0]["adapt_steps"] == 20000 and rows[0]["wd"] == 0.03 and rows[3]["adapt_final_val"] is None
+    assert best_augreg(rows, "ViT-B/16")["weights"] == B16
+    assert best_augreg(rows, "b16", adapt_ds="imagenet2012")["weights"] == B16_FINE_TUNED
+    at_224 = best_augreg(rows, "B/16", adapt_ds="imagenet2012", resolution=224)
+    assert at_224["weights"].endswith("lr_0.03-res_224")
+    light = best_augreg(rows, "B/16", aug="light1", wd=0.03, adapt_ds="imagenet2012")
+    assert light["weights"].startswith("augreg/B_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03")
+    assert find_entry(light["weights"]).variant == "ViT-B/16"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variant": "L/16"}, "name='L/16'.*B/16, S/16"),
+        ({"variant": "B/16", "ds": "i1k"}, "ds='i1k'.*i21k"),
+        ({"variant": "B/16", "aug": "strong1"}, "aug='strong1'.*light1, medium1"),
+        ({"variant": "B/16", "adapt_ds": "kitti"}, "adapt_ds='kitti'.*imagenet2012"),
+        ({"variant": "B/16", "adapt_ds": "oxford_iiit_pet"}, "no adapt_final_val"),
+        ({"variant": "B/16", "resolution": 224}, "pass adapt_ds"),
+    ],
+)
+def test_nothing_in_the_index_fits(index, options, message):
+    with pytest.raises(ValueError, match=message):
+        best_augreg(augreg_index(index), **options)
+
+
+def test_a_file_that_is_no_index(tmp_path):
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="'name' is missing.*a, b"):
+        augreg_index(tmp_path / "other.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(ValueError, match="missing.*none"):
+        augreg_index(tmp_path / "empty.csv")
+    (tmp_path / "cut.csv").write_text(",".join(COLUMNS) + "\nB/16,i21k,many\n")
+    with pytest.raises(ValueError, match="line 2"):
+        augreg_index(tmp_path / "cut.csv")
+    with pytest.raises(FileNotFoundError):
+        augreg_index(tmp_path / "absent.csv")
