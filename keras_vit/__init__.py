@@ -1,11 +1,14 @@
 """Vision Transformers in Keras 3, with the official numbers, on TensorFlow, JAX and PyTorch."""
 
 from keras_vit import layers
-from keras_vit.checkpoints import inspect_checkpoint, to_checkpoint
-from keras_vit.models import VARIANTS, VisionTransformer, ViTConfig
-from keras_vit.models.features import feature_extractor
-from keras_vit.preprocessing import decode_predictions, load_image, preprocess_input
-from keras_vit.zoo import (
+from keras_vit.checkpoints import class_names, inspect_checkpoint, list_weights, to_checkpoint
+from keras_vit.factories import (
+    BiT_R50x1,
+    BiT_R50x3,
+    BiT_R101x1,
+    BiT_R101x3,
+    BiT_R152x2,
+    BiT_R152x4,
     R26_ViT_B32,
     R26_ViT_S32,
     R50_ViT_B16,
@@ -20,15 +23,32 @@ from keras_vit.zoo import (
     ViT_S16,
     ViT_S32,
     ViT_Ti16,
-    create_model,
-    from_checkpoint,
-    list_models,
 )
+from keras_vit.models import (
+    BIT_VARIANTS,
+    VARIANTS,
+    BiT,
+    BiTConfig,
+    VisionTransformer,
+    ViTConfig,
+    feature_extractor,
+)
+from keras_vit.preprocessing import decode_predictions, load_image, preprocess_input
+from keras_vit.zoo import create_model, from_checkpoint, list_models
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BIT_VARIANTS",
     "VARIANTS",
+    "BiT",
+    "BiTConfig",
+    "BiT_R50x1",
+    "BiT_R50x3",
+    "BiT_R101x1",
+    "BiT_R101x3",
+    "BiT_R152x2",
+    "BiT_R152x4",
     "R26_ViT_B32",
     "R26_ViT_S32",
     "R50_ViT_B16",
@@ -45,6 +65,7 @@ __all__ = [
     "ViT_S32",
     "ViT_Ti16",
     "VisionTransformer",
+    "class_names",
     "create_model",
     "decode_predictions",
     "feature_extractor",
@@ -52,6 +73,7 @@ __all__ = [
     "inspect_checkpoint",
     "layers",
     "list_models",
+    "list_weights",
     "load_image",
     "preprocess_input",
     "to_checkpoint",

@@ -1,23 +1,32 @@
 """Models by name and from files: the functions that most users need."""
 
-import functools
-import inspect
 import os
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
-from keras_vit.checkpoints import load_model, open_checkpoint
+import keras
+
+from keras_vit.checkpoints import (
+    count_parameters,
+    find_checkpoint,
+    load_model,
+    open_checkpoint,
+    read_weights_h5,
+    recommended,
+)
 from keras_vit.models import (
+    BIT_VARIANTS,
+    MODELS,
     VARIANTS,
+    BiT,
+    BiTConfig,
     VisionTransformer,
     ViTConfig,
+    count_macs,
     find_variant,
     variant_config,
     variant_of,
 )
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from keras_vit.tables import Table
 
 
 def create_model(
@@ -41,27 +50,30 @@ def create_model(
     input_tensor: Any = None,
     name: str | None = None,
     dtype: Any = None,
-) -> VisionTransformer:
+) -> VisionTransformer | BiT:
     """A Vision Transformer of the papers.
 
+    Or a BiT, the ResNet that the first paper compares with, by a name such as `"BiT-R50x1"`. Arguments that are about
+    tokens, position embeddings and dropout make no sense for it and are refused.
+
     Args:
-        variant: The paper's name, such as `"ViT-B/16"`; case and punctuation do not matter.
-        pretrained: Reserved for a catalogue of published checkpoints; there is none yet, so `True` is refused.
-        weights: Path to a checkpoint `.npz` of a known layout, or to a `.weights.h5` that this same model saved. None
-            for new random weights.
+        variant: The paper's name, such as `"ViT-B/16"`; case and punctuation do not matter (but g is not G).
+        pretrained: Whether to load the recommended ImageNet-1k checkpoint of the variant, which is downloaded once.
+        weights: A name of the catalogue (see `list_weights`), an address, the path of a checkpoint `.npz` of a known
+            layout, or of a `.weights.h5` that this same model saved. None for new random weights.
         image_size: Height and width in pixels, an integer for squares, or `"dynamic"` for any size at run time.
-            None for the checkpoint's own, or 224.
+            None for the checkpoint's own, or 224; for a BiT, which has no size of its own, the same as `"dynamic"`.
         classes: Outputs of the head. None for the checkpoint's head, or 1,000 without weights. Another number than
             the checkpoint's gives a new, zero-initialised head and drops the pre-logits, as the original does.
         include_top: Whether the head is there.
         pooling: Without the top: `"token"`, `"avg"`, `"map"`, or None for the sequence of all tokens. With it: None
             for the variant's own (`"token"`, or `"avg"` without a class token); `"none"` puts the head on every
-            token.
+            token. A BiT has no tokens: `"avg"`, or None without the top for its last map.
         classifier_activation: Name of an activation on the head; None for logits.
         include_preprocessing: Whether the model takes pixels of 0..255 and scales them to [-1, 1] itself.
         interpolation: How position embeddings change size: `"official"` (as the original code), `"bicubic"` (as
-            timm), `"bilinear"`.
-        class_token: Whether there is a class token. None for the checkpoint's, or yes without weights.
+            timm), `"bilinear"`, `"bilinear_antialias"` (as FlexiViT).
+        class_token: Whether there is a class token. None for the checkpoint's, or the variant's own without weights.
         representation_size: Without weights, the length of the tanh layer before the head; None for no such layer.
         dropout: Rate in the encoder. None for the variant's official rate without weights, and 0 with.
         attention_dropout: Rate on the attention weights; None for 0, as everywhere in the official configurations.
@@ -72,7 +84,7 @@ def create_model(
         dtype: Dtype policy, such as `"mixed_bfloat16"`; None for Keras's global one.
 
     Returns:
-        A `VisionTransformer`.
+        A `VisionTransformer`, or a `BiT`.
 
     Raises:
         TypeError, ValueError: if an argument makes no sense, or the file does not hold that variant.
@@ -80,9 +92,19 @@ def create_model(
     """
     variant = find_variant(variant)
     if pretrained:
-        raise ValueError(
-            "pretrained=True needs a catalogue of published checkpoints, which this version does not have. Download "
-            "the official .npz file and pass its path: weights='B_16.npz'."
+        if weights is not None:
+            raise ValueError(f"pretrained=True chooses the weights itself, but weights={weights!r} was given, too.")
+        weights = recommended(variant).name
+    if variant in BIT_VARIANTS:
+        _refuse(
+            variant,
+            interpolation=interpolation,
+            class_token=class_token,
+            representation_size=representation_size,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            drop_path=drop_path,
+            remat=remat,
         )
     options: dict[str, Any] = {
         "image_size": image_size,
@@ -98,6 +120,7 @@ def create_model(
     }
     build: dict[str, Any] = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
     if weights is not None and not str(weights).endswith(".weights.h5"):
+        weights = find_checkpoint(weights)
         found = variant_of(open_checkpoint(weights).config)
         if found != variant:
             raise ValueError(
@@ -107,11 +130,13 @@ def create_model(
         return from_checkpoint(weights, **options, **build, dropout=dropout or 0.0)
 
     base = variant_config(variant)
-    if class_token is False:
-        base = base.replace(class_token=False, pooling="avg")
-    base = base.replace(representation_size=representation_size)
-    options["dropout"] = base.dropout if dropout is None else dropout
-    model = VisionTransformer(_adapt(base, pre_logits=True, **options), **build)
+    if isinstance(base, ViTConfig):
+        if class_token is not None:
+            base = base.replace(class_token=class_token, pooling="token" if class_token else "avg")
+        base = base.replace(representation_size=representation_size)
+        options["dropout"] = base.dropout if dropout is None else dropout
+    config = _adapt(base, pre_logits=True, input_tensor=input_tensor, **options)
+    model = MODELS[type(config)](config, **build)
     if weights is not None:
         model.load_weights(weights)
     return model
@@ -136,14 +161,14 @@ def from_checkpoint(
     input_tensor: Any = None,
     name: str | None = None,
     dtype: Any = None,
-) -> VisionTransformer:
+) -> VisionTransformer | BiT:
     """The model that a checkpoint file holds; its architecture is read off the arrays.
 
     Every array of the file is used or deliberately left, and every weight of the model is set once; anything else
     is an error.
 
     Args:
-        path: An `.npz` file of a known layout (see `inspect_checkpoint`).
+        path: An `.npz` file of a known layout (see `inspect_checkpoint`), or a name or address as in `create_model`.
         image_size: As in `create_model`; position embeddings are resized where it differs from the file's.
         grid_size: Rows and columns of the file's position embeddings, where they are no square. Not needed where
             `image_size` is the one that the file was trained at, or for files written by `to_checkpoint`.
@@ -164,15 +189,26 @@ def from_checkpoint(
         dtype: As in `create_model`.
 
     Returns:
-        A `VisionTransformer`.
+        A `VisionTransformer`, or a `BiT` where the file holds one.
 
     Raises:
         FileNotFoundError: if there is no such file.
         TypeError, ValueError: if the file is no complete, finite checkpoint of a known layout, or an argument makes
             no sense for it. No model is returned half-filled.
     """
+    path = find_checkpoint(path)
     contents = open_checkpoint(path, grid_size, None if image_size == "dynamic" else image_size)
     base = contents.config
+    if isinstance(base, BiTConfig):
+        _refuse(
+            str(path),
+            pre_logits=pre_logits,
+            interpolation=interpolation,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            drop_path=drop_path,
+            remat=remat,
+        )
     config = _adapt(
         base,
         image_size=image_size,
@@ -187,13 +223,15 @@ def from_checkpoint(
         attention_dropout=attention_dropout,
         drop_path=drop_path,
         remat=remat,
+        input_tensor=input_tensor,
     )
     keep_head = classes in (None, base.classes)
     if pre_logits and not include_top:
         raise ValueError("pre_logits=True needs include_top=True; without the top there are no pre-logits.")
     if pre_logits and not base.representation_size:
         raise ValueError(f"{path} has no pre-logits: leave pre_logits=True out.")
-    if include_top and keep_head and base.classes and config.representation_size != base.representation_size:
+    reads_pre_logits = isinstance(base, ViTConfig) and base.classes and base.representation_size
+    if reads_pre_logits and include_top and keep_head and pre_logits is False:
         raise ValueError(
             f"The head of {path} reads its pre-logits, so pre_logits=False needs a new head: pass classes=..., or "
             "include_top=False for features."
@@ -201,8 +239,18 @@ def from_checkpoint(
     return load_model(path, contents, config, keep_head=keep_head, input_tensor=input_tensor, name=name, dtype=dtype)
 
 
+def _refuse(model: str, **arguments: Any) -> None:
+    """Raises ValueError where an argument that is about Transformers asks a BiT for something."""
+    asked = [f"{name}={value!r}" for name, value in arguments.items() if value not in (None, False, 0, "official")]
+    if asked:
+        raise ValueError(
+            f"{model} has no use for {', '.join(asked)}: a BiT is a ResNet, without tokens, position embeddings and "
+            "dropout. Leave it out."
+        )
+
+
 def _adapt(
-    base: ViTConfig,
+    base: ViTConfig | BiTConfig,
     *,
     image_size: int | tuple[int, int] | str | None,
     classes: int | None,
@@ -210,61 +258,79 @@ def _adapt(
     pre_logits: bool | None,
     pooling: str | None,
     classifier_activation: str | None,
-    **fields: Any,
-) -> ViTConfig:
+    include_preprocessing: bool,
+    input_tensor: Any,
+    **transformer: Any,
+) -> ViTConfig | BiTConfig:
     """The config that a user wants, from the one of the variant or of the file."""
+    fields: dict[str, Any] = {"include_preprocessing": include_preprocessing}
+    if isinstance(base, ViTConfig):
+        fields |= transformer
+        if not include_top or not (classes in (None, base.classes) if pre_logits is None else pre_logits):
+            fields["representation_size"] = None
+    elif image_size is None:
+        given = None if input_tensor is None else tuple(input_tensor.shape[1:3])
+        image_size = "dynamic" if given is None or None in given else given
     if image_size == "dynamic":
         fields["dynamic"] = True
     elif image_size is not None:
-        fields["image_size"] = image_size
+        fields |= {"image_size": image_size, "dynamic": False}
     if not include_top:
         if classes is not None:
             raise ValueError(f"classes={classes} needs include_top=True; without the top there is no head.")
-        return base.replace(
-            classes=None, representation_size=None, classifier_activation=None, pooling=pooling or "none", **fields
-        )
-    if pre_logits is None:
-        pre_logits = classes in (None, base.classes)
-    if pre_logits is False:
-        fields["representation_size"] = None
+        return base.replace(classes=None, classifier_activation=None, pooling=pooling or "none", **fields)
     classes = base.classes if classes is None else classes
     activation = None if classes is None else classifier_activation
     return base.replace(classes=classes, classifier_activation=activation, pooling=pooling or base.pooling, **fields)
 
 
-def list_models() -> list[str]:
-    """The names of all variants, for `create_model`."""
-    return list(VARIANTS)
+def load_any(source: str | os.PathLike[str], **options: Any) -> VisionTransformer | BiT:
+    """The model in a file of any kind.
+
+    Args:
+        source: A path that ends with `.keras` or `.weights.h5`, or what `from_checkpoint` takes.
+        options: Arguments of `from_checkpoint`.
+
+    Raises:
+        FileNotFoundError, ValueError: if there is no such file, or it holds no model of this package.
+    """
+    if str(source).endswith(".weights.h5"):
+        return read_weights_h5(source)
+    if not str(source).endswith(".keras"):
+        return from_checkpoint(source, **options)
+    if not os.path.exists(source):
+        raise FileNotFoundError(f"There is no file {source}; the path of a model file was expected.")
+    model = keras.saving.load_model(source, compile=False)
+    if not isinstance(model, (VisionTransformer, BiT)):
+        raise ValueError(f"{source} holds a {type(model).__name__}; a model of keras_vit was expected.")
+    return model
 
 
-def _factory(create: Callable[Concatenate[str, P], T], variant: str) -> Callable[P, T]:
-    """`create` with its variant chosen, under the name and with the signature that users expect."""
+def list_models(query: str | None = None) -> Table:
+    """The variants, for `create_model`, as rows of a table.
 
-    def factory(*args: P.args, **kwargs: P.kwargs) -> T:
-        return create(variant, *args, **kwargs)
+    Args:
+        query: Part of a name in any spelling, such as `"B/16"` or `"R50"`; None for all.
 
-    functools.update_wrapper(factory, create)
-    signature = inspect.signature(create)
-    _, *parameters = signature.parameters.values()
-    factory.__signature__ = signature.replace(parameters=parameters)
-    factory.__name__ = factory.__qualname__ = variant.replace("-", "_").replace("/", "").replace("+", "_")
-    before, _, after = create.__doc__.partition("        variant: ")
-    arguments = after[after.index("        pretrained: ") :]
-    factory.__doc__ = before.replace("A Vision Transformer of the papers.", f"The {variant} of the papers.") + arguments
-    return factory
+    Returns:
+        A list of dicts with `name`, `family`, `params` and `macs` (multiply-accumulate operations for one image),
+        both with 1,000 classes at `image_size` pixels. Printing it draws a table.
+
+    Raises:
+        ValueError: if no variant fits.
+    """
+    names = [*VARIANTS, *BIT_VARIANTS]
+    if query is not None:
+        wanted = _plain(query)
+        names = [name for name in names if wanted in _plain(name)] or [find_variant(query)]
+    rows = []
+    for name in names:
+        config = variant_config(name)
+        family = "BiT" if name in BIT_VARIANTS else "hybrid" if VARIANTS[name].stem_stages is not None else "ViT"
+        counts = {"params": count_parameters(config), "macs": count_macs(config)}
+        rows.append({"name": name, "family": family, **counts, "image_size": config.image_size[0]})
+    return Table(rows)
 
 
-ViT_Ti16 = _factory(create_model, "ViT-Ti/16")
-ViT_S16 = _factory(create_model, "ViT-S/16")
-ViT_S32 = _factory(create_model, "ViT-S/32")
-ViT_B8 = _factory(create_model, "ViT-B/8")
-ViT_B16 = _factory(create_model, "ViT-B/16")
-ViT_B32 = _factory(create_model, "ViT-B/32")
-ViT_L16 = _factory(create_model, "ViT-L/16")
-ViT_L32 = _factory(create_model, "ViT-L/32")
-ViT_H14 = _factory(create_model, "ViT-H/14")
-R_ViT_Ti16 = _factory(create_model, "R+ViT-Ti/16")
-R26_ViT_S32 = _factory(create_model, "R26+ViT-S/32")
-R26_ViT_B32 = _factory(create_model, "R26+ViT-B/32")
-R50_ViT_B16 = _factory(create_model, "R50+ViT-B/16")
-R50_ViT_L32 = _factory(create_model, "R50+ViT-L/32")
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()

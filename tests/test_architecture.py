@@ -21,23 +21,24 @@ PACKAGE = REPOSITORY / "keras_vit"
 # layers <- models <- checkpoints <- zoo <- {training, evaluation, inspection, export} <- {cli, demo};
 # preprocessing stands beside layers. A room is a folder or a file directly in the package.
 _ZOO = {"layers", "preprocessing", "models", "checkpoints", "zoo"}
-_ALL = _ZOO | {"training", "evaluation", "inspection", "export"}
+_ALL = _ZOO | {"factories", "training", "evaluation", "inspection", "export"}
 MAY_IMPORT: dict[str, set[str]] = {
     "layers": set(),
     "preprocessing": set(),
     "models": {"layers", "preprocessing"},
     "checkpoints": {"layers", "preprocessing", "models"},
     "zoo": {"models", "checkpoints"},
+    "factories": {"models", "zoo"},
     "training": _ZOO,
     "evaluation": _ZOO,
     "inspection": _ZOO,
     "export": _ZOO,
-    "cli": _ALL | {"__init__"},
+    "cli": _ALL | {"demo", "__init__"},
     "demo": _ALL | {"__init__"},
     "__init__": _ALL,  # the public face
 }
 # Files without a concept of their own. They import nothing of the package, and every room may use them.
-SHARED = {"_paths", "interpolation"}
+SHARED = {"_paths", "interpolation", "tables"}
 
 # What the package needs to be imported: Keras and what it brings.
 RUNTIME = {"keras", "numpy", "h5py", "rich", "ml_dtypes"}

@@ -1,19 +1,23 @@
 """From a file to what it holds, and from a model to a file."""
 
 import dataclasses
+import math
 import os
 import warnings
 from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints import vit_jax
+from keras_vit.checkpoints import big_vision, bit, vit_jax
 from keras_vit.checkpoints.layout import Contents, Layout, check_arrays, extract, fill
 from keras_vit.checkpoints.npz import NpzFile, write_npz
 from keras_vit.layers import resize_table, skip_initialization
-from keras_vit.models import VisionTransformer, ViTConfig, pair, variant_of
+from keras_vit.models import MODELS, BiT, BiTConfig, ModelConfig, VisionTransformer, ViTConfig, pair, variant_of
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (vit_jax.LAYOUT,)}
+# In the order in which they look at a file: vit_jax takes every Vision Transformer of Flax that big_vision left.
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (big_vision.LAYOUT, vit_jax.LAYOUT, bit.TF, bit.BV)}
+# The layout of the published files of each family.
+PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit_tf"}
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
 
 
@@ -56,13 +60,13 @@ def open_checkpoint(
 def load_model(
     path: str | os.PathLike[str],
     contents: Contents,
-    config: ViTConfig,
+    config: ModelConfig,
     *,
     keep_head: bool = True,
     input_tensor: Any = None,
     name: str | None = None,
     dtype: Any = None,
-) -> VisionTransformer:
+) -> VisionTransformer | BiT:
     """Builds the model that `config` describes and fills it from a file.
 
     Every weight is assigned once. `config` may differ from `contents.config` in what is not stored, in the image
@@ -88,15 +92,14 @@ def load_model(
             "square, so the grid cannot be told from the file. Pass the image_size that it was trained at, or "
             "grid_size=(rows, columns)."
         )
-    old, new = contents.config.grid_size, config.grid_size
 
     def convert(path: str, values: np.ndarray) -> np.ndarray:
-        if path == "position_embedding/table" and new != old:
-            return resize_table(values, old, new, config.interpolation)
-        return values
+        if path != "position_embedding/table" or config.grid_size == contents.config.grid_size:
+            return values
+        return resize_table(values, contents.config.grid_size, config.grid_size, config.interpolation)
 
     with skip_initialization():
-        model = VisionTransformer(config, input_tensor=input_tensor, name=name, dtype=dtype)
+        model = MODELS[type(config)](config, input_tensor=input_tensor, name=name, dtype=dtype)
     total = sum(array.bytes for array in contents.arrays.values())
     fresh = () if keep_head else ("head/",)
     with _progress(f"Loading {os.path.basename(source)}", total) as report:
@@ -111,29 +114,52 @@ def load_model(
 
 
 def to_checkpoint(
-    model: VisionTransformer, path: str | os.PathLike[str], layout: str = "vit_jax", overwrite: bool = False
+    model: VisionTransformer | BiT,
+    path: str | os.PathLike[str],
+    layout: str | None = None,
+    overwrite: bool = False,
+    stack: bool = False,
 ) -> None:
     """Writes the weights of a model as a checkpoint file that the original code can read.
 
-    The exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, in the published names.
+    The exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, in the layout's own names
+    and without a prefix. A model that both layouts can say goes from one to the other and back bit for bit: a class
+    token's position is kept by big_vision as the first row of the table, which its loader adds to the token; where
+    that loader would not know the row, because the number of patches is no square, the sum is written as the token.
+    vit_jax gives a class token without a position a row of zeros.
 
     Args:
-        model: A `VisionTransformer`.
+        model: A `VisionTransformer` or a `BiT`.
         path: Where the file shall be; it appears when it is complete.
-        layout: `"vit_jax"`.
+        layout: `"vit_jax"` or `"big_vision"`; for a `BiT`, `"bit_tf"` (the names of the published files) or `"bit_bv"`
+            (big_vision's). None for the layout of the published files.
         overwrite: Whether a file at `path` may be replaced.
+        stack: Whether the blocks are stacked along a first axis, as big_vision stores models with `scan=True`.
 
     Raises:
-        TypeError: if `model` is not a `VisionTransformer`.
+        TypeError: if `model` is neither a `VisionTransformer` nor a `BiT`.
         ValueError: if the layout is unknown or has no place for such a model.
         FileExistsError: if there is a file already and `overwrite` is false.
     """
-    if not isinstance(model, VisionTransformer):
-        raise TypeError(f"model must be a VisionTransformer, but {type(model).__name__} was given.")
+    if not isinstance(model, (VisionTransformer, BiT)):
+        raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
+    layout = PUBLISHED[type(model.config)] if layout is None else layout
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {list(LAYOUTS)}, but {layout!r} was given.")
-    note = {"written_by": "keras_vit", "grid_size": list(model.config.grid_size)}
-    write_npz(path, extract(model, LAYOUTS[layout]), note, overwrite)
+    if not isinstance(model.config, LAYOUTS[layout].config_type):
+        names = [name for name, known in LAYOUTS.items() if isinstance(model.config, known.config_type)]
+        raise ValueError(f"A {type(model).__name__} can be written as one of {names}, but layout={layout!r} was given.")
+    note: dict[str, Any] = {"written_by": "keras_vit"}
+    if isinstance(model, VisionTransformer):
+        note["grid_size"] = list(model.config.grid_size)
+    write_npz(path, extract(model, LAYOUTS[layout], stack), note, overwrite)
+
+
+def count_parameters(config: ViTConfig | BiTConfig) -> int:
+    """The number of weights of a model, without building it."""
+    layout = LAYOUTS[PUBLISHED[type(config)]]
+    sizes = layout.sizes(config)
+    return sum(math.prod(sizes.get(n, n) for n in row.shape) for row in layout.rows(config))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +181,7 @@ class CheckpointInfo:
     dialect: str
     prefix: str
     variant: str | None
-    config: ViTConfig
+    config: ModelConfig
     parameters: int
     bytes: int
     oddities: list[str]
@@ -193,14 +219,16 @@ def _with_grid(contents: Contents, grid_size: Any, source: str) -> Contents:
     """The contents with the grid that somebody knows, instead of the one guessed from the number of patches."""
     if grid_size is None:
         return contents
+    if not isinstance(contents.config, ViTConfig):
+        raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
     config, (rows, columns) = contents.config, pair("grid_size", grid_size)
-    if rows * columns != np.prod(config.grid_size):
+    if config.position_rows and rows * columns != np.prod(config.grid_size):
         raise ValueError(
             f"grid_size must have {np.prod(config.grid_size)} patches as the position embeddings of {source} do, but "
             f"{rows} x {columns} was given."
         )
     size = config.image_size_of((rows, columns))
-    oddities = [oddity for oddity in contents.oddities if "are no square" not in oddity]
+    oddities = [o for o in contents.oddities if "are no square" not in o and "is a guess" not in o]
     return dataclasses.replace(contents, config=config.replace(image_size=size), square=True, oddities=oddities)
 
 

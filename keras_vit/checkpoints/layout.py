@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit.checkpoints.assign import assign
 from keras_vit.checkpoints.npz import StoredArray
-from keras_vit.models import ViTConfig, weights_by_path
+from keras_vit.models import ModelConfig, ViTConfig, weights_by_path
 
 ROWS_SHOWN = 8  # names listed in an error message
 
@@ -39,13 +39,22 @@ class Layout:
         sizes: The meaning of the symbols in the rows' shapes.
         read: Recognises a file and describes it; None if the file is of another layout.
         check_writable: Raises ValueError if a model with that config cannot be said in this layout.
+        restate: Takes the config of a writable model and a function that reads a weight by its path. Gives the
+            config of a model that computes the same and has rows for everything, and the values, by path, of the
+            weights that differ.
+        stacked: The name of the array that holds a block's array stacked with those of the other blocks; None if the
+            layout has no such way to store blocks.
+        config_type: The class of the configs of its models.
     """
 
     name: str
-    rows: Callable[[ViTConfig], list[Row]]
-    sizes: Callable[[ViTConfig], dict[str, int]]
+    rows: Callable[[Any], list[Row]]
+    sizes: Callable[[Any], dict[str, int]]
     read: Callable[[Mapping[str, StoredArray]], "Contents | None"]
-    check_writable: Callable[[ViTConfig], None]
+    check_writable: Callable[[Any], None]
+    restate: Callable[..., tuple[Any, dict[str, np.ndarray]]] = lambda config, read: (config, {})
+    stacked: Callable[[str], str] | None = None
+    config_type: type[ModelConfig] = ViTConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +75,7 @@ class Contents:
     layout: Layout
     dialect: str
     prefix: str
-    config: ViTConfig
+    config: ModelConfig
     arrays: dict[str, StoredArray]
     unused: list[str]
     oddities: list[str]
@@ -122,8 +131,10 @@ def fill(
     weights = weights_by_path(model)
     left = {path for path in weights if not path.startswith(fresh)}
     rows = [row for row in contents.layout.rows(contents.config) if row.path in left]
-    # Largest first: what reading takes beside the weights then falls while the weights fill up.
-    for row in sorted(rows, key=lambda row: -contents.arrays[row.name].bytes):
+    # Largest first: what reading takes beside the weights then falls while the weights fill up. Pieces of one stored
+    # array follow each other.
+    stored = contents.arrays
+    for row in sorted(rows, key=lambda row: (-stored[row.name].bytes, stored[row.name].name)):
         array = contents.arrays[row.name]
         values = array.read()
         with np.errstate(over="ignore", invalid="ignore"):
@@ -144,16 +155,29 @@ def fill(
         raise ValueError(f"{source} has no arrays for these weights of the model: {_some(sorted(left))}.")
 
 
-def extract(model: keras.Model, layout: Layout) -> Iterator[tuple[str, np.ndarray]]:
+def extract(model: keras.Model, layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:
     """The arrays of a model in the names and shapes of a layout, sorted by name.
 
+    Args:
+        model: A `VisionTransformer`.
+        layout: The layout.
+        stack: Whether the arrays of all blocks are stacked along a new first axis.
+
     Raises:
-        ValueError: if the model cannot be said in this layout, or has been quantized or given LoRA weights.
+        ValueError: if the model cannot be said in this layout, or has been quantized or given LoRA weights, or the
+            layout does not stack.
     """
-    config = model.config
-    layout.check_writable(config)
-    sizes, weights = layout.sizes(config), weights_by_path(model)
-    rows = sorted(layout.rows(config), key=lambda row: row.name)
+    layout.check_writable(model.config)
+    if stack and layout.stacked is None:
+        raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
+    weights = weights_by_path(model)
+
+    def read(path: str) -> np.ndarray:
+        return keras.ops.convert_to_numpy(weights[path]).astype(np.float32, copy=False)
+
+    config, changed = layout.restate(model.config, read)
+    sizes = layout.sizes(config)
+    rows = layout.rows(config)
     strange = sorted(weights.keys() - {row.path for row in rows})
     if strange:
         raise ValueError(
@@ -161,10 +185,18 @@ def extract(model: keras.Model, layout: Layout) -> Iterator[tuple[str, np.ndarra
             "quantized, write it before; LoRA weights are merged when the model is saved as .keras and loaded again."
         )
 
+    def value(row: Row) -> np.ndarray:
+        values = changed[row.path] if row.path in changed else read(row.path)
+        return values.reshape(tuple(sizes.get(n, n) for n in row.shape))
+
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(layout.stacked(row.name) if stack else row.name, []).append(row)
+
     def arrays() -> Iterator[tuple[str, np.ndarray]]:
-        for row in rows:
-            shape = tuple(sizes.get(n, n) for n in row.shape)
-            yield row.name, keras.ops.convert_to_numpy(weights[row.path]).astype(np.float32, copy=False).reshape(shape)
+        for name, group in sorted(groups.items(), key=lambda item: item[0]):
+            values = [value(row) for row in group]
+            yield name, values[0] if name == group[0].name else np.stack(values)
 
     return arrays()
 

@@ -10,7 +10,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -26,13 +26,14 @@ class StoredArray:
     """An array in a file: its name, shape and dtype are known, its values are read on demand.
 
     `dtype` is the one that `read` gives, except that bfloat16 is read as float32; `stored` says how the file
-    stores it.
+    stores it. `start` is None, or the first value of the piece of the stored array that this is (see `piece`).
     """
 
     name: str
     shape: tuple[int, ...]
     stored: str
     _file: "NpzFile" = dataclasses.field(repr=False, compare=False)
+    start: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -46,6 +47,10 @@ class StoredArray:
             ValueError: if the values do not have the checksum that the file says.
         """
         return self._file.read(self)
+
+    def piece(self, start: int, shape: tuple[int, ...]) -> "StoredArray":
+        """An array of the values that follow the first `start` ones, of which only those are read."""
+        return dataclasses.replace(self, shape=shape, start=(self.start or 0) + start)
 
 
 _NUMPY_DTYPES = {"bfloat16": "V2"}
@@ -85,7 +90,11 @@ class NpzFile(Mapping[str, StoredArray]):
         if not members:
             raise ValueError(f"{self.path} is a zip archive without arrays (.npy): {_what_it_is(self.path)}.")
         self._members = members
-        self._headers: dict[str, tuple[int, bool]] = {}  # length of the header, and whether the values are in Fortran order
+        self._sound: set[str] = set()  # members read in pieces whose checksum is right
+        self._unpacked: tuple[str, np.ndarray] | None = None  # the last compressed array that pieces were read of
+        self._headers: dict[
+            str, tuple[int, bool]
+        ] = {}  # length of the header, and whether the values are in Fortran order
         self._arrays = {name: self._describe(name, member) for name, member in members.items()}
 
     def __getitem__(self, name: str) -> StoredArray:
@@ -108,6 +117,31 @@ class NpzFile(Mapping[str, StoredArray]):
 
     def read(self, array: StoredArray) -> np.ndarray:
         """See `StoredArray.read`."""
+        if array.start is not None:
+            return _as_float32(self._read_piece(array), array.stored)
+        return _as_float32(self._read_whole(array), array.stored)
+
+    def _read_piece(self, array: StoredArray) -> np.ndarray:
+        member, whole = self._members[array.name], self._arrays[array.name]
+        header, fortran = self._headers[array.name]
+        dtype = np.dtype(_NUMPY_DTYPES.get(array.stored, array.stored))
+        if member.compress_type == zipfile.ZIP_STORED and not fortran:
+            if array.name not in self._sound:
+                checksum = 0
+                for _, piece in self._pieces(member):
+                    checksum = zlib.crc32(piece, checksum)
+                self._check(member, checksum)
+                self._sound.add(array.name)
+            data = aligned_zeros((array.bytes,), np.uint8)
+            for first, piece in self._pieces(member, header + array.start * dtype.itemsize, array.bytes):
+                data[first : first + len(piece)] = piece
+            return data.view(dtype).reshape(array.shape)
+        if self._unpacked is None or self._unpacked[0] != array.name:
+            self._unpacked = None  # before the next one takes its memory
+            self._unpacked = array.name, self._read_whole(whole).reshape(-1)
+        return self._unpacked[1][array.start : array.start + math.prod(array.shape)].reshape(array.shape).copy()
+
+    def _read_whole(self, array: StoredArray) -> np.ndarray:
         member = self._members[array.name]
         if member.compress_type == zipfile.ZIP_STORED:
             data = self._copy(member)
@@ -125,11 +159,7 @@ class NpzFile(Mapping[str, StoredArray]):
         values = np.frombuffer(data, dtype, math.prod(array.shape), offset=header).reshape(array.shape)
         if fortran:
             values = np.ascontiguousarray(values.reshape(array.shape[::-1]).T)
-        if array.stored == "bfloat16":
-            # bfloat16 is the upper half of a float32.
-            return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
-            return values.astype(np.float32) if array.stored in ("float16", "float64") else values
+        return values
 
     def _copy(self, member: zipfile.ZipInfo) -> np.ndarray:
         """The member's bytes in memory of their own, checked on the way.
@@ -137,19 +167,30 @@ class NpzFile(Mapping[str, StoredArray]):
         A copy, although the file is mapped: JAX keeps an array that it is given instead of copying it, and a model
         must not hang on a file. The pages of the file go back at once.
         """
-        data, checksum, start = aligned_zeros((member.file_size,), np.uint8), 0, self._offset(member)
-        for first in range(0, member.file_size, _PIECE):
-            last = min(first + _PIECE, member.file_size)
-            piece = memoryview(self._map)[start + first : start + last]
+        data, checksum = aligned_zeros((member.file_size,), np.uint8), 0
+        for first, piece in self._pieces(member):
             checksum = zlib.crc32(piece, checksum)
-            data[first:last] = piece
+            data[first : first + len(piece)] = piece
+        self._check(member, checksum)
+        return data
+
+    def _pieces(
+        self, member: zipfile.ZipInfo, start: int = 0, size: int | None = None
+    ) -> Iterator[tuple[int, memoryview]]:
+        """Bytes of an uncompressed member from `start`, a few at a time, with how many went before."""
+        size = member.file_size if size is None else size
+        start += self._offset(member)
+        for first in range(0, size, _PIECE):
+            last = min(first + _PIECE, size)
+            yield first, memoryview(self._map)[start + first : start + last]
             if hasattr(mmap, "MADV_DONTNEED"):
                 page = (start + first) // mmap.PAGESIZE * mmap.PAGESIZE
                 self._map.madvise(mmap.MADV_DONTNEED, page, start + last - page)
+
+    def _check(self, member: zipfile.ZipInfo, checksum: int) -> None:
         if checksum != member.CRC:
             name = member.filename.removesuffix(".npy")
             raise ValueError(f"{self.path} is damaged: the checksum of {name!r} is wrong. Fetch the file again.")
-        return data
 
     def _offset(self, member: zipfile.ZipInfo) -> int:
         """Where the member's data start in the file."""
@@ -163,9 +204,7 @@ class NpzFile(Mapping[str, StoredArray]):
                 shape, fortran, dtype = _read_header(file)
                 header = file.tell()
         except _DAMAGE as error:
-            raise ValueError(
-                f"{self.path} is damaged: {name!r} is no array ({error}). Fetch the file again."
-            ) from None
+            raise ValueError(f"{self.path} is damaged: {name!r} is no array ({error}). Fetch the file again.") from None
         if dtype.hasobject:
             raise ValueError(
                 f"{self.path} holds pickled Python objects ({name!r}). They can run code when they are loaded, so they "
@@ -175,11 +214,21 @@ class NpzFile(Mapping[str, StoredArray]):
         if stored not in _READABLE or not dtype.isnative:
             raise ValueError(f"{self.path} stores {name!r} as {dtype}, expected one of {', '.join(_READABLE)}.")
         array = StoredArray(name, shape, stored, self)
-        stored_whole = member.compress_type != zipfile.ZIP_STORED or self._offset(member) + member.file_size <= len(self._map)
+        stored_whole = member.compress_type != zipfile.ZIP_STORED or self._offset(member) + member.file_size <= len(
+            self._map
+        )
         if header + array.bytes > member.file_size or not stored_whole:
             raise ValueError(f"{self.path} is truncated: {name!r} should have {array.bytes} bytes.")
         self._headers[name] = header, fortran
         return array
+
+
+def _as_float32(values: np.ndarray, stored: str) -> np.ndarray:
+    if stored == "bfloat16":
+        # bfloat16 is the upper half of a float32.
+        return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
+        return values.astype(np.float32) if stored in ("float16", "float64") else values
 
 
 def write_npz(

@@ -4,15 +4,27 @@ Two dialects name the same arrays. The published files number all modules of a b
 (Linen) has one counter per class. Either may stand under a prefix, with other things beside it.
 """
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from keras_vit.checkpoints.flax import (
+    check_writable,
+    depth_of,
+    find_model,
+    is_linen,
+    length_of,
+    oddities,
+    shape_of,
+    squarest_grid,
+)
 from keras_vit.checkpoints.layout import Contents, Layout, Row
 from keras_vit.checkpoints.npz import StoredArray
 from keras_vit.models import ViTConfig
 
+_TABLE = "position_embedding/table"
 _BLOCK = "Transformer/encoderblock_{i}"
 _ATTENTION = f"{_BLOCK}/MultiHeadDotProductAttention_1"
 
@@ -21,7 +33,7 @@ _ATTENTION = f"{_BLOCK}/MultiHeadDotProductAttention_1"
 _EMBEDDING = [
     Row("embedding/kernel", "embedding/kernel", ("P", "Q", "E", "D")),
     Row("embedding/bias", "embedding/bias", ("D",)),
-    Row("Transformer/posembed_input/pos_embedding", "position_embedding/table", (1, "T", "D")),
+    Row("Transformer/posembed_input/pos_embedding", _TABLE, (1, "T", "D")),
 ]
 _CLASS_TOKEN = [Row("cls", "class_token/token", (1, 1, "D"))]
 _BLOCKS = [
@@ -94,9 +106,6 @@ _LINEN = {
     "MlpBlock_0": "MlpBlock_3",
 }
 _IN_BLOCK = re.compile(r"(Transformer/encoderblock_\d+/)(\w+)(/.*)")
-# Prefixes that loaders know, most trusted first; and what may stand beside the model in a file without a prefix.
-_PREFIXES = ("", "params/", "opt/target/", "target/", "params/img/", "img/")
-_BESIDE = ("opt/", "opt_state/", "optimizer/", "extra/", "txt/", "step", "t", "b")
 
 
 def _rows(config: ViTConfig) -> list[Row]:
@@ -132,50 +141,17 @@ def _sizes(config: ViTConfig) -> dict[str, int]:
 
 
 def _read(file: Mapping[str, StoredArray]) -> Contents | None:
-    prefix = _find_prefix(file)
-    if prefix is None:
+    found = find_model(file)
+    if found is None:
         return None
-    inside = {name.removeprefix(prefix): array for name, array in file.items() if name.startswith(prefix)}
-    # Under a prefix lies the model and nothing else; without one, other things may stand beside it.
-    arrays = {name: array for name, array in inside.items() if prefix or not _is_beside(name)}
-    linen = any(f"/{module}/" in name for name in arrays for module in ("MlpBlock_0", "MultiHeadDotProductAttention_0"))
+    prefix, arrays = found
+    linen = is_linen(arrays)
     if linen:
         arrays = {_IN_BLOCK.sub(_publish, name): array for name, array in arrays.items()}
     config, square = _config(arrays)
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
-    oddities = []
-    if unused:
-        oddities.append(f"{len(unused)} arrays beside the model are not part of it, such as {unused[0]!r}")
-    if not square:
-        patches = math.prod(config.grid_size)
-        oddities.append(f"its {patches} patches are no square: image_size or grid_size has to be given")
-    kinds = sorted({array.stored for array in arrays.values()})
-    if kinds != ["float32"]:
-        oddities.append(f"stored as {' and '.join(kinds)}, read as float32")
-    # The bias first: it is small, and a trained head has one that is not zero.
-    if config.classes and not any(arrays[name].read().any() for name in ("head/bias", "head/kernel") if name in arrays):
-        oddities.append("the head is all zeros: its logits mean nothing, the file is for fine-tuning")
-    return Contents(LAYOUT, "Linen" if linen else "published", prefix, config, arrays, unused, oddities, square)
-
-
-def _find_prefix(file: Mapping[str, StoredArray]) -> str | None:
-    """What stands before the model's names; None if no model of this layout is there."""
-    found = {
-        name.removesuffix("embedding/kernel")
-        for name in file
-        if re.search(r"(^|/)embedding/kernel$", name)
-        and f"{name.removesuffix('embedding/kernel')}Transformer/encoderblock_0/LayerNorm_0/scale" in file
-    }
-    for prefix in _PREFIXES:
-        if prefix in found:
-            return prefix
-    if len(found) > 1:
-        raise ValueError(f"The file holds several models, under the prefixes {sorted(found)}; keep one of them.")
-    return found.pop() if found else None
-
-
-def _is_beside(name: str) -> bool:
-    return any(name.startswith(root) if root.endswith("/") else name == root for root in _BESIDE)
+    told = oddities(arrays, unused, config, square)
+    return Contents(LAYOUT, "Linen" if linen else "published", prefix, config, arrays, unused, told, square)
 
 
 def _publish(match: re.Match[str]) -> str:
@@ -185,29 +161,28 @@ def _publish(match: re.Match[str]) -> str:
 
 def _config(arrays: Mapping[str, StoredArray]) -> tuple[ViTConfig, bool]:
     """The model that the arrays' shapes tell of, and whether its grid is known to be square."""
-    height, width, channels, hidden = _shape(arrays, "embedding/kernel", 4)
+    height, width, channels, hidden = shape_of(arrays, "embedding/kernel", 4)
     stem: dict[str, Any] = {}
     if "conv_root/kernel" in arrays:
-        _, _, channels, stem["stem_width"] = _shape(arrays, "conv_root/kernel", 4)
+        _, _, channels, stem["stem_width"] = shape_of(arrays, "conv_root/kernel", 4)
         stem["stem_stages"] = _stages(arrays)
     step = 4 * 2 ** len(stem["stem_stages"]) if stem else 1  # any size that divides will do until the grid is known
-    _, heads, _ = _shape(arrays, f"{_ATTENTION}/query/kernel".format(i=0), 3)
-    _, mlp_width = _shape(arrays, f"{_BLOCK}/MlpBlock_3/Dense_0/kernel".format(i=0), 2)
-    _, tokens, _ = _shape(arrays, "Transformer/posembed_input/pos_embedding", 3)
-    depth = 1 + max(int(i) for i in re.findall(r"^Transformer/encoderblock_(\d+)/", "\n".join(arrays), re.MULTILINE))
+    _, heads, _ = shape_of(arrays, f"{_ATTENTION}/query/kernel".format(i=0), 3)
+    _, mlp_width = shape_of(arrays, f"{_BLOCK}/MlpBlock_3/Dense_0/kernel".format(i=0), 2)
+    _, tokens, _ = shape_of(arrays, "Transformer/posembed_input/pos_embedding", 3)
     rows, columns = squarest_grid(tokens - ("cls" in arrays))
     config = ViTConfig(
         image_size=(height * step, width * step),
         patch_size=(height, width),
         width=hidden,
-        depth=depth,
+        depth=depth_of(arrays),
         heads=heads,
         mlp_width=mlp_width,
         channels=channels,
         class_token="cls" in arrays,
         pooling="token" if "cls" in arrays else "avg",
-        representation_size=_shape(arrays, "pre_logits/kernel", 2)[1] if "pre_logits/kernel" in arrays else None,
-        classes=_shape(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays else None,
+        representation_size=length_of(arrays, "pre_logits/kernel"),
+        classes=length_of(arrays, "head/kernel"),
         **stem,
     )
     return config.replace(image_size=config.image_size_of((rows, columns))), rows == columns
@@ -220,39 +195,21 @@ def _stages(arrays: Mapping[str, StoredArray]) -> tuple[int, ...]:
     return tuple(max((u for s, u in units if s == stage), default=1) for stage in range(1, stages + 1))
 
 
-def squarest_grid(patches: int) -> tuple[int, int]:
-    """The factors of `patches` nearest to a square, rows first and not more of them than columns."""
-    rows = next((n for n in range(math.isqrt(max(patches, 1)), 0, -1) if patches % n == 0), 1)
-    return rows, patches // rows
-
-
-def _shape(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[int, ...]:
-    if name not in arrays:
-        raise ValueError(f"The checkpoint has no array {name!r}, which tells the size of the model.")
-    if len(arrays[name].shape) != ndim:
-        raise ValueError(f"The array {name!r} has the shape {arrays[name].shape}; {ndim} axes were expected.")
-    return arrays[name].shape
-
-
 def _check_writable(config: ViTConfig) -> None:
-    official = {"gelu": "tanh", "layer_norm_epsilon": 1e-6}
-    for field, value in official.items():
-        if getattr(config, field) != value:
-            raise ValueError(
-                f"The layout 'vit_jax' is for models with {field}={value!r}, but this one has "
-                f"{getattr(config, field)!r}. Whoever reads the file would compute something else. Save it as .keras."
-            )
-    if config.stem_folded:
+    check_writable(config, "vit_jax", ("token",) if config.class_token else ("avg",))
+    if config.position_embedding == "sincos2d":
         raise ValueError(
-            "The layout 'vit_jax' keeps raw kernels, but those of this model have been standardised by folded(). Write "
-            "the model that it was made from."
-        )
-    pooling = "token" if config.class_token else "avg"
-    if config.pooling not in (pooling, "none"):
-        raise ValueError(
-            f"The layout 'vit_jax' has no place for pooling={config.pooling!r} "
-            f"{'with' if config.class_token else 'without'} a class token. Save the model as .keras instead."
+            "The layout 'vit_jax' has no place for position_embedding='sincos2d'. Write layout='big_vision' instead."
         )
 
 
-LAYOUT = Layout("vit_jax", _rows, _sizes, _read, _check_writable)
+def _restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
+    """Gives the class token the position that this layout has for it: zero, where the model has none."""
+    if config.position_embedding == "learned":
+        return config, {}
+    table = read(_TABLE)
+    prefix = np.zeros_like(table[:, : config.prefix_tokens])
+    return config.replace(position_embedding="learned"), {_TABLE: np.concatenate([prefix, table], axis=1)}
+
+
+LAYOUT = Layout("vit_jax", _rows, _sizes, _read, _check_writable, _restate)

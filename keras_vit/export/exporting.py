@@ -58,11 +58,7 @@ def export(
         Console(stderr=True).status(f"Exporting {model.name} to {path.name} ..."),
     ):
         written = Path(folder) / f"exported{row.suffix}"
-        if keras.backend.backend() == "tensorflow":
-            row.write(model, written)
-            answers = row.run(written, images)
-        else:
-            answers = _write_in_tensorflow(model, images, format, written)
+        answers = _convert(model, images, format, written)
         error = float(np.max(np.abs(answers - expected)))
         limit = TOLERANCE * max(1.0, float(np.max(np.abs(expected))))
         if not error <= limit:  # also where the error is NaN
@@ -124,8 +120,11 @@ def _random_images(model: VisionTransformer) -> np.ndarray:
     return np.random.default_rng(0).uniform(low, high, shape).astype("float32")
 
 
-def _write_in_tensorflow(model: VisionTransformer, images: np.ndarray, format: str, written: Path) -> np.ndarray:
-    """Writes the file in a process whose Keras runs on TensorFlow; gives back the file's answers."""
+def _convert(model: VisionTransformer, images: np.ndarray, format: str, written: Path) -> np.ndarray:
+    """Writes the file, here or in a process whose Keras runs on TensorFlow; gives back the file's answers."""
+    if keras.backend.backend() == "tensorflow":
+        FORMATS[format].write(model, written)
+        return FORMATS[format].run(written, images)
     folder = written.parent
     model.save(folder / "model.keras")
     np.save(folder / "images.npy", images)

@@ -9,8 +9,8 @@ class CompositeLayer(keras.layers.Layer):
     """A layer made of layers, which also reloads after `quantize()`.
 
     Keras rebuilds a saved layer from its config. The config of a composite layer has to tell which of its inner
-    layers were quantized; a `DTypePolicyMap` from their paths to their policies does, provided that every inner
-    layer is created with `dtype=self.dtype_policy`.
+    layers were quantized; a `DTypePolicyMap` from their paths to their policies does, provided that every composite
+    layer inside is created with `dtype=self.dtype_policy` and every other with `own_policy`.
     """
 
     def get_config(self) -> dict[str, Any]:
@@ -32,6 +32,20 @@ def quantized_policies(layer: keras.layers.Layer) -> keras.dtype_policies.DTypeP
     for path, policy in policies.items():
         result[path] = policy
     return result
+
+
+def own_policy(policy: Any, path: str) -> Any:
+    """The policy of the layer at `path`, also where `policy` is a map: Keras 3.15 saves no layer that has the map."""
+    if not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return policy
+    return policy[path] if path in policy else policy.default_policy
+
+
+def at_least_float32(policy: keras.DTypePolicy, name: str) -> Any:
+    """The policy of a layer outside any other that computes in float32 or better, also where it has been quantized."""
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and name in policy:
+        return policy[name]
+    return keras.backend.result_type(policy.compute_dtype, "float32")
 
 
 def unquantized_policy(layer: keras.layers.Layer) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers._composite import CompositeLayer
+from keras_vit.layers._composite import CompositeLayer, own_policy
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 
@@ -48,7 +48,8 @@ class MultiHeadAttention(CompositeLayer):
         self.width = width
         for name in ("query", "key", "value", "out"):
             kernel = initializer("glorot_uniform")
-            dense = keras.layers.Dense(width, kernel_initializer=kernel, dtype=self.dtype_policy, name=name)
+            policy = own_policy(self.dtype_policy, f"{self.path}/{name}")
+            dense = keras.layers.Dense(width, kernel_initializer=kernel, dtype=policy, name=name)
             setattr(self, name, dense)
             dense.build((None, None, width))
         self.flash_attention = False if _on_tpu() else None

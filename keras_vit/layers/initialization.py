@@ -29,14 +29,22 @@ class skip_initialization:
 def initializer(name: str, stddev: float = 0.02) -> initializers.Initializer:
     """The initializer of that name, or none inside `skip_initialization`."""
     if _SKIPPED:
-        return _Unwritten()
+        return _Unwritten(name, stddev)
     if name == "normal":
         return initializers.RandomNormal(stddev=stddev)
     return initializers.get(name)
 
 
+@keras.saving.register_keras_serializable(package="keras_vit")
 class _Unwritten(initializers.Initializer):
-    """Whatever is there, in pages that the system has not handed out yet: each backend has its own way to that."""
+    """Whatever is there, in pages that the system has not handed out yet: each backend has its own way to that.
+
+    Keras's own layers carry their initializers in their configs: a copy of them gets the one that this stands for.
+    """
+
+    def __init__(self, name: str, stddev: float) -> None:
+        self.name = name
+        self.stddev = stddev
 
     def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
         backend = keras.backend.backend()
@@ -48,6 +56,13 @@ class _Unwritten(initializers.Initializer):
             # With a dtype, JAX takes an aligned array as it is; without, it copies it.
             return keras.ops.convert_to_tensor(aligned_zeros(shape, dtype), dtype)
         return keras.ops.empty(shape, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "stddev": self.stddev}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> initializers.Initializer:
+        return initializer(**config)
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

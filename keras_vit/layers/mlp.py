@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers._composite import CompositeLayer
+from keras_vit.layers._composite import CompositeLayer, own_policy
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 
@@ -51,7 +51,7 @@ class MLP(CompositeLayer):
             units,
             kernel_initializer=initializer("glorot_uniform"),
             bias_initializer=initializer("normal", stddev=1e-6),
-            dtype=self.dtype_policy,
+            dtype=own_policy(self.dtype_policy, f"{self.path}/{name}"),
             name=name,
         )
 

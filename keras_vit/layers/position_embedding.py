@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.initialization import initializer
 from keras_vit.interpolation import METHODS, interpolation_matrix
+from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 
 

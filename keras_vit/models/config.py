@@ -1,15 +1,39 @@
 """The one description of a model."""
 
 import dataclasses
-from typing import Any
+import numbers
+from typing import Any, Self
 
-from keras_vit.layers.interpolation import METHODS
+from keras_vit.interpolation import METHODS
 from keras_vit.layers.mlp import GELUS
 from keras_vit.layers.pooling import POOLINGS
 
+POSITION_EMBEDDINGS = ("learned", "learned_patches", "sincos2d")
+
+
+class ModelConfig:
+    """What the configs of all models can do; each is a frozen dataclass."""
+
+    def _plain_numbers(self) -> None:
+        """NumPy's numbers become Python's: `labels.max() + 1` is one of them, and JSON knows none."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, numbers.Integral) and not isinstance(value, int):
+                object.__setattr__(self, field.name, int(value))
+            elif isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
+                object.__setattr__(self, field.name, float(value))
+
+    def replace(self, **changes: Any) -> Self:
+        """A config like this one with the given fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain data, for JSON."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ViTConfig:
+class ViTConfig(ModelConfig):
     """Everything that decides what a `VisionTransformer` computes; the model is a function of it.
 
     Attributes:
@@ -27,6 +51,9 @@ class ViTConfig:
         stem_folded: Whether the ResNet's kernels have been standardised for good (see `VisionTransformer.folded`).
         dynamic: Whether images of any size are taken, the position embeddings being resized in the graph.
         class_token: Whether a class token stands before the patches.
+        position_embedding: `"learned"`: a learned row for every token, the class token included (vit_jax);
+            `"learned_patches"`: for patches only, so that the class token has no position (big_vision; the same
+            without a class token); `"sincos2d"`: computed for patches, nothing to learn (see `layers.sincos2d`).
         pooling: What becomes of the encoded tokens: `"token"` (the class token), `"avg"` (mean of the patches),
             `"map"` (attention pooling) or `"none"` (all of them go on).
         representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
@@ -39,7 +66,7 @@ class ViTConfig:
         drop_path: Stochastic depth of the last block; it grows linearly from 0 in the first (AugReg, section 3.3).
         remat: Whether blocks are recomputed in the backward pass to save memory.
         include_preprocessing: Whether the model takes pixels of 0..255 and scales them itself.
-        interpolation: How position embeddings change size (see `layers.interpolation`).
+        interpolation: How position embeddings change size (see `keras_vit.interpolation`).
 
     Raises:
         TypeError, ValueError: if a field makes no sense; the message says what was expected.
@@ -57,6 +84,7 @@ class ViTConfig:
     stem_folded: bool = False
     dynamic: bool = False
     class_token: bool = True
+    position_embedding: str = "learned"
     pooling: str = "token"
     representation_size: int | None = None
     classes: int | None = None
@@ -71,6 +99,7 @@ class ViTConfig:
     interpolation: str = "official"
 
     def __post_init__(self) -> None:
+        self._plain_numbers()
         for name in ("image_size", "patch_size"):
             object.__setattr__(self, name, pair(name, getattr(self, name)))
         if self.stem_stages is not None:
@@ -83,14 +112,24 @@ class ViTConfig:
             _check_positive("classes", self.classes, "For a model without a head use include_top=False.")
         if self.representation_size is not None:
             _check_positive("representation_size", self.representation_size, "Use None for no such layer.")
-        for name, choices in (("pooling", POOLINGS), ("gelu", GELUS), ("interpolation", tuple(METHODS))):
+        for name, choices in (
+            ("position_embedding", POSITION_EMBEDDINGS),
+            ("pooling", POOLINGS),
+            ("gelu", GELUS),
+            ("interpolation", tuple(METHODS)),
+        ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {choices}, but {getattr(self, name)!r} was given.")
+        _check_activation(self.classifier_activation)
         for name in ("dropout", "attention_dropout", "drop_path"):
+            if not isinstance(getattr(self, name), (int, float)):
+                raise TypeError(f"{name} must be a number, but {getattr(self, name)!r} was given.")
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, but {getattr(self, name)!r} was given.")
         if self.width % self.heads:
             raise ValueError(f"heads must divide width, but {self.heads} heads and width {self.width} were given.")
+        if self.position_embedding == "sincos2d" and (self.width % 4 or self.width < 8):
+            raise ValueError(f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {self.width}.")
         if self.pooling == "token" and not self.class_token:
             raise ValueError("pooling='token' needs class_token=True; without a class token use 'avg' or 'map'.")
         self._check_grid()
@@ -144,19 +183,20 @@ class ViTConfig:
         """Number of tokens before the patches."""
         return int(self.class_token)
 
-    def replace(self, **changes: Any) -> "ViTConfig":
-        """A config like this one with the given fields changed."""
-        return dataclasses.replace(self, **changes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+    @property
+    def position_rows(self) -> int:
+        """Rows of the table of position embeddings; 0 where they are computed."""
+        rows, columns = self.grid_size
+        prefix = self.prefix_tokens if self.position_embedding == "learned" else 0
+        return 0 if self.position_embedding == "sincos2d" else prefix + rows * columns
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
     """A size given as an integer or as (height, width), as two positive integers."""
-    values = (value, value) if isinstance(value, int) else value
+    values = (value, value) if isinstance(value, numbers.Integral) else value
     try:
+        if isinstance(value, bool):
+            raise TypeError
         height, width = values
         sizes = (int(height), int(width))
     except (TypeError, ValueError):
@@ -173,3 +213,11 @@ def _check_positive(name: str, value: Any, advice: str = "") -> None:
         raise TypeError(f"{name} must be an integer, but {value!r} of type {type(value).__name__} was given.")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, but {value} was given. {advice}".rstrip())
+
+
+def _check_activation(value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(
+            "classifier_activation must be the name of a Keras activation, such as 'softmax', or None for logits, but "
+            f"{value!r} was given."
+        )

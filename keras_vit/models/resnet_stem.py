@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import keras
 from keras import layers
 
 from keras_vit.layers import ResNetUnit, StdConv2D, group_norm
@@ -35,13 +34,3 @@ def resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
                 name=f"block{stage}_unit{unit}",
             )(x)
     return x
-
-
-def standardized_kernels(model: keras.Model) -> dict[str, Any]:
-    """The standardised kernels of a hybrid by the paths of the raw ones (see `weights_by_path`)."""
-    return {
-        f"{layer.name}{conv.kernel.path.removeprefix(layer.path)}": conv.standardized_kernel()
-        for layer in model.layers
-        for conv in layer._flatten_layers()
-        if isinstance(conv, StdConv2D)
-    }

@@ -1,0 +1,8 @@
+"""Lets `python -m keras_vit.demo` work."""
+
+import sys
+
+from keras_vit.demo.job import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The demo's picture: what was learned, how fast, what was misread, and where the model looked."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from keras_vit import feature_extractor
+from keras_vit.demo.digits import Digits
+from keras_vit.models import VisionTransformer
+from keras_vit.preprocessing import resize_images
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+INK, MUTED, GOOD, BAD = "#1b1f27", "#6b7280", "#1f6feb", "#d1242f"
+COLUMNS, ROWS = 12, 4  # of the panel of test digits
+
+
+def draw_picture(
+    model: VisionTransformer, test: Digits, logits: np.ndarray, result: dict[str, Any], path: Path
+) -> None:
+    """Draws the four panels of the demo and writes them to a `.png`.
+
+    Args:
+        model: The fine-tuned model.
+        test: The test images.
+        logits: `(images, 10)`, the model's answers to them.
+        result: What `run` returns, as far as it is known.
+        path: The file to write; it appears when it is complete.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    style = {
+        "font.family": "DejaVu Sans",
+        "font.size": 10,
+        "text.color": INK,
+        "axes.labelcolor": MUTED,
+        "axes.edgecolor": "#c9ced6",
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+    }
+    accuracy, seconds = result["accuracy"], result["seconds"]
+    with rc_context(style):
+        figure = Figure(figsize=(13, 8.8), dpi=110, facecolor="white")
+        figure.text(0.035, 0.945, "From printed characters to handwriting", size=21, weight="bold")
+        figure.text(
+            0.035,
+            0.91,
+            "A small Vision Transformer, pre-trained to name warped characters of printed fonts, reads "
+            f"{accuracy['transfer']:.1%} of {len(test.labels)} handwritten digits after {seconds['transfer']:.0f} s "
+            "of fine-tuning.",
+            size=11,
+            color=MUTED,
+        )
+        _heading(figure, 0.035, 0.84, "The head start", "test accuracy after each epoch")
+        _curves(figure.add_axes((0.075, 0.5, 0.25, 0.29)), result["accuracy_per_epoch"])
+        mistakes = f"All {result['mistakes']} misread digits, and some others" if result["mistakes"] else "Test digits"
+        _heading(figure, 0.375, 0.84, mistakes, "what the model reads, and where it errs what is written")
+        _digits(figure, (0.375, 0.455, 0.592, 0.325), test, logits)
+        _heading(figure, 0.035, 0.38, "Where the class token looks", "its attention to each patch, mean of the heads")
+        _attention(figure, (0.055, 0.03, 0.6, 0.29), model, test, logits)
+        _heading(figure, 0.71, 0.38, "What it knows of places", "likeness of each position's embedding to all others")
+        _positions(figure, (0.71, 0.03, 0.29 * 8.8 / 13, 0.29), model)
+        temporary = path.with_name(f".{path.stem}.part.png")
+        FigureCanvasAgg(figure).print_png(str(temporary))
+        os.replace(temporary, path)
+
+
+def _heading(figure: "Figure | SubFigure", x: float, y: float, title: str, explanation: str) -> None:
+    figure.text(x, y, title, size=13, weight="bold")
+    figure.text(x, y - 0.022, explanation, size=9.5, color=MUTED)
+
+
+def _curves(axes: "Axes", histories: dict[str, list[float]]) -> None:
+    for name, label, colour in (("scratch", "from scratch", MUTED), ("transfer", "pre-trained", GOOD)):
+        values = np.asarray(histories[name]) * 100
+        axes.plot(values, "o-", color=colour, linewidth=2.2, markersize=4.5, clip_on=False)
+        axes.annotate(
+            f"{label}  {values[-1]:.1f}%",
+            (len(values) - 1, values[-1]),
+            (0, -9),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            color=colour,
+            weight="bold",
+        )
+    axes.set(ylim=(0, 100), xlabel="epochs of fine-tuning", xticks=range(len(histories["transfer"])))
+    axes.set_xlim(0, len(histories["transfer"]) - 1)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f}%")
+    axes.grid(axis="y", color="#e6e8ec")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def _digits(figure: "Figure", box: tuple[float, ...], test: Digits, logits: np.ndarray) -> None:
+    """A grid of test digits: every mistake (as many as fit), then the first correct ones in order of their class."""
+    read = logits.argmax(-1)
+    wrong = np.flatnonzero(read != test.labels)
+    right = np.flatnonzero(read == test.labels)
+    per_class = [right[test.labels[right] == digit] for digit in range(10)]
+    mixed = [members[i] for i in range(max(map(len, per_class))) for members in per_class if i < len(members)]
+    chosen = [*wrong, *mixed][: COLUMNS * ROWS]
+    for index, axes in zip(chosen, _grid(figure, box, ROWS, COLUMNS, gap=0.3), strict=False):
+        axes.imshow(test.pixels[index, ..., 0], cmap="gray_r", vmin=0, vmax=255)
+        correct = read[index] == test.labels[index]
+        for spine in axes.spines.values():
+            spine.set(color="#e6e8ec" if correct else BAD, linewidth=1 if correct else 2.2)
+        text = f"{read[index]}" if correct else f"{read[index]}, not {test.labels[index]}"
+        axes.set_title(text, size=9.5, pad=3, color=MUTED if correct else BAD, weight="normal" if correct else "bold")
+
+
+def _attention(
+    figure: "Figure", box: tuple[float, ...], model: VisionTransformer, test: Digits, logits: np.ndarray
+) -> None:
+    """One digit of each class, and how much the class token looks at its patches in the first and the last block."""
+    sure = np.max(logits, -1) * (logits.argmax(-1) == test.labels)
+    chosen = [int(np.argmax(np.where(test.labels == digit, sure, -np.inf))) for digit in range(10)]
+    images = model.preprocess(test.pixels[chosen])
+    first = class_token_attention(model, images, 0)
+    last = class_token_attention(model, images, model.config.depth - 1)
+    grid = _grid(figure, box, 3, 10, gap=0.06)
+    for column, scan in enumerate((images[..., 0] + 1) / 2):
+        grid[column].imshow(1 - scan, cmap="gray", vmin=0, vmax=1)
+        grid[10 + column].imshow(_glow(scan, first[column]))
+        grid[20 + column].imshow(_glow(scan, last[column]))
+    for row, label in enumerate(("scan", "first block", "last block")):
+        grid[row * 10].set_ylabel(label, size=9.5)
+    for axes in grid:
+        axes.spines[:].set_visible(False)
+
+
+def class_token_attention(model: VisionTransformer, images: np.ndarray, block: int) -> np.ndarray:
+    """How much the class token looks at each patch, mean of the heads.
+
+    Args:
+        model: A model with a class token.
+        images: `(batch, height, width, 3)`, preprocessed.
+        block: Which block, from 0.
+
+    Returns:
+        float32 `(batch, rows, columns)`.
+    """
+    before = f"block_{block - 1}" if block else "embedded"
+    layer = model.get_layer(f"block_{block}")
+    tokens = feature_extractor(model, [before])(images)[before]
+    weights = keras.ops.convert_to_numpy(layer.attention.attention_weights(layer.norm1(tokens)))
+    return weights[:, :, 0, 1:].mean(1).reshape(-1, *model.config.grid_size)
+
+
+def _glow(scan: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """A map of warm colours for the weights of the patches, with the scan faintly in front of it."""
+    from matplotlib import colormaps
+
+    heat = resize_images((weights / weights.max())[..., None], scan.shape)
+    return np.clip(0.9 * colormaps["inferno"](0.05 + 0.9 * heat[..., 0])[..., :3] + 0.22 * scan[..., None], 0, 1)
+
+
+def _positions(figure: "Figure", box: tuple[float, ...], model: VisionTransformer) -> None:
+    """For each place a map: the cosine of its position embedding with that of every place (paper, Figure 7)."""
+    layer = model.get_layer("position_embedding")
+    table = keras.ops.convert_to_numpy(layer.table)[0, layer.prefix_tokens :]
+    table = table / np.linalg.norm(table, axis=-1, keepdims=True)
+    rows, columns = layer.grid_size
+    maps = (table @ table.T).reshape(rows * columns, rows, columns)
+    for similarity, axes in zip(maps, _grid(figure, box, rows, columns, gap=0.12), strict=True):
+        axes.imshow(similarity, cmap="viridis", vmin=-1, vmax=1)
+        axes.spines[:].set_visible(False)
+
+
+def _grid(figure: "Figure", box: tuple[float, ...], rows: int, columns: int, gap: float) -> list["Axes"]:
+    """Axes without ticks in rows and columns that fill a box (left, bottom, width, height), row by row."""
+    left, bottom, width, height = box
+    side, fall = width / (columns + gap * (columns - 1)), height / (rows + gap * (rows - 1))
+    result = []
+    for row in range(rows):
+        for column in range(columns):
+            place = (left + column * side * (1 + gap), bottom + (rows - 1 - row) * fall * (1 + gap), side, fall)
+            axes = figure.add_axes(place)
+            axes.set(xticks=[], yticks=[])
+            axes.set_anchor("N")
+            result.append(axes)
+    return result

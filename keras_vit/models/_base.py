@@ -1,0 +1,207 @@
+"""What the models of this package share: each is a functional Keras model and a function of one config."""
+
+import json
+from typing import Any, Self
+
+import keras
+import numpy as np
+
+from keras_vit.layers import StdConv2D, skip_initialization
+from keras_vit.layers._composite import quantized_policies
+from keras_vit.models.config import ModelConfig
+from keras_vit.preprocessing import preprocess_input, resize_images
+
+
+class ImageModel(keras.Model):
+    """A functional model that is made from a config and takes the images that the config says.
+
+    Subclasses set `config_type`, the class of their configs.
+
+    Args:
+        config: What to build.
+        outputs: Function from the config, the images and the dtype policy to the outputs of the model.
+        default_name: Name of the model where none is given.
+        input_tensor: Keras tensor to build on; None for a new input `(batch, *image_size, channels)`, or with
+            `config.dynamic` `(batch, None, None, channels)`.
+        name: Name of the model.
+        dtype: Dtype policy of all layers; None for Keras's global one.
+        trainable: Whether training changes the weights.
+
+    Raises:
+        ValueError: if `input_tensor` does not fit the config; at call time, if the images do not.
+    """
+
+    config_type: type[ModelConfig]
+
+    def __init__(
+        self,
+        config: Any,
+        outputs: Any,
+        default_name: str,
+        *,
+        input_tensor: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
+    ) -> None:
+        if keras.config.image_data_format() == "channels_first":
+            raise ValueError(
+                "keras_vit takes images as (height, width, channels), but Keras is set to 'channels_first'. "
+                "Call keras.config.set_image_data_format('channels_last') first."
+            )
+        size = (None, None) if config.dynamic else config.image_size
+        shape = (*size, config.channels)
+        images = keras.Input(shape, name="images", dtype="float32") if input_tensor is None else input_tensor
+        if input_tensor is not None:
+            _check_input(input_tensor, shape)
+        # The global policy is looked up now: the model keeps it, whatever the global one is when it is loaded.
+        policy = keras.dtype_policies.get(dtype)
+        name = name or default_name.lower().translate(str.maketrans("-/+", "___"))
+        super().__init__(images, outputs(config, images, policy), name=name)
+        self._config = config
+        self._policy = policy
+        # Keras asks the model, not its layers, whether the loss has to be scaled for float16.
+        self.dtype_policy = getattr(policy, "default_policy", policy)
+        self.trainable = trainable
+        self.input_spec = None  # call() below says more than Keras does when images do not fit
+
+    def call(self, images: Any, training: bool | None = None, mask: Any = None) -> Any:
+        config = self._config
+        flat = keras.tree.flatten(images)  # Keras also takes the one input in a list or a dictionary
+        given = tuple(getattr(flat[0], "shape", ())) if len(flat) == 1 else ()
+        if len(given) != 4:
+            raise ValueError(
+                f"{self.name} takes a batch of images (batch, height, width, channels), but the shape {given} was "
+                "given. A single image needs a batch axis: images[None]."
+            )
+        if given[3] is not None and given[3] != config.channels:
+            raise ValueError(
+                f"{self.name} takes images with {config.channels} channels on the last axis, but the shape {given} "
+                "was given. Grey images can be repeated along it; an alpha channel has to go."
+            )
+        size = tuple(known or wanted for known, wanted in zip(given[1:3], config.image_size, strict=True))
+        if not config.dynamic and size != config.image_size:
+            raise ValueError(
+                f"{self.name} was built for images of {_spell(config.image_size)} pixels, but the shape {given} was "
+                f"given. Resize them with model.preprocess(images), make a model for that size with "
+                f"model.with_image_size({size}), or build it with image_size='dynamic'."
+            )
+        return super().call(images, training=training, mask=mask)
+
+    def preprocess(self, images: Any) -> np.ndarray:
+        """Resizes images as the original evaluation does and scales them as this model expects.
+
+        Args:
+            images: `(height, width, 3)` or `(batch, height, width, 3)`, uint8 or values of 0..255.
+
+        Returns:
+            float32 array `(batch, height, width, 3)` for `model.predict`.
+        """
+        images = np.asarray(images)
+        images = images[None] if images.ndim == 3 else images
+        images = resize_images(images, self._config.image_size)
+        return images if self._config.include_preprocessing else preprocess_input(images)
+
+    def with_image_size(self, image_size: int | tuple[int, int] | str) -> Self:
+        """A new model for another image size with the same weights, resized where they belong to a size.
+
+        Args:
+            image_size: An integer, (height, width), or `"dynamic"` for any size at run time.
+        """
+        if image_size == "dynamic":
+            return self._rebuild(self._config.replace(dynamic=True))
+        return self._rebuild(self._config.replace(image_size=image_size, dynamic=False))
+
+    def _rebuild(self, config: Any, fresh: tuple[str, ...] = ()) -> Self:
+        """A new model with this one's weights, but for those whose paths begin as `fresh` says."""
+        if any(layer.quantization_mode or getattr(layer, "lora_enabled", False) for layer in self._flatten_layers()):
+            raise ValueError(
+                f"The weights of {self.name} were quantized or given LoRA adapters, so they cannot be copied to another "
+                "model. Change the model before it is quantized; LoRA adapters are merged when it is saved as .keras "
+                "and loaded again."
+            )
+        with skip_initialization():
+            model = type(self)(config, dtype=self._policy)
+        values = weights_by_path(self)
+        for path, variable in weights_by_path(model).items():
+            if path.startswith(fresh):
+                continue
+            # A copy: on JAX, training donates the buffers of one model, and they must not be the other's.
+            variable.assign(self._converted(path, keras.ops.copy(values[path]), config))
+        return model
+
+    def _converted(self, path: str, value: Any, config: Any) -> Any:
+        """A weight of this model as the model of another config needs it."""
+        return value
+
+    def _fold(self, config: Any) -> Self:
+        """A new model with this one's weights, whose convolution kernels are standardised for good."""
+        model = self._rebuild(config)
+        weights = weights_by_path(model)
+        for path, kernel in _standardized_kernels(self).items():
+            weights[path].assign(kernel)
+        return model
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "config": self._config.to_dict(),
+            "name": self.name,
+            "dtype": keras.dtype_policies.serialize(quantized_policies(self) or self._policy),
+            "trainable": self.trainable,
+            "frozen": _frozen(self),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        config = dict(config)
+        frozen = set(config.pop("frozen", ()))
+        model = cls(cls.config_type(**config.pop("config")), **config)
+        for layer in model._flatten_layers(include_self=False):
+            if layer.path in frozen:
+                layer.trainable = False
+        return model
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {json.dumps(self._config.to_dict())}>"
+
+
+def weights_by_path(model: keras.Model) -> dict[str, Any]:
+    """The weights of a model by a name that does not depend on where the model was built.
+
+    For example `"block_0/attention/query/kernel"`: the layer's name, then the path inside the layer.
+    """
+    return {
+        f"{layer.name}{weight.path.removeprefix(layer.path)}": weight
+        for layer in model.layers
+        for weight in layer.weights
+    }
+
+
+def _standardized_kernels(model: keras.Model) -> dict[str, Any]:
+    """The standardised kernels of a ResNet by the paths of the raw ones (see `weights_by_path`)."""
+    return {
+        f"{layer.name}{conv.kernel.path.removeprefix(layer.path)}": conv.standardized_kernel()
+        for layer in model.layers
+        for conv in layer._flatten_layers()
+        if isinstance(conv, StdConv2D)
+    }
+
+
+def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:
+    if not isinstance(tensor, keras.KerasTensor) or keras.utils.get_source_inputs(tensor)[0] is not tensor:
+        raise ValueError(
+            "input_tensor must be what keras.Input() returns. To put the model behind other layers, call it on their "
+            f"output: model(x). {type(tensor).__name__} was given."
+        )
+    if tuple(tensor.shape[1:]) != shape:
+        raise ValueError(f"input_tensor must have the shape (batch, {_spell(shape)}), but has {tensor.shape}.")
+
+
+def _frozen(model: keras.Model) -> list[str]:
+    """Paths of the layers that do not train; those inside a listed one go without saying."""
+    paths = {layer.path for layer in model._flatten_layers(include_self=False) if layer.path and not layer.trainable}
+    return sorted(path for path in paths if not any(path.startswith(f"{outer}/") for outer in paths))
+
+
+def _spell(shape: tuple[int | None, ...]) -> str:
+    return " x ".join("any" if n is None else str(n) for n in shape)

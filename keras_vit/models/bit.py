@@ -1,0 +1,118 @@
+"""BiT, the ResNet that the paper compares with (section 4.1; big_vision's `models/bit_paper.py`)."""
+
+from typing import Any
+
+import keras
+from keras import layers
+
+from keras_vit.layers import BiTUnit, PaddedMaxPooling2D, bit_conv, group_norm
+from keras_vit.layers._composite import at_least_float32
+from keras_vit.layers.bit_unit import GROUP_NORM_EPSILON
+from keras_vit.models._base import ImageModel
+from keras_vit.models.bit_config import BiTConfig
+from keras_vit.models.variants import variant_of
+
+
+def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
+    """Applies a BiT to a symbolic batch of images.
+
+    Args:
+        config: What to build.
+        images: Keras tensor `(batch, height, width, channels)`; values in [-1, 1], or 0..255 with
+            `config.include_preprocessing`.
+        dtype: A dtype policy for all layers; None for Keras's global one. The head computes in at least float32.
+
+    Returns:
+        Keras tensor: `(batch, classes)` with a head and pooling; without a head, `(batch, config.features)`; with
+        pooling `"none"` rows and columns in between.
+    """
+    policy = keras.dtype_policies.get(dtype)
+    output_dtype = keras.backend.result_type(policy.compute_dtype, "float32")
+    x = images
+    if config.include_preprocessing:
+        x = layers.Rescaling(1 / 127.5, -1.0, dtype=output_dtype, name="preprocessing")(x)
+
+    # The root: no normalisation and no activation, which the first unit brings
+    x = bit_conv("conv_root", config.width, 7, 2, padding=3, folded=config.folded, dtype=policy)(x)
+    x = PaddedMaxPooling2D(config.pool_padding, dtype=policy, name="pool_root")(x)
+
+    for stage, units in enumerate(config.stages, start=1):
+        for unit in range(1, units + 1):
+            x = BiTUnit(
+                config.width * 2 ** (stage - 1),
+                strides=2 if unit == 1 and stage > 1 else 1,
+                folded=config.folded,
+                dtype=policy,
+                name=f"block{stage}_unit{unit}",
+            )(x)
+
+    x = group_norm("norm_pre_head", policy, GROUP_NORM_EPSILON)(x)
+    x = layers.Activation("relu", dtype=policy, name="relu_pre_head")(x)
+    if config.pooling == "avg":
+        x = layers.GlobalAveragePooling2D("channels_last", dtype=policy, name="pooling")(x)
+
+    if config.classes:
+        x = layers.Dense(
+            config.classes, kernel_initializer="zeros", dtype=at_least_float32(policy, "head"), name="head"
+        )(x)
+        if config.classifier_activation is not None:
+            x = layers.Activation(config.classifier_activation, dtype=output_dtype, name="predictions")(x)
+    return x
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class BiT(ImageModel):
+    """A BiT as a functional Keras model: a function of one `BiTConfig`.
+
+    A ResNet with pre-activation, group normalisation and standardised convolutions. Like `VisionTransformer` it
+    trains, saves and clones as any functional model does, and any of its layers can be the output of a sub-model.
+
+    Args:
+        config: What to build.
+        input_tensor: Keras tensor to build on; None for a new input `(batch, *image_size, channels)`, or with
+            `config.dynamic` `(batch, None, None, channels)`.
+        name: Name of the model; None for the variant's.
+        dtype: Dtype policy of all layers; None for Keras's global one.
+
+    Raises:
+        ValueError: if `input_tensor` does not fit the config; at call time, if the images do not.
+    """
+
+    config_type = BiTConfig
+
+    def __init__(
+        self,
+        config: BiTConfig,
+        *,
+        input_tensor: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
+    ) -> None:
+        if not isinstance(config, BiTConfig):
+            raise TypeError(
+                f"config must be a BiTConfig, but {type(config).__name__} was given. "
+                "For a variant of the paper use a factory such as keras_vit.BiT_R50x1()."
+            )
+        build = {"input_tensor": input_tensor, "name": name, "dtype": dtype, "trainable": trainable}
+        super().__init__(config, bit, variant_of(config) or "bit", **build)
+
+    @property
+    def config(self) -> BiTConfig:
+        """What this model was built from."""
+        return self._config
+
+    def with_classes(self, classes: int | None) -> "BiT":
+        """A new model with the same weights and a new, zero-initialised head.
+
+        Args:
+            classes: Outputs of the new head; None for no head.
+        """
+        return self._rebuild(self.config.replace(classes=classes), fresh=("head/",))
+
+    def folded(self) -> "BiT":
+        """A new model for inference whose kernels have been standardised for good.
+
+        Standardising them at every call takes time that no backend saves by itself. The numbers stay the same.
+        """
+        return self._rebuild(self.config) if self.config.folded else self._fold(self.config.replace(folded=True))

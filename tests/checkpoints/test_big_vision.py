@@ -1,0 +1,705 @@
+"""The layout of big_vision: its numbers, its files old and new, and the way to vit_jax and back."""
+
+import json
+import math
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import npz, open_checkpoint
+from keras_vit.layers import sincos2d, skip_initialization
+from tests.compute import forward
+from tests.tolerances import EARLY, ENCODED, LOGITS, SAME_FUNCTION
+
+CASES = ("bv_gap", "bv_gap_sincos", "bv_map", "bv_scan_map")
+# What the reference files call a result: our name, and how near we have to come.
+RESULTS = {
+    "stem": ("stem", EARLY),
+    "with_posemb": ("embedded", EARLY),
+    "block0": ("block_0", EARLY),
+    "encoded": ("encoded", ENCODED),
+    "head_input": ("pooled", ENCODED),
+    "pre_logits": ("pre_logits", ENCODED),
+    "logits": ("logits", LOGITS),
+}
+POSITION = "pos_embedding"
+OLD_POSITION = "Transformer/posembed_input/pos_embedding"
+
+
+def read(path, prefix=""):
+    with np.load(path, allow_pickle=False) as file:
+        return {name.removeprefix(prefix): values for name, values in file.items()}
+
+
+def save(path, arrays, prefix="", **beside):
+    np.savez(path, **{f"{prefix}{name}": values for name, values in arrays.items()}, **beside)
+    return path
+
+
+def load(case, **options):
+    return keras_vit.from_checkpoint(case.path, **{"image_size": tuple(case.meta["image_hw"])} | options)
+
+
+def written(model, path, layout="big_vision", **options):
+    keras_vit.to_checkpoint(model, path, layout=layout, overwrite=True, **options)
+    return read(path)
+
+
+def assert_same_bits(got, wanted):
+    assert list(got) == sorted(wanted)
+    for name, values in wanted.items():
+        assert got[name].dtype == np.float32 and got[name].shape == values.shape, name
+        np.testing.assert_array_equal(got[name].view(np.uint32), values.view(np.uint32), err_msg=name)
+
+
+def images(size=32, seed=0):
+    size = (size, size) if isinstance(size, int) else size
+    return np.random.default_rng(seed).uniform(-1, 1, (2, *size, 3)).astype("f4")
+
+
+@pytest.fixture
+def token_arrays(golden):
+    """The arrays of a token model in today's big_vision names: what bv_from_vit_jax_tok would be."""
+    arrays = read(golden("alt_linen").path)
+    table = arrays.pop(OLD_POSITION)
+    return arrays | {POSITION: table[:, 1:], "cls": arrays["cls"] + table[:, :1]}
+
+
+# The numbers
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_forward(golden, name, record_property):
+    case = golden(name)
+    model = load(case)
+    outputs = forward(keras_vit.feature_extractor(model, [ours for ours, _ in RESULTS.values()]), case.ref["images"])
+    found = {}
+    for result, (ours, _) in RESULTS.items():
+        assert outputs[ours].shape == case.ref[result].shape
+        found[result] = float(np.abs(outputs[ours] - case.ref[result]).max())
+    record_property("errors", found)
+    print(name, found)
+    assert {result: error for result, error in found.items() if not error <= RESULTS[result][1]} == {}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_head_on_every_patch(golden, name):
+    case = golden(name)
+    logits = forward(load(case, pooling="none"), case.ref["images"])
+    np.testing.assert_allclose(logits.reshape(case.ref["logits_2d"].shape), case.ref["logits_2d"], rtol=0, atol=LOGITS)
+
+
+@pytest.mark.parametrize("mistake", [{"gelu": "exact"}, {"pooling": "avg"}])
+def test_the_tolerances_catch(golden, mistake):
+    case = golden("bv_map")
+    right = load(case)
+    wrong = (
+        load(case, **mistake) if "pooling" in mistake else keras_vit.VisionTransformer(right.config.replace(**mistake))
+    )
+    if "gelu" in mistake:
+        wrong.set_weights(right.get_weights())
+    assert np.abs(forward(wrong, case.ref["images"]) - case.ref["logits"]).max() > 5 * LOGITS
+
+
+def test_the_tolerances_catch_rows_before_columns(golden):
+    """As others order the sines and cosines."""
+    ref = golden("bv_gap_sincos").ref
+    columns, rows = np.split(sincos2d(4, 4, 48), 2, axis=-1)
+    added = ref["with_posemb"] - ref["stem"].reshape(2, 16, 48)
+    assert np.abs(added - np.concatenate([columns, rows], -1)).max() < EARLY
+    assert np.abs(added - np.concatenate([rows, columns], -1)).max() > 0.1
+
+
+def test_computed_positions():
+    """A patch in row y, column x: [sin(w x), cos(w x), sin(w y), cos(w y)], w from 1 to 1/10,000."""
+    table = sincos2d(3, 5, 12)
+    assert table.shape == (1, 15, 12) and table.dtype == np.float32
+    for y in range(3):
+        for x in range(5):
+            wanted = [f(w * n) for n in (x, y) for f in (math.sin, math.cos) for w in (1, 1e-2, 1e-4)]
+            np.testing.assert_allclose(table[0, y * 5 + x], wanted, rtol=0, atol=1e-7)
+    in_graph = sincos2d(keras.ops.convert_to_tensor(24), keras.ops.convert_to_tensor(14), 192, keras.ops)
+    # Frequencies in float32: 6e-8 of an angle of up to 23.
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(in_graph), sincos2d(24, 14, 192), rtol=0, atol=5e-6)
+    for width in (4, 10, 2):
+        with pytest.raises(ValueError, match=f"8 or more and a multiple of 4, but {width}"):
+            sincos2d(3, 3, width)
+
+
+# Parameters of every variant without a head (the original's own counts)
+PARAMETERS = {
+    ("mu/16", "avg"): 43_648,
+    ("mu/16", "map"): 56_320,
+    ("Ti/16", "avg"): 5_524_032,
+    ("Ti/16", "map"): 5_968_704,
+    ("S/16", "avg"): 21_664_896,
+    ("S/16", "map"): 23_438_976,
+    ("M/16", "avg"): 38_323_712,
+    ("M/16", "map"): 41_475_584,
+    ("B/16", "avg"): 85_797_120,
+    ("B/16", "map"): 92_884_224,
+    ("L/16", "avg"): 303_299_584,
+    ("L/16", "map"): 315_894_784,
+    ("So400m/14", "avg"): 412_442_352,
+    ("So400m/14", "map"): 427_680_704,
+    ("H/14", "avg"): 630_762_240,
+    ("H/14", "map"): 650_438_400,
+    ("g/14", "avg"): 1_011_199_616,
+    ("g/14", "map"): 1_036_448_384,
+    ("g-opt/16", "avg"): 1_134_746_112,
+    ("g-opt/16", "map"): 1_163_076_096,
+    ("G/14", "avg"): 1_842_772_352,
+    ("G/14", "map"): 1_881_132_416,
+}
+
+
+@pytest.mark.parametrize(("variant", "pooling"), PARAMETERS)
+def test_parameters_of_the_variants(variant, pooling):
+    # Those that are big_vision's own have no class token by themselves.
+    options = {"class_token": False} if variant.split("/")[0] in ("Ti", "S", "B", "L", "H") else {}
+    with skip_initialization():
+        model = keras_vit.create_model(variant, pooling=pooling, include_top=False, **options)
+    assert not model.config.class_token and model.config.pooling == pooling
+    assert model.count_params() == PARAMETERS[variant, pooling]
+    keras.backend.clear_session()
+
+
+def test_only_case_tells_g_from_G():
+    from keras_vit.models import find_variant
+
+    assert [find_variant(name) for name in ("g/14", "vit_g14", "VIT-g-14")] == ["ViT-g/14"] * 3
+    assert [find_variant(name) for name in ("G/14", "vit_G14", "VIT-G-14")] == ["ViT-G/14"] * 3
+    assert find_variant("SO400M/14") == "ViT-So400m/14" and find_variant("gopt16") == "ViT-g-opt/16"
+
+
+def test_defaults_and_choices_of_a_variant():
+    model = keras_vit.create_model("mu/16", classes=5, image_size=32)
+    assert (model.config.class_token, model.config.pooling) == (False, "avg")
+    model = keras_vit.create_model("mu/16", classes=5, image_size=32, pooling="map")
+    assert (model.config.class_token, model.config.pooling) == (False, "map")
+    model = keras_vit.create_model("mu/16", classes=5, image_size=32, class_token=True)
+    assert (model.config.class_token, model.config.pooling) == (True, "token")
+    with pytest.raises(ValueError, match="pooling='token' needs class_token=True"):
+        keras_vit.create_model("mu/16", pooling="token")
+
+
+def test_a_file_of_a_variant(tmp_path):
+    path = tmp_path / "mu.npz"
+    model = keras_vit.create_model("mu/16", classes=None, pooling="map", include_top=False)
+    arrays = written(model, path)
+    info = keras_vit.inspect_checkpoint(path)
+    assert (info.variant, info.layout, info.parameters) == ("ViT-mu/16", "big_vision", PARAMETERS["mu/16", "map"])
+    again = keras_vit.create_model("mu/16", weights=path, include_top=False, pooling="map")
+    assert_same_bits(written(again, tmp_path / "back.npz"), arrays)
+    with pytest.raises(ValueError, match="holds ViT-mu/16, but ViT-M/16 was asked for"):
+        keras_vit.create_model("M/16", weights=path)
+
+
+# File to model to file
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_round_trip(golden, tmp_path, name):
+    case = golden(name)
+    model = load(case)
+    back = written(model, tmp_path / "back.npz", stack=name == "bv_scan_map")
+    assert_same_bits(back, read(case.path, "params/"))
+    # The file that we wrote, too: its grid is noted, which matters where no position embeddings tell it.
+    again = keras_vit.from_checkpoint(tmp_path / "back.npz")
+    assert again.config == model.config
+    assert_same_bits(written(again, tmp_path / "again.npz", stack=name == "bv_scan_map"), back)
+
+
+def test_stacked_blocks_come_back_one_by_one_unless_asked(golden, tmp_path):
+    arrays = read(golden("bv_scan_map").path, "params/")
+    wanted = {}
+    for name, values in arrays.items():
+        if "encoderblock/" in name:
+            wanted |= {name.replace("block/", f"block_{i}/"): values[i] for i in range(3)}
+        else:
+            wanted[name] = values
+    model = load(golden("bv_scan_map"))
+    assert_same_bits(written(model, tmp_path / "single.npz"), wanted)
+    info = keras_vit.inspect_checkpoint(golden("bv_scan_map").path)
+    assert (info.dialect, info.parameters) == ("stacked", golden("bv_scan_map").meta["n_params"])
+    # More than ten blocks, whose names sort otherwise than their numbers.
+    config = keras_vit.ViTConfig(
+        image_size=8, patch_size=4, width=8, depth=12, heads=2, mlp_width=4, class_token=False, pooling="avg"
+    )
+    deep = keras_vit.VisionTransformer(config)
+    for i in range(12):
+        deep.get_layer(f"block_{i}").mlp.fc1.bias.assign(np.full(4, i, "f4"))
+    stacked = written(deep, tmp_path / "deep.npz", stack=True)
+    np.testing.assert_array_equal(stacked["Transformer/encoderblock/MlpBlock_0/Dense_0/bias"][:, 0], np.arange(12))
+    single = written(deep, tmp_path / "flat.npz")
+    assert_same_bits(written(keras_vit.from_checkpoint(tmp_path / "deep.npz"), tmp_path / "back.npz"), single)
+
+
+@pytest.mark.parametrize("rep_size", [48, 24])
+def test_pre_logits(golden, tmp_path, rep_size):
+    """vit_s16_i1k: rep_size=True, global average, computed positions."""
+    arrays = read(golden("bv_gap_sincos").path, "params/")
+    rng = np.random.default_rng(0)
+    arrays["pre_logits/kernel"] = rng.normal(0, 0.2, (48, rep_size)).astype("f4")
+    arrays["pre_logits/bias"] = rng.normal(0, 0.2, rep_size).astype("f4")
+    arrays["head/kernel"] = arrays["head/kernel"][:rep_size]
+    path = save(tmp_path / "file.npz", arrays, "params/")
+    model = keras_vit.from_checkpoint(path, image_size=32)
+    assert model.config.representation_size == rep_size
+    ref = golden("bv_gap_sincos").ref
+    hidden = np.tanh(ref["head_input"] @ arrays["pre_logits/kernel"] + arrays["pre_logits/bias"])
+    wanted = hidden @ arrays["head/kernel"] + arrays["head/bias"]
+    np.testing.assert_allclose(forward(model, ref["images"]), wanted, rtol=0, atol=LOGITS)
+    assert_same_bits(written(model, tmp_path / "back.npz"), arrays)
+
+
+STORED = {
+    "compressed": np.savez_compressed,
+    "fortran": lambda path, **arrays: np.savez(path, **{n: np.asfortranarray(a) for n, a in arrays.items()}),
+    "float64": lambda path, **arrays: np.savez(path, **{n: a.astype("f8") for n, a in arrays.items()}),
+}
+
+
+@pytest.mark.parametrize("how", STORED)
+def test_storage_of_stacked_blocks(golden, tmp_path, how):
+    case = golden("bv_scan_map")
+    arrays = read(case.path)
+    STORED[how](tmp_path / "file.npz", **arrays)
+    model = keras_vit.from_checkpoint(tmp_path / "file.npz")
+    assert_same_bits(written(model, tmp_path / "back.npz", stack=True), read(case.path, "params/"))
+
+
+@pytest.mark.parametrize("name", ["bv_map", "bv_scan_map"])
+def test_bfloat16(golden, tmp_path, name):
+    """bfloat16 arrives as two bytes without a type."""
+    arrays = read(golden(name).path, "params/")
+    halves = {n: (a.view(np.uint32) >> 16).astype(np.uint16).view("V2") for n, a in arrays.items()}
+    path = save(tmp_path / "file.npz", halves, "params/")
+    assert keras_vit.inspect_checkpoint(path).oddities == ["stored as bfloat16, read as float32"]
+    back = written(keras_vit.from_checkpoint(path), tmp_path / "back.npz", stack=name == "bv_scan_map")
+    assert_same_bits(back, {n: (a.view(np.uint32) >> 16 << 16).view("f4") for n, a in arrays.items()})
+
+
+def test_of_stacked_blocks_one_is_read_at_a_time(golden, tmp_path, monkeypatch):
+    largest = max(a[0].nbytes for n, a in read(golden("bv_scan_map").path).items() if "encoderblock/" in n)
+    sizes = []
+
+    def watched(shape, dtype):
+        sizes.append(math.prod(shape))
+        return aligned_zeros(shape, dtype)
+
+    aligned_zeros = npz.aligned_zeros
+    monkeypatch.setattr(npz, "aligned_zeros", watched)
+    contents = open_checkpoint(golden("bv_scan_map").path)
+    blocks = {name: array for name, array in contents.arrays.items() if "encoderblock_" in name}
+    sizes.clear()
+    values = {name: array.read() for name, array in blocks.items()}
+    assert len(values) == 3 * 16 and max(sizes) == largest
+    # A model keeps what it is given: no two pieces share memory, nor with the file.
+    for array in values.values():
+        array += 1
+    assert all(not np.array_equal(blocks[name].read(), array) for name, array in values.items())
+
+
+def test_damage_in_stacked_blocks(golden, tmp_path):
+    path = golden("bv_scan_map").path
+    name = "params/Transformer/encoderblock/MlpBlock_0/Dense_0/kernel"
+    with zipfile.ZipFile(path) as file:
+        member = file.getinfo(f"{name}.npy")
+    damaged = bytearray(path.read_bytes())
+    damaged[member.header_offset + 30 + len(member.filename) + member.compress_size - 5] ^= 4
+    (tmp_path / "damaged.npz").write_bytes(damaged)
+    with pytest.raises(ValueError, match=f"damaged.npz is damaged: .*{name}.*Fetch the file again"):
+        keras_vit.from_checkpoint(tmp_path / "damaged.npz")
+
+    arrays = read(path)
+    arrays[name][2, 0, 0] = np.nan
+    save(tmp_path / "nan.npz", arrays)
+    with pytest.raises(ValueError, match=f"1 values that are NaN or infinite in '{name}'"):
+        keras_vit.from_checkpoint(tmp_path / "nan.npz")
+
+
+# Where the model stands in a file, and what it is
+
+
+def text_tower(prefix):
+    """What stands beside the image tower of SigLIP."""
+    return {
+        f"{prefix}txt/Encoder_0/encoderblock_0/LayerNorm_0/scale": np.ones(8, "f4"),
+        f"{prefix}txt/Embed_0/embedding": np.ones((32, 8), "f4"),
+        f"{prefix}txt/pos_embedding": np.ones((1, 4, 8), "f4"),
+        f"{prefix}txt/head/kernel": np.ones((8, 48), "f4"),
+        f"{prefix}t": np.ones(1, "f4"),
+        f"{prefix}b": np.ones(1, "f4"),
+    }
+
+
+@pytest.mark.parametrize("name", ["bv_gap", "bv_map", "bv_scan_map"])
+@pytest.mark.parametrize("prefix", ["", "params/", "opt/target/", "params/img/", "img/", "foo/bar/"])
+def test_prefixes_and_image_towers(golden, tmp_path, name, prefix):
+    arrays = read(golden(name).path, "params/")
+    for array in ("head/kernel", "head/bias"):  # SigLIP's image tower has no head
+        arrays.pop(array)
+    beside = {"opt/state/mu/head/bias": np.ones(11, "f4"), "step": np.int64(3)}
+    if prefix.endswith("img/"):
+        beside = text_tower(prefix.removesuffix("img/"))
+    path = save(tmp_path / "file.npz", arrays, prefix, **beside)
+    info = keras_vit.inspect_checkpoint(path)
+    assert (info.layout, info.prefix) == ("big_vision", prefix)
+    assert info.oddities == [f"{len(beside)} arrays beside the model are not part of it, such as {min(beside)!r}"]
+    model = keras_vit.from_checkpoint(path)
+    assert model.config.classes is None and model.output_shape == (None, 48)
+    assert_same_bits(written(model, tmp_path / "back.npz", stack=name == "bv_scan_map"), arrays)
+    # The embedding of an image is what the head would have been applied to.
+    ref = golden(name).ref
+    np.testing.assert_allclose(forward(model, ref["images"]), ref["head_input"], rtol=0, atol=ENCODED)
+
+
+def test_a_tower_with_a_head_keeps_it(golden, tmp_path):
+    arrays = read(golden("bv_map").path, "params/")
+    path = save(tmp_path / "file.npz", arrays, "params/img/", **text_tower("params/"))
+    np.testing.assert_allclose(
+        forward(keras_vit.from_checkpoint(path), golden("bv_map").ref["images"]),
+        golden("bv_map").ref["logits"],
+        rtol=0,
+        atol=LOGITS,
+    )
+
+
+VIT_JAX = ("mini_token", "mini_token_rep", "mini_gap", "mini_nohead", "mini_nonsquare", "alt_linen", "alt_opt_target")
+
+
+@pytest.mark.parametrize("name", [*VIT_JAX, *CASES])
+def test_the_two_layouts_are_told_apart(golden, name):
+    layout = "big_vision" if name in CASES else "vit_jax"
+    assert keras_vit.inspect_checkpoint(golden(name).path).layout == layout
+
+
+def test_a_hole_in_a_vit_jax_file_does_not_make_it_another_layout(golden, tmp_path):
+    arrays = read(golden("mini_token").path)
+    arrays.pop(OLD_POSITION)
+    with pytest.raises(ValueError, match=f"layout 'vit_jax'.* no array '{OLD_POSITION}'"):
+        keras_vit.from_checkpoint(save(tmp_path / "file.npz", arrays))
+
+
+def test_what_inspection_tells_of_computed_positions(golden, tmp_path):
+    path = golden("bv_gap_sincos").path
+    info = keras_vit.inspect_checkpoint(path)
+    assert info.config.position_embedding == "sincos2d" and info.config.image_size == (224, 224)
+    assert info.oddities == [
+        "its position embeddings are computed, so the file does not tell the image size; 224 x 224 is a guess"
+    ]
+    # Whatever is known beats the guess: the user's word, or the note in a file of our own.
+    known = keras_vit.inspect_checkpoint(path, grid_size=(4, 7))
+    assert known.config.image_size == (32, 56) and known.oddities == []
+    assert keras_vit.from_checkpoint(path, image_size=(16, 64)).config.grid_size == (2, 8)
+    assert keras_vit.from_checkpoint(path, grid_size=(2, 3)).config.image_size == (16, 24)
+    written(keras_vit.from_checkpoint(path, image_size=(24, 40)), tmp_path / "wide.npz")
+    info = keras_vit.inspect_checkpoint(tmp_path / "wide.npz")
+    assert info.config.image_size == (24, 40) and info.oddities == []
+    # The patch need not divide 224.
+    arrays = read(path)
+    arrays["params/embedding/kernel"] = np.zeros((30, 30, 3, 48), "f4")
+    assert keras_vit.inspect_checkpoint(save(tmp_path / "30.npz", arrays)).config.image_size == (210, 210)
+
+
+# Old files
+
+
+def test_old_names_of_the_position_embeddings(golden, tmp_path):
+    arrays = read(golden("bv_gap").path, "params/")
+    moved = dict(arrays)
+    moved["Transformer/pos_embedding"] = moved.pop(POSITION)
+    path = save(tmp_path / "file.npz", moved, "opt/target/")
+    assert keras_vit.inspect_checkpoint(path).layout == "big_vision"
+    assert_same_bits(written(keras_vit.from_checkpoint(path), tmp_path / "back.npz"), arrays)
+
+
+def published(arrays):
+    """Names from before Linen: one counter for all modules of a block."""
+    old = {"LayerNorm_1": "LayerNorm_2", "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1"}
+    return renamed(arrays, "Transformer/", old | {"MlpBlock_0": "MlpBlock_3"})
+
+
+def renamed(arrays, beginning, new):
+    """The arrays with some of their modules named anew, if their names begin so."""
+    names = {name: "/".join(new.get(part, part) for part in name.split("/")) for name in arrays}
+    return {names[n] if n.startswith(beginning) else n: values for n, values in arrays.items()}
+
+
+@pytest.mark.parametrize("names", ["Linen", "published"])
+@pytest.mark.parametrize("position", [POSITION, OLD_POSITION, "Transformer/pos_embedding"])
+def test_attention_pooling_at_the_top(golden, tmp_path, names, position):
+    arrays = read(golden("bv_map").path, "params/")
+    moved = {name.removeprefix("MAPHead_0/"): values for name, values in arrays.items()}
+    if names == "published":
+        moved = published(moved)
+        # At the top, too, one counter went through all modules.
+        old = {"LayerNorm_0": "LayerNorm_3", "MlpBlock_0": "MlpBlock_4"}
+        old["MultiHeadDotProductAttention_0"] = "MultiHeadDotProductAttention_2"
+        moved = renamed(moved, ("LayerNorm_0/", "MlpBlock_0/", "MultiHeadDotProductAttention_0/"), old)
+    moved[position] = moved.pop(POSITION)
+    path = save(tmp_path / "file.npz", moved, "opt/target/")
+    info = keras_vit.inspect_checkpoint(path)
+    assert (info.layout, info.dialect, info.config.pooling) == ("big_vision", names, "map")
+    assert_same_bits(written(keras_vit.from_checkpoint(path), tmp_path / "back.npz"), arrays)
+
+
+@pytest.mark.parametrize("names", ["Linen", "published"])
+@pytest.mark.parametrize("position", [POSITION, "Transformer/pos_embedding"])
+def test_a_table_with_a_row_for_the_class_token(golden, token_arrays, tmp_path, position, names):
+    """big_vision's loader adds the row to the token. We keep it: the same numbers bit for bit, and nothing is lost."""
+    arrays = read(golden("alt_linen").path)
+    arrays[POSITION] = arrays.pop(OLD_POSITION)
+    moved = published(arrays) if names == "published" else dict(arrays)
+    moved[position] = moved.pop(POSITION)
+    path = save(tmp_path / "file.npz", moved)
+    info = keras_vit.inspect_checkpoint(path)
+    assert (info.layout, info.dialect) == ("big_vision", names)
+    assert (info.config.position_embedding, info.config.grid_size) == ("learned", (4, 4))
+    model = keras_vit.from_checkpoint(path)
+    assert_same_bits(written(model, tmp_path / "back.npz"), arrays)
+
+    added = keras_vit.from_checkpoint(save(tmp_path / "added.npz", token_arrays))
+    ref = golden("mini_token").ref
+    np.testing.assert_allclose(forward(model, ref["images"]), ref["logits"], rtol=0, atol=LOGITS)
+    for layer in ("embedded", "logits"):
+        one, other = (forward(keras_vit.feature_extractor(m, [layer]), ref["images"])[layer] for m in (model, added))
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_row_for_a_class_token_that_is_not_there(golden, tmp_path):
+    arrays = read(golden("bv_gap").path, "params/")
+    longer = arrays | {POSITION: np.concatenate([np.full((1, 1, 48), 7, "f4"), arrays[POSITION]], axis=1)}
+    path = save(tmp_path / "file.npz", longer)
+    (oddity,) = keras_vit.inspect_checkpoint(path).oddities
+    assert "first row of its position embeddings" in oddity
+    assert_same_bits(written(keras_vit.from_checkpoint(path), tmp_path / "back.npz"), arrays)
+
+
+@pytest.mark.parametrize("class_token", [False, True])
+def test_as_many_patches_as_a_square_and_one(golden, tmp_path, class_token):
+    """5 x 10 patches are 7 x 7 and a class token's row, for all that the array tells. The note in our file tells."""
+    config = keras_vit.ViTConfig(
+        image_size=(20, 40),
+        patch_size=4,
+        width=8,
+        depth=1,
+        heads=2,
+        mlp_width=4,
+        class_token=class_token,
+        pooling="token" if class_token else "avg",
+        position_embedding="learned_patches" if class_token else "learned",
+    )
+    arrays = written(keras_vit.VisionTransformer(config), tmp_path / "file.npz")
+    again = keras_vit.from_checkpoint(tmp_path / "file.npz")
+    assert again.config == config
+    assert_same_bits(written(again, tmp_path / "back.npz"), arrays)
+
+
+# Token models, and the way to vit_jax and back
+
+
+def test_a_token_without_a_position(golden, token_arrays, tmp_path):
+    path = save(tmp_path / "file.npz", token_arrays)
+    model = keras_vit.from_checkpoint(path)
+    config = model.config
+    assert (config.position_embedding, config.pooling, config.class_token) == ("learned_patches", "token", True)
+    assert model.get_layer("position_embedding").table.shape == (1, 16, 48)
+    assert_same_bits(written(model, tmp_path / "back.npz"), token_arrays)
+    # The class token is what the file says, untouched by positions.
+    embedded = forward(keras_vit.feature_extractor(model, ["embedded"]), images())["embedded"]
+    np.testing.assert_array_equal(embedded[:, 0], np.repeat(token_arrays["cls"][0], 2, 0))
+
+
+@pytest.mark.parametrize("name", ["mini_token", "mini_token_rep", "mini_gap", "mini_nohead"])
+def test_from_vit_jax_and_back(golden, tmp_path, name):
+    model = load(golden(name))
+    arrays = written(model, tmp_path / "big_vision.npz")
+    assert arrays[POSITION].shape[1] == 16 + model.config.class_token
+    assert keras_vit.inspect_checkpoint(tmp_path / "big_vision.npz").layout == "big_vision"
+    other = keras_vit.from_checkpoint(tmp_path / "big_vision.npz")
+    assert other.config == model.config
+    np.testing.assert_array_equal(forward(other, images()), forward(model, images()))
+    assert_same_bits(written(other, tmp_path / "back.npz", "vit_jax"), read(golden(name).path))
+
+
+def test_to_vit_jax_and_back(golden, token_arrays, tmp_path):
+    for arrays in (token_arrays, read(golden("bv_gap").path, "params/")):
+        model = keras_vit.from_checkpoint(save(tmp_path / "file.npz", arrays))
+        there = written(model, tmp_path / "vit_jax.npz", "vit_jax")
+        assert keras_vit.inspect_checkpoint(tmp_path / "vit_jax.npz").layout == "vit_jax"
+        if "cls" in arrays:
+            assert there[OLD_POSITION].shape == (1, 17, 48) and not there[OLD_POSITION][:, 0].any()
+        other = keras_vit.from_checkpoint(tmp_path / "vit_jax.npz")
+        np.testing.assert_array_equal(forward(other, images()), forward(model, images()))
+        assert_same_bits(written(other, tmp_path / "back.npz"), arrays)
+
+
+def test_on_other_grids_the_position_is_added_to_the_token(golden, tmp_path):
+    """big_vision's loader would not know the row of a table of 28 + 1."""
+    case = golden("mini_nonsquare")
+    model = load(case)
+    arrays, original = written(model, tmp_path / "file.npz"), read(case.path)
+    assert arrays[POSITION].shape == (1, 28, 48)
+    np.testing.assert_array_equal(arrays["cls"], original["cls"] + original[OLD_POSITION][:, :1])
+    again = keras_vit.from_checkpoint(tmp_path / "file.npz")
+    assert (again.config.grid_size, again.config.position_embedding) == ((4, 7), "learned_patches")
+    np.testing.assert_array_equal(forward(again, case.ref["images"]), forward(model, case.ref["images"]))
+
+
+TOKEN = {"class_token": True, "pooling": "token"}
+PATCHES = {"class_token": False, "pooling": "avg"}
+REFUSED = {
+    "exact": ("big_vision", PATCHES | {"gelu": "exact"}, "'big_vision' is for models with gelu='tanh'"),
+    "epsilon": ("big_vision", PATCHES | {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-06.*1e-05"),
+    "map of a token": ("big_vision", TOKEN | {"pooling": "map"}, "'big_vision' has no place for pooling='map' with a"),
+    "avg of a token": ("big_vision", TOKEN | {"pooling": "avg"}, "'big_vision' has no place for pooling='avg' with a"),
+    "ResNet": ("big_vision", TOKEN | {"stem_stages": (), "image_size": 16}, "'big_vision' has no place for a ResNet"),
+    "map": ("vit_jax", PATCHES | {"pooling": "map"}, "'vit_jax' has no place for pooling='map'"),
+    "computed": ("vit_jax", PATCHES | {"position_embedding": "sincos2d"}, "'vit_jax' has no place for .*sincos2d"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_layout_cannot_say_is_not_written(tmp_path, what):
+    layout, change, message = REFUSED[what]
+    size = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 1, "heads": 2, "mlp_width": 4}
+    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**size | change | {"stem_width": 32}))
+    with pytest.raises(ValueError, match=message):
+        keras_vit.to_checkpoint(model, tmp_path / "file.npz", layout=layout)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_big_vision_stacks_blocks(golden, tmp_path):
+    with pytest.raises(ValueError, match="layout 'vit_jax' has no stacked blocks"):
+        keras_vit.to_checkpoint(load(golden("mini_gap")), tmp_path / "file.npz", stack=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Bad files
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("bv_map", {"MAPHead_0/LayerNorm_0/bias": None}, "missing: MAPHead_0/LayerNorm_0/bias"),
+        ("bv_map", {"MAPHead_0/probe": None}, "not part of the model: MAPHead_0/LayerNorm_0/bias"),
+        ("bv_map", {"MAPHead_0/probe": (1, 2, 48)}, r"MAPHead_0/probe is \(1, 2, 48\), expected \(1, 1, 48\)"),
+        ("bv_gap", {"Transformer/encoderblock_1/MlpBlock_0/Dense_0/bias": None}, "missing: .*encoderblock_1/MlpBlock"),
+        ("bv_gap", {"extra/kernel": (2, 2)}, "not part of the model: extra/kernel"),
+        ("bv_gap", {"head/kernel": (40, 11)}, r"head/kernel is \(40, 11\), expected \(48, 11\)"),
+        ("bv_gap", {POSITION: (16, 48)}, r"'pos_embedding' has the shape \(16, 48\); 3 axes"),
+        ("bv_gap", {"embedding/kernel": (192, 48)}, "NaFlex models are not supported"),
+        ("bv_gap", {POSITION: (1, 15, 48)}, "15 patches, which is no square.*image_size"),
+        (
+            "bv_scan_map",
+            {"Transformer/encoderblock/LayerNorm_0/bias": (2, 48)},
+            "missing: .*encoderblock_0/LayerNorm_0/bias",
+        ),
+        (
+            "bv_scan_map",
+            {"Transformer/encoderblock/LayerNorm_0/bias": None},
+            "missing: .*encoderblock_0/LayerNorm_0/bias",
+        ),
+        ("bv_scan_map", {"Transformer/encoderblock/LayerNorm_1/bias": (3, 40)}, r"\(40,\), expected \(48,\)"),
+    ],
+)
+def test_bad_files(golden, tmp_path, name, change, message):
+    arrays = read(golden(name).path, "params/")
+    for array, shape in change.items():
+        if shape is None:
+            del arrays[array]
+        else:
+            arrays[array] = np.ones(shape, "f4")
+    path = save(tmp_path / "file.npz", arrays, "params/")
+    with pytest.raises(ValueError, match=message) as error:
+        keras_vit.from_checkpoint(path)
+    assert "file.npz" in str(error.value)
+
+
+# What one does with a model
+
+
+MODELS = ("bv_gap", "bv_gap_sincos", "bv_map", "token")
+
+
+@pytest.fixture(params=MODELS)
+def path(request, golden, token_arrays, tmp_path):
+    """Files of every kind, of one block."""
+    arrays = token_arrays if request.param == "token" else read(golden(request.param).path)
+    arrays = {name: a for name, a in arrays.items() if "block_" not in name or "block_0/" in name}
+    return save(tmp_path / "one_block.npz", arrays)
+
+
+def test_another_image_size(path):
+    model = keras_vit.from_checkpoint(path, image_size=32)
+    wide = model.with_image_size((24, 48))
+    x = images((24, 48))
+    y = forward(wide, x)
+    np.testing.assert_array_equal(forward(keras_vit.from_checkpoint(path, image_size=(24, 48)), x), y)
+    np.testing.assert_allclose(forward(model.with_image_size("dynamic"), x), y, rtol=0, atol=SAME_FUNCTION)
+    before, after = ({w.path.partition("/")[2]: w for w in m.weights} for m in (model, wide))
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    embedding = wide.get_layer("position_embedding")
+    if model.config.position_embedding == "sincos2d":
+        assert not changed and not embedding.weights
+        zeros = forward(embedding, np.zeros((1, 18, 48), "f4"))
+        np.testing.assert_array_equal(zeros, sincos2d(3, 6, 48))
+    else:
+        assert {name.rpartition("/")[2] for name in changed} == {"table"} and embedding.table.shape == (1, 18, 48)
+
+
+def test_another_head(path, tmp_path):
+    model = keras_vit.from_checkpoint(path, image_size=32)
+    for other in (model.with_classes(3), keras_vit.from_checkpoint(path, image_size=32, classes=3)):
+        assert not forward(other, images()).any() and other.output_shape == (None, 3)
+    bare = model.with_classes(None)
+    pooled = forward(keras_vit.feature_extractor(model, ["pooled"]), images())["pooled"]
+    np.testing.assert_allclose(forward(bare, images()), pooled, rtol=0, atol=SAME_FUNCTION)
+    tokens = forward(keras_vit.from_checkpoint(path, image_size=32, include_top=False), images())
+    encoded = forward(keras_vit.feature_extractor(model, ["encoded"]), images())["encoded"]
+    np.testing.assert_allclose(tokens, encoded, rtol=0, atol=SAME_FUNCTION)
+
+
+def test_pooling_that_the_file_does_not_have(golden):
+    with pytest.raises(ValueError, match="has no arrays for these weights of the model: pooling/attention"):
+        keras_vit.from_checkpoint(golden("bv_gap").path, pooling="map")
+
+
+def test_saved_as_keras(path, tmp_path):
+    model = keras_vit.from_checkpoint(path, image_size=32).with_image_size((24, 40))
+    x = images((24, 40))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.config == model.config
+    np.testing.assert_array_equal(forward(again, x), forward(model, x))
+    clone = keras.models.clone_model(model)
+    model.save_weights(tmp_path / "model.weights.h5")
+    clone.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(forward(clone, x), forward(model, x))
+    with zipfile.ZipFile(tmp_path / "model.keras") as file:
+        config = json.loads(file.read("config.json"))["config"]["config"]
+    assert config["position_embedding"] == model.config.position_embedding
+
+
+def test_dropout_on_a_token_without_a_position(token_arrays, tmp_path):
+    """big_vision drops units after it has prepended the token: the token, too."""
+    path = save(tmp_path / "file.npz", token_arrays)
+    model = keras_vit.from_checkpoint(path, dropout=0.5)
+    layer = model.get_layer("position_embedding")
+    y = keras.ops.convert_to_numpy(layer(np.ones((64, 17, 48), "f4"), training=True))
+    assert 0.4 < (y[:, 0] == 0).mean() < 0.6
+    np.testing.assert_allclose(y[:, 0][y[:, 0] != 0], 2.0)
+
+
+def test_positions_that_make_no_sense():
+    size = {"image_size": 8, "patch_size": 4, "depth": 1, "heads": 2, "mlp_width": 4}
+    with pytest.raises(ValueError, match="position_embedding must be one of .*'learned_patches'.*'rotary'"):
+        keras_vit.ViTConfig(**size, width=8, position_embedding="rotary")
+    for width in (4, 10):
+        with pytest.raises(ValueError, match=f"'sincos2d' needs a width of 8, 12, 16, ..., but got {width}"):
+            keras_vit.ViTConfig(**size, width=width, position_embedding="sincos2d")

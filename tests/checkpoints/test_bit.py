@@ -1,0 +1,286 @@
+"""BiT's two layouts: the numbers of the original, every array back bit for bit, and what is refused."""
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import LAYOUTS
+from keras_vit.models import variant_config
+from tests.compute import forward
+from tests.models.test_bit import PARAMETERS
+from tests.tolerances import EARLY, LOGITS, SAME_FUNCTION
+
+CASES = {"bit_mini_tf": "bit_tf", "bit_mini_bv": "bit_bv"}
+# The maps after the root reach 30, where float32 has steps of 2e-6; the reference itself is 1.3e-5 away from float64.
+STEM = 5e-5
+RESULTS = {"stem": STEM, "pre_logits": EARLY, "logits": LOGITS}
+
+
+def read(path):
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def write(path, arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def assert_same_bits(got, wanted):
+    assert list(got) == sorted(wanted)
+    for name, values in wanted.items():
+        assert got[name].dtype == np.float32 and got[name].shape == values.shape, name
+        # As integers: -0.0 is not 0.0.
+        np.testing.assert_array_equal(got[name].view(np.uint32), values.view(np.uint32), err_msg=name)
+
+
+def errors(model, reference):
+    outputs = forward(keras_vit.feature_extractor(model, list(RESULTS)), reference["images"])
+    assert {name: y.shape for name, y in outputs.items()} == {name: reference[name].shape for name in RESULTS}
+    return {name: float(np.abs(outputs[name] - reference[name]).max()) for name in RESULTS}
+
+
+@pytest.mark.parametrize("image_size", [None, 64])
+@pytest.mark.parametrize("name", CASES)
+def test_forward(golden, name, image_size, record_property):
+    case = golden(name)
+    model = keras_vit.from_checkpoint(case.path, image_size=image_size)
+    assert type(model) is keras_vit.BiT and model.count_params() == case.meta["n_params"]
+    assert model.config.dynamic == (image_size is None)
+    for model_ in (model, model.folded()):
+        found = errors(model_, case.ref)
+        print(name, model_.config.folded, found)
+        record_property("errors", found)
+        assert {name: error for name, error in found.items() if not error <= RESULTS[name]} == {}
+
+
+def test_the_tolerances_catch_the_other_padding(golden):
+    """The original `big_transfer` code pads with zeros before the pooling; the references do not."""
+    case = golden("bit_mini_bv")
+    right = keras_vit.from_checkpoint(case.path)
+    wrong = keras_vit.BiT(right.config.replace(pool_padding="zeros"))
+    wrong.set_weights(right.get_weights())
+    found = errors(wrong, case.ref)
+    assert all(error > 10 * RESULTS[name] for name, error in found.items())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_round_trip(golden, tmp_path, name):
+    case, layout = golden(name), CASES[name]
+    model = keras_vit.from_checkpoint(case.path)
+    keras_vit.to_checkpoint(model, tmp_path / "back.npz", layout=layout)
+    assert_same_bits(read(tmp_path / "back.npz"), read(case.path))
+
+    # Through the other layout.
+    (other,) = set(CASES.values()) - {layout}
+    keras_vit.to_checkpoint(model, tmp_path / "other.npz", layout=other)
+    assert keras_vit.inspect_checkpoint(tmp_path / "other.npz").layout == other
+    again = keras_vit.from_checkpoint(tmp_path / "other.npz")
+    assert again.config == model.config
+    keras_vit.to_checkpoint(again, tmp_path / "again.npz", layout=layout)
+    assert_same_bits(read(tmp_path / "again.npz"), read(case.path))
+
+
+def test_the_layouts_differ_in_names_and_axes_only(golden, tmp_path):
+    """Written as the other, a file has the names and shapes of the other's reference."""
+    for name, other in (("bit_mini_tf", "bit_mini_bv"), ("bit_mini_bv", "bit_mini_tf")):
+        model = keras_vit.from_checkpoint(golden(name).path)
+        keras_vit.to_checkpoint(model, tmp_path / "file.npz", layout=CASES[other], overwrite=True)
+        shapes = {name: array.shape for name, array in read(tmp_path / "file.npz").items()}
+        assert shapes == {name: array.shape for name, array in read(golden(other).path).items()}
+
+
+def test_without_a_layout_the_published_one(golden, tmp_path):
+    keras_vit.to_checkpoint(keras_vit.from_checkpoint(golden("bit_mini_bv").path), tmp_path / "bit.npz")
+    assert keras_vit.inspect_checkpoint(tmp_path / "bit.npz").layout == "bit_tf"
+    keras_vit.to_checkpoint(keras_vit.from_checkpoint(golden("mini_token").path), tmp_path / "vit.npz")
+    assert keras_vit.inspect_checkpoint(tmp_path / "vit.npz").layout == "vit_jax"
+
+
+def numbered(arrays):
+    """As some published files have it: the convolutions of the whole model are counted."""
+    convolutions = (f"standardized_conv2d_{i}" for i in range(1, 100))
+
+    def number(name):
+        counted = "block2" in name and "standardized_conv2d" in name
+        return name.replace("standardized_conv2d", next(convolutions)) if counted else name
+
+    return {number(name): array for name, array in arrays.items()}
+
+
+def test_numbered_convolutions(golden, tmp_path):
+    arrays = read(golden("bit_mini_tf").path)
+    assert len(numbered(arrays).keys() - arrays.keys()) == 7
+    path = write(tmp_path / "file.npz", numbered(arrays))
+    assert keras_vit.inspect_checkpoint(path).dialect == "numbered"
+    keras_vit.to_checkpoint(keras_vit.from_checkpoint(path), tmp_path / "back.npz")
+    assert_same_bits(read(tmp_path / "back.npz"), arrays)
+
+    # Two for one place: which of them is meant?
+    path = write(tmp_path / "two.npz", arrays | numbered(arrays))
+    with pytest.raises(ValueError, match="'bit_tf'.*differ in nothing but a number"):
+        keras_vit.from_checkpoint(path)
+
+
+BESIDE = [
+    ("bit_mini_tf", "", {"global_step": np.int64(3), "learning_rate": np.float32(0.1)}),
+    ("bit_mini_tf", "params/", {"step": np.int64(3)}),
+    ("bit_mini_bv", "", {"opt/0/mu/head/bias": np.ones(11, "f4"), "step": np.int64(3)}),
+    ("bit_mini_bv", "params/", {"opt/0/mu/head/bias": np.ones(11, "f4"), "extra/accum_train_time": np.float64(1)}),
+    ("bit_mini_bv", "params/img/", {"params/txt/Embed_0/embedding": np.ones((8, 4), "f4"), "params/t": np.ones(1)}),
+]
+
+
+@pytest.mark.parametrize(("name", "prefix", "beside"), BESIDE)
+def test_prefixes_and_what_stands_beside(golden, tmp_path, name, prefix, beside):
+    arrays = read(golden(name).path)
+    path = write(tmp_path / "file.npz", {f"{prefix}{name}": array for name, array in arrays.items()} | beside)
+    info = keras_vit.inspect_checkpoint(path)
+    assert (info.layout, info.prefix) == (CASES[name], prefix)
+    assert any(f"{len(beside)} arrays beside the model" in oddity for oddity in info.oddities)
+    keras_vit.to_checkpoint(keras_vit.from_checkpoint(path), tmp_path / "back.npz", layout=info.layout)
+    assert_same_bits(read(tmp_path / "back.npz"), arrays)
+
+
+def test_vectors_without_axes_of_length_one(golden, tmp_path):
+    arrays = read(golden("bit_mini_bv").path)
+    flat = {name: array.reshape(-1) if "/gn" in name or "norm" in name else array for name, array in arrays.items()}
+    path = write(tmp_path / "file.npz", flat)
+    keras_vit.to_checkpoint(keras_vit.from_checkpoint(path), tmp_path / "back.npz", layout="bit_bv")
+    assert_same_bits(read(tmp_path / "back.npz"), arrays)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_inspection_tells(golden, name):
+    case = golden(name)
+    info = keras_vit.inspect_checkpoint(case.path)
+    assert (info.layout, info.variant, info.oddities) == (CASES[name], None, [])
+    assert info.dialect == {"bit_tf": "published", "bit_bv": "big_vision"}[info.layout]
+    assert info.parameters == case.meta["n_params"]
+    assert list(info.config.stages) == case.meta["depth"] and info.config.width == 64 * case.meta["width"]
+    assert info.config.classes == case.meta["num_classes"]
+    assert info.to_dict()["config"]["stages"] == [1, 2]
+
+
+def test_parameters_of_the_variants():
+    """From the tables of names: nobody has to build a billion weights."""
+    for layout in (LAYOUTS["bit_tf"], LAYOUTS["bit_bv"]):
+        for name, parameters in PARAMETERS.items():
+            rows = layout.rows(variant_config(name))
+            assert sum(int(np.prod(row.shape)) for row in rows) == parameters
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_heads(golden, tmp_path, name):
+    case = golden(name)
+    x = case.ref["images"]
+    features = keras_vit.from_checkpoint(case.path, include_top=False, pooling="avg")
+    np.testing.assert_allclose(forward(features, x), case.ref["pre_logits"], rtol=0, atol=EARLY)
+    assert keras_vit.from_checkpoint(case.path, include_top=False).output_shape == (None, None, None, 256)
+    assert not forward(keras_vit.from_checkpoint(case.path, classes=3), x).any()
+    probabilities = forward(keras_vit.from_checkpoint(case.path, classifier_activation="softmax"), x)
+    wanted = np.exp(case.ref["logits"]) / np.exp(case.ref["logits"]).sum(-1, keepdims=True)
+    np.testing.assert_allclose(probabilities, wanted, rtol=0, atol=SAME_FUNCTION)
+
+    arrays = read(case.path)
+    headless = {name: array for name, array in arrays.items() if "head/" not in name or "norm" in name}
+    assert len(headless) == len(arrays) - 2
+    model = keras_vit.from_checkpoint(write(tmp_path / "headless.npz", headless))
+    assert model.config.classes is None and model.output_shape == (None, 256)
+    keras_vit.to_checkpoint(model, tmp_path / "back.npz", layout=CASES[name])
+    assert_same_bits(read(tmp_path / "back.npz"), headless)
+
+    zero = {name: array * 0 if name in arrays.keys() - headless.keys() else array for name, array in arrays.items()}
+    path = write(tmp_path / "zero.npz", zero)
+    with pytest.warns(UserWarning, match="head of .*zero.npz is all zeros"):
+        keras_vit.from_checkpoint(path)
+    keras_vit.from_checkpoint(path, classes=3)
+
+
+def without(name):
+    return lambda arrays: {n: a for n, a in arrays.items() if n != name}
+
+
+BAD = {
+    "missing": (without("block2/unit02/gn2/bias"), "missing: block2/unit02/gn2/bias"),
+    "missing unit": (
+        lambda arrays: {n: a for n, a in arrays.items() if "block2/unit01" not in n},
+        "missing: block2/unit01/conv1/kernel",
+    ),
+    "extra": (lambda arrays: arrays | {"block2/unit02/conv_proj/kernel": np.ones((1, 1, 256, 256))}, "not part of"),
+    "far unit": (lambda arrays: arrays | {"block9999/unit01/conv1/kernel": np.ones(1)}, "numbers go up to 9999"),
+    "unit names": (
+        lambda arrays: {n.replace("unit02", "unit2"): a for n, a in arrays.items()},
+        "missing: block2/unit02/.*not part of the model: block2/unit2/",
+    ),
+    "shape": (
+        lambda arrays: arrays | {"head/bias": np.ones(12, "f4")},
+        r"wrong shape: head/bias is \(12,\), expected \(11,\)",
+    ),
+    "width": (
+        lambda arrays: arrays | {"root_block/conv_root/kernel": np.ones((7, 7, 3, 16), "f4")},
+        "width must be a multiple of 32",
+    ),
+    "infinite": (
+        lambda arrays: arrays | {"block1/unit01/gn1/bias": np.full((1, 1, 1, 32), np.inf, "f4")},
+        "32 values that are NaN or infinite in 'block1/unit01/gn1/bias'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_files(golden, tmp_path, what):
+    change, message = BAD[what]
+    path = write(tmp_path / "file.npz", change(read(golden("bit_mini_bv").path)))
+    with pytest.raises(ValueError, match=message):
+        keras_vit.from_checkpoint(path)
+
+
+def test_what_the_layouts_cannot_say(golden, tmp_path):
+    bit = keras_vit.from_checkpoint(golden("bit_mini_tf").path)
+    vit = keras_vit.from_checkpoint(golden("mini_token").path)
+    zeros = keras_vit.BiT(bit.config.replace(pool_padding="zeros"))
+    for model, layout, message in (
+        (bit, "vit_jax", r"A BiT can be written as one of \['bit_tf', 'bit_bv'\].*'vit_jax'"),
+        (vit, "bit_tf", r"A VisionTransformer can be written as one of .*'vit_jax'.*'bit_tf'"),
+        (bit.folded(), None, "keep raw kernels.*folded"),
+        (zeros, "bit_bv", "pool_padding='-inf'.*'zeros'.*bit_tf"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            keras_vit.to_checkpoint(model, tmp_path / "file.npz", layout=layout)
+    assert list(tmp_path.iterdir()) == []
+    keras_vit.to_checkpoint(zeros, tmp_path / "file.npz")
+
+
+def test_arguments_of_transformers_are_refused(golden):
+    path = golden("bit_mini_tf").path
+    for option in (
+        {"interpolation": "bicubic"},
+        {"dropout": 0.1},
+        {"attention_dropout": 0.1},
+        {"drop_path": 0.1},
+        {"remat": True},
+        {"pre_logits": True},
+    ):
+        with pytest.raises(ValueError, match=f"ckpt.npz has no use for {next(iter(option))}=.*Leave it out"):
+            keras_vit.from_checkpoint(path, **option)
+    for function in (keras_vit.from_checkpoint, keras_vit.inspect_checkpoint):
+        with pytest.raises(ValueError, match="has no position embeddings: leave grid_size"):
+            function(path, grid_size=(4, 4))
+    # What asks for nothing is fine.
+    keras_vit.from_checkpoint(path, dropout=0.0, remat=False, pre_logits=False)
+
+
+def test_a_whole_variant(golden, tmp_path):
+    with pytest.raises(ValueError, match="no known variant, but BiT-R50x1 was asked for"):
+        keras_vit.BiT_R50x1(weights=golden("bit_mini_tf").path)
+    model = keras_vit.BiT_R50x1(classes=3, image_size=32)
+    for weight in model.get_layer("head").weights:
+        weight.assign(np.random.default_rng(0).normal(size=weight.shape))
+    keras_vit.to_checkpoint(model, tmp_path / "file.npz")
+    info = keras_vit.inspect_checkpoint(tmp_path / "file.npz")
+    assert (info.variant, info.config.classes, info.parameters) == ("BiT-R50x1", 3, model.count_params())
+    again = keras_vit.create_model("r50x1", weights=tmp_path / "file.npz", image_size=32)
+    assert again.config == model.config
+    x = np.random.default_rng(0).uniform(-1, 1, (1, 32, 32, 3)).astype("float32")
+    np.testing.assert_allclose(forward(again, x), forward(model, x), rtol=0, atol=SAME_FUNCTION)

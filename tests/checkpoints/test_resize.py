@@ -1,0 +1,302 @@
+"""Position embeddings at other resolutions: on arrays, when a file is loaded, between models, and in the graph."""
+
+import keras
+import numpy as np
+import pytest
+import scipy.ndimage
+
+import keras_vit
+from keras_vit.layers import resize_table
+from keras_vit.models import weights_by_path
+from tests.compute import forward
+from tests.tolerances import ENCODED, LOGITS, SAME_FUNCTION
+
+# Our name of the method: the reference's name, with and without a class token.
+REFERENCES = {
+    "official": ("vit_jax_token", "vit_jax_notoken"),
+    "bicubic": ("timm_bicubic_aa", "timm_bicubic_aa_noprefix"),
+    "bilinear": ("timm_npz_bilinear", None),
+    "bilinear_antialias": (None, "flexi_linear"),
+}
+# Tables hold N(0, 1) values. PyTorch and JAX compute where to sample in float32: 4e-6 of a sample off at sample 36,
+# times differences of up to 6 between neighbours. Measured: 1.1e-5. Another method is 0.7 to 1.5 away.
+ON_ARRAYS = 3e-5
+
+
+def pairs_of_sizes(golden, reference):
+    """(old grid, new grid, table, resized) for every pair of sizes that a reference has."""
+    case = golden("posemb_resize").ref
+    for name, wanted in case.items():
+        sizes, _, what = name.partition("/")
+        if what == reference:
+            old, new = (tuple(map(int, s.split("x"))) if "x" in s else (int(s), int(s)) for s in sizes.split("to"))
+            yield sizes, old, new, case[f"{sizes}/in"], wanted
+
+
+# In the graph, every pair of sizes is compiled on JAX: one up, one down, the quirky one, rectangles.
+IN_GRAPH = ("7to12", "14to7", "28to14", "14x14to10x7", "7x12to14x9")
+
+
+@pytest.mark.parametrize("where", ["numpy", "graph"])
+@pytest.mark.parametrize("method", REFERENCES)
+def test_against_the_originals(golden, method, where):
+    quirks = golden("posemb_resize").meta["scipy_zero_edge_pairs"]
+    seen, rectangles = 0, 0
+    for reference in filter(None, REFERENCES[method]):
+        for sizes, old, new, table, wanted in pairs_of_sizes(golden, reference):
+            if where == "graph" and sizes not in IN_GRAPH:
+                continue
+            prefix = wanted.shape[1] - new[0] * new[1]
+            table = table[:, table.shape[1] - old[0] * old[1] - prefix :, : wanted.shape[2]]
+            if where == "numpy":
+                got = resize_table(table, old, new, method)
+                assert got.dtype == np.float32
+            else:
+                got = resize_table(keras.ops.convert_to_tensor(table), old, new, method, keras.ops)
+                got = keras.ops.convert_to_numpy(got)
+            assert got.shape == wanted.shape
+            got, wanted = got.copy(), wanted.copy()
+            if sizes in quirks and method == "official":
+                # scipy reads the last row and column of these sizes outside the grid and gives zeros. We do not.
+                ours, theirs = (a[:, prefix:].reshape(*new, -1) for a in (got, wanted))
+                for edge in (np.s_[-1], np.s_[:, -1]):
+                    assert not theirs[edge].any() and np.abs(ours[edge]).max() > 0.5
+                    theirs[edge] = ours[edge] = 0
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=ON_ARRAYS, err_msg=sizes)
+            np.testing.assert_array_equal(got[:, :prefix], table[:, :prefix])
+            seen, rectangles = seen + 1, rectangles + ("x" in sizes)
+    assert seen >= (10 if where == "numpy" else 2) and (rectangles >= 2) == (method == "bicubic")
+
+
+@pytest.mark.parametrize(("old", "new"), [((4, 7), (7, 4)), ((3, 5), (6, 2)), ((6, 2), (3, 5)), ((5, 3), (1, 9))])
+def test_rectangles_as_scipy_does(old, new):
+    table = np.random.default_rng(0).normal(size=(1, 1 + old[0] * old[1], 6)).astype("f4")
+    grid = table[0, 1:].reshape(*old, 6)
+    wanted = scipy.ndimage.zoom(grid, (new[0] / old[0], new[1] / old[1], 1), order=1).reshape(1, -1, 6)
+    got = resize_table(table, old, new, "official")
+    np.testing.assert_allclose(got[:, 1:], wanted, rtol=0, atol=ON_ARRAYS)
+
+
+def test_the_edge_of_the_quirky_sizes_is_the_edge_of_the_table():
+    """Aligned corners: first and last sample stay where they are, also at 28 to 48."""
+    table = np.random.default_rng(0).normal(size=(1, 28 * 28, 3)).astype("f4")
+    old = table.reshape(28, 28, 3)
+    new = resize_table(table, (28, 28), (48, 48), "official").reshape(48, 48, 3)
+    for corner in ((0, 0), (0, -1), (-1, 0), (-1, -1)):
+        np.testing.assert_allclose(new[corner], old[corner], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", REFERENCES)
+def test_the_same_size_changes_nothing(method):
+    table = np.random.default_rng(0).normal(size=(1, 1 + 35, 4)).astype("f4")
+    np.testing.assert_array_equal(resize_table(table, (5, 7), (5, 7), method), table)
+    tensor = resize_table(keras.ops.convert_to_tensor(table), (5, 7), (5, 7), method, keras.ops)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(tensor), table)
+
+
+FINETUNE = {"up": 56, "down": 16, "same": 32, "keep_rep": 48}
+
+
+@pytest.mark.parametrize("name", FINETUNE)
+def test_loading_for_fine_tuning(golden, name):
+    """The original `load_pretrained`: another size, another head, without the pre-logits or with them."""
+    case = golden("finetune_load")
+    reference = {k.removeprefix(f"{name}/"): v for k, v in case.ref.items() if k.startswith(f"{name}/")}
+    model = keras_vit.from_checkpoint(
+        case.path, image_size=FINETUNE[name], classes=5, pre_logits=True if name == "keep_rep" else None
+    )
+    assert (model.config.representation_size is not None) == (name == "keep_rep")
+    weights = weights_by_path(model)
+    table = keras.ops.convert_to_numpy(weights["position_embedding/table"])
+    np.testing.assert_allclose(table, reference["pos_embedding"], rtol=0, atol=1e-6)
+
+    # A new head is zero; the reference was computed with a random one.
+    head = model.get_layer("head")
+    assert not any(np.any(values) for values in head.get_weights())
+    head.set_weights([reference["init/head/kernel"], reference["init/head/bias"]])
+    features = keras_vit.feature_extractor(model, ["encoded", "pre_logits", "logits"])
+    got = forward(features, reference["images"])
+    np.testing.assert_allclose(got["encoded"], reference["encoded"], rtol=0, atol=ENCODED)
+    np.testing.assert_allclose(got["pre_logits"], reference["pre_logits"], rtol=0, atol=ENCODED)
+    np.testing.assert_allclose(got["logits"], reference["logits"], rtol=0, atol=LOGITS)
+
+
+def assert_same_weights(model, other, but=()):
+    got, wanted = weights_by_path(model), weights_by_path(other)
+    assert got.keys() - set(but) <= wanted.keys()
+    for path in got.keys() - set(but):
+        np.testing.assert_array_equal(
+            keras.ops.convert_to_numpy(got[path]), keras.ops.convert_to_numpy(wanted[path]), err_msg=path
+        )
+
+
+@pytest.mark.parametrize("method", ["official", "bicubic", "bilinear"])
+def test_with_image_size_is_loading_at_that_size(golden, method):
+    path = golden("mini_token").path
+    model = keras_vit.from_checkpoint(path, interpolation=method)
+    resized = model.with_image_size((48, 40))
+    assert resized.config == model.config.replace(image_size=(48, 40))
+    assert resized.input_shape == (None, 48, 40, 3)
+    assert_same_weights(resized, keras_vit.from_checkpoint(path, image_size=(48, 40), interpolation=method))
+    assert_same_weights(model.with_image_size(32), model)
+    # The first model is as it was.
+    assert_same_weights(model, keras_vit.from_checkpoint(path))
+
+
+def test_with_classes(golden):
+    model = keras_vit.from_checkpoint(golden("mini_token_rep").path, classifier_activation="softmax")
+    head = ("head/kernel", "head/bias")
+    fresh = model.with_classes(7)
+    assert fresh.output_shape == (None, 7) and fresh.config.representation_size is None
+    assert fresh.config.classifier_activation == "softmax"
+    assert_same_weights(fresh, model, but=head)
+    assert not any(np.any(values) for values in fresh.get_layer("head").get_weights())
+
+    kept = model.with_classes(7, keep_pre_logits=True)
+    assert kept.config.representation_size == 40
+    assert_same_weights(kept, model, but=head)
+
+    # The same number of classes, and still a new head, as in the original.
+    assert not any(np.any(values) for values in model.with_classes(11).get_layer("head").get_weights())
+
+    headless = model.with_classes(None)
+    assert headless.output_shape == (None, 48)
+    assert_same_weights(headless, model)
+
+
+def test_the_new_model_has_weights_of_its_own(golden):
+    """Training one must not move the other: on JAX, a step frees the buffers of the weights that it replaces."""
+    model = keras_vit.from_checkpoint(golden("mini_token").path)
+    before = model.get_weights()
+    other = model.with_image_size(32)
+    other.compile("sgd", "mse")
+    other.train_on_batch(np.ones((1, 32, 32, 3), "f4"), np.ones((1, 11), "f4"))
+    for got, wanted in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    moved = [np.abs(a - b).max() for a, b in zip(other.get_weights(), before, strict=True)]
+    assert max(moved) > 1e-4
+
+
+# Square, rectangles, smaller and larger than the file's 4 x 4 patches of 8 pixels; mixed one after the other.
+SIZES = [(48, 48), (16, 24), (32, 32), (32, 56)]
+
+
+@pytest.fixture(scope="module")
+def dynamic(golden):
+    return keras_vit.from_checkpoint(golden("mini_token").path, image_size="dynamic")
+
+
+def test_dynamic_is_the_model_of_that_size(golden, dynamic):
+    rng = np.random.default_rng(0)
+    assert dynamic.input_shape == (None, None, None, 3)
+    for size in SIZES:
+        images = rng.uniform(-1, 1, (2, *size, 3)).astype("f4")
+        fixed = keras_vit.from_checkpoint(golden("mini_token").path, image_size=size)
+        # In predict TensorFlow's graph does not know the size, from the second one on.
+        got = dynamic.predict(images, verbose=0)
+        np.testing.assert_allclose(got, forward(fixed, images), rtol=0, atol=SAME_FUNCTION)
+        if size == (32, 32) and keras.backend.backend() != "jax":
+            # Without a graph: the size is known, and it is the table's own.
+            np.testing.assert_allclose(forward(dynamic, images), got, rtol=0, atol=SAME_FUNCTION)
+
+
+@pytest.mark.parametrize("method", ["bicubic", "bilinear"])
+def test_dynamic_with_other_interpolations(golden, method):
+    path = golden("mini_token").path
+    images = np.random.default_rng(0).uniform(-1, 1, (1, 56, 24, 3)).astype("f4")
+    fixed = keras_vit.from_checkpoint(path, image_size=(56, 24), interpolation=method)
+    dynamic = keras_vit.from_checkpoint(path, image_size="dynamic", interpolation=method)
+    np.testing.assert_allclose(forward(dynamic, images), forward(fixed, images), rtol=0, atol=SAME_FUNCTION)
+
+
+def test_dynamic_trains_at_mixed_sizes():
+    rng = np.random.default_rng(0)
+    config = keras_vit.ViTConfig(
+        image_size=32, patch_size=8, width=16, depth=1, heads=2, mlp_width=24, classes=3, dynamic=True
+    )
+    dynamic = keras_vit.VisionTransformer(config)
+    dynamic.get_layer("head").set_weights([rng.normal(size=(16, 3)), np.zeros(3)])
+    before = keras.ops.convert_to_numpy(weights_by_path(dynamic)["position_embedding/table"])
+    fixed = dynamic.with_image_size((48, 24))
+    for model in (fixed, dynamic):
+        model.compile(keras.optimizers.SGD(0.1), keras.losses.CategoricalCrossentropy(from_logits=True))
+    batches = {size: rng.uniform(-1, 1, (2, *size, 3)).astype("f4") for size in ((48, 24), (16, 16))}
+    labels = np.eye(3, dtype="f4")[[1, 2]]
+
+    first = float(dynamic.train_on_batch(batches[48, 24], labels))
+    assert abs(first - float(fixed.train_on_batch(batches[48, 24], labels))) < SAME_FUNCTION
+    weights, wanted = weights_by_path(dynamic), weights_by_path(fixed)
+    for path in weights.keys() - {"position_embedding/table"}:
+        got, reference = (keras.ops.convert_to_numpy(w[path]) for w in (weights, wanted))
+        np.testing.assert_allclose(got, reference, rtol=0, atol=1e-5, err_msg=path)
+    # The step reached the table through the interpolation.
+    assert np.abs(keras.ops.convert_to_numpy(weights["position_embedding/table"]) - before).max() > 1e-5
+    for _ in range(2):
+        dynamic.train_on_batch(batches[16, 16], labels)
+        last = float(dynamic.train_on_batch(batches[48, 24], labels))
+    assert last < first
+
+
+def test_dynamic_refuses_images_that_do_not_divide(dynamic):
+    with pytest.raises(ValueError, match="height .* is 33, which is not a multiple of the patch size 8.*32 or 40"):
+        dynamic(np.zeros((1, 33, 32, 3), "f4"))
+    with pytest.raises(ValueError, match="width .* is 7, which is not a multiple of the patch size 8"):
+        dynamic(np.zeros((1, 32, 7, 3), "f4"))
+
+
+def test_from_dynamic_to_fixed_and_back(golden, dynamic):
+    model = keras_vit.from_checkpoint(golden("mini_token").path)
+    assert dynamic.with_image_size(32).config == model.config
+    assert_same_weights(dynamic.with_image_size(32), model)
+    assert model.with_image_size("dynamic").config == dynamic.config
+    assert_same_weights(model.with_image_size("dynamic"), model)
+
+
+POOLED = {
+    None: ((2, 17, 48), lambda encoded: encoded),
+    "token": ((2, 48), lambda encoded: encoded[:, 0]),
+    "avg": ((2, 48), lambda encoded: encoded[:, 1:].mean(axis=1)),
+}
+
+
+@pytest.mark.parametrize("pooling", POOLED)
+def test_without_top(golden, pooling):
+    case = golden("mini_token_rep")
+    shape, pool = POOLED[pooling]
+    model = keras_vit.from_checkpoint(case.path, include_top=False, pooling=pooling)
+    assert model.output_shape == (None, *shape[1:])
+    assert not {"head", "pre_logits"} & {layer.name for layer in model.layers}
+    got = forward(model, case.ref["images"][:2])
+    np.testing.assert_allclose(got, pool(case.ref["encoded"][:2]), rtol=0, atol=ENCODED)
+
+
+def test_without_top_and_without_class_token(golden):
+    case = golden("mini_gap")
+    model = keras_vit.from_checkpoint(case.path, include_top=False, pooling="avg")
+    np.testing.assert_allclose(forward(model, case.ref["images"]), case.ref["pre_logits"], rtol=0, atol=ENCODED)
+    with pytest.raises(ValueError, match="pooling='token' needs class_token=True"):
+        keras_vit.from_checkpoint(case.path, include_top=False, pooling="token")
+
+
+def test_a_pooling_that_the_file_has_no_weights_for(golden):
+    with pytest.raises(ValueError, match="ckpt.npz has no arrays for these weights of the model: pooling/"):
+        keras_vit.from_checkpoint(golden("mini_token").path, include_top=False, pooling="map")
+
+
+def test_arguments_that_contradict_each_other(golden):
+    path = golden("mini_token_rep").path
+    with pytest.raises(ValueError, match="classes=5 needs include_top=True"):
+        keras_vit.from_checkpoint(path, include_top=False, classes=5)
+    with pytest.raises(ValueError, match="pre_logits=True needs include_top=True"):
+        keras_vit.from_checkpoint(path, include_top=False, pre_logits=True)
+    with pytest.raises(ValueError, match="ckpt.npz has no pre-logits"):
+        keras_vit.from_checkpoint(golden("mini_token").path, pre_logits=True)
+
+
+def test_pre_logits_can_go(golden):
+    """Dropping them by hand leaves a head for another width behind: only a new head makes sense."""
+    path = golden("mini_token_rep").path
+    model = keras_vit.from_checkpoint(path, pre_logits=False, classes=5)
+    assert model.config.representation_size is None and model.get_layer("head").kernel.shape == (48, 5)
+    with pytest.raises(ValueError, match="pre_logits=False.*classes"):
+        keras_vit.from_checkpoint(path, pre_logits=False)

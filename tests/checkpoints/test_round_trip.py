@@ -1,0 +1,291 @@
+"""File to model to file: every array comes back bit for bit, whatever the file called it and however it stored it."""
+
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+
+PUBLISHED = (
+    "mini_token",
+    "mini_token_rep",
+    "mini_gap",
+    "mini_nohead",
+    "mini_nonsquare",
+    "probe_ln_eps",
+    "grad_token_rep",
+    "finetune_load",
+)
+
+
+def read(path):
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def round_trip(path, folder, **options):
+    """The model of a file, and the arrays that come of it."""
+    model = keras_vit.from_checkpoint(path, **options)
+    keras_vit.to_checkpoint(model, folder / "back.npz")
+    return model, read(folder / "back.npz")
+
+
+def assert_same_bits(got, wanted):
+    assert list(got) == sorted(wanted)
+    for name, values in wanted.items():
+        assert got[name].dtype == np.float32 and got[name].shape == values.shape, name
+        # As integers: -0.0 is not 0.0.
+        np.testing.assert_array_equal(got[name].view(np.uint32), values.view(np.uint32), err_msg=name)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_names(golden, tmp_path, name):
+    case = golden(name)
+    _, back = round_trip(case.path, tmp_path, image_size=tuple(case.meta["image_hw"]))
+    assert_same_bits(back, read(case.path))
+
+
+@pytest.mark.filterwarnings("ignore:The head of .* is all zeros")
+def test_zero_head(golden, tmp_path):
+    case = golden("alt_zero_head")
+    _, back = round_trip(case.path, tmp_path)
+    assert_same_bits(back, read(case.path))
+    assert not back["head/kernel"].any()
+
+
+@pytest.mark.parametrize("name", ["alt_linen", "alt_opt_target"])
+def test_other_dialects_come_back_in_published_names(golden, tmp_path, name):
+    _, back = round_trip(golden(name).path, tmp_path)
+    assert_same_bits(back, read(golden("mini_token").path))
+
+
+def test_bfloat16_comes_back_as_the_same_numbers_in_float32(golden, tmp_path):
+    path = golden("alt_bf16_void").path
+    _, back = round_trip(path, tmp_path)
+    # A bfloat16 is the upper half of a float32; the lower half is zero.
+    wanted = {
+        name: (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32) for name, values in read(path).items()
+    }
+    assert_same_bits(back, wanted)
+
+
+def optimizer_state(arrays):
+    """What an Adam optimizer of old Flax leaves in a file, with the names of the weights inside it."""
+    state = {
+        f"opt/state/param_states/{name}/{moment}": values * 0 + 7
+        for name, values in arrays.items()
+        for moment in ("grad_ema", "grad_sq_ema")
+    }
+    return state | {"opt/state/step": np.int64(3), "extra/accum_train_time": np.float64(1.5)}
+
+
+def text_tower(prefix, arrays):
+    """A second Transformer beside the first, as in contrastive models, and a temperature."""
+    blocks = {f"{prefix}txt/Encoder_0/{n.partition('/')[2]}": v + 1 for n, v in arrays.items() if "encoderblock" in n}
+    return blocks | {f"{prefix}txt/Embed_0/embedding": np.ones((8, 4), "f4"), f"{prefix}t": np.ones(1, "f4")}
+
+
+BESIDE = {
+    "": lambda arrays: optimizer_state(arrays) | {"step": np.int64(3)},
+    "params/": lambda arrays: {"opt/0/mu/head/bias": np.ones(11, "f4"), "step": np.int64(3)},
+    "opt/target/": optimizer_state,
+    "target/": lambda arrays: {"state/step": np.int64(3)},
+    "params/img/": lambda arrays: text_tower("params/", arrays),
+    "img/": lambda arrays: text_tower("", arrays),
+    "foo/bar/": lambda arrays: {"foo/baz": np.ones(3, "f4")},
+}
+
+
+@pytest.mark.parametrize("linen", [False, True])
+@pytest.mark.parametrize("prefix", BESIDE)
+def test_prefixes(golden, tmp_path, prefix, linen):
+    published = read(golden("mini_token").path)
+    arrays = read(golden("alt_linen").path) if linen else published
+    beside = BESIDE[prefix](published)
+    path = tmp_path / "file.npz"
+    np.savez(path, **{f"{prefix}{name}": values for name, values in arrays.items()}, **beside)
+
+    info = keras_vit.inspect_checkpoint(path)
+    assert (info.layout, info.prefix, info.dialect) == ("vit_jax", prefix, "Linen" if linen else "published")
+    assert info.parameters == golden("mini_token").meta["n_params"]
+    assert any(f"{len(beside)} arrays beside the model" in oddity for oddity in info.oddities)
+
+    _, back = round_trip(path, tmp_path)
+    assert_same_bits(back, published)
+
+
+def test_the_trained_prefix_wins_over_copies(golden, tmp_path):
+    arrays = read(golden("mini_token").path)
+    copies = {f"ema/{name}": values + 1 for name, values in arrays.items()}
+    np.savez(tmp_path / "file.npz", **{f"params/{name}": values for name, values in arrays.items()}, **copies)
+    _, back = round_trip(tmp_path / "file.npz", tmp_path)
+    assert_same_bits(back, arrays)
+
+
+STORED = {
+    "compressed": np.savez_compressed,
+    "fortran": lambda path, **arrays: np.savez(path, **{n: np.asfortranarray(a) for n, a in arrays.items()}),
+    "float64": lambda path, **arrays: np.savez(path, **{n: a.astype("f8") for n, a in arrays.items()}),
+}
+
+
+@pytest.mark.parametrize("how", STORED)
+def test_storage(golden, tmp_path, how):
+    arrays = read(golden("mini_token_rep").path)
+    path = tmp_path / "file.npz"
+    STORED[how](path, **arrays)
+    with zipfile.ZipFile(path) as file:
+        assert (file.infolist()[0].compress_type == zipfile.ZIP_DEFLATED) == (how == "compressed")
+    _, back = round_trip(path, tmp_path)
+    assert_same_bits(back, arrays)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["f2", "V2"])
+def test_half_precision_storage(golden, tmp_path, dtype, order):
+    arrays = read(golden("mini_token").path)
+    if dtype == "V2":
+        stored = {n: (a.view(np.uint32) >> 16).astype(np.uint16).view("V2") for n, a in arrays.items()}
+        wanted = {n: (a.view(np.uint16).astype(np.uint32) << 16).view("f4") for n, a in stored.items()}
+    else:
+        stored = {n: a.astype(dtype) for n, a in arrays.items()}
+        wanted = {n: a.astype("f4") for n, a in stored.items()}
+    np.savez(tmp_path / "file.npz", **{n: np.array(a, order=order) for n, a in stored.items()})
+    assert any("read as float32" in oddity for oddity in keras_vit.inspect_checkpoint(tmp_path / "file.npz").oddities)
+    _, back = round_trip(tmp_path / "file.npz", tmp_path)
+    assert_same_bits(back, wanted)
+
+
+def test_the_grid_travels_with_the_file(golden, tmp_path):
+    case = golden("mini_nonsquare")
+    model, back = round_trip(case.path, tmp_path, grid_size=(4, 7))
+    assert model.config.image_size == (32, 56)
+
+    # The published file does not say that its 28 patches are 4 x 7; ours does, where NumPy and others pass over it.
+    assert any("no square" in oddity for oddity in keras_vit.inspect_checkpoint(case.path).oddities)
+    info = keras_vit.inspect_checkpoint(tmp_path / "back.npz")
+    assert info.config.grid_size == (4, 7) and not any("square" in oddity for oddity in info.oddities)
+    again = keras_vit.from_checkpoint(tmp_path / "back.npz")
+    assert again.config == model.config
+    assert_same_bits(back, read(case.path))
+
+
+def test_a_grid_of_square_number_may_be_no_square(golden, tmp_path):
+    """2 x 8 patches are as many as 4 x 4: only the note in the file tells."""
+    model = keras_vit.from_checkpoint(golden("mini_token").path).with_image_size((16, 64))
+    keras_vit.to_checkpoint(model, tmp_path / "wide.npz")
+    again = keras_vit.from_checkpoint(tmp_path / "wide.npz")
+    assert again.config.image_size == (16, 64)
+    # Somebody else's file, without the note: the user says it.
+    np.savez(tmp_path / "other.npz", **read(tmp_path / "wide.npz"))
+    assert keras_vit.from_checkpoint(tmp_path / "other.npz").config.image_size == (32, 32)
+    assert keras_vit.from_checkpoint(tmp_path / "other.npz", grid_size=(2, 8)).config.image_size == (16, 64)
+
+
+def test_what_inspection_tells(golden):
+    info = keras_vit.inspect_checkpoint(golden("mini_token_rep").path)
+    meta = golden("mini_token_rep").meta
+    config = info.config
+    assert (config.width, config.depth, config.heads) == (meta["hidden_size"], meta["num_layers"], meta["num_heads"])
+    assert (config.mlp_width, config.classes) == (meta["mlp_dim"], meta["num_classes"])
+    assert config.representation_size == meta["representation_size"] == 40
+    assert list(config.image_size) == meta["image_hw"] and list(config.patch_size) == meta["patch_size"]
+    assert (config.pooling, config.class_token, config.gelu) == ("token", True, "tanh")
+    assert info.oddities == [] and info.variant is None and info.parameters == meta["n_params"]
+    assert info.bytes == golden("mini_token_rep").path.stat().st_size
+    assert info.to_dict()["config"]["width"] == 48
+
+    gap = keras_vit.inspect_checkpoint(golden("mini_gap").path).config
+    assert (gap.pooling, gap.class_token) == ("avg", False)
+    assert keras_vit.inspect_checkpoint(golden("mini_nohead").path).config.classes is None
+    zero = keras_vit.inspect_checkpoint(golden("alt_zero_head").path)
+    assert any("zeros" in oddity for oddity in zero.oddities)
+    bfloat16 = keras_vit.inspect_checkpoint(golden("alt_bf16_void").path)
+    assert any("bfloat16" in oddity for oddity in bfloat16.oddities)
+
+
+def test_a_zero_head_is_said_aloud(golden):
+    path = golden("alt_zero_head").path
+    with pytest.warns(UserWarning, match="head of .*ckpt.npz is all zeros.*classes="):
+        keras_vit.from_checkpoint(path)
+    # Not where nobody looks at it (any warning would be an error).
+    keras_vit.from_checkpoint(path, classes=3)
+    keras_vit.from_checkpoint(path, include_top=False)
+
+
+def test_loading_leaves_the_file_alone(golden, tmp_path):
+    """The weights of a model are its own: neither training writes through to the file, nor the file to the model."""
+    path = tmp_path / "file.npz"
+    path.write_bytes(golden("mini_token").path.read_bytes())
+    before = path.read_bytes()
+    model = keras_vit.from_checkpoint(path)
+    kept = model.get_weights()
+    for weight in model.weights:
+        weight.assign(keras.ops.zeros_like(weight))
+    assert path.read_bytes() == before
+    model = keras_vit.from_checkpoint(path)
+    with path.open("r+b") as file:
+        file.write(bytes(len(before)))
+    for got, wanted in zip(model.get_weights(), kept, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_writing_over_the_file_that_was_loaded(golden, tmp_path):
+    path = tmp_path / "file.npz"
+    path.write_bytes(golden("mini_token").path.read_bytes())
+    model = keras_vit.from_checkpoint(path)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        keras_vit.to_checkpoint(model, path)
+    keras_vit.to_checkpoint(model, path, overwrite=True)
+    assert_same_bits(read(path), read(golden("mini_token").path))
+    assert [p.name for p in tmp_path.iterdir()] == ["file.npz"]
+
+
+def test_writing_makes_folders_and_leaves_no_rest(golden, tmp_path, monkeypatch):
+    model = keras_vit.from_checkpoint(golden("mini_token").path)
+    keras_vit.to_checkpoint(model, tmp_path / "a" / "b" / "file.npz")
+    assert (tmp_path / "a" / "b" / "file.npz").is_file()
+
+    def full_disk(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(np.lib.format, "write_array", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        keras_vit.to_checkpoint(model, tmp_path / "c" / "file.npz")
+    assert list((tmp_path / "c").iterdir()) == []
+    with pytest.raises(OSError, match="No space"):
+        keras_vit.to_checkpoint(model, tmp_path / "a" / "b" / "file.npz", overwrite=True)
+    assert len(read(tmp_path / "a" / "b" / "file.npz")) == 56
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gelu": "exact"}, "gelu='tanh'.*'exact'"),
+        ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-06.*1e-05"),
+        ({"pooling": "map"}, "no place for pooling='map'"),
+        ({"pooling": "avg"}, "no place for pooling='avg'"),
+    ],
+)
+def test_what_the_layout_cannot_say_is_not_written(golden, tmp_path, change, message):
+    config = keras_vit.inspect_checkpoint(golden("mini_token").path).config
+    model = keras_vit.VisionTransformer(config.replace(depth=1, **change))
+    with pytest.raises(ValueError, match=message):
+        keras_vit.to_checkpoint(model, tmp_path / "file.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_arguments_of_writing(golden, tmp_path):
+    model = keras_vit.from_checkpoint(golden("mini_token").path)
+    with pytest.raises(TypeError, match="must be a VisionTransformer or a BiT, but Functional"):
+        keras_vit.to_checkpoint(keras_vit.feature_extractor(model, ["encoded"]), tmp_path / "file.npz")
+    with pytest.raises(ValueError, match="layout must be one of .*vit_jax.*'timn'"):
+        keras_vit.to_checkpoint(model, tmp_path / "file.npz", layout="timn")
+
+
+def test_mixed_precision_keeps_every_bit(golden, tmp_path):
+    """Weights are float32 under a mixed policy: nothing is lost between file and file."""
+    _, back = round_trip(golden("mini_token").path, tmp_path, dtype="mixed_bfloat16")
+    assert_same_bits(back, read(golden("mini_token").path))

@@ -1,0 +1,77 @@
+"""Outputs and gradients of a Keras model or layer on any backend, as NumPy arrays."""
+
+import keras
+import numpy as np
+
+
+def forward(model, x, **options):
+    """What `model(x)` gives, in NumPy; compiled on JAX, where one operation after the other takes seconds."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        if not model.built:
+            model.build(x.shape)
+
+        def call(trainable, non_trainable, x):
+            return model.stateless_call(trainable, non_trainable, x, **options)[0]
+
+        variables = model.trainable_variables, model.non_trainable_variables
+        y = jax.jit(call)(*([v.value for v in variables_] for variables_ in variables), x)
+    else:
+        y = model(x, **options)
+    return keras.tree.map_structure(keras.ops.convert_to_numpy, y)
+
+
+def gradients(model, x, loss, training=None):
+    """The loss and its gradient with respect to every trainable weight of `model`, keyed by the weight's path.
+
+    `loss` maps the model's output to a scalar tensor. Non-trainable state (seeds) is advanced as in a real step.
+    """
+    step = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()]
+    value, grads = step(model, keras.ops.convert_to_tensor(x), loss, training)
+    grads = [keras.ops.convert_to_numpy(grad) for grad in grads]
+    paths = [weight.path for weight in model.trainable_weights]
+    return float(value), dict(zip(paths, grads, strict=True))
+
+
+def close(got, wanted, tolerance):
+    """Asserts that gradients agree, each array within `tolerance` of the norm of its reference."""
+    assert got.keys() == wanted.keys()
+    errors = {path: relative_error(got[path], wanted[path]) for path in wanted}
+    wrong = {path: error for path, error in errors.items() if not error <= tolerance}
+    assert not wrong
+
+
+def relative_error(got, wanted):
+    return np.linalg.norm(got - wanted) / max(np.linalg.norm(wanted), 1e-30)
+
+
+def _tensorflow(model, x, loss, training):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        value = loss(model(x, training=training))
+    return value, tape.gradient(value, [weight.value for weight in model.trainable_weights])
+
+
+def _jax(model, x, loss, training):
+    import jax
+
+    def compute(trainable, non_trainable):
+        y, state = model.stateless_call(trainable, non_trainable, x, training=training)
+        return loss(y), state
+
+    trainable = [weight.value for weight in model.trainable_variables]
+    non_trainable = [weight.value for weight in model.non_trainable_variables]
+    (value, state), grads = jax.jit(jax.value_and_grad(compute, has_aux=True))(trainable, non_trainable)
+    for weight, new in zip(model.non_trainable_variables, state, strict=True):
+        weight.assign(new)
+    return value, grads
+
+
+def _torch(model, x, loss, training):
+    for weight in model.trainable_weights:
+        weight.value.grad = None
+    value = loss(model(x, training=training))
+    value.backward()
+    return value.detach(), [weight.value.grad for weight in model.trainable_weights]

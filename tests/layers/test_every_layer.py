@@ -1,0 +1,138 @@
+"""What every public layer keeps to: configs that tell everything, shapes that are true, mixed precision."""
+
+import functools
+import inspect
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import layers
+from tests.compute import forward
+
+# Arguments that are no defaults, and the shape of the input without its batch.
+EXAMPLES = {
+    "AddPositionEmbedding": (
+        {"grid_size": (2, 3), "prefix_tokens": 2, "interpolation": "bicubic", "dropout": 0.2, "embed_prefix": False},
+        (8, 12),
+    ),
+    "AddSinCosPositionEmbedding": ({"grid_size": (2, 3), "prefix_tokens": 0, "dropout": 0.2}, (6, 12)),
+    "ClassToken": ({}, (5, 12)),
+    "MAPHead": ({"heads": 3, "mlp_width": 20, "gelu": "exact", "epsilon": 1e-4}, (5, 12)),
+    "MLP": ({"width": 20, "gelu": "exact", "dropout": 0.2}, (5, 12)),
+    "MultiHeadAttention": ({"heads": 3, "dropout": 0.2}, (5, 12)),
+    "PatchEmbedding": ({"width": 12, "patch_size": (2, 3)}, (4, 9, 5)),
+    "ResNetUnit": ({"filters": 32, "strides": 2, "folded": True}, (5, 6, 32)),
+    "StdConv2D": (
+        {
+            "filters": 6,
+            "kernel_size": 3,
+            "strides": 2,
+            "padding": 1,
+            "epsilon": 1e-4,
+            "epsilon_inside": True,
+            "folded": True,
+        },
+        (5, 6, 3),
+    ),
+    "TokenPooling": ({"mode": "avg", "prefix_tokens": 2}, (5, 12)),
+    "TransformerBlock": (
+        {
+            "heads": 3,
+            "mlp_width": 20,
+            "dropout": 0.1,
+            "attention_dropout": 0.2,
+            "drop_path": 0.3,
+            "remat": True,
+            "gelu": "exact",
+            "epsilon": 1e-4,
+        },
+        (5, 12),
+    ),
+}
+every_layer = pytest.mark.parametrize("name", EXAMPLES)
+
+
+def make(layer, **options):
+    arguments, shape = EXAMPLES[layer]
+    return getattr(layers, layer)(**arguments, **options), (2, *shape)
+
+
+@functools.cache
+def reference(name):
+    """A layer whose weights are neither zero nor one, an input, and what comes of it."""
+    layer, shape = make(name)
+    with layers.skip_initialization():  # the random values would cost JAX seconds, and all are set below
+        layer.build(shape)
+    rng = np.random.default_rng(0)
+    layer.set_weights([rng.normal(0.1, 0.3, w.shape) if w.dtype == "float32" else w for w in layer.get_weights()])
+    x = rng.normal(size=shape).astype("f4")
+    return layer, x, forward(layer, x)
+
+
+def test_every_public_layer_has_an_example():
+    public = {n for n in layers.__all__ if inspect.isclass(c := getattr(layers, n)) and issubclass(c, keras.Layer)}
+    assert public == EXAMPLES.keys()
+    for name, (arguments, _) in EXAMPLES.items():
+        parameters = inspect.signature(getattr(layers, name)).parameters
+        assert arguments.keys() == parameters.keys() - {"args", "kwargs"}, name
+        for argument, value in arguments.items():
+            assert value != parameters[argument].default, f"{name}({argument}=...) is the default"
+
+
+@every_layer
+def test_config_round_trip(name):
+    layer, shape = make(name, name="mine", trainable=False, dtype="mixed_bfloat16")
+    config = layer.get_config()
+    arguments = EXAMPLES[name][0]
+    assert {key: config[key] for key in arguments} == arguments
+    again = type(layer).from_config(config)
+    assert again.get_config() == config
+    assert (again.name, again.trainable, again.dtype_policy.name) == ("mine", False, "mixed_bfloat16")
+
+    # As Keras writes it into files: by its registered name, in JSON.
+    serialized = keras.saving.serialize_keras_object(layer)
+    assert serialized["registered_name"] == f"keras_vit>{name}"
+    again = keras.saving.deserialize_keras_object(serialized)
+    assert again.get_config() == layer.get_config()
+
+    # The copy has the same weights in the same order.
+    with layers.skip_initialization():
+        again.build(shape)
+        layer.build(shape)
+    assert [(w.path, w.shape) for w in again.weights] == [(w.path, w.shape) for w in layer.weights]
+
+
+@every_layer
+def test_shapes(name):
+    layer, x, y = reference(name)
+    symbolic = layer(keras.Input(x.shape[1:]))
+    assert y.dtype == np.float32 and np.isfinite(y).all() and y.std() > 1e-2
+    assert tuple(symbolic.shape) == (None, *y.shape[1:]) and symbolic.dtype == "float32"
+    assert tuple(layer.compute_output_shape(x.shape)) == y.shape
+    # Nothing is known of the batch and the number of tokens or pixels.
+    if name not in ("AddPositionEmbedding", "AddSinCosPositionEmbedding"):
+        unknown = tuple(layer.compute_output_shape((None, *(None for _ in x.shape[1:-1]), x.shape[-1])))
+        assert all(n in (None, known) for n, known in zip(unknown, y.shape, strict=True))
+        assert unknown[0] is None and unknown[-1] == y.shape[-1]
+
+
+@every_layer
+def test_mixed_precision(name):
+    layer, x, wanted = reference(name)
+    mixed, shape = make(name, dtype="mixed_bfloat16")
+    with layers.skip_initialization():
+        mixed.build(shape)
+    mixed.set_weights(layer.get_weights())
+    assert {str(w.dtype) for w in mixed.weights if "seed" not in w.path} <= {"float32"}
+    assert mixed(keras.Input(shape[1:])).dtype == "bfloat16"
+    # bfloat16 has 8 bits: 0.4 % of every factor, and a bit more where sums cancel.
+    y = np.asarray(forward(mixed, x), "f4")
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=2e-2 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", [n for n in EXAMPLES if "dropout" in EXAMPLES[n][0]])
+def test_dropout_is_for_training_only(name):
+    layer, x, y = reference(name)
+    np.testing.assert_array_equal(forward(layer, x, training=False), y)
+    assert np.abs(forward(layer, x, training=True) - y).max() > 1e-2 * np.abs(y).max()

@@ -1,0 +1,78 @@
+"""Rematerialisation: the block runs twice, and both runs drop the same units. Otherwise gradients are wrong."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import layers
+from tests.compute import gradients, relative_error
+
+RATES = {"dropout": 0.3, "attention_dropout": 0.3, "drop_path": 0.3}
+
+
+def square(y):
+    return keras.ops.mean(keras.ops.square(y))
+
+
+def block(remat):
+    made = layers.TransformerBlock(2, 6, remat=remat, **RATES)
+    with layers.skip_initialization():
+        made.build((None, 3, 4))
+    rng = np.random.default_rng(0)
+    made.set_weights([rng.normal(size=w.shape) for w in made.get_weights()])
+    return made
+
+
+def copy_seeds(source, target):
+    """Random states are variables, but no weights."""
+    states = [[v for v in layer.variables if "seed" in v.path] for layer in (source, target)]
+    assert len(states[0]) == len(states[1]) == 3  # the block's, the attention's, the MLP's
+    for a, b in zip(*states, strict=True):
+        b.assign(a)
+
+
+def by_place(layer, grads):
+    return {path.removeprefix(f"{layer.path}/"): grad for path, grad in grads.items()}
+
+
+def test_same_masks_and_same_gradients():
+    plain, again = block(remat=False), block(remat=True)
+    copy_seeds(plain, again)
+    x = np.random.default_rng(1).normal(size=(6, 3, 4)).astype("f4")
+    for _ in range(2):  # the second step drops other units, the same in both
+        loss, grads = gradients(plain, x, square, training=True)
+        loss_again, grads_again = gradients(again, x, square, training=True)
+        grads, grads_again = by_place(plain, grads), by_place(again, grads_again)
+        assert abs(loss - loss_again) <= 1e-6 * loss
+        assert grads.keys() == grads_again.keys() and len(grads) == 16
+        # The same sums, at most in another order; the key's bias has no gradient but rounding errors.
+        errors = {
+            path: relative_error(grads_again[path], grads[path]) for path in grads if path != "attention/key/bias"
+        }
+        assert max(errors.values()) < 1e-5
+
+    # What a second mask would look like.
+    _, other = gradients(again, x, square, training=True)
+    assert relative_error(by_place(again, other)["mlp/fc1/kernel"], grads["mlp/fc1/kernel"]) > 0.1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_fit_with_remat_is_fit(dtype):
+    config = keras_vit.ViTConfig(
+        image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, remat=True, **RATES
+    )
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(-1, 1, (8, 8, 8, 3)).astype("f4"), rng.integers(0, 3, 8)
+    losses = []
+    for remat in (False, True):
+        keras.utils.set_random_seed(7)
+        model = keras_vit.VisionTransformer(config.replace(remat=remat), dtype=dtype)
+        assert model.get_layer("block_0").remat == remat
+        model.get_layer("head").set_weights([np.random.default_rng(1).normal(size=(8, 3)), np.zeros(3)])
+        model.compile(keras.optimizers.SGD(0.3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        history = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        losses.append(history.history["loss"])
+    assert np.isfinite(losses).all() and losses[0][1] != losses[0][0]
+    # bfloat16 rounds to 8 bits, and compilers may round in other places.
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5 if dtype == "float32" else 1e-2)

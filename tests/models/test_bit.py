@@ -1,0 +1,325 @@
+"""BiT: the ResNet of the paper's comparison, against its definition in float64, and as a Keras model."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.layers import BiTUnit, PaddedMaxPooling2D
+from keras_vit.models import find_variant, variant_config, variant_of, weights_by_path
+from keras_vit.models.macs import count_macs
+from tests.compute import forward, gradients
+from tests.tolerances import SAME_FUNCTION
+
+SMALL = keras_vit.BiTConfig(image_size=(48, 40), stages=(1, 2), width=32, classes=5)
+
+
+def small(**changes):
+    """A small BiT with weights that are nowhere trivial."""
+    model = keras_vit.BiT(SMALL.replace(**changes))
+    random = np.random.default_rng(7)
+    for path, weight in weights_by_path(model).items():
+        values = random.normal(size=weight.shape).astype("float32")
+        if path.endswith("gamma"):
+            values = 1 + 0.2 * values
+        elif path.endswith("kernel"):
+            # So small that it matters what is added to the variance before the root.
+            values *= 0.05 if path.startswith("head") else 2e-5
+        weight.assign(values)
+    return model
+
+
+def images(size=(48, 40), scale=1.0, seed=1):
+    return np.random.default_rng(seed).uniform(-scale, scale, (2, *size, 3)).astype("float32")
+
+
+# The definition, in NumPy and float64 (big_vision's models/bit_paper.py).
+RIGHT = {"group_norm": 1e-5, "std_conv": 1e-10, "pool": -np.inf}
+
+
+def standardize(x, axes, epsilon):
+    x = x - x.mean(axes, keepdims=True)
+    return x / np.sqrt((x**2).mean(axes, keepdims=True) + epsilon)
+
+
+def windows(x, size, stride, padding, value=0.0):
+    """All windows, `(batch, rows, columns, size, size, channels)`."""
+    x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)), constant_values=value)
+    x = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))
+    return np.moveaxis(x[:, ::stride, ::stride], 3, -1)
+
+
+def definition(model, x, choices=RIGHT):
+    """The logits of a BiT of stages (1, 2)."""
+    p = {path: np.float64(keras.ops.convert_to_numpy(w)) for path, w in weights_by_path(model).items()}
+
+    def conv(x, name, stride=1, padding=0):
+        kernel = standardize(p[f"{name}/kernel"], (0, 1, 2), choices["std_conv"])
+        return np.einsum("bhwijc,ijcd->bhwd", windows(x, len(kernel), stride, padding), kernel)
+
+    def activated(x, name):
+        groups = x.reshape(*x.shape[:3], 32, -1)
+        y = standardize(groups, (1, 2, 4), choices["group_norm"]).reshape(x.shape)
+        return np.maximum(y * p[f"{name}/gamma"] + p[f"{name}/beta"], 0)
+
+    x = conv(np.float64(x), "conv_root", 2, 3)
+    x = windows(x, 3, 2, 1, choices["pool"]).max((3, 4))
+    for name, stride, projected in (("block1_unit1", 1, 1), ("block2_unit1", 2, 1), ("block2_unit2", 1, 0)):
+        y = activated(x, f"{name}/gn1")
+        x = conv(y, f"{name}/conv_proj", stride) if projected else x
+        y = conv(y, f"{name}/conv1")
+        y = conv(activated(y, f"{name}/gn2"), f"{name}/conv2", stride, 1)
+        x = x + conv(activated(y, f"{name}/gn3"), f"{name}/conv3")
+    x = activated(x, "norm_pre_head").mean((1, 2))
+    return x @ p["head/kernel"] + p["head/bias"]
+
+
+# The small images make the variances small that the first normalisation sees.
+@pytest.mark.parametrize(("size", "scale"), [((48, 40), 1.0), ((48, 40), 1e-3), ((37, 51), 1.0)])
+def test_is_what_it_is_defined_as(size, scale):
+    x = images(size, scale)
+    model = small(image_size=size)
+    got = forward(model, x)
+    np.testing.assert_allclose(got, definition(model, x), rtol=0, atol=SAME_FUNCTION)
+    zeros = small(image_size=size, pool_padding="zeros")
+    np.testing.assert_allclose(forward(zeros, x), definition(model, x, RIGHT | {"pool": 0}), rtol=0, atol=SAME_FUNCTION)
+
+
+@pytest.mark.parametrize("wrong", [{"group_norm": 1e-6}, {"std_conv": 1e-8}, {"std_conv": 1e-12}, {"pool": 0}], ids=str)
+def test_a_wrong_choice_is_seen(wrong):
+    """The test above would fail: the probe is sharp."""
+    model, x = small(), images(scale=1e-3)
+    difference = np.abs(definition(model, x, RIGHT | wrong) - definition(model, x)).max()
+    assert difference > 10 * SAME_FUNCTION
+
+
+def test_the_shapes_that_layers_promise():
+    x = np.zeros((1, 9, 7, 32), "float32")
+    for layer in (BiTUnit(32, strides=2), BiTUnit(8 * 4), PaddedMaxPooling2D()):
+        assert tuple(layer(x).shape) == layer.compute_output_shape(x.shape)
+    with pytest.raises(ValueError, match="padding must be one of .*'-inf', 'zeros'.*'same'"):
+        PaddedMaxPooling2D("same")
+
+
+# Published counts with 1,000 classes: timm's models of the same files.
+PARAMETERS = {
+    "BiT-R50x1": 25_549_352,
+    "BiT-R50x3": 217_319_080,
+    "BiT-R101x1": 44_541_480,
+    "BiT-R101x3": 387_934_888,
+    "BiT-R152x2": 236_335_208,
+    "BiT-R152x4": 936_533_224,
+}
+
+
+def test_variants():
+    assert list(PARAMETERS) == list(keras_vit.BIT_VARIANTS)
+    assert set(PARAMETERS) <= set(keras_vit.list_models())
+    for name in PARAMETERS:
+        assert variant_of(variant_config(name)) == name
+        factory = getattr(keras_vit, name.replace("-", "_"))
+        assert factory.__name__ == name.replace("-", "_") and name in factory.__doc__
+    for spelling in ("BiT-R50x3", "bit_r50x3", "R50x3", "BiT R50X3"):
+        assert find_variant(spelling) == "BiT-R50x3"
+    with pytest.raises(ValueError, match="Did you mean .*'BiT-R101x1'"):
+        keras_vit.create_model("BiT-R101x2")
+
+
+def test_the_smallest_variant():
+    model = keras_vit.BiT_R50x1()
+    assert model.name == "bit_r50x1" and model.count_params() == PARAMETERS["BiT-R50x1"]
+    assert len(model.trainable_weights) == len(model.weights)
+    # A ResNet-50 has 4.1 billion; its first unit of a stage has the stride in the 3x3 convolution.
+    assert count_macs(model.config) == pytest.approx(4.09e9, rel=2e-3)
+    # Any size, without asking. New heads are zero: every class is as probable as the others.
+    for size in ((64, 64), (33, 70)):
+        probabilities = forward(model, images(size))
+        np.testing.assert_allclose(probabilities, np.full((2, 1000), 1e-3), rtol=1e-5)
+
+
+def test_signature_and_refusals():
+    shown = inspect.signature(keras_vit.BiT_R50x1).parameters
+    assert {"weights", "image_size", "classes", "include_top", "pooling"} <= shown.keys()
+    hidden = inspect.signature(keras_vit.create_model).parameters.keys() - shown.keys() - {"variant"}
+    assert hidden == {
+        *("interpolation", "class_token", "representation_size", "dropout", "attention_dropout", "drop_path", "remat")
+    }
+    assert not any(f"        {name}:" in keras_vit.BiT_R50x1.__doc__ for name in hidden)
+    assert all(f"        {name}:" in keras_vit.ViT_B16.__doc__ for name in hidden)
+    with pytest.raises(ValueError, match="BiT-R50x1 has no use for dropout=0.1, remat=True.*Leave it out"):
+        keras_vit.BiT_R50x1(dropout=0.1, remat=True)
+    with pytest.raises(ValueError, match="pooling must be one of .*'avg', 'none'.*'token'"):
+        keras_vit.BiT_R50x1(include_top=False, pooling="token")
+    with pytest.raises(ValueError, match="classes=7 needs include_top=True"):
+        keras_vit.BiT_R50x1(include_top=False, classes=7)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"stages": ()}, ValueError, "stages must be the units of each stage"),
+        ({"stages": 50}, ValueError, "stages must be the units of each stage"),
+        ({"stages": (3, 0)}, ValueError, "stages must be at least 1, but 0"),
+        ({"width": 48}, ValueError, "width must be a multiple of 32"),
+        ({"classes": 0}, ValueError, "classes must be at least 1.*include_top=False"),
+        ({"pooling": "map"}, ValueError, "pooling must be one of"),
+        ({"pool_padding": "same"}, ValueError, "pool_padding must be one of"),
+        ({"image_size": "big"}, TypeError, "image_size must be an integer or a pair"),
+    ],
+)
+def test_bad_configs(change, error, message):
+    with pytest.raises(error, match=message):
+        SMALL.replace(**change)
+
+
+def test_bad_model_arguments():
+    with pytest.raises(TypeError, match="config must be a BiTConfig, but ViTConfig was given"):
+        keras_vit.BiT(variant_config("ViT-Ti/16"))
+    with pytest.raises(ValueError, match=r"input_tensor must have the shape \(batch, 48 x 40 x 3\)"):
+        keras_vit.BiT(SMALL, input_tensor=keras.Input((32, 32, 3)))
+    with pytest.raises(ValueError, match=r"built for images of 48 x 40 pixels.*with_image_size\(\(32, 40\)\)"):
+        keras_vit.BiT(SMALL)(images((32, 40)))
+
+
+def test_image_sizes():
+    fixed, x = small(), images()
+    wanted = forward(fixed, x)
+    dynamic = fixed.with_image_size("dynamic")
+    assert dynamic.input_shape == (None, None, None, 3) and dynamic.config.dynamic
+    np.testing.assert_allclose(forward(dynamic, x), wanted, rtol=0, atol=SAME_FUNCTION)
+    # Sizes that nothing divides; one size after the other on the same model.
+    for size in ((37, 51), (16, 16), (7, 90)):
+        other = fixed.with_image_size(size)
+        assert other.input_shape == (None, *size, 3)
+        y = forward(other, images(size))
+        np.testing.assert_allclose(y, definition(fixed, images(size)), rtol=0, atol=SAME_FUNCTION)
+        np.testing.assert_allclose(dynamic.predict(images(size), verbose=0), y, rtol=0, atol=SAME_FUNCTION)
+    back = dynamic.with_image_size((48, 40))
+    assert back.config == fixed.config
+    np.testing.assert_allclose(forward(back, x), wanted, rtol=0, atol=SAME_FUNCTION)
+
+
+def test_input_tensors(golden):
+    path = golden("bit_mini_tf").path
+    model = keras_vit.from_checkpoint(path, input_tensor=keras.Input((64, 32, 3)), include_top=False)
+    assert model.config.image_size == (64, 32) and not model.config.dynamic
+    assert model.input_shape == (None, 64, 32, 3) and model.output_shape == (None, 8, 4, 256)
+    model = keras_vit.from_checkpoint(path, input_tensor=keras.Input((None, None, 3)))
+    assert model.input_shape == (None, None, None, 3) and model.config.dynamic
+    model = keras_vit.from_checkpoint(path, image_size=64, include_top=False, pooling="avg")
+    assert model.input_shape == (None, 64, 64, 3) and model.output_shape == (None, 256)
+
+
+def test_another_head():
+    model = small(classifier_activation="softmax")
+    other = model.with_classes(3)
+    assert other.config.classes == 3 and other.config.classifier_activation == "softmax"
+    old, new = weights_by_path(model), weights_by_path(other)
+    for path in new:
+        values = keras.ops.convert_to_numpy(new[path])
+        if path.startswith("head/"):
+            assert not values.any()
+        else:
+            np.testing.assert_array_equal(values, keras.ops.convert_to_numpy(old[path]))
+    np.testing.assert_allclose(forward(other, images()), np.full((2, 3), 1 / 3), rtol=1e-6)
+    assert model.with_classes(None).output_shape == (None, 256)
+
+
+def test_features():
+    model, x = small(), images()
+    names = ["stem", "stage_1", "block1_unit1", "block2_unit1", "stage_2", "encoded", "pooled", "pre_logits", "logits"]
+    y = forward(keras_vit.feature_extractor(model, names), x)
+    assert [y[name].shape for name in names] == [
+        (2, 12, 10, 32),
+        (2, 12, 10, 128),
+        (2, 12, 10, 128),
+        (2, 6, 5, 256),
+        (2, 6, 5, 256),
+        (2, 6, 5, 256),
+        (2, 256),
+        (2, 256),
+        (2, 5),
+    ]
+    assert model.config.feature_map_size == (6, 5) and model.config.features == 256
+    np.testing.assert_array_equal(y["stage_1"], y["block1_unit1"])
+    np.testing.assert_allclose(y["encoded"].mean((1, 2)), y["pre_logits"], rtol=0, atol=SAME_FUNCTION)
+    np.testing.assert_allclose(y["logits"], forward(model, x), rtol=0, atol=SAME_FUNCTION)
+    with pytest.raises(ValueError, match="features must be a list of names from .*'stage_2'.*'block_0'"):
+        keras_vit.feature_extractor(model, ["block_0"])
+    # Without pooling, the head stands on every place; the mean of its logits is the logits of the mean.
+    places = small(pooling="none")
+    np.testing.assert_allclose(forward(places, x).mean((1, 2)), y["logits"], rtol=0, atol=SAME_FUNCTION)
+
+
+def test_folded(tmp_path):
+    model, x = small(), images()
+    folded = model.folded()
+    assert folded.config == model.config.replace(folded=True)
+    np.testing.assert_allclose(forward(folded, x), forward(model, x), rtol=0, atol=SAME_FUNCTION)
+    kernels = [k for path, k in weights_by_path(folded).items() if "conv" in path]
+    assert len(kernels) == 12
+    for kernel in kernels:
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(kernel).mean((0, 1, 2)), 0, atol=1e-5)
+    # What is folded stays as it is, on every way.
+    again = folded.folded()
+    np.testing.assert_array_equal(again.get_weights()[0], folded.get_weights()[0])
+    np.testing.assert_allclose(forward(folded.with_classes(5), x), 0)
+    folded.save(tmp_path / "folded.keras")
+    loaded = keras.saving.load_model(tmp_path / "folded.keras")
+    np.testing.assert_allclose(forward(loaded, x), forward(model, x), rtol=0, atol=SAME_FUNCTION)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_saving(tmp_path, dynamic):
+    model, x = small(dynamic=dynamic, classifier_activation="softmax"), images()
+    wanted = forward(model, x)
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is keras_vit.BiT and loaded.config == model.config and loaded.name == model.name
+    np.testing.assert_array_equal(forward(loaded, x), wanted)
+    other = keras_vit.BiT.from_config(model.get_config())
+    other.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(forward(other, x), wanted)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(forward(clone, x), wanted)
+    assert repr(model).startswith("<BiT bit: {")
+
+
+def test_preprocessing():
+    model = small()
+    pixels = np.random.default_rng(3).integers(0, 256, (2, 60, 60, 3), "uint8")
+    x = model.preprocess(pixels)
+    assert x.shape == (2, 48, 40, 3) and -1 <= x.min() < x.max() <= 1
+    inside = keras_vit.BiT(model.config.replace(include_preprocessing=True))
+    inside.set_weights(model.get_weights())
+    np.testing.assert_allclose(
+        forward(inside, inside.preprocess(pixels)), forward(model, x), rtol=0, atol=SAME_FUNCTION
+    )
+
+
+def test_mixed_precision():
+    model = small()
+    half = keras_vit.BiT(model.config, dtype="mixed_bfloat16")
+    half.set_weights(model.get_weights())
+    assert {str(weight.dtype) for weight in half.weights} == {"float32"}
+    y, wanted = forward(half, images()), forward(model, images())
+    assert y.dtype == np.float32
+    # bfloat16 has 8 bits: 0.4 % at every step.
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=0.1 * np.abs(wanted).max())
+
+
+def test_every_weight_learns():
+    model = small()
+    labels = keras.ops.one_hot([0, 3], 5)
+
+    def loss(logits):
+        return -keras.ops.mean(keras.ops.sum(labels * keras.ops.log_softmax(logits), axis=-1))
+
+    value, grads = gradients(model, images(), loss, training=True)
+    assert np.isfinite(value) and len(grads) == len(model.weights)
+    assert [path for path, grad in grads.items() if not np.isfinite(grad).all() or not grad.any()] == []

@@ -1,0 +1,94 @@
+"""The number of parameters of every official variant, against the original code's.
+
+The numbers come from google-research/vision_transformer @ c6de1e5: `configs/models.py` initialised with Flax and
+counted. Those with 1,000 classes at 224 pixels are also in its `models_test.py`.
+"""
+
+import math
+
+import keras
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import LAYOUTS
+from keras_vit.layers import skip_initialization
+from keras_vit.models import variant_config
+
+# With 1,000 classes at 224 and at 384 pixels (H/14: 392), with 21,843 classes at 224, and those with pre-logits.
+COUNTS = {
+    "ViT-Ti/16": (5_717_416, 5_790_376, 9_740_115, 9_777_171),
+    "ViT-S/32": (22_878_952, 22_915_432, 30_903_507, 31_051_347),
+    "ViT-S/16": (22_050_664, 22_196_584, 30_075_219, 30_223_059),
+    "ViT-B/32": (88_224_232, 88_297_192, 104_252_499, 104_843_091),
+    "ViT-B/16": (86_567_656, 86_859_496, 102_595_923, 103_186_515),
+    "ViT-B/8": (86_576_872, 87_744_232, 102_605_139, 103_195_731),
+    "ViT-L/32": (306_535_400, 306_632_680, 327_899_475, 328_949_075),
+    "ViT-L/16": (304_326_632, 304_715_752, 325_690_707, 326_740_307),
+    "ViT-H/14": (632_045_800, 632_721_640, 658_745_683, 660_385_363),
+    "R+ViT-Ti/16": (6_337_704, 6_355_944, 10_360_403, 10_397_459),
+    "R26+ViT-S/32": (36_431_912, 36_468_392, 44_456_467, 44_604_307),
+    "R26+ViT-B/32": (101_383_976, 101_456_936, 117_412_243, 118_002_835),
+    "R50+ViT-B/16": (98_659_112, 98_950_952, 114_687_379, 115_277_971),
+    "R50+ViT-L/32": (328_994_856, 329_092_136, 350_358_931, 351_408_531),
+    # The *-gap-norep configs: no class token, mean of the patches.
+    "ViT-S/32 gap": (22_878_184, 22_914_664, 30_902_739, 31_050_579),
+    "ViT-S/16 gap": (22_049_896, 22_195_816, 30_074_451, 30_222_291),
+    "ViT-B/32 gap": (88_222_696, 88_295_656, 104_250_963, 104_841_555),
+    "ViT-B/16 gap": (86_566_120, 86_857_960, 102_594_387, 103_184_979),
+}
+BACKBONES = {"ViT-Ti/16": 5_524_416, "ViT-B/16": 85_798_656, "ViT-H/14": 630_764_800, "ViT-B/16 gap": 85_797_120}
+
+
+def config_of(name, size=224, classes=1000, pre_logits=False):
+    variant, gap = name.removesuffix(" gap"), name.endswith(" gap")
+    config = variant_config(variant, size, classes)
+    if gap:
+        config = config.replace(class_token=False, pooling="avg")
+    return config.replace(representation_size=config.width) if pre_logits else config
+
+
+def listed(config):
+    """Parameters of the model of a config, as the checkpoint layout lists its arrays."""
+    layout = LAYOUTS["vit_jax"]
+    sizes = layout.sizes(config)
+    return sum(math.prod(sizes.get(n, n) for n in row.shape) for row in layout.rows(config))
+
+
+def built(config):
+    """The model itself; its weights get no values, and so next to no memory."""
+    with skip_initialization():
+        return keras_vit.VisionTransformer(config)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_of_the_original(name):
+    larger = 392 if "H/14" in name else 384
+    configs = [
+        config_of(name),
+        config_of(name, larger),
+        config_of(name, classes=21_843),
+        config_of(name, classes=21_843, pre_logits=True),
+    ]
+    assert tuple(map(listed, configs)) == COUNTS[name]
+    if name in BACKBONES:
+        assert listed(config_of(name, classes=None)) == BACKBONES[name]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_the_list_is_what_is_built(name):
+    """A list of arrays is not a model. All blocks of a variant are alike, so a model with one block shows all kinds."""
+    config = config_of(name, 392 if "H/14" in name else 384, 21_843, pre_logits=True)
+    model = built(config.replace(depth=1))
+    assert model.count_params() == listed(config.replace(depth=1))
+    block = model.get_layer("block_0").count_params()
+    assert model.count_params() + (config.depth - 1) * block == listed(config)
+    keras.utils.clear_session(free_memory=False)
+
+
+def test_b16_built_from_top_to_bottom():
+    model = built(config_of("ViT-B/16"))
+    assert model.count_params() == 86_567_656 == sum(math.prod(w.shape) for w in model.trainable_weights)
+    blocks = [layer for layer in model.layers if layer.name.startswith("block_")]
+    assert [block.name for block in blocks] == [f"block_{i}" for i in range(12)]
+    assert len({block.count_params() for block in blocks}) == 1
+    assert model.name == "vit_b_16"

@@ -1,0 +1,190 @@
+"""Models with patches of another size: FlexiViT's way to resize the patch embedding, on arrays and on models."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.layers import resize_patch_kernel, resize_table
+from keras_vit.models import weights_by_path
+from tests.compute import forward
+from tests.tolerances import LOGITS, SAME_FUNCTION
+
+
+def pairs(golden):
+    """(name, kernel, resized) of the reference."""
+    ref = golden("patch_resize").ref
+    return [(n.partition("/")[0], ref[n], ref[n.replace("in_hwio", "flexi_pi")]) for n in ref if n.endswith("in_hwio")]
+
+
+def test_kernels_against_the_original(golden):
+    """The original inverts in float32: its error is 1e-7 times the condition number, 35 for 16 to 14, times values."""
+    sizes = set()
+    for name, kernel, wanted in pairs(golden):
+        got = resize_patch_kernel(kernel, wanted.shape[:2])
+        assert got.dtype == np.float32 and got.shape == wanted.shape
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6 * np.abs(wanted).max(), err_msg=name)
+        sizes.add(name)
+    assert sizes == {"16to14", "16to32", "32to16", "16to8", "14to16", "8to6"}
+
+
+def test_resizing_like_an_image_is_something_else(golden):
+    for _, kernel, wanted in pairs(golden):
+        table = kernel.reshape(1, -1, kernel.shape[2] * kernel.shape[3])
+        for method in ("bilinear", "bilinear_antialias", "bicubic"):
+            as_image = resize_table(table, kernel.shape[:2], wanted.shape[:2], method).reshape(wanted.shape)
+            assert np.abs(as_image - wanted).max() > 0.5
+
+
+@pytest.mark.parametrize("patch", [(8, 8), (12, 16), (9, 8), (24, 17)])
+def test_a_larger_patch_embeds_enlarged_images_the_same(patch):
+    """What the method is for: every patch enlarged bilinearly has the embedding of the original one."""
+    rng = np.random.default_rng(0)
+    kernel, patches = rng.normal(size=(8, 8, 3, 5)), rng.normal(size=(6, 8, 8, 3))
+    tables = patches.transpose(0, 3, 1, 2).reshape(1, -1, 8, 8).transpose(0, 2, 3, 1).reshape(1, 64, -1)
+    larger = resize_table(tables, (8, 8), patch, "bilinear").reshape(*patch, 6, 3)
+    wanted = np.einsum("nhwc,hwcd->nd", patches, kernel)
+    got = np.einsum("hwnc,hwcd->nd", larger, resize_patch_kernel(kernel, patch))
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-10)
+
+
+def test_the_same_size_changes_nothing():
+    kernel = np.random.default_rng(0).normal(size=(7, 5, 3, 4)).astype("f4")
+    np.testing.assert_allclose(resize_patch_kernel(kernel, (7, 5)), kernel, rtol=0, atol=1e-6)
+
+
+SIZE = {"image_size": 64, "patch_size": 16, "width": 12, "depth": 2, "heads": 3, "mlp_width": 16, "classes": 5}
+MODELS = {
+    "token": {},
+    "token without a position": {"position_embedding": "learned_patches"},
+    "gap": {"class_token": False, "pooling": "avg"},
+    "map": {"class_token": False, "pooling": "map"},
+    "sincos": {"class_token": False, "pooling": "avg", "position_embedding": "sincos2d"},
+    "flexi": {"class_token": False, "pooling": "avg", "interpolation": "bilinear_antialias"},
+    "hybrid": {"stem_stages": (1, 1), "stem_width": 32, "image_size": (64, 128), "patch_size": 2},
+}
+
+
+def build(name, **changes):
+    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**SIZE | MODELS[name] | changes))
+    rng = np.random.default_rng(1)
+    for weight in model.weights:  # no zeros in the head
+        weight.assign(rng.normal(0, 0.3, weight.shape))
+    return model
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    return build(request.param)
+
+
+def values(model):
+    return {path: keras.ops.convert_to_numpy(weight) for path, weight in weights_by_path(model).items()}
+
+
+def test_nothing_else_changes(model):
+    patch = 4 if model.config.stem_stages else 8
+    other = model.with_patch_size(patch)
+    before, after = values(model), values(other)
+    assert before.keys() == after.keys()
+    changed = {path for path in before if not np.array_equal(before[path], after[path])}
+    learned = set() if model.config.position_embedding == "sincos2d" else {"position_embedding/table"}
+    assert changed == {"embedding/kernel"} | learned
+    assert other.config == model.config.replace(patch_size=patch)
+    np.testing.assert_array_equal(
+        after["embedding/kernel"], resize_patch_kernel(before["embedding/kernel"], (patch, patch))
+    )
+    if learned:
+        np.testing.assert_array_equal(
+            after["position_embedding/table"],
+            resize_table(
+                before["position_embedding/table"],
+                model.config.grid_size,
+                other.config.grid_size,
+                model.config.interpolation,
+            ),
+        )
+    # The old model is as it was, and the new one works, saves and loads.
+    np.testing.assert_array_equal(values(model)["embedding/kernel"], before["embedding/kernel"])
+    assert other.output_shape == model.output_shape
+
+
+def test_saved_and_loaded(model, tmp_path):
+    other = model.with_patch_size((4, 2))
+    x = np.random.default_rng(0).uniform(-1, 1, (2, *other.config.image_size, 3)).astype("f4")
+    other.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.config == other.config
+    np.testing.assert_array_equal(forward(again, x), forward(other, x))
+
+
+@pytest.mark.parametrize("name", ["token", "gap", "map"])
+def test_files_of_resized_models(name, tmp_path):
+    model = build(name).with_patch_size(8)
+    layout = "big_vision" if name == "map" else "vit_jax"
+    keras_vit.to_checkpoint(model, tmp_path / "file.npz", layout=layout)
+    again = keras_vit.from_checkpoint(tmp_path / "file.npz")
+    assert again.config == model.config
+    got, wanted = values(again), values(model)
+    assert all(np.array_equal(got[path], wanted[path]) for path in wanted)
+
+
+def test_images_enlarged_with_their_patches(golden):
+    """A reference model at twice the patch and image size, each patch enlarged bilinearly, gives the same logits."""
+    case = golden("bv_map")
+    model = keras_vit.from_checkpoint(case.path).with_patch_size(16, image_size=64)
+    assert model.config.grid_size == (4, 4)
+    patches = case.ref["images"].reshape(2, 4, 8, 4, 8, 3).transpose(2, 4, 0, 1, 3, 5).reshape(1, 64, -1)
+    larger = resize_table(patches, (8, 8), (16, 16), "bilinear").reshape(16, 16, 2, 4, 4, 3)
+    images = larger.transpose(2, 3, 0, 4, 1, 5).reshape(2, 64, 64, 3)
+    np.testing.assert_allclose(forward(model, images), case.ref["logits"], rtol=0, atol=LOGITS)
+
+
+def test_flexivit(golden, tmp_path):
+    """A file as FlexiViT's: kernels of 32 x 32 and 7 x 7 positions, used at 240 pixels with patches of 20 and 30."""
+    ref = golden("patch_resize").ref
+    table = golden("posemb_resize").ref["7to12/in"][:, 1:]
+    model = build("gap", image_size=224, patch_size=32)
+    kernel = np.concatenate([ref["32to16/in_hwio"]] * 3, -1)[..., :12]
+    model.get_layer("embedding").kernel.assign(kernel)
+    model.get_layer("position_embedding").table.assign(table)
+    keras_vit.to_checkpoint(model, tmp_path / "flexi.npz", layout="big_vision")
+
+    flexi = keras_vit.from_checkpoint(tmp_path / "flexi.npz", interpolation="bilinear_antialias")
+    assert (flexi.config.patch_size, flexi.config.image_size) == ((32, 32), (224, 224))
+    at_16 = values(flexi.with_patch_size(16, image_size=240))
+    wanted = np.concatenate([ref["32to16/flexi_pi"]] * 3, -1)[..., :12]
+    np.testing.assert_allclose(at_16["embedding/kernel"], wanted, rtol=0, atol=5e-6 * np.abs(wanted).max())
+    assert at_16["position_embedding/table"].shape == (1, 15 * 15, 12)
+    at_20 = flexi.with_patch_size(20, image_size=240)
+    assert at_20.config.grid_size == (12, 12)
+    wanted = golden("posemb_resize").ref["7to12/flexi_linear"]
+    np.testing.assert_allclose(values(at_20)["position_embedding/table"], wanted, rtol=0, atol=3e-5)
+    # Sizes are to be derived from the file's: by way of another, positions would be resized twice.
+    detour = values(flexi.with_patch_size(30, image_size=240).with_patch_size(20))
+    assert np.abs(detour["position_embedding/table"] - wanted).max() > 0.1
+    # The interpolation is the model's own: a plain model resizes as the official code does.
+    plain = keras_vit.from_checkpoint(tmp_path / "flexi.npz").with_patch_size(20, image_size=240)
+    wanted = golden("posemb_resize").ref["7to12/vit_jax_notoken"]
+    np.testing.assert_allclose(values(plain)["position_embedding/table"], wanted, rtol=0, atol=3e-5)
+
+
+def test_any_image_size():
+    model = build("token", dynamic=True).with_patch_size(8)
+    assert model.config.dynamic
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 40, 24, 3)).astype("f4")
+    fixed = model.with_image_size((40, 24))
+    np.testing.assert_allclose(forward(model, x), forward(fixed, x), rtol=0, atol=SAME_FUNCTION)
+
+
+def test_sizes_that_do_not_fit():
+    model = build("token")
+    with pytest.raises(ValueError, match="multiple of the patch size: height 64 .* of 30. The nearest .* 60 or 90"):
+        model.with_patch_size(30)
+    with pytest.raises(ValueError, match="width 64 .* of 12. The nearest .* 60 or 72"):
+        model.with_patch_size((8, 12))
+    assert model.with_patch_size(30, image_size=(60, 90)).config.grid_size == (2, 3)
+    with pytest.raises(ValueError, match="patch_size must be positive integers, but 0 was given"):
+        model.with_patch_size(0)
+    with pytest.raises(TypeError, match="patch_size must be an integer or a pair"):
+        model.with_patch_size(16.0)
