@@ -121,12 +121,16 @@ def create_model(
     build: dict[str, Any] = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
     if weights is not None and not str(weights).endswith(".weights.h5"):
         weights = find_checkpoint(weights)
-        found = variant_of(open_checkpoint(weights).config)
+        held = open_checkpoint(weights).config
+        found = variant_of(held)
         if found != variant:
             raise ValueError(
                 f"{weights} holds {found or 'a model that is no known variant'}, but {variant} was asked for. Load it "
                 "with keras_vit.from_checkpoint(path), which takes the model from the file."
             )
+        for argument, value in (("class_token", class_token), ("representation_size", representation_size)):
+            if value not in (None, getattr(held, argument, None)):
+                raise ValueError(f"{argument}={value} contradicts {weights}: leave it out, the file tells.")
         return from_checkpoint(weights, **options, **build, dropout=dropout or 0.0)
 
     base = variant_config(variant)

@@ -18,8 +18,8 @@ from keras_vit.models import BiTConfig
 class _Names:
     """What a layout calls the modules of the model, and the axes of length 1 that it puts before an array's own.
 
-    `dialect` is the name of the dialect, `top` where all modules are, `units` a template of a unit's name; `modules` are
-    our names of what is in a unit, and the layout's.
+    `dialect` is the name of the dialect, `top` where all modules are, `units` a template of a unit's name; `modules`
+    are our names of what is in a unit, and the layout's.
     """
 
     dialect: str

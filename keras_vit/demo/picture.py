@@ -45,7 +45,7 @@ def draw_picture(
         "xtick.color": MUTED,
         "ytick.color": MUTED,
     }
-    accuracy, seconds = result["accuracy"], result["seconds"]
+    accuracy = result["accuracy"]
     with rc_context(style):
         figure = Figure(figsize=(13, 8.8), dpi=110, facecolor="white")
         figure.text(0.035, 0.945, "From printed characters to handwriting", size=21, weight="bold")
@@ -53,8 +53,8 @@ def draw_picture(
             0.035,
             0.91,
             "A small Vision Transformer, pre-trained to name warped characters of printed fonts, reads "
-            f"{accuracy['transfer']:.1%} of {len(test.labels)} handwritten digits after {seconds['transfer']:.0f} s "
-            "of fine-tuning.",
+            f"{accuracy['transfer']:.1%} of {len(test.labels)} handwritten digits after {result['epochs']} "
+            f"epoch{'s' * (result['epochs'] != 1)} of fine-tuning on {result['train_images']:,} others.",
             size=11,
             color=MUTED,
         )
@@ -84,7 +84,7 @@ def _curves(axes: "Axes", histories: dict[str, list[float]]) -> None:
         axes.annotate(
             f"{label}  {values[-1]:.1f}%",
             (len(values) - 1, values[-1]),
-            (0, -9),
+            (0, -9 if name == "transfer" else -30),
             textcoords="offset points",
             ha="right",
             va="top",

@@ -52,7 +52,9 @@ class MultiHeadAttention(CompositeLayer):
             dense = keras.layers.Dense(width, kernel_initializer=kernel, dtype=policy, name=name)
             setattr(self, name, dense)
             dense.build((None, None, width))
-        self.flash_attention = False if _on_tpu() else None
+        # On TPUs, Keras 3.15 hands unmasked attention of 128-token multiples to a kernel that applies a causal mask and
+        # no scaling. Its plain path is right.
+        self.flash_attention = False if _jax_runs_on("tpu") else None
 
     def draw_seeds(self, training: bool | None) -> list[Any]:
         """The seeds of one call: one for the attention weights, or None where nothing is dropped."""
@@ -63,7 +65,9 @@ class MultiHeadAttention(CompositeLayer):
         (seed,) = self.draw_seeds(training) if seeds is None else seeds
         query, value = self._split(self.query(queries)), self._split(self.value(tokens))
         key = self._split(self.key(tokens))
-        if seed is None:
+        # On CPUs, JAX's own attention knows no float16.
+        fused = keras.backend.standardize_dtype(query.dtype) != "float16" or not _jax_runs_on("cpu")
+        if seed is None and fused:
             y = ops.dot_product_attention(query, key, value, flash_attention=self.flash_attention)
         else:
             weights = dropout(_weights(query, key), self.dropout, seed)
@@ -97,9 +101,7 @@ def _length(x: Any) -> tuple[Any]:
     return (x.shape[1] if x.shape[1] is not None else ops.shape(x)[1],)
 
 
-def _on_tpu() -> bool:
-    # On TPUs, Keras 3.15 hands unmasked attention of 128-token multiples to a kernel that applies a causal mask
-    # and no scaling. Its plain path is right.
+def _jax_runs_on(kind: str) -> bool:
     if keras.backend.backend() != "jax":
         return False
-    return any("tpu" in str(device).lower() for device in keras.distribution.list_devices())
+    return any(kind in str(device).lower() for device in keras.distribution.list_devices())

@@ -17,10 +17,12 @@ EXAMPLES = {
         (8, 12),
     ),
     "AddSinCosPositionEmbedding": ({"grid_size": (2, 3), "prefix_tokens": 0, "dropout": 0.2}, (6, 12)),
+    "BiTUnit": ({"filters": 32, "strides": 2, "folded": True}, (5, 6, 32)),
     "ClassToken": ({}, (5, 12)),
     "MAPHead": ({"heads": 3, "mlp_width": 20, "gelu": "exact", "epsilon": 1e-4}, (5, 12)),
     "MLP": ({"width": 20, "gelu": "exact", "dropout": 0.2}, (5, 12)),
     "MultiHeadAttention": ({"heads": 3, "dropout": 0.2}, (5, 12)),
+    "PaddedMaxPooling2D": ({"padding": "zeros"}, (5, 6, 12)),
     "PatchEmbedding": ({"width": 12, "patch_size": (2, 3)}, (4, 9, 5)),
     "ResNetUnit": ({"filters": 32, "strides": 2, "folded": True}, (5, 6, 32)),
     "StdConv2D": (

@@ -116,7 +116,8 @@ PARAMETERS = {
 
 def test_variants():
     assert list(PARAMETERS) == list(keras_vit.BIT_VARIANTS)
-    assert set(PARAMETERS) <= set(keras_vit.list_models())
+    listed = {row["name"]: row["params"] for row in keras_vit.list_models("BiT")}
+    assert listed == PARAMETERS
     for name in PARAMETERS:
         assert variant_of(variant_config(name)) == name
         factory = getattr(keras_vit, name.replace("-", "_"))
@@ -134,9 +135,7 @@ def test_the_smallest_variant():
     # A ResNet-50 has 4.1 billion; its first unit of a stage has the stride in the 3x3 convolution.
     assert count_macs(model.config) == pytest.approx(4.09e9, rel=2e-3)
     # Any size, without asking. New heads are zero: every class is as probable as the others.
-    for size in ((64, 64), (33, 70)):
-        probabilities = forward(model, images(size))
-        np.testing.assert_allclose(probabilities, np.full((2, 1000), 1e-3), rtol=1e-5)
+    np.testing.assert_allclose(forward(model, images((33, 70))), np.full((2, 1000), 1e-3), rtol=1e-5)
 
 
 def test_signature_and_refusals():
@@ -190,7 +189,7 @@ def test_image_sizes():
     assert dynamic.input_shape == (None, None, None, 3) and dynamic.config.dynamic
     np.testing.assert_allclose(forward(dynamic, x), wanted, rtol=0, atol=SAME_FUNCTION)
     # Sizes that nothing divides; one size after the other on the same model.
-    for size in ((37, 51), (16, 16), (7, 90)):
+    for size in ((37, 51), (7, 90)):
         other = fixed.with_image_size(size)
         assert other.input_shape == (None, *size, 3)
         y = forward(other, images(size))

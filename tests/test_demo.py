@@ -1,0 +1,173 @@
+"""The shipped checkpoint, and the demo that stands on it."""
+
+import importlib.util
+import io
+import json
+import sys
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from rich.console import Console
+
+import keras_vit
+from keras_vit import demo
+from keras_vit._paths import weights_folder
+from keras_vit.demo import digits, job
+
+SCRIPT = Path(__file__).resolve().parent.parent / "weights" / "train_glyphs.py"
+CHECKPOINT = weights_folder() / "glyphs.npz"
+
+needs = {name: pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"needs {name}") for name in job.NEEDS}
+
+
+def test_the_checkpoint_is_small_and_official():
+    info = keras_vit.inspect_checkpoint(CHECKPOINT)
+    assert info.layout == "vit_jax"
+    assert info.config.image_size == (24, 24)
+    assert info.config.patch_size == (4, 4)
+    assert info.config.representation_size is None
+    names = (weights_folder() / "glyphs_classes.txt").read_text(encoding="utf-8").splitlines()
+    assert len(names) == info.config.classes == len(set(names))
+    assert CHECKPOINT.stat().st_size <= 5e6
+    with zipfile.ZipFile(CHECKPOINT) as archive:
+        assert {member.compress_type for member in archive.infolist()} == {zipfile.ZIP_STORED}
+        assert "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel.npy" in archive.namelist()
+
+
+@pytest.fixture(scope="module")
+def train_glyphs():
+    """The script that made the checkpoint; a wheel does not carry it."""
+    if not SCRIPT.is_file():
+        pytest.skip("the training script is part of the repository only")
+    spec = importlib.util.spec_from_file_location("train_glyphs", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_checkpoint_reads_new_pictures(train_glyphs):
+    """Pictures that the training has not drawn: another seed. Many are distorted beyond what anybody can read."""
+    for name in ("matplotlib", "PIL", "scipy"):
+        pytest.importorskip(name)
+    fields, labels = train_glyphs.distance_fields("DejaVuS*-Bold.ttf")  # Sans and Serif: drawing takes time
+    images, labels = train_glyphs.Glyphs(fields, labels, 1, 512, seed=123)[0]
+    model = keras_vit.from_checkpoint(CHECKPOINT)
+    assert model.config == train_glyphs.CONFIG
+    scores = model.predict(images, batch_size=128, verbose=0)
+    # 56 % and 87 % of 164 classes, with a standard error of 2 %; guessing gives 0.6 % and 3 %.
+    assert np.mean(scores.argmax(-1) == labels) > 0.48
+    best = np.argsort(-scores, axis=-1)[:, :5]
+    assert np.mean((best == labels[:, None]).any(-1)) > 0.8
+
+
+def test_the_classes_of_the_script_are_those_of_the_file(train_glyphs):
+    names = (weights_folder() / "glyphs_classes.txt").read_text(encoding="utf-8").splitlines()
+    assert tuple(names) == train_glyphs.CLASSES
+    assert len(set("".join(names))) == len("".join(names))
+
+
+def test_the_same_seed_draws_the_same_pictures(train_glyphs):
+    fields = np.random.default_rng(0).normal(0, 3, (12, 64, 64)).astype("float16")
+    labels = np.arange(12, dtype="int32") % 3
+
+    def draw(seed, epoch, index):
+        stream = train_glyphs.Glyphs(fields, labels, 5, 8, seed)
+        stream.epoch = epoch
+        return stream[index][0]
+
+    np.testing.assert_array_equal(draw(1, 2, 3), draw(1, 2, 3))
+    for other in ((0, 2, 3), (1, 0, 3), (1, 2, 0)):
+        assert np.abs(draw(1, 2, 3) - draw(*other)).max() > 0.1
+
+
+@needs["sklearn"]
+def test_the_split_is_fixed_and_even():
+    train, test = digits.load_digits()
+    assert train.pixels.shape == (1297, 8, 8, 3)
+    assert test.pixels.shape == (500, 8, 8, 3)
+    assert train.pixels.dtype == np.uint8
+    assert train.pixels.max() == 255
+    assert set(np.bincount(test.labels)) <= set(range(48, 53))
+    assert test.labels[:8].tolist() == digits.load_digits(20)[1].labels[:8].tolist()
+    seen = {scan.tobytes() for scan in train.pixels}
+    assert not seen & {scan.tobytes() for scan in test.pixels}
+    with pytest.raises(ValueError, match="between 10 and 1297, but 5 was given"):
+        digits.load_digits(5)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """One run with a tiny budget: 13 steps for each of the two models."""
+    for name in job.NEEDS:
+        pytest.importorskip(name)
+    folder = tmp_path_factory.mktemp("demo")
+    shown = io.StringIO()
+    result = demo.run(folder, seed=3, epochs=1, train_images=400, console=Console(file=shown, width=100))
+    return result, folder, shown.getvalue()
+
+
+def test_the_demo_learns_from_the_checkpoint(ran):
+    result, _, _ = ran
+    assert result["accuracy"]["transfer"] > 0.5  # 0.9 and more; nothing but the head start explains it
+    assert result["accuracy"]["transfer"] > result["accuracy"]["scratch"] + 0.2
+    assert result["backend"] == keras.backend.backend()
+    for name in ("transfer", "scratch"):
+        assert result["accuracy_per_epoch"][name] == [0.1, result["accuracy"][name]]
+        assert result["seconds"][name] > 0
+    assert result["mistakes"] == round(500 * (1 - result["accuracy"]["transfer"]))
+
+
+def test_the_demo_s_files_give_the_same_answers(ran):
+    result, folder, _ = ran
+    expected = {"digits.keras", "digits.npz"}
+    if not job._missing("litert"):
+        expected.add("digits.tflite")
+    assert set(result["files"]) == expected
+    for name, file in result["files"].items():
+        assert file["bytes"] == (folder / name).stat().st_size
+        assert file["max_abs_error"] < 5e-5  # logits of size 10, sums in another order
+    assert json.loads((folder / "demo.json").read_text()) == result
+    assert {path.name for path in folder.iterdir()} == expected | {"demo.json", "demo.png"}
+
+
+def test_the_demo_s_picture_is_one(ran):
+    matplotlib_image = pytest.importorskip("matplotlib.image")
+    _, folder, _ = ran
+    pixels = matplotlib_image.imread(folder / "demo.png")
+    assert pixels.shape[0] > 800 and pixels.shape[1] > 1200
+    quarters = [part for half in np.array_split(pixels, 2) for part in np.array_split(half, 2, axis=1)]
+    assert all(quarter[..., :3].std() > 0.05 for quarter in quarters)  # none of the four panels is empty
+
+
+def test_the_demo_shows_progress_and_a_table(ran):
+    result, folder, shown = ran
+    assert "13/13" in shown
+    assert f"{result['accuracy']['transfer']:.1%}" in shown
+    assert "digits.keras" in shown
+    assert "demo.png" in shown
+
+
+@pytest.mark.parametrize("package", job.NEEDS)
+def test_a_missing_package_is_one_clear_sentence(monkeypatch, capsys, tmp_path, package):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(job.importlib.util, "find_spec", lambda name: None if name == package else find(name))
+    assert demo.main(["--output", str(tmp_path)]) == 1
+    said = capsys.readouterr().err.strip()
+    assert said.count("\n") == 0
+    assert job.NEEDS[package] in said
+    assert 'pip install "keras-vit[demo]"' in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["--epochs", "0"], ["--seed", "-1"], ["--train-images", "3"]])
+def test_nonsense_is_refused_at_once(capsys, tmp_path, arguments):
+    assert demo.main([*arguments, "--output", str(tmp_path)]) == 1
+    assert "was given" in capsys.readouterr().err
+
+
+def test_it_can_be_run_as_a_module():
+    assert importlib.util.find_spec("keras_vit.demo.__main__") is not None
+    assert "keras_vit.demo.__main__" not in sys.modules

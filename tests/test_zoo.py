@@ -1,0 +1,435 @@
+"""Models by name: every argument of `create_model`, every factory, every refusal."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import factories
+from keras_vit.models import find_variant, weights_by_path
+from keras_vit.preprocessing import preprocess_input, resize_images
+from tests.compute import forward
+from tests.tolerances import SAME_FUNCTION
+
+FACTORIES = {
+    "ViT_Ti16": "ViT-Ti/16",
+    "ViT_S16": "ViT-S/16",
+    "ViT_S32": "ViT-S/32",
+    "ViT_B8": "ViT-B/8",
+    "ViT_B16": "ViT-B/16",
+    "ViT_B32": "ViT-B/32",
+    "ViT_L16": "ViT-L/16",
+    "ViT_L32": "ViT-L/32",
+    "ViT_H14": "ViT-H/14",
+    "R_ViT_Ti16": "R+ViT-Ti/16",
+    "R26_ViT_S32": "R26+ViT-S/32",
+    "R26_ViT_B32": "R26+ViT-B/32",
+    "R50_ViT_B16": "R50+ViT-B/16",
+    "R50_ViT_L32": "R50+ViT-L/32",
+}
+# One block of 32 numbers per token: the smallest variant, for everything that does not hang on the size.
+TINY = "ViT-mu/16"
+
+
+def create(variant=TINY, image_size=32, **options):
+    """Without random values, which cost JAX seconds."""
+    with keras_vit.layers.skip_initialization():
+        return keras_vit.create_model(variant, image_size=image_size, **options)
+
+
+def filled(model):
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(0.0, 0.2, w.shape) for w in model.get_weights()])
+    return model
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return filled(create())
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3)).astype("f4")
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["ViT-B/16", "vit_b16", "B/16", "ViT-B_16", "VIT B 16", "b16", "ViTB16", "vit-b-16"])
+def test_names_are_forgiven_their_spelling(name):
+    assert find_variant(name) == "ViT-B/16"
+
+
+@pytest.mark.parametrize("variant", keras_vit.VARIANTS)
+def test_every_variant_is_found_by_its_name(variant):
+    for spelling in (variant, variant.replace("/", "_"), variant.replace("-", "").replace("/", "")):
+        assert find_variant(spelling) == variant
+
+
+@pytest.mark.parametrize(
+    ("wrong", "suggested"), [("ViT-B/17", "ViT-B/16"), ("ViT-X/32", "ViT-L/32"), ("huge14", "ViT-H/14"), ("R50+B", "R50")]
+)
+def test_wrong_names_are_answered_with_the_nearest(wrong, suggested):
+    with pytest.raises(ValueError, match=r"no variant .*Did you mean .*Known are: ViT-Ti/16, ") as error:
+        keras_vit.create_model(wrong)
+    assert suggested in str(error.value).partition("Known are")[0] and wrong in str(error.value)
+
+
+def test_names_that_are_none():
+    with pytest.raises(ValueError, match="no variant ''.*Known are"):
+        keras_vit.create_model("")
+    with pytest.raises(TypeError, match="variant must be a string such as 'ViT-B/16', but 16"):
+        keras_vit.create_model(16)
+
+
+def test_list_models():
+    names = [row["name"] for row in keras_vit.list_models()]
+    assert set(FACTORIES.values()) <= set(names) and names[0] == "ViT-Ti/16"
+    assert len(names) == len(set(names))
+    for name in names:
+        assert find_variant(name) == name
+
+
+# Factories
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_factory(name, monkeypatch):
+    factory = getattr(keras_vit, name)
+    assert name in keras_vit.__all__ and factory.__name__ == factory.__qualname__ == name
+    wanted = list(inspect.signature(keras_vit.create_model).parameters.values())[1:]
+    assert list(inspect.signature(factory).parameters.values()) == wanted
+    assert all(p.kind is p.KEYWORD_ONLY for p in wanted)
+    for word in (FACTORIES[name], "Args:", *(f"        {p.name}: " for p in wanted), "Returns:", "Raises:"):
+        assert word in factory.__doc__, word
+    assert "variant: " not in factory.__doc__
+
+    # It passes on what it is given. (Building all of them would take gigabytes; test_counts.py knows what they are.)
+    with monkeypatch.context() as patch:
+        seen = []
+        cell = factory.__closure__[factory.__code__.co_freevars.index("create")]
+        patch.setattr(cell, "cell_contents", lambda *args, **kwargs: seen.append((args, kwargs)))
+        factory(classes=3, dtype="mixed_bfloat16")
+    assert seen == [((FACTORIES[name],), {"classes": 3, "dtype": "mixed_bfloat16"})]
+
+
+def test_there_are_no_other_factories():
+    assert {name for name in keras_vit.__all__ if "ViT_" in name} == set(FACTORIES)
+    assert set(FACTORIES) <= set(vars(factories))
+
+
+def test_a_factory_makes_its_variant():
+    with keras_vit.layers.skip_initialization():
+        model = keras_vit.ViT_Ti16(image_size=64, classes=7)
+    assert isinstance(model, keras_vit.VisionTransformer) and model.name == "vit_ti_16"
+    config = model.config
+    assert (config.width, config.depth, config.heads, config.mlp_width) == (192, 12, 3, 768)
+    assert config.patch_size == (16, 16) and config.image_size == (64, 64)
+    assert model.input_shape == (None, 64, 64, 3) and model.output_shape == (None, 7)
+    with pytest.raises(TypeError):
+        keras_vit.ViT_Ti16("imagenet")  # everything goes by keyword: the order differs between packages
+
+
+# Arguments
+
+
+def test_defaults():
+    model = create(image_size=None)
+    assert model.config.image_size == (224, 224) and model.output_shape == (None, 1000)
+    assert model.config.classifier_activation == "softmax" and model.layers[-1].name == "predictions"
+    assert model.config.interpolation == "official" and model.config.gelu == "tanh"
+    assert model.config.layer_norm_epsilon == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "shape"),
+    [
+        ({"classes": 7}, {"classes": 7}, (7,)),
+        ({"classes": np.int64(7)}, {"classes": 7}, (7,)),
+        ({"image_size": (32, 64)}, {"image_size": (32, 64)}, (1000,)),
+        ({"image_size": np.int32(48)}, {"image_size": (48, 48)}, (1000,)),
+        ({"image_size": "dynamic"}, {"dynamic": True}, (1000,)),
+        ({"include_top": False}, {"classes": None, "pooling": "none"}, (4, 32)),
+        ({"include_top": False, "pooling": "avg"}, {"classes": None, "pooling": "avg"}, (32,)),
+        ({"include_top": False, "pooling": "map"}, {"classes": None, "pooling": "map"}, (32,)),
+        ({"include_top": False, "pooling": "token", "class_token": True}, {"pooling": "token"}, (32,)),
+        ({"include_top": False, "class_token": True}, {"pooling": "none"}, (5, 32)),
+        ({"class_token": True}, {"class_token": True, "pooling": "token"}, (1000,)),
+        ({"class_token": True, "pooling": "avg"}, {"class_token": True, "pooling": "avg"}, (1000,)),
+        ({"pooling": "map"}, {"pooling": "map"}, (1000,)),
+        ({"pooling": "none"}, {"pooling": "none"}, (4, 1000)),
+        ({"classifier_activation": None}, {"classifier_activation": None}, (1000,)),
+        ({"classifier_activation": "sigmoid"}, {"classifier_activation": "sigmoid"}, (1000,)),
+        ({"representation_size": 24}, {"representation_size": 24}, (1000,)),
+        ({"include_preprocessing": True}, {"include_preprocessing": True}, (1000,)),
+        ({"interpolation": "bicubic"}, {"interpolation": "bicubic"}, (1000,)),
+        (
+            {"dropout": 0.1, "attention_dropout": 0.2, "drop_path": np.float32(0.25), "remat": True},
+            {"dropout": 0.1, "attention_dropout": 0.2, "drop_path": 0.25, "remat": True},
+            (1000,),
+        ),
+    ],
+)
+def test_arguments(options, fields, shape):
+    model = create(**{"image_size": 32, **options})
+    assert {name: getattr(model.config, name) for name in fields} == fields
+    assert model.output_shape == (None, *shape)
+    # Plain data, as files need it.
+    assert all(type(v) in (int, float, bool, str, list, type(None)) for v in model.config.to_dict().values())
+
+
+def test_stochastic_depth_grows_with_depth():
+    with keras_vit.layers.skip_initialization():
+        model = keras_vit.ViT_Ti16(image_size=32, drop_path=0.11, dropout=0.2, attention_dropout=0.3, remat=True)
+    blocks = [model.get_layer(f"block_{i}") for i in range(12)]
+    np.testing.assert_allclose([block.drop_path for block in blocks], np.arange(12) / 100, atol=1e-12)
+    for block in blocks:
+        assert (block.dropout, block.attention.dropout, block.mlp.dropout, block.remat) == (0.2, 0.3, 0.2, True)
+    assert model.get_layer("position_embedding").dropout == 0.2
+
+
+@pytest.mark.parametrize(("variant", "rate"), [("ViT-B/16", 0.0), ("ViT-L/16", 0.1), ("ViT-L/32", 0.0), ("ViT-H/14", 0.1)])
+def test_official_dropout(variant, rate):
+    config = keras_vit.models.variant_config(variant)
+    assert (config.dropout, config.attention_dropout, config.drop_path) == (rate, 0.0, 0.0)
+
+
+def test_name_and_dtype():
+    model = create(name="mine", dtype="mixed_bfloat16")
+    assert model.name == "mine" and model.dtype_policy.name == "mixed_bfloat16"
+    assert model.get_layer("block_0").dtype_policy.name == "mixed_bfloat16"
+    assert model.output.dtype == "float32"
+
+
+def test_new_models_are_random_and_their_heads_are_zero():
+    model = keras_vit.create_model(TINY, image_size=32, classes=5, class_token=True)
+    weights = {path: keras.ops.convert_to_numpy(w) for path, w in weights_by_path(model).items()}
+    zero = {path for path, values in weights.items() if not values.any()}
+    assert {"head/kernel", "head/bias", "class_token/token", "embedding/bias"} <= zero
+    for path in ("embedding/kernel", "block_0/attention/query/kernel", "block_0/mlp/fc2/kernel"):
+        assert 0.01 < weights[path].std() < 0.5, path
+    # The scales of the original: N(0, 0.02) for positions, N(0, 1e-6) for the MLP's biases.
+    assert 0.01 < weights["position_embedding/table"].std() < 0.03
+    assert 1e-7 < weights["block_0/mlp/fc1/bias"].std() < 3e-6
+    # Another model is another one.
+    other = weights_by_path(keras_vit.create_model(TINY, image_size=32, classes=5, class_token=True))
+    assert np.abs(keras.ops.convert_to_numpy(other["embedding/kernel"]) - weights["embedding/kernel"]).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"classes": 0}, ValueError, "classes must be at least 1, but 0 was given.*include_top=False"),
+        ({"classes": -3}, ValueError, "classes must be at least 1, but -3"),
+        ({"classes": 3.0}, TypeError, "classes must be an integer, but 3.0 of type float"),
+        ({"classes": "10"}, TypeError, "classes must be an integer, but '10' of type str"),
+        ({"classes": True}, TypeError, "classes must be an integer, but True"),
+        ({"classes": 5, "include_top": False}, ValueError, "classes=5 needs include_top=True"),
+        ({"image_size": 230}, ValueError, "multiple of the patch size: height 230 .* of 16.*nearest that fit are 224 or 240"),
+        ({"image_size": (224, 100)}, ValueError, "width 100 is not a multiple of 16.*96 or 112"),
+        ({"image_size": 8}, ValueError, "height 8 is not a multiple of 16.*nearest that fit are 16"),
+        ({"image_size": 0}, ValueError, "image_size must be positive"),
+        ({"image_size": -224}, ValueError, "image_size must be positive"),
+        ({"image_size": "any"}, TypeError, "image_size must be an integer or a pair .*'any'"),
+        ({"image_size": (224, 224, 3)}, TypeError, r"image_size must be an integer or a pair .*\(224, 224, 3\)"),
+        ({"image_size": True}, TypeError, "image_size must be an integer or a pair"),
+        ({"image_size": 224.5}, TypeError, "image_size must be an integer or a pair"),
+        ({"pooling": "max"}, ValueError, "pooling must be one of .*'token', 'avg', 'map', 'none'.*'max'"),
+        ({"pooling": "token"}, ValueError, "pooling='token' needs class_token=True"),
+        ({"interpolation": "nearest"}, ValueError, "interpolation must be one of .*'nearest'"),
+        ({"classifier_activation": "softmaxx"}, ValueError, "softmaxx"),
+        ({"classifier_activation": len}, TypeError, "classifier_activation must be the name of a Keras activation"),
+        ({"dropout": 1.0}, ValueError, "dropout must be at least 0 and below 1, but 1.0"),
+        ({"drop_path": -0.1}, ValueError, "drop_path must be at least 0 and below 1, but -0.1"),
+        ({"attention_dropout": "0.1"}, TypeError, "attention_dropout must be a number, but '0.1'"),
+        ({"representation_size": 0}, ValueError, "representation_size must be at least 1"),
+        ({"pretrained": True, "weights": "x.npz"}, ValueError, "pretrained=True .* weights='x.npz'"),
+        ({"weights": "absent/B_16.npz"}, FileNotFoundError, "absent/B_16.npz"),
+        ({"dtype": "float31"}, ValueError, "float31"),
+    ],
+)
+def test_arguments_that_make_no_sense(options, error, message):
+    with pytest.raises(error, match=message):
+        create(**options)
+
+
+def test_channels_first_is_refused():
+    keras.config.set_image_data_format("channels_first")
+    with pytest.raises(ValueError, match="channels_first.*set_image_data_format.'channels_last'"):
+        create()
+
+
+# Weights
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny, tmp_path_factory):
+    path = tmp_path_factory.mktemp("zoo") / "mu.npz"
+    keras_vit.to_checkpoint(tiny, path, layout="vit_jax")
+    return path
+
+
+def test_weights_from_a_checkpoint(tiny, checkpoint):
+    model = keras_vit.create_model(TINY, weights=checkpoint)
+    assert model.config == tiny.config
+    for got, wanted in zip(model.get_weights(), tiny.get_weights(), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    model = keras_vit.create_model(TINY, weights=str(checkpoint), image_size=64, classes=3, dropout=0.1, name="mine")
+    assert (model.config.image_size, model.config.classes, model.config.dropout) == ((64, 64), 3, 0.1)
+    assert model.name == "mine" and model.output_shape == (None, 3)
+    model = keras_vit.create_model(TINY, weights=checkpoint, include_top=False, pooling="avg")
+    assert model.output_shape == (None, 32)
+
+
+def test_weights_from_a_keras_file(tiny, tmp_path):
+    tiny.save_weights(tmp_path / "mu.weights.h5")
+    model = keras_vit.create_model(TINY, image_size=32, weights=tmp_path / "mu.weights.h5")
+    for got, wanted in zip(model.get_weights(), tiny.get_weights(), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_weights_of_another_variant(checkpoint, golden):
+    with pytest.raises(ValueError, match=r"mu.npz holds ViT-mu/16, but ViT-B/16 was asked for.*from_checkpoint\(path\)"):
+        keras_vit.ViT_B16(weights=checkpoint)
+    with pytest.raises(ValueError, match="ckpt.npz holds a model that is no known variant, but ViT-B/16 was asked for"):
+        keras_vit.ViT_B16(weights=golden("mini_token").path)
+
+
+@pytest.mark.parametrize(("argument", "value"), [("class_token", True), ("representation_size", 24)])
+def test_arguments_that_the_file_contradicts(checkpoint, argument, value):
+    with pytest.raises(ValueError, match=f"{argument}={value}.*mu.npz"):
+        keras_vit.create_model(TINY, weights=checkpoint, **{argument: value})
+    assert keras_vit.create_model(TINY, weights=checkpoint, class_token=False).config.class_token is False
+
+
+# What a model does with images
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((32, 32, 3), r"takes a batch of images .*\(32, 32, 3\) was given. .*batch axis: images\[None\]"),
+        ((2, 32, 32, 1), r"images with 3 channels on the last axis, but the shape \(2, 32, 32, 1\).*Grey"),
+        ((2, 32, 32, 4), r"images with 3 channels on the last axis, but the shape \(2, 32, 32, 4\).*alpha"),
+        ((2, 3, 32, 32), r"images with 3 channels on the last axis, but the shape \(2, 3, 32, 32\)"),
+        ((2, 48, 32, 3), r"built for images of 32 x 32 pixels.*\(2, 48, 32, 3\).*with_image_size\(\(48, 32\)\)"),
+        ((2, 1, 32, 32, 3), "takes a batch of images"),
+    ],
+)
+def test_images_that_do_not_fit(shape, message):
+    model = create()  # its own: on JAX, Keras 3.15 takes the weights of a model whose predict fails with it
+    for call in (model, lambda x: model.predict(x, verbose=0)):
+        with pytest.raises(ValueError, match=message):
+            call(np.zeros(shape, "f4"))
+
+
+def test_one_input_may_stand_in_a_list_or_a_dictionary(tiny, images):
+    wanted = keras.ops.convert_to_numpy(tiny(images))
+    for given in ([images], {"images": images}):
+        with pytest.warns(UserWarning, match="structure of `inputs`"):  # Keras's own word on it
+            got = tiny(given)
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(got), wanted)
+        with pytest.raises(ValueError, match="3 channels"):
+            tiny([images[..., :1]])
+
+
+def test_preprocess(tiny):
+    pixels = np.random.default_rng(2).integers(0, 256, (2, 50, 40, 3), dtype=np.uint8)
+    got = tiny.preprocess(pixels)
+    assert got.shape == (2, 32, 32, 3) and got.dtype == np.float32
+    assert -1 <= got.min() < -0.5 and 0.5 < got.max() <= 1
+    np.testing.assert_array_equal(got, preprocess_input(resize_images(pixels, (32, 32))))
+    np.testing.assert_array_equal(tiny.preprocess(pixels[0]), got[:1])
+    raw = tiny.with_image_size((16, 48))
+    assert raw.preprocess(pixels).shape == (2, 16, 48, 3)
+
+
+def test_preprocessing_in_the_graph(tiny):
+    """Pixels in, the same numbers out as with `preprocess_input` outside."""
+    pixels = np.random.default_rng(2).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
+    inside = create(include_preprocessing=True)
+    inside.set_weights(tiny.get_weights())
+    wanted = forward(tiny, preprocess_input(pixels))
+    np.testing.assert_allclose(forward(inside, pixels.astype("f4")), wanted, rtol=0, atol=SAME_FUNCTION)
+    np.testing.assert_allclose(inside.predict(pixels, verbose=0), wanted, rtol=0, atol=SAME_FUNCTION)
+    # `preprocess` of such a model only resizes.
+    resized = inside.preprocess(pixels)
+    np.testing.assert_array_equal(resized, pixels.astype("f4"))
+
+
+def test_preprocessing_in_the_graph_loses_no_bit_to_mixed_precision():
+    """0..255 is scaled in float32, whatever the rest computes in: float16 would lose a bit of every pixel."""
+    model = create(include_preprocessing=True, dtype="mixed_float16")
+    pixels = np.arange(0, 256, 1 / 12, dtype="f4").reshape(1, 32, 32, 3)
+    scaled = keras.Model(model.input, model.get_layer("preprocessing").output)(pixels)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(scaled), pixels / 127.5 - 1, rtol=0, atol=3e-7)
+
+
+# Input tensors
+
+
+def test_input_tensor(tiny, images):
+    tensor = keras.Input((32, 32, 3), name="pictures")
+    model = create(input_tensor=tensor)
+    assert model.input is tensor
+    model.set_weights(tiny.get_weights())
+    np.testing.assert_array_equal(forward(model, images), forward(tiny, images))
+    features = keras_vit.feature_extractor(model, ["encoded"])
+    assert features.output["encoded"].shape == (None, 4, 32)
+
+
+def test_input_tensor_that_is_none(tiny, images):
+    tensor = keras.Input((32, 32, 3))
+    with pytest.raises(ValueError, match=r"input_tensor must be what keras.Input\(\) returns.*call it .*: model\(x\)"):
+        create(input_tensor=keras.layers.Rescaling(2.0)(tensor))
+    with pytest.raises(ValueError, match=r"input_tensor must be what keras.Input\(\) returns.*ndarray"):
+        create(input_tensor=images)
+    with pytest.raises(ValueError, match=r"input_tensor must have the shape \(batch, 32 x 32 x 3\), but has .*48"):
+        create(input_tensor=keras.Input((48, 32, 3)))
+    # What the message advises:
+    outer = keras.Model(tensor, tiny(keras.layers.Rescaling(0.5)(tensor)))
+    np.testing.assert_allclose(forward(outer, images * 2), forward(tiny, images), rtol=0, atol=SAME_FUNCTION)
+
+
+# Features
+
+
+def test_features(tiny, images):
+    names = ["stem", "embedded", "block_0", "encoded", "pooled", "pre_logits", "logits", "predictions"]
+    got = forward(keras_vit.feature_extractor(tiny, names), images)
+    shapes = {name: values.shape[1:] for name, values in got.items()}
+    tokens = {name: (4, 32) for name in ("embedded", "block_0", "encoded")}
+    assert shapes == {"stem": (2, 2, 32), **tokens, "pooled": (32,), "pre_logits": (32,), **dict.fromkeys(names[-2:], (1000,))}
+    np.testing.assert_allclose(got["pooled"], got["encoded"].mean(1), rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(got["pre_logits"], got["pooled"])
+    exponentials = np.exp(got["logits"] - got["logits"].max(-1, keepdims=True))
+    np.testing.assert_allclose(got["predictions"], exponentials / exponentials.sum(-1, keepdims=True), atol=1e-6)
+
+
+def test_features_that_depend_on_the_model():
+    model = create(representation_size=24, class_token=True)
+    output = keras_vit.feature_extractor(model, ["pooled", "pre_logits"]).output
+    assert output["pooled"].shape == (None, 32) and output["pre_logits"].shape == (None, 24)
+    model = create(include_top=False)
+    assert keras_vit.feature_extractor(model, ["pre_logits"]).output["pre_logits"].shape == (None, 4, 32)
+    with pytest.raises(ValueError, match="'logits'"):
+        keras_vit.feature_extractor(model, ["logits"])
+
+
+@pytest.mark.parametrize("features", [["block_1"], ["encoded", "attention"], "encoded", []])
+def test_features_that_are_none(tiny, features):
+    with pytest.raises(ValueError, match="features must be a list of names from .*'block_0', 'embedded', 'encoded'"):
+        keras_vit.feature_extractor(tiny, features)
+
+
+def test_a_config_is_needed():
+    with pytest.raises(TypeError, match=r"config must be a ViTConfig, but str was given.*keras_vit.ViT_B16\(\)"):
+        keras_vit.VisionTransformer("ViT-B/16")
+
+
+def test_what_a_model_says_of_itself(tiny):
+    text = repr(tiny)
+    assert "VisionTransformer vit_mu_16" in text and '"image_size": [32, 32]' in text
