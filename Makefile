@@ -3,7 +3,8 @@
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= tensorflow
-PYTEST_ARGS ?=
+# Two processes: most tests are one thread of Python or of a compiler.
+PYTEST_ARGS ?= -n 2
 
 # A Python passes if it exists, runs and is one that every backend has wheels for.
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))

@@ -70,7 +70,8 @@ def test_every_variant_is_found_by_its_name(variant):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "suggested"), [("ViT-B/17", "ViT-B/16"), ("ViT-X/32", "ViT-L/32"), ("huge14", "ViT-H/14"), ("R50+B", "R50")]
+    ("wrong", "suggested"),
+    [("ViT-B/17", "ViT-B/16"), ("ViT-X/32", "ViT-L/32"), ("huge14", "ViT-H/14"), ("R50+B", "R50")],
 )
 def test_wrong_names_are_answered_with_the_nearest(wrong, suggested):
     with pytest.raises(ValueError, match=r"no variant .*Did you mean .*Known are: ViT-Ti/16, ") as error:
@@ -191,7 +192,9 @@ def test_stochastic_depth_grows_with_depth():
     assert model.get_layer("position_embedding").dropout == 0.2
 
 
-@pytest.mark.parametrize(("variant", "rate"), [("ViT-B/16", 0.0), ("ViT-L/16", 0.1), ("ViT-L/32", 0.0), ("ViT-H/14", 0.1)])
+@pytest.mark.parametrize(
+    ("variant", "rate"), [("ViT-B/16", 0.0), ("ViT-L/16", 0.1), ("ViT-L/32", 0.0), ("ViT-H/14", 0.1)]
+)
 def test_official_dropout(variant, rate):
     config = keras_vit.models.variant_config(variant)
     assert (config.dropout, config.attention_dropout, config.drop_path) == (rate, 0.0, 0.0)
@@ -228,7 +231,11 @@ def test_new_models_are_random_and_their_heads_are_zero():
         ({"classes": "10"}, TypeError, "classes must be an integer, but '10' of type str"),
         ({"classes": True}, TypeError, "classes must be an integer, but True"),
         ({"classes": 5, "include_top": False}, ValueError, "classes=5 needs include_top=True"),
-        ({"image_size": 230}, ValueError, "multiple of the patch size: height 230 .* of 16.*nearest that fit are 224 or 240"),
+        (
+            {"image_size": 230},
+            ValueError,
+            "multiple of the patch size: height 230 .* of 16.*nearest that fit are 224 or 240",
+        ),
         ({"image_size": (224, 100)}, ValueError, "width 100 is not a multiple of 16.*96 or 112"),
         ({"image_size": 8}, ValueError, "height 8 is not a multiple of 16.*nearest that fit are 16"),
         ({"image_size": 0}, ValueError, "image_size must be positive"),
@@ -292,7 +299,9 @@ def test_weights_from_a_keras_file(tiny, tmp_path):
 
 
 def test_weights_of_another_variant(checkpoint, golden):
-    with pytest.raises(ValueError, match=r"mu.npz holds ViT-mu/16, but ViT-B/16 was asked for.*from_checkpoint\(path\)"):
+    with pytest.raises(
+        ValueError, match=r"mu.npz holds ViT-mu/16, but ViT-B/16 was asked for.*from_checkpoint\(path\)"
+    ):
         keras_vit.ViT_B16(weights=checkpoint)
     with pytest.raises(ValueError, match="ckpt.npz holds a model that is no known variant, but ViT-B/16 was asked for"):
         keras_vit.ViT_B16(weights=golden("mini_token").path)
@@ -402,7 +411,13 @@ def test_features(tiny, images):
     got = forward(keras_vit.feature_extractor(tiny, names), images)
     shapes = {name: values.shape[1:] for name, values in got.items()}
     tokens = {name: (4, 32) for name in ("embedded", "block_0", "encoded")}
-    assert shapes == {"stem": (2, 2, 32), **tokens, "pooled": (32,), "pre_logits": (32,), **dict.fromkeys(names[-2:], (1000,))}
+    assert shapes == {
+        "stem": (2, 2, 32),
+        **tokens,
+        "pooled": (32,),
+        "pre_logits": (32,),
+        **dict.fromkeys(names[-2:], (1000,)),
+    }
     np.testing.assert_allclose(got["pooled"], got["encoded"].mean(1), rtol=0, atol=1e-5)
     np.testing.assert_array_equal(got["pre_logits"], got["pooled"])
     exponentials = np.exp(got["logits"] - got["logits"].max(-1, keepdims=True))

@@ -116,9 +116,9 @@ class ImageModel(keras.Model):
         """A new model with this one's weights, but for those whose paths begin as `fresh` says."""
         if any(layer.quantization_mode or getattr(layer, "lora_enabled", False) for layer in self._flatten_layers()):
             raise ValueError(
-                f"The weights of {self.name} were quantized or given LoRA adapters, so they cannot be copied to another "
-                "model. Change the model before it is quantized; LoRA adapters are merged when it is saved as .keras "
-                "and loaded again."
+                f"The weights of {self.name} were quantized or given LoRA adapters, so they cannot be copied to "
+                "another model. Change the model before it is quantized; LoRA adapters are merged when it is saved as "
+                ".keras and loaded again."
             )
         with skip_initialization():
             model = type(self)(config, dtype=self._policy)
