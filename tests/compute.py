@@ -43,7 +43,7 @@ def close(got, wanted, tolerance):
 
 
 def relative_error(got, wanted):
-    return np.linalg.norm(got - wanted) / max(np.linalg.norm(wanted), 1e-30)
+    return float(np.linalg.norm(got - wanted) / max(np.linalg.norm(wanted), 1e-30))
 
 
 def _tensorflow(model, x, loss, training):

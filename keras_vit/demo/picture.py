@@ -54,7 +54,7 @@ def draw_picture(
             0.91,
             "A small Vision Transformer, pre-trained to name warped characters of printed fonts, reads "
             f"{accuracy['transfer']:.1%} of {len(test.labels)} handwritten digits after {result['epochs']} "
-            f"epoch{'s' * (result['epochs'] != 1)} of fine-tuning on {result['train_images']:,} others.",
+            f"epoch{'s' * (result['epochs'] != 1)} of fine-tuning.",
             size=11,
             color=MUTED,
         )
@@ -84,7 +84,7 @@ def _curves(axes: "Axes", histories: dict[str, list[float]]) -> None:
         axes.annotate(
             f"{label}  {values[-1]:.1f}%",
             (len(values) - 1, values[-1]),
-            (0, -9 if name == "transfer" else -30),
+            (0, -9 if name == "transfer" else -58),
             textcoords="offset points",
             ha="right",
             va="top",

@@ -116,7 +116,7 @@ def test_gradients(golden, remat, record_property):
             # The same number added to all scores of a query changes no softmax, so this gradient is zero in exact
             # arithmetic and nothing but rounding errors here and there. It is measured by the query's bias.
             scale = np.linalg.norm(wanted[row.name.replace("key", "query")])
-            zeros[row.name] = max(np.linalg.norm(got), np.linalg.norm(reference)) / scale
+            zeros[row.name] = float(max(np.linalg.norm(got), np.linalg.norm(reference)) / scale)
         else:
             found[row.name] = relative_error(got.reshape(reference.shape), reference)
     record_property("errors", {**found, **zeros})
