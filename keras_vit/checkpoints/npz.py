@@ -73,6 +73,8 @@ class NpzFile(Mapping[str, StoredArray]):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
         self.path = pathlib.Path(path)
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a folder; the path of a checkpoint file was expected.")
