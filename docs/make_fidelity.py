@@ -17,6 +17,16 @@ import xml.etree.ElementTree as xml
 ROOT = pathlib.Path(__file__).parents[1]
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 TESTS = "tests/checkpoints"
+# Tests whose names do not say which case they are about.
+LABELS = {
+    "test_gradients[False]": "`grad_token_rep`",
+    "test_gradients[True]": "`grad_token_rep`, blocks recomputed",
+    "test_gradients": "`grad_hybrid`",
+    "test_forward[bit_mini_tf-None]": "`bit_mini_tf`, any size",
+    "test_forward[bit_mini_tf-64]": "`bit_mini_tf`",
+    "test_forward[bit_mini_bv-None]": "`bit_mini_bv`, any size",
+    "test_forward[bit_mini_bv-64]": "`bit_mini_bv`",
+}
 HEAD = """# Fidelity
 
 Measured by `python docs/make_fidelity.py`; the versions are those of `constraints.txt`, on a CPU, in float32.
@@ -48,6 +58,7 @@ def measure(backend: str) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", TESTS, "-q", "-k", "forward or gradients", f"--junitxml={report}"]
+        command += ["-o", "junit_family=xunit1"]  # the one that has room for what tests record
         done = subprocess.run(command, cwd=ROOT, env={**os.environ, "KERAS_BACKEND": backend})
         if done.returncode:
             sys.exit(f"The fidelity tests fail on {backend}; nothing was written.")
@@ -66,7 +77,7 @@ def table(measured: dict[str, dict[str, dict[str, float]]], kind: str) -> str:
     lines = [["case", *(f"{label} {result or ''}".strip() for label in BACKENDS.values() for result in results)]]
     lines.append(["---"] * len(lines[0]))
     for name in names:
-        row = [f"`{name.partition('[')[2].rstrip(']') or name}`"]
+        row = [LABELS.get(name) or f"`{name.partition('[')[2].rstrip(']')}`"]
         for backend in BACKENDS:
             errors = measured[backend][name]
             for result in results:
