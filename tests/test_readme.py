@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands, in order, in one session."""
+"""The README's Python runs as it stands, in order, in one process."""
 
 import re
 import shutil
