@@ -81,23 +81,28 @@ class NpzFile(Mapping[str, StoredArray]):
         if not self.path.exists():
             raise FileNotFoundError(f"There is no file {self.path}; the path of a checkpoint file was expected.")
         try:
-            self._zip = zipfile.ZipFile(self.path)
+            archive = zipfile.ZipFile(self.path)
         except PermissionError:
             raise
         except _DAMAGE:
             raise ValueError(f"{self.path} is not an .npz file: {_what_it_is(self.path)}.") from None
+        # The archive is closed again: only the mapping stays, which leaves nothing open behind.
+        with archive:
+            self._read_directory(archive)
+
+    def _read_directory(self, archive: zipfile.ZipFile) -> None:
+        self._comment = archive.comment
         with self.path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        members = {m.filename.removesuffix(".npy"): m for m in self._zip.infolist() if m.filename.endswith(".npy")}
+        members = {m.filename.removesuffix(".npy"): m for m in archive.infolist() if m.filename.endswith(".npy")}
         if not members:
             raise ValueError(f"{self.path} is a zip archive without arrays (.npy): {_what_it_is(self.path)}.")
         self._members = members
         self._sound: set[str] = set()  # members read in pieces whose checksum is right
         self._unpacked: tuple[str, np.ndarray] | None = None  # the last compressed array that pieces were read of
-        self._headers: dict[
-            str, tuple[int, bool]
-        ] = {}  # length of the header, and whether the values are in Fortran order
-        self._arrays = {name: self._describe(name, member) for name, member in members.items()}
+        # Length of the header, and whether the values are in Fortran order.
+        self._headers: dict[str, tuple[int, bool]] = {}
+        self._arrays = {name: self._describe(archive, name, member) for name, member in members.items()}
 
     def __getitem__(self, name: str) -> StoredArray:
         return self._arrays[name]
@@ -112,7 +117,7 @@ class NpzFile(Mapping[str, StoredArray]):
     def note(self) -> dict[str, Any]:
         """What `write_npz` noted beside the arrays; empty for files from elsewhere."""
         try:
-            note = json.loads(self._zip.comment)
+            note = json.loads(self._comment)
         except ValueError:
             return {}
         return note if isinstance(note, dict) else {}
@@ -149,7 +154,8 @@ class NpzFile(Mapping[str, StoredArray]):
             data = self._copy(member)
         else:
             try:
-                data = memoryview(bytearray(self._zip.read(member)))  # checks the checksum itself
+                with zipfile.ZipFile(self.path) as archive:
+                    data = memoryview(bytearray(archive.read(member)))  # checks the checksum itself
             except _DAMAGE as error:
                 raise ValueError(
                     f"{self.path} is damaged: {array.name!r} cannot be unpacked ({error}). Fetch the file again."
@@ -200,9 +206,9 @@ class NpzFile(Mapping[str, StoredArray]):
         name, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
         return member.header_offset + _LOCAL_HEADER + name + extra
 
-    def _describe(self, name: str, member: zipfile.ZipInfo) -> StoredArray:
+    def _describe(self, archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> StoredArray:
         try:
-            with self._zip.open(member) as file:
+            with archive.open(member) as file:
                 shape, fortran, dtype = _read_header(file)
                 header = file.tell()
         except _DAMAGE as error:
