@@ -50,6 +50,13 @@ LAZY = {
     "PIL": "images",
     "matplotlib": "plots",
     "ai_edge_litert": "export",
+    "ai_edge_quantizer": "export",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "tf2onnx": "onnx",
+    "openvino": "openvino",
+    "keras_cv": "keras-cv",
+    "grain": "grain",
     "sklearn": "demo",
 }
 MAX_LINES = 400
