@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 the job failed (the reason is one line on standard error),
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -77,6 +78,46 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument("--layout", help="of an .npz that is written: vit_jax, big_vision, bit_tf or bit_bv")
     convert.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
 
+    finetune = command("finetune", _finetune, "Fine-tunes a checkpoint on images of your own, as in the paper.")
+    finetune.add_argument("weights", metavar="WEIGHTS", help="a file, a name of the catalogue, or a variant")
+    finetune.add_argument("data", metavar="DATA", help="a folder with train/ and test/, or tfds:NAME")
+    finetune.add_argument("--recipe", default="finetune/cifar10", help="see `keras-vit recipes` (default: %(default)s)")
+    finetune.add_argument("--output", default="runs/finetune", help="folder of the run (default: %(default)s)")
+    finetune.add_argument("--steps", type=int, help="updates of the weights (default: the recipe's)")
+    finetune.add_argument("--batch-size", type=int, help="images per update (default: the recipe's)")
+    finetune.add_argument("--learning-rate", type=float, help="(default: the recipe's)")
+    finetune.add_argument("--warmup-steps", type=int, help="(default: the recipe's)")
+    finetune.add_argument("--image-size", type=int, help="pixels (default: the recipe's)")
+    finetune.add_argument("--every", type=int, help="updates between two evaluations and checkpoints")
+    finetune.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    finetune.add_argument("--dtype", help="for example mixed_bfloat16")
+    finetune.add_argument("--on-bad-image", choices=("stop", "skip"), default="stop", help="(default: %(default)s)")
+    finetune.add_argument("--restart", action="store_true", help="start again instead of going on with OUTPUT")
+
+    evaluate = command(
+        "evaluate", _evaluate, "Measures accuracy on labelled images, or how well a few-shot probe does."
+    )
+    evaluate.add_argument("weights", metavar="WEIGHTS", help="a file, a name of the catalogue, or a variant")
+    evaluate.add_argument(
+        "data", metavar="DATA", help="a folder with train/ and test/, or with one folder per class; or `digits`"
+    )
+    evaluate.add_argument(
+        "--few-shot", nargs="*", type=int, metavar="SHOTS", help="probe the features instead (default: 1 5 10 25)"
+    )
+    evaluate.add_argument("--seeds", type=int, default=3, help="draws of the shots (default: %(default)s)")
+    evaluate.add_argument("--l2", type=float, help="strength of the probe's regularisation (default: 1024)")
+    evaluate.add_argument("--image-size", type=int, help="pixels (default: the checkpoint's)")
+    evaluate.add_argument("--batch-size", type=int, default=64, help="(default: %(default)s)")
+    evaluate.add_argument("--on-bad-image", choices=("stop", "skip"), default="stop", help="(default: %(default)s)")
+    evaluate.add_argument("--output", metavar="FOLDER", help="for evaluation.json and confusion.png")
+
+    recipes = command("recipes", _recipes, "The papers' recipes.")
+    recipes.add_argument("query", nargs="?", help="part of a name")
+
+    from keras_vit.export import command as exporting
+
+    exporting.add_arguments(command("export", exporting.run, "Writes a file that runs without Keras, and checks it."))
+
     demo = command("demo", _demo, "Fine-tunes the checkpoint that comes along on real digits, without network.")
     demo.add_argument("--output", default="demo-output", help="folder for its files (default: %(default)s)")
     return parser
@@ -113,14 +154,10 @@ def _predict(options: argparse.Namespace) -> tuple[Any, Any]:
     from rich.table import Table
 
     import keras_vit
-    from keras_vit.zoo import load_any
 
     # All images are read before anything that takes long.
     pictures = [keras_vit.load_image(path) for path in options.images]
-    if _is_variant(options.weights):
-        model = keras_vit.create_model(options.weights, pretrained=True)
-    else:
-        model = load_any(options.weights, classifier_activation="softmax")
+    model = _any_model(options.weights, classifier_activation="softmax")
     images = np.concatenate([model.preprocess(picture) for picture in pictures])
     decoded = keras_vit.decode_predictions(
         model.predict(images, verbose=0), top=options.top, class_names=keras_vit.class_names(options.weights)
@@ -132,6 +169,15 @@ def _predict(options: argparse.Namespace) -> tuple[Any, Any]:
         for place, (_, name, probability) in enumerate(classes):
             table.add_row("" if place else path, name, f"{100 * probability:.1f} %")
     return result, table
+
+
+def _any_model(weights: str, **options: Any) -> Any:
+    """The model in a file, or the recommended one of a variant."""
+    from keras_vit.zoo import create_model, load_any
+
+    if _is_variant(weights):
+        return create_model(weights, pretrained=True)
+    return load_any(weights, **options)
 
 
 def _is_variant(name: str) -> bool:
@@ -156,6 +202,81 @@ def _convert(options: argparse.Namespace) -> tuple[Any, Any]:
     save_model(model, options.target, layout=options.layout, overwrite=options.overwrite)
     size = os.path.getsize(options.target)
     return {"path": options.target, "bytes": size}, f"Wrote {options.target} ({size / 1e6:.1f} MB)"
+
+
+def _finetune(options: argparse.Namespace) -> tuple[Any, Any]:
+    from keras_vit import training
+
+    names = ("steps", "batch_size", "learning_rate", "warmup_steps", "image_size", "every", "seed", "dtype")
+    done = training.finetune(
+        options.weights,
+        options.data,
+        options.recipe,
+        output=options.output,
+        on_bad_image=options.on_bad_image,
+        resume=not options.restart,
+        **{name: getattr(options, name) for name in names},
+    )
+    return done.to_dict(), f"{done.log}\n\nWrote {done.output}"
+
+
+def _evaluate(options: argparse.Namespace) -> tuple[Any, Any]:
+    from rich.console import Group
+
+    from keras_vit import evaluation
+
+    probing = options.few_shot is not None
+    if options.output and not probing:
+        evaluation.need_matplotlib()  # better now than after all the work
+    model = _any_model(options.weights)
+    if options.image_size:
+        model = model.with_image_size(options.image_size)
+    common = {"preprocess": True, "batch_size": options.batch_size}
+    with contextlib.ExitStack() as stack:
+        test, names = _labelled(options, model, "test", stack)
+        if probing:
+            shots, l2 = options.few_shot or evaluation.SHOTS, options.l2 or evaluation.L2
+            train, _ = _labelled(options, model, "train", stack)
+            result = evaluation.few_shot(model, train, test, shots=shots, l2=l2, seeds=options.seeds, **common)
+        else:
+            if names is not None and model.config.classes not in (None, len(names)):
+                raise ValueError(
+                    f"{options.weights} tells {model.config.classes} classes apart, but {options.data} has "
+                    f"{len(names)}: fine-tune it on these first, or probe its features with --few-shot."
+                )
+            result = evaluation.evaluate(model, test, class_names=names, **common)
+    if options.output:
+        evaluation.write_files(result, options.output)
+    return result.to_dict(), result if probing else Group(result, result.class_table(worst=10))
+
+
+def _labelled(options: argparse.Namespace, model: Any, split: str, stack: contextlib.ExitStack) -> tuple[Any, Any]:
+    """The images of a split in order, once, with the names of their classes."""
+    if options.data == "digits" and not os.path.exists("digits"):
+        from keras_vit.demo.digits import load_digits
+
+        digits = load_digits()[split == "test"]
+        return (digits.pixels, digits.labels), list("0123456789")
+    from keras_vit.training import as_dataset, open_data
+
+    folder = os.path.join(options.data, "train") if split == "train" else options.data
+    # As test data: training data comes without end, and in another order.
+    stream = open_data(
+        folder,
+        image_size=model.config.image_size,
+        batch_size=options.batch_size,
+        split="test",
+        on_bad_image=options.on_bad_image,
+    )
+    stack.callback(stream.close)
+    return as_dataset(stream, range(stream.steps_per_epoch)), stream.class_names
+
+
+def _recipes(options: argparse.Namespace) -> tuple[Any, Any]:
+    from keras_vit import training
+
+    rows = training.list_recipes(options.query)
+    return list(rows), rows
 
 
 def _demo(options: argparse.Namespace) -> tuple[Any, Any]:

@@ -46,5 +46,6 @@ def _text(row: dict[str, Any], key: str) -> str:
     if key in ("params", "macs"):
         text = f"{value / 1e9:.2f} G" if value >= 1e9 else f"{value / 1e6:.1f} M"
     else:
-        text = f"{value:.2f}" if isinstance(value, float) else str(value)
+        small = isinstance(value, float) and 0 < abs(value) < 1  # a learning rate of 0.001 is not 0.00
+        text = f"{value:.3g}" if small else f"{value:.2f}" if isinstance(value, float) else str(value)
     return f"~{text}" if key in row.get("inferred", ()) else text

@@ -1,0 +1,43 @@
+"""The papers' recipes as plain Keras objects: schedules, optimizers, data, fine-tuning, pre-training."""
+
+from keras_vit.training.augmentation import Augmentation
+from keras_vit.training.curve import draw_curve
+from keras_vit.training.data import ImageStream, as_dataset, open_data
+from keras_vit.training.finetuning import finetune
+from keras_vit.training.freezing import freeze, unfreeze
+from keras_vit.training.lora import add_lora, load_adapters, merge_lora, save_adapters
+from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
+from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
+from keras_vit.training.pretraining import pretrain
+from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, recipe, schedule
+from keras_vit.training.running import Trained
+from keras_vit.training.schedules import WarmupDecay
+
+__all__ = [
+    "AdamW",
+    "Augmentation",
+    "ImageStream",
+    "MomentumSGD",
+    "Recipe",
+    "SigmoidLoss",
+    "SoftmaxLoss",
+    "Trained",
+    "WarmupDecay",
+    "add_lora",
+    "as_dataset",
+    "draw_curve",
+    "finetune",
+    "freeze",
+    "layer_decay",
+    "list_recipes",
+    "load_adapters",
+    "loss",
+    "merge_lora",
+    "open_data",
+    "optimizer",
+    "pretrain",
+    "recipe",
+    "save_adapters",
+    "schedule",
+    "unfreeze",
+]

@@ -1,0 +1,360 @@
+"""Data for training and evaluation: `open_data` makes a stream of batches of anything that holds images and labels.
+
+A batch of a training stream is a function of the seed and the number of the step alone, whatever was asked for before:
+the order is a permutation for every epoch, drawn from (seed, epoch); crop, flip and RandAugment of an image are drawn
+from (seed, epoch, image), mixup from (seed, step). So a run that was stopped goes on with the very batches that it
+would have seen. Pipelines of other libraries cannot be asked for a step: `keras_vit.training.pipelines`.
+"""
+
+import functools
+import operator
+import os
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.training.augmentation import Augmentation
+from keras_vit.training.checks import BadImage, one_hot
+from keras_vit.training.crops import crop_and_flip, resize_for_evaluation
+from keras_vit.training.examples import Examples, open_arrays, open_tfds
+from keras_vit.training.folder import open_folder
+from keras_vit.training.mixing import ImageRandAugment, mixup
+
+# What the first number of a random seed says it is for, so that no two uses share their numbers.
+ORDER, IMAGE, RANDAUGMENT, MIXUP = range(4)
+WITHOUT = Augmentation(crop="resize", flip=False)
+
+
+class ImageStream:
+    """Batches of images and labels by the number of the step.
+
+    Attributes:
+        class_names: In the order of the labels, or `None` if they have no names.
+        classes: How many there are.
+        examples: How many there are, or `None` if the data does not say.
+        batch_size: Of full batches.
+        steps_per_epoch: Full batches in the training data, at least 1; all batches of test data; `None` if unknown.
+        bad: What was left out, with reasons; it grows when a file turns out to be bad later.
+        converted: Pictures that are not RGB with 8 bits, and what is done with them.
+    """
+
+    class_names: list[str] | None = None
+    classes: int = 0
+    examples: int | None = None
+    batch_size: int = 0
+    steps_per_epoch: int | None = None
+
+    def __init__(self) -> None:
+        self.bad: list[BadImage] = []
+        self.converted: list[BadImage] = []
+        self._reported = False
+
+    def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The images and labels of a step.
+
+        Args:
+            step: 0 for the first.
+
+        Returns:
+            Images, float32 `(batch, height, width, 3)` in 0..255, before any scaling; labels, float32
+            `(batch, classes)`, one-hot or mixed. Batches of training data are full. Batches of test data come in
+            order and may be shorter.
+
+        Raises:
+            IndexError: if test data has no such batch.
+            ValueError: if an image or label is bad and bad images are not skipped.
+        """
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """What decides the batches apart from the augmentation and the seed, as plain data for JSON."""
+        return {"classes": self.classes, "examples": self.examples, "batch_size": self.batch_size}
+
+    def close(self) -> None:
+        """End the threads that read ahead."""
+
+    def _report(self) -> None:
+        """Warn of bad images when the first are found."""
+        if self.bad and not self._reported:
+            self._reported, first = True, self.bad[0]
+            what = "A bad image is" if len(self.bad) == 1 else f"{len(self.bad)} bad images are"
+            hint = "stream.bad has all of them, also what is found later"
+            warnings.warn(f"{what} left out. {first.path}: {first.reason.rstrip('.')}. ({hint}.)", stacklevel=3)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+class ExampleStream(ImageStream):
+    """A stream over examples that can be read in any order, with threads that read ahead.
+
+    Args:
+        examples: The data.
+        image_size: `(height, width)`.
+        batch_size: Images in a batch.
+        augmentation: For training; `None` for test data: in order, once, without changes.
+        seed: At least 0.
+        on_bad_image: `"stop"` or `"skip"`.
+        resize: How test images come to their size, one of `keras_vit.preprocessing.RESIZES`.
+        workers: Threads that decode; `None` for one on every core.
+        prefetch: How many batches are made ahead.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        image_size: tuple[int, int],
+        batch_size: int,
+        augmentation: Augmentation | None,
+        seed: int = 0,
+        on_bad_image: str = "stop",
+        resize: str = "squash",
+        workers: int | None = None,
+        prefetch: int = 1,
+    ):
+        super().__init__()
+        self._data, self._size, self._augmentation, self._seed = examples, image_size, augmentation, seed
+        self._skip, self._resize, self._prefetch = on_bad_image == "skip", resize, prefetch
+        self.class_names, self.classes, self.batch_size = examples.class_names, examples.classes, batch_size
+        self.examples = len(examples.labels)
+        if not self.examples:
+            raise ValueError("data must hold images, but none of them can be read.")
+        full, rest = divmod(self.examples, batch_size)
+        self.steps_per_epoch = full + bool(rest) if augmentation is None else max(1, full)
+        self.bad, self.converted = examples.bad, examples.converted
+        self._unreadable: set[int] = set()
+        self._randaugment = None
+        if augmentation is not None and augmentation.randaugment is not None:
+            self._randaugment = ImageRandAugment(*augmentation.randaugment, image_size)
+        self._permutation = functools.lru_cache(2)(self._draw_permutation)
+        self._lock = threading.Lock()
+        self._ahead: dict[int, Future] = {}
+        self._readers = ThreadPoolExecutor(workers or min(32, os.cpu_count() or 1), "keras_vit_read")
+        self._batches = ThreadPoolExecutor(1, "keras_vit_batch")
+
+    def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The images and labels of a step: see `ImageStream.batch`."""
+        step = operator.index(step)
+        last = self.steps_per_epoch if self._augmentation is None else None
+        if step < 0 or (last is not None and step >= last):
+            raise IndexError(f"step must be 0 or more{f' and below {last}' if last else ''}, but {step} was given.")
+        wanted = range(step, step + 1 + self._prefetch)
+        for other in [s for s in self._ahead if s not in wanted]:
+            self._ahead.pop(other).cancel()
+        for s in wanted:
+            if s not in self._ahead and (last is None or s < last):
+                self._ahead[s] = self._batches.submit(self._make, s)
+        try:
+            return self._ahead.pop(step).result()
+        finally:
+            self._report()
+
+    def describe(self) -> dict[str, Any]:
+        """What decides the batches apart from the augmentation and the seed, as plain data for JSON."""
+        return {"source": self._data.kind, "fingerprint": self._data.fingerprint, **super().describe()}
+
+    def close(self) -> None:
+        """End the threads that read ahead."""
+        self._batches.shutdown(cancel_futures=True)
+        self._readers.shutdown(cancel_futures=True)
+
+    def _draw_permutation(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng([self._seed, ORDER, epoch]).permutation(self.examples)
+
+    def _where(self, step: int) -> list[tuple[int, int]]:
+        """(epoch, index) of the images of a batch. Where an epoch ends within a batch, the next one fills it."""
+        first = step * self.batch_size
+        if self._augmentation is None:
+            return [(0, i) for i in range(first, min(first + self.batch_size, self.examples))]
+        places = (divmod(place, self.examples) for place in range(first, first + self.batch_size))
+        return [(epoch, int(self._permutation(epoch)[place])) for epoch, place in places]
+
+    def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        where = self._where(step)
+        read = [r for r in self._readers.map(self._example, where) if r is not None]
+        if not read:
+            raise ValueError(f'None of the images of batch {step} can be read. Leave them out: check="decode".')
+        images = np.stack([image for image, _ in read])
+        labels = one_hot(self._data.labels[[index for _, index in read]], self.classes)
+        if self._randaugment is not None:  # Here and not in the readers: the layer has one random state.
+            for i, place in enumerate(where):
+                images[i] = self._randaugment(images[i], np.random.SeedSequence([self._seed, RANDAUGMENT, *place]))
+        if self._augmentation is not None and self._augmentation.mixup:
+            generator = np.random.default_rng([self._seed, MIXUP, step])
+            images, labels = mixup(images, labels, self._augmentation.mixup, generator)
+        return images, labels
+
+    def _example(self, where: tuple[int, int]) -> tuple[np.ndarray, int] | None:
+        """The image at the model's size, and its index: of the next good one if it is bad in training."""
+        epoch, index = where
+        for i in range(index, index + self.examples):
+            i %= self.examples
+            pixels = self._read(i)
+            if pixels is not None and self._augmentation is not None:
+                generator = np.random.default_rng([self._seed, IMAGE, epoch, index])
+                return crop_and_flip(pixels, self._size, self._augmentation, generator), i
+            if self._augmentation is None:
+                return None if pixels is None else (resize_for_evaluation(pixels, self._size, self._resize), i)
+        raise ValueError("None of the images can be read any more.")
+
+    def _read(self, i: int) -> np.ndarray | None:
+        if i in self._unreadable:
+            return None
+        try:
+            return self._data.read(i)
+        except Exception as error:  # A disk that fails and a decoder that does are the same here: no picture.
+            name = self._data.name(i)
+            reason = str(error) if name in str(error) else f"{name}: {error}"
+            if not self._skip or isinstance(error, MemoryError):
+                raise ValueError(f'{reason} Repair the file, or go on without: on_bad_image="skip".') from error
+            with self._lock:
+                if i not in self._unreadable:
+                    self._unreadable.add(i)
+                    self.bad.append(BadImage(name, str(error)))
+            return None
+
+
+def open_data(
+    source: Any,
+    *,
+    image_size: int | tuple[int, int],
+    batch_size: int,
+    split: str = "train",
+    augmentation: Augmentation | None = None,
+    seed: int = 0,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    on_bad_image: str = "stop",
+    check: str = "headers",
+    resize: str = "squash",
+    workers: int | None = None,
+    prefetch: int = 1,
+    use_keras_cv: bool | None = None,
+) -> ImageStream:
+    """A stream of batches.
+
+    Args:
+        source: One of
+
+            - a folder with `train/` and `test/` (or `val/`), each with one folder of pictures for each class; or the
+              folder of the classes itself. Needs Pillow.
+            - `(images, labels)`: arrays, tensors, or a list of images of different sizes.
+            - `"tfds:NAME"`: a data set of tensorflow-datasets, where that is installed.
+            - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, or any
+              iterable of (images, labels): used as it is, in its own order, with its own crops
+              (`keras_vit.training.pipelines` says what is added).
+            - a dict with any of these for `"train"` and `"test"`.
+        image_size: Of the images that come out, an integer or `(height, width)`.
+        batch_size: Images in a batch.
+        split: `"train"`: shuffled, without end, every batch full. `"test"`: in order, once.
+        augmentation: What is done to training images; `None`: they are scaled to size.
+        seed: A whole number from 0. The same seed gives the same batches.
+        classes: How many there are, where the data does not say it.
+        class_names: Their names in order; of a folder, which folders they are.
+        on_bad_image: `"stop"` raises an error that names the file; `"skip"` leaves it out, says so once and keeps
+            it in `stream.bad`. In training, the next good image takes its place.
+        check: What is looked at in a folder before the first step: `"headers"` (opens every file, decodes none),
+            `"decode"` (decodes all: also finds files that are cut short) or `"none"`.
+        resize: How test images come to size: `"squash"` (vit_jax), `"big_vision"` or `"timm"`, as in `load_image`.
+        workers: Threads that read and decode; `None` for one on every core.
+        prefetch: How many batches are made ahead while the model trains; each takes
+            `batch_size * height * width * 12` bytes.
+        use_keras_cv: Whether RandAugment of a `tf.data` pipeline comes from KerasCV: faster, but a batch does not
+            repeat bit for bit. `None`: where it is installed.
+
+    Returns:
+        The stream. Close it, or use it in a `with` statement, to end its threads early.
+
+    Raises:
+        ValueError: if an argument or the data is wrong; it names the file or the place.
+        TypeError: if `source` is nothing of the above.
+        FileNotFoundError: if the folder does not exist.
+        ImportError: if a package is missing; it names the extra.
+    """
+    from keras_vit.training.pipelines import PipelineStream, is_pipeline
+
+    size = _checked_size(image_size)
+    for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("prefetch", prefetch, 0)):
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, but {value!r} was given.")
+    for name, value, known in (
+        ("split", split, ("train", "test")),
+        ("on_bad_image", on_bad_image, ("stop", "skip")),
+        ("check", check, ("headers", "decode", "none")),
+        ("resize", resize, ("squash", "big_vision", "timm")),
+    ):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {list(known)}, but {value!r} was given.")
+    if split == "test" and augmentation is not None:
+        raise ValueError('Test images are not augmented: leave augmentation out, or take split="train".')
+    if isinstance(source, Mapping):
+        if split not in source:
+            raise ValueError(f"data has no {split!r}, only {list(source)}: give a dict with 'train' and 'test'.")
+        source = source[split]
+    if split == "train":
+        augmentation = augmentation or WITHOUT
+    if class_names is not None:
+        class_names = list(class_names)
+        if classes not in (None, len(class_names)):
+            raise ValueError(f"There are {len(class_names)} class_names, but classes={classes}.")
+        classes = len(class_names)
+
+    if isinstance(source, str) and source.startswith("tfds:"):
+        examples = open_tfds(source.removeprefix("tfds:"), split)
+    elif isinstance(source, (str, os.PathLike)):
+        examples = open_folder(source, split, class_names, on_bad_image, check)
+    elif isinstance(source, (tuple, list)) and len(source) == 2:
+        examples = open_arrays(*source, split, classes, class_names, on_bad_image)
+    elif is_pipeline(source):
+        options = (batch_size, augmentation, seed, classes, class_names, on_bad_image, split == "train", use_keras_cv)
+        return PipelineStream(source, size, *options)
+    else:
+        kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set, or a dict"
+        raise TypeError(f"data must be {kinds} of these, but {type(source).__name__} was given.")
+    if classes not in (None, examples.classes):
+        raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
+    stream = ExampleStream(examples, size, batch_size, augmentation, seed, on_bad_image, resize, workers, prefetch)
+    stream._report()
+    return stream
+
+
+def as_dataset(stream: ImageStream, steps: Sequence[int]) -> keras.utils.PyDataset:
+    """Some batches of a stream for `model.fit` and `model.evaluate`, on any backend.
+
+    Args:
+        stream: What `open_data` returns.
+        steps: The numbers of the steps, usually a `range`.
+
+    Returns:
+        The data set. Its order is that of `steps` if you call `model.fit(..., shuffle=False)`.
+    """
+    return _Steps(stream, steps)
+
+
+class _Steps(keras.utils.PyDataset):
+    def __init__(self, stream: ImageStream, steps: Sequence[int]):
+        super().__init__(workers=1, use_multiprocessing=False)  # The stream reads ahead by itself.
+        self._stream, self._steps = stream, steps
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._stream.batch(self._steps[index])
+
+
+def _checked_size(image_size: Any) -> tuple[int, int]:
+    pair = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size, image_size)
+    if len(pair) != 2 or any(isinstance(n, bool) or not hasattr(n, "__index__") or n < 1 for n in pair):
+        raise ValueError(f"image_size must be an integer or (height, width), at least 1, but {image_size!r} was given.")
+    return operator.index(pair[0]), operator.index(pair[1])

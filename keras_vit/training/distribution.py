@@ -1,0 +1,148 @@
+"""More than one device: which axis of which weight is split when a model is too large for one.
+
+`keras.distribution` does the work, on JAX. What a user would have to find out is the layout map: which weights of this
+package's models are split, and how. It is the table `SPLIT`. How to run it, and what to do on the other backends, is in
+docs/distribution.md.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_vit.models import BiTConfig, ViTConfig, variant_config, weights_by_path
+
+BATCH, MODEL = "batch", "model"
+
+# Weight paths (regular expressions), and how the weight lies over the devices: an entry per axis, MODEL for the one
+# that is split, None for the others. The first of two matrices in a row is split along its outputs and the second along
+# its inputs, so that only the second's result has to be summed over the devices (Megatron-LM, arXiv 1909.08053).
+# What is not listed (normalisations, tokens, position and patch embedding: about 1 % of B/16) is whole on every device.
+SPLIT: dict[str, tuple[str | None, ...]] = {
+    r"attention/(query|key|value)/kernel": (None, MODEL),
+    r"attention/(query|key|value)/bias": (MODEL,),
+    r"attention/out/kernel": (MODEL, None),
+    r"mlp/fc1/kernel": (None, MODEL),
+    r"mlp/fc1/bias": (MODEL,),
+    r"mlp/fc2/kernel": (MODEL, None),
+    r"pre_logits/kernel": (None, MODEL),
+    r"pre_logits/bias": (MODEL,),
+    r"head/kernel": (MODEL, None),  # inputs: the number of classes seldom divides
+    # The ResNets of hybrids and of BiT, along the output channels, each of which is standardised for itself.
+    r"(conv_root|conv1|conv2|conv3|conv_proj)/kernel": (None, None, None, MODEL),
+}
+
+
+def data_parallel(
+    devices: Sequence[str] | None = None, auto_shard_dataset: bool = True
+) -> keras.distribution.DataParallel:
+    """Every device has the whole model and a part of each batch.
+
+    Make the model, or load it, inside the result's `scope()`, and train and evaluate there, too. The batch size, also
+    that of the last batch, must be a multiple of the number of devices.
+
+    Args:
+        devices: Such as `["gpu:0", "gpu:1"]`; None for all, of all processes.
+        auto_shard_dataset: With several processes: whether Keras gives each its part of a `tf.data.Dataset` that is
+            the same everywhere. False: each process gives its own part of every batch, in any form.
+
+    Raises:
+        RuntimeError: on a backend other than JAX, where Keras would take the result and ignore it.
+    """
+    _check_backend()
+    devices = list(devices or keras.distribution.list_devices())
+    return keras.distribution.DataParallel(devices=devices, auto_shard_dataset=auto_shard_dataset)
+
+
+def model_parallel(
+    model: Any, shards: int, devices: Sequence[str] | None = None, auto_shard_dataset: bool = True
+) -> keras.distribution.ModelParallel:
+    """Every group of devices has one copy of the model, split among them, and a part of each batch.
+
+    Make the model, or load it, inside the result's `scope()`, and train and evaluate there, too. The batch size, also
+    that of the last batch, must be a multiple of the number of groups.
+
+    Args:
+        model: What is to be split, as in `layout_map`.
+        shards: Devices in a group; must divide the number of devices.
+        devices: As in `data_parallel`; those of a group stand beside each other.
+        auto_shard_dataset: As in `data_parallel`.
+
+    Raises:
+        RuntimeError: on a backend other than JAX, where Keras would take the result and ignore it.
+        TypeError, ValueError: if the devices, or the weights, cannot be divided by `shards`.
+    """
+    _check_backend()
+    devices = list(devices or keras.distribution.list_devices())
+    if not isinstance(shards, int) or shards < 1 or len(devices) % shards:
+        raise ValueError(f"shards must divide the number of devices, {len(devices)}, but {shards!r} was given.")
+    mesh = keras.distribution.DeviceMesh((len(devices) // shards, shards), (BATCH, MODEL), devices)
+    return keras.distribution.ModelParallel(
+        layout_map=layout_map(model, mesh), batch_dim_name=BATCH, auto_shard_dataset=auto_shard_dataset
+    )
+
+
+def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.distribution.LayoutMap:
+    """How the weights of a model lie over the devices of a mesh, for `keras.distribution.ModelParallel`.
+
+    Optimizers lay out their own variables as the weights that these belong to.
+
+    Args:
+        model: A config, a model, or the name of a variant such as `"ViT-L/16"`. The layout is the same for all of
+            them; this is what the number of devices is checked against.
+        device_mesh: With an axis named `"model"`, along which weights are split, and usually one named `"batch"`.
+
+    Raises:
+        TypeError: if `model` is none of these.
+        ValueError: if the mesh has no such axis, or if its length does not divide a weight that would be split.
+    """
+    config = variant_config(model) if isinstance(model, str) else getattr(model, "config", model)
+    if not isinstance(config, (ViTConfig, BiTConfig)):
+        raise TypeError(f"model must be a config, a model or a variant's name, but {type(model).__name__} was given.")
+    if MODEL not in device_mesh.axis_names:
+        raise ValueError(
+            f"device_mesh must have an axis named {MODEL!r} to split weights along, but has {device_mesh.axis_names}."
+        )
+    shards = device_mesh.shape[device_mesh.axis_names.index(MODEL)]
+    for name, size in _sizes(config).items():
+        if size % shards:
+            raise ValueError(
+                f"The weights cannot be split over {shards} devices: {name}={size} is no multiple of {shards}. "
+                f"Take a mesh whose {MODEL!r} axis has a length that divides {size}."
+            )
+    result = keras.distribution.LayoutMap(device_mesh)
+    for path, axes in SPLIT.items():
+        result[f"(.*/)?{path}"] = axes
+    return result
+
+
+def split_weights(model: keras.Model) -> dict[str, Any]:
+    """The weights of a model that `layout_map` splits, by their paths (as in `weights_by_path`)."""
+    pattern = re.compile("|".join(f"(?:(?:.*/)?{path})" for path in SPLIT))
+    return {path: weight for path, weight in weights_by_path(model).items() if pattern.fullmatch(path)}
+
+
+def _sizes(config: ViTConfig | BiTConfig) -> dict[str, int]:
+    """The lengths of all axes that are split, or a divisor of them."""
+    if isinstance(config, BiTConfig):
+        return {"width": config.width}
+    sizes = {"width": config.width, "mlp_width": config.mlp_width}
+    if config.stem_stages is not None:
+        sizes["stem_width"] = config.stem_width
+    if config.representation_size:
+        sizes["representation_size"] = config.representation_size
+    return sizes
+
+
+def _check_backend() -> None:
+    backend = keras.backend.backend()
+    if backend != "jax":
+        instead = {
+            "tensorflow": "use tf.distribute.MirroredStrategy",
+            "torch": "use torch's DistributedDataParallel in a loop of your own",
+        }
+        raise RuntimeError(
+            f"keras.distribution works on JAX only; on {backend} Keras would ignore it. Set KERAS_BACKEND=jax, or "
+            f"{instead.get(backend, 'run on one device')} (docs/distribution.md)."
+        )

@@ -1,0 +1,195 @@
+"""`finetune`: a pre-trained model, images in classes, a recipe of the paper."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.models import BiT, VisionTransformer, find_variant
+from keras_vit.preprocessing import preprocess_input
+from keras_vit.training.data import ImageStream, open_data
+from keras_vit.training.freezing import freeze
+from keras_vit.training.loop import Batches
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.recipes import recipe as find_recipe
+from keras_vit.training.running import Trained, run
+from keras_vit.zoo import create_model, load_any
+
+
+def finetune(
+    model: VisionTransformer | BiT | str | os.PathLike[str],
+    data: Any,
+    recipe: Recipe | str,
+    *,
+    validation: Any = None,
+    output: str | os.PathLike[str] | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    warmup_steps: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    every: int | None = None,
+    seed: int = 0,
+    on_bad_image: str = "stop",
+    resume: bool = True,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    dtype: Any = None,
+    verbose: bool = True,
+) -> Trained:
+    """Fine-tunes a model as the paper does (section 4.1, Table 4): new head of zeros, SGD, cosine decay, clipping.
+
+    The run is counted in updates of the weights, and batch n is the same images with the same augmentation whatever
+    happened before. With an `output` folder a run that was killed goes on from its last checkpoint when it is called
+    again in the same way, and ends with the same weights as one that was not.
+
+    Args:
+        model: What `from_checkpoint` takes (a file, a name of the catalogue), a variant such as `"ViT-B/16"` for its
+            recommended weights, or a model. A model is trained in place where its head fits the data; where its head
+            has another number of outputs, a copy with a new head of zeros is.
+        data: A folder with `train/` and `test/` in it or with one folder per class, `(images, labels)` arrays, a
+            tf.data, grain or torch pipeline, or `"tfds:NAME"` (see `open_data`).
+        recipe: A name (see `list_recipes`), or a `Recipe`.
+        validation: What to evaluate on, like `data`; None for the `test/` of a folder, if there is one.
+        output: Folder for checkpoints, log, learning curve and the trained model; None for no files.
+        steps: Updates of the weights; None for the recipe's. Likewise the next four.
+        batch_size: Images per update.
+        learning_rate: The highest of the run.
+        warmup_steps: Updates until then.
+        image_size: Pixels, an integer or (height, width). None for the size of the model where one is given, and for
+            the recipe's otherwise.
+        classes: Number of classes, where the data does not tell (integer labels of a pipeline).
+        class_names: Their names, where the data does not tell.
+        every: Updates between two evaluations and checkpoints; None for an epoch, or a tenth of the run where that
+            is shorter.
+        seed: Decides the order of the images, their augmentation and all that is random in the model.
+        on_bad_image: `"stop"` or `"skip"` (see `open_data`).
+        resume: Whether a run in `output` goes on. False starts again and removes the old one's checkpoint.
+        callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch.
+        dtype: Dtype policy of a model that is loaded here, such as `"mixed_bfloat16"`.
+        verbose: Whether there is a progress bar.
+
+    Returns:
+        The model, the log and more (see `Trained`).
+
+    Raises:
+        TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
+        FloatingPointError: if the loss is not finite any more.
+    """
+    recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    changes = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "warmup_steps": warmup_steps}
+    given = isinstance(model, (VisionTransformer, BiT))
+    if image_size is None and given and not model.config.dynamic:
+        image_size = model.config.image_size
+    recipe = recipe.replace(**{name: value for name, value in (changes | {"image_size": image_size}).items() if value})
+    keras.utils.set_random_seed(seed)
+
+    options = {"image_size": recipe.image_size, "seed": seed, "classes": classes, "class_names": class_names}
+    options |= {"batch_size": recipe.batch_size // recipe.accumulate, "on_bad_image": on_bad_image}
+    stream = open_data(data, split="train", augmentation=recipe.augmentation, **options)
+    recipe = recipe.replace(steps=recipe.total_steps(stream.examples))
+    test = open_test_data(data, validation, stream, options)
+    model = _with_head(model, recipe, stream.classes, dtype) if given else _load(model, recipe, stream.classes, dtype)
+    if recipe.freeze:
+        freeze(model, recipe.freeze)
+
+    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = stream.batch(number)
+        return as_input(model, images), labels
+
+    return run(
+        logits_model(model),
+        model,
+        recipe,
+        batch,
+        stream=stream,
+        validation=test_batches(model, test),
+        settings={"model": model.get_config()["config"], "seed": seed, "data": stream.describe()},
+        output=output,
+        resume=resume,
+        every=every,
+        callbacks=callbacks,
+        compile_with={"metrics": [keras.metrics.CategoricalAccuracy("accuracy")]},
+        title="fine-tuning",
+        verbose=verbose,
+    )
+
+
+def as_input(model: VisionTransformer | BiT, pixels: np.ndarray) -> np.ndarray:
+    """Pixels of 0..255 as the model takes them."""
+    return pixels if model.config.include_preprocessing else preprocess_input(pixels)
+
+
+def logits_model(model: VisionTransformer | BiT) -> keras.Model:
+    """The model up to its logits, with the same weights: losses want them before the softmax."""
+    if model.config.classifier_activation is None:
+        return model
+    return keras.Model(model.input, model.get_layer("head").output, name=model.name)
+
+
+def open_test_data(data: Any, validation: Any, train: ImageStream, options: dict[str, Any]) -> ImageStream | None:
+    """The images to evaluate on, in the classes of the training images; None where there are none."""
+    if validation is None:
+        if not _has_test_split(data):
+            return None
+        validation = data
+    options = options | {"classes": train.classes, "class_names": train.class_names}
+    return open_data(validation, split="test", augmentation=None, **options)
+
+
+def _has_test_split(data: Any) -> bool:
+    if isinstance(data, Mapping):
+        return "test" in data
+    if isinstance(data, str) and data.startswith("tfds:"):
+        return True
+    folders = ("test", "val") if isinstance(data, (str, os.PathLike)) else ()
+    return any(os.path.isdir(os.path.join(data, folder)) for folder in folders)
+
+
+def test_batches(model: VisionTransformer | BiT, test: ImageStream | None) -> Batches | None:
+    """All batches of a test stream, once."""
+    if test is None:
+        return None
+
+    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = test.batch(number)
+        return as_input(model, images), labels
+
+    return Batches(batch, 0, test.steps_per_epoch)
+
+
+def _load(source: Any, recipe: Recipe, classes: int, dtype: Any) -> VisionTransformer | BiT:
+    options: dict[str, Any] = {"image_size": recipe.image_size, "classes": classes, "dtype": dtype}
+    if recipe.dropout:
+        options["dropout"] = recipe.dropout
+    if recipe.drop_path:
+        options["drop_path"] = recipe.drop_path
+    if _is_variant(source):
+        model = create_model(source, pretrained=True, classifier_activation=None, **options)
+    else:
+        model = load_any(source, **options)
+    model = _with_head(model, recipe, classes, None)
+    # A head that fits by chance goes as well: the original always starts from zeros.
+    return model.with_classes(classes) if np.any(model.get_layer("head").get_weights()[0]) else model
+
+
+def _is_variant(source: Any) -> bool:
+    if not isinstance(source, str) or os.path.exists(source):
+        return False
+    try:
+        find_variant(source)
+    except ValueError:
+        return False
+    return True
+
+
+def _with_head(model: VisionTransformer | BiT, recipe: Recipe, classes: int, dtype: Any) -> VisionTransformer | BiT:
+    if dtype is not None:
+        raise ValueError("dtype is for models that are loaded here; build the model with that dtype instead.")
+    size = model.config.image_size
+    if not model.config.dynamic and size != recipe.image_size:
+        model = model.with_image_size(recipe.image_size)
+    return model if model.config.classes == classes else model.with_classes(classes)

@@ -1,0 +1,188 @@
+"""The steps of a run, in stretches: train, evaluate, log, save, and so on. `model.fit` does each stretch."""
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from keras_vit.tables import Table
+from keras_vit.training.run_folder import RunFolder
+
+
+class Batches(keras.utils.PyDataset):
+    """A stretch of a stream of batches, as `model.fit` and `model.evaluate` take it.
+
+    Args:
+        batch: From the number of a batch to `(inputs, targets)`.
+        start: Number of the first batch.
+        stop: Number after the last.
+    """
+
+    def __init__(self, batch: Callable[[int], tuple[Any, Any]], start: int, stop: int) -> None:
+        super().__init__()
+        self._batch, self._start, self._stop = batch, start, stop
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self._batch(self._start + index)
+
+
+def train(
+    model: keras.Model,
+    batch: Callable[[int], tuple[Any, Any]],
+    steps: int,
+    *,
+    every: int,
+    batches_per_step: int = 1,
+    validation: Batches | None = None,
+    folder: RunFolder | None = None,
+    schedule: Callable[[int], Any] | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    title: str = "training",
+    verbose: bool = True,
+) -> Table:
+    """Trains a compiled model, from the folder's newest checkpoint on if there is one.
+
+    Args:
+        model: A compiled model.
+        batch: From the number of a batch to `(inputs, targets)`. The same number must always give the same batch:
+            that is what makes a run that was killed end like one that was not.
+        steps: Updates of the weights in all, those before a kill included.
+        every: After how many updates to evaluate, log and save.
+        batches_per_step: Batches whose gradients make one update (the optimizer's `gradient_accumulation_steps`).
+        validation: What to evaluate on.
+        folder: Where to log and save; None for nowhere.
+        schedule: The learning rate of an update by its number from 0, for the log.
+        callbacks: Keras callbacks. To them a stretch of `every` updates is an epoch.
+        title: Shown beside the progress bar.
+        verbose: Whether there is a progress bar.
+
+    Returns:
+        The log: a row per evaluation with `step`, `loss`, the metrics, those of the validation with `val_` before
+        them, `learning_rate` and `seconds`.
+
+    Raises:
+        FloatingPointError: if the loss is not finite. The last checkpoint before that is kept.
+    """
+    batch = functools.lru_cache(1)(batch)  # Keras looks at the first of a stretch before it takes it
+    with folder.locked() if folder else contextlib.nullcontext():
+        start = folder.restore(model) if folder else 0
+        log = folder.log() if folder else Table()
+        before = log[-1]["seconds"] if log else 0.0
+        begun = time.perf_counter()
+        epochs = -(-steps // every)
+        users = keras.callbacks.CallbackList(list(callbacks), model=model, epochs=epochs, steps=every)
+        users.on_train_begin()
+        with _bar(title, steps, start, verbose) as progress, _averages_held_back(model.optimizer):
+            model.stop_training = False
+            while start < steps and not model.stop_training:
+                stop = min(start + every, steps)
+                epoch = start // every
+                users.on_epoch_begin(epoch)
+                stretch = Batches(batch, start * batches_per_step, stop * batches_per_step)
+                watcher = _Watcher(users, progress, batches_per_step)
+                history = model.fit(stretch, epochs=1, shuffle=False, verbose=0, callbacks=[watcher]).history
+                logs = {name: float(values[-1]) for name, values in history.items()}
+                if not np.isfinite(logs["loss"]):
+                    raise FloatingPointError(
+                        f"The loss is {logs['loss']} between steps {start} and {stop}: the run has gone astray. Lower "
+                        "the learning rate, warm up for longer or clip the gradients (recipe.replace(...)). "
+                        + (f"{folder.path} still holds step {start}." if folder else "")
+                    )
+                stopped, start = model.stop_training, stop
+                if validation is not None:
+                    logs |= _evaluate(model, validation)
+                rate = {} if schedule is None else {"learning_rate": float(schedule(stop - 1))}
+                row = {"step": stop, **logs, **rate, "seconds": before + time.perf_counter() - begun}
+                log.append(row)
+                if folder:
+                    folder.add(row)
+                    folder.save(model, stop)
+                progress(note=_note(logs))
+                users.on_epoch_end(epoch, logs)
+                model.stop_training |= stopped
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+        users.on_train_end(log[-1] if log else None)
+    return log
+
+
+class _Watcher(keras.callbacks.Callback):
+    """Hands the events of batches on. Those of epochs and of the whole run come from `train`, once a run."""
+
+    def __init__(self, users: Any, progress: Callable[..., None], batches_per_step: int) -> None:
+        super().__init__()
+        self._users, self._progress, self._batches_per_step = users, progress, batches_per_step
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._users.on_train_batch_begin(batch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._users.on_train_batch_end(batch, logs)
+        self._progress(advance=(batch + 1) % self._batches_per_step == 0)
+
+
+def _evaluate(model: keras.Model, validation: Batches) -> dict[str, float]:
+    """Loss and metrics, with the averaged weights where the optimizer keeps averages."""
+    with _averaged(model):
+        logs = model.evaluate(validation, verbose=0, return_dict=True)
+    return {f"val_{name}": float(value) for name, value in logs.items()}
+
+
+@contextlib.contextmanager
+def _averages_held_back(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    """`fit` ends by putting the averages in the weights' place, which has to wait for the last step of all."""
+    if optimizer.use_ema:
+        optimizer.finalize_variable_values = lambda variables: None
+    try:
+        yield
+    finally:
+        if optimizer.use_ema:
+            del optimizer.finalize_variable_values
+
+
+@contextlib.contextmanager
+def _averaged(model: keras.Model) -> Iterator[None]:
+    """Gives the model its averaged weights (`use_ema` of Keras's optimizers) for a while."""
+    if not model.optimizer.use_ema:
+        yield
+        return
+    weights = model.trainable_variables
+    kept = [keras.ops.copy(weight.value) for weight in weights]
+    type(model.optimizer).finalize_variable_values(model.optimizer, weights)
+    for weight in weights:
+        weight.assign(keras.ops.copy(weight.value))  # JAX would give up the buffer that the optimizer holds as well
+    try:
+        yield
+    finally:
+        for weight, value in zip(weights, kept, strict=True):
+            weight.assign(value)
+
+
+@contextlib.contextmanager
+def _bar(title: str, steps: int, start: int, verbose: bool) -> Iterator[Callable[..., None]]:
+    """A progress bar, as a function that moves it on or changes the note beside it."""
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    columns += [TimeRemainingColumn(), TextColumn("{task.fields[note]}")]
+    with Progress(*columns, console=Console(stderr=True), disable=not verbose) as progress:
+        task = progress.add_task(title, total=steps, completed=start, note="")
+
+        def move(advance: int = 0, note: str | None = None) -> None:
+            progress.update(task, advance=int(advance), **({} if note is None else {"note": note}))
+
+        yield move
+
+
+def _note(logs: dict[str, float]) -> str:
+    shown = [f"loss {logs['loss']:.3f}"]
+    for name, title in (("accuracy", "train"), ("val_accuracy", "test")):
+        if name in logs:
+            shown.append(f"{title} {logs[name]:.1%}")
+    return ", ".join(shown)

@@ -1,0 +1,192 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685): few weights train, the rest of the model stays."""
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.layers import skip_initialization
+from keras_vit.models import weights_by_path
+from keras_vit.training.names import check_patterns, layers_by_name, matches, nothing_matches, train_everything
+
+_ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they belong to
+
+
+def add_lora(
+    model: keras.Model,
+    rank: int,
+    targets: str | Iterable[str] = ("query", "value"),
+    *,
+    alpha: float | None = None,
+    train: str | Iterable[str] = ("head",),
+) -> list[str]:
+    """Gives layers adapters of low rank and freezes everything else. Compile the model after this.
+
+    A kernel W becomes W + alpha / rank * A B, where A and B train, and W does not. B starts with zeros, so the outputs
+    are the same at first. `save_adapters` saves what trains; Keras's own files hold the merged kernels and no adapters
+    (load those with `compile=False`: the optimizer's state does not fit them any more).
+
+    Args:
+        model: The model, changed in place.
+        rank: Columns of A and rows of B.
+        targets: Dense layers that get adapters: names or patterns as for `freeze`. The default is the usual choice;
+            `("query", "key", "value", "out", "fc1", "fc2")` is all of a block.
+        alpha: Scale of the adapters; None for `rank`.
+        train: Layers that train as they are, and get no adapters; a name that the model does not have is passed over.
+
+    Returns:
+        The names of all weights that train now.
+
+    Raises:
+        ValueError: if `rank` is less than 1, the model has adapters, or a target fits nothing that can have them.
+    """
+    if rank < 1:
+        raise ValueError(f"rank must be at least 1, but {rank!r} was given.")
+    layers = layers_by_name(model)
+    adapted = _adapted(layers)
+    if adapted:
+        raise ValueError(f"{model.name} has adapters, for example at {next(iter(adapted))!r}. merge_lora() first.")
+    trained = check_patterns("train", train)
+    able = {name: layer for name, layer in layers.items() if hasattr(layer, "enable_lora")}
+    chosen: dict[str, keras.layers.Layer] = {}
+    for pattern in check_patterns("targets", targets):
+        fitting = {name: layer for name, layer in able.items() if matches(name, pattern)}
+        if not fitting:
+            raise nothing_matches(pattern, able)
+        chosen |= {name: layer for name, layer in fitting.items() if not _fits(name, trained)}
+    train_everything(model)  # adapters of a layer that is frozen would never train
+    for layer in chosen.values():
+        layer.enable_lora(rank, lora_alpha=alpha)
+    # Weight by weight, as Keras lets the biases beside adapters train. In a saved model, which has its adapters merged,
+    # nothing is frozen.
+    for name, weight in weights_by_path(model).items():
+        weight.trainable = name.rpartition("/")[2].startswith("lora_kernel") or _fits(name, trained)
+    return list(_trained(model))
+
+
+def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
+    """Writes what trains beside the frozen model, the adapters and the head, to a small `.npz` file.
+
+    Args:
+        model: A model with adapters.
+        path: The file; it is replaced when it is complete.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: if the model has no adapters.
+    """
+    adapted = _require_adapters(model)
+    layer = next(iter(adapted.values()))
+    about = {"rank": layer.lora_rank, "alpha": float(layer.lora_alpha), "targets": list(adapted)}
+    arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in _trained(model).items()}
+    arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path
+
+
+def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]:
+    """Adds adapters of a file to a model; the head and whatever else was trained with them comes with it.
+
+    Args:
+        model: The model that the adapters were trained on, changed in place. It may have adapters of the same
+            layers and rank, which are overwritten.
+        path: A file of `save_adapters`.
+
+    Returns:
+        The names of all weights that were read.
+
+    Raises:
+        ValueError: if the file holds no adapters, or those of another model.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+        about = json.loads(arrays.pop(_ABOUT).tobytes())
+    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise ValueError(f"{os.fspath(path)!r} is no file of adapters written by save_adapters().") from error
+    shapes = {name: tuple(weight.shape) for name, weight in weights_by_path(model).items()}
+    layers = layers_by_name(model)
+    for name, array in arrays.items():
+        owner, _, attribute = name.rpartition("/")
+        missing = owner not in layers or (name not in shapes and not attribute.startswith("lora_kernel"))
+        if missing or shapes.get(name, array.shape) != array.shape:
+            found = "has none" if missing else f"has {shapes[name]}"
+            raise ValueError(
+                f"{os.fspath(path)!r} belongs to another model: it holds {name!r} of shape {array.shape}, and "
+                f"{model.name} {found}. Build the model as it was: the same variant, classes and patch size."
+            )
+    others = {name.rpartition("/")[0] for name in arrays} - set(about["targets"])
+    if not _adapted(layers):
+        add_lora(model, about["rank"], about["targets"], alpha=about["alpha"], train=sorted(others))
+    weights = weights_by_path(model)
+    for name, array in arrays.items():
+        if name not in weights or tuple(weights[name].shape) != array.shape:
+            raise ValueError(f"{model.name} has adapters of other layers or of another rank. merge_lora() first.")
+    for name, array in arrays.items():
+        weights[name].assign(array)
+    return list(arrays)
+
+
+def merge_lora(model: Any) -> Any:
+    """A new model without adapters that computes the same: they are added to the kernels.
+
+    Args:
+        model: A model of this package with adapters; it is left as it is.
+
+    Raises:
+        ValueError: if the model has no adapters.
+    """
+    adapted = _require_adapters(model)
+    if any(layer.quantization_mode for layer in adapted.values()):
+        raise ValueError(f"The kernels of {model.name} are quantized, so adapters cannot be added to them.")
+    config = {**model.get_config(), "frozen": (), "trainable": True}
+    with skip_initialization():
+        merged = type(model).from_config(config)
+    values = weights_by_path(model)
+    for name, weight in weights_by_path(merged).items():
+        owner, _, attribute = name.rpartition("/")
+        value = keras.ops.convert_to_numpy(values[name])
+        if owner in adapted and attribute == "kernel":
+            layer = adapted[owner]
+            a, b = (keras.ops.convert_to_numpy(x) for x in (layer.lora_kernel_a, layer.lora_kernel_b))
+            value = value + layer.lora_alpha / layer.lora_rank * (a @ b)
+        weight.assign(value)
+    return merged
+
+
+def _fits(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a layer or a weight is what a pattern names, or inside it."""
+    return any(matches(name, pattern) or matches(name, f"{pattern}/*") for pattern in patterns)
+
+
+def _adapted(layers: dict[str, keras.layers.Layer]) -> dict[str, keras.layers.Layer]:
+    return {name: layer for name, layer in layers.items() if getattr(layer, "lora_enabled", False)}
+
+
+def _require_adapters(model: keras.Model) -> dict[str, keras.layers.Layer]:
+    adapted = _adapted(layers_by_name(model))
+    if not adapted:
+        raise ValueError(f"{model.name} has no adapters. add_lora(model, rank) gives it some.")
+    return adapted
+
+
+def _trained(model: keras.Model) -> dict[str, Any]:
+    ids = {id(weight) for weight in model.trainable_weights}
+    return {name: weight for name, weight in weights_by_path(model).items() if id(weight) in ids}

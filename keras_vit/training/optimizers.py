@@ -1,0 +1,295 @@
+"""SGD with momentum and AdamW as the original code has them (optax), as Keras optimizers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
+import numpy as np
+from keras import ops
+
+from keras_vit.training.names import matches
+
+# Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
+DECAYED = "*/kernel"
+
+
+class ViTOptimizer(keras.optimizers.Optimizer):
+    """What both optimizers of this package share; itself it updates nothing.
+
+    - **Clipping.** `global_clipnorm` scales all gradients by `global_clipnorm / norm` where their common norm is
+      greater, as `optax.clip_by_global_norm`. The norm before clipping is kept in `gradient_norm`, a scalar
+      variable: the last update's, to be logged.
+    - **Weight decay** is decoupled: `w -= learning_rate * weight_decay * w` beside the gradient's update, for the
+      weights that `decayed` names. big_vision writes the same as `wd = weight_decay * base learning rate` times the
+      schedule: its 0.0001 at rate 0.001 is AugReg's 0.1.
+    - **Rates of their own.** The learning rate of a weight, also of its decay, is multiplied by the value of the
+      first pattern in `rate_multipliers` that fits its name (see `layer_decay`).
+    - **Steps are updates.** With `gradient_accumulation_steps=k` the gradients of k batches are averaged, then
+      clipped, then applied; `iterations`, the schedule and the moving average count these updates. Keras's own
+      optimizers hand the number of batches to the schedule, and average weights with every batch.
+    - **Polyak averaging** is Keras's `use_ema=True, ema_momentum=0.9999`. Mind that `fit` ends by overwriting the
+      weights with their average; `keras.callbacks.SwapEMAWeights` swaps them for evaluation.
+
+    Patterns are names of weights such as `"block_0/attention/query/kernel"`, or their ends, with wildcards.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        weight_decay: float | None = None,
+        decayed: str = DECAYED,
+        rate_multipliers: Mapping[str, float] | None = None,
+        momentum_dtype: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
+        self.decayed = decayed
+        self.rate_multipliers = dict(rate_multipliers or {})
+        self.momentum_dtype = momentum_dtype
+
+    def build(self, variables: list[Any]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self.gradient_norm = self.add_variable((), name="gradient_norm", aggregation="only_first_replica")
+        dtype = self.momentum_dtype
+        self.momentums = [
+            self.add_variable(
+                variable.shape,
+                dtype=dtype or variable.dtype,
+                layout=getattr(variable, "_layout", None),
+                name=f"{variable.path.replace('/', '_')}_momentum",
+            )
+            for variable in variables
+        ]
+        # What exclude_from_weight_decay() names does not decay either.
+        decays = [matches(v.path, self.decayed) and self._use_weight_decay(v) for v in variables]
+        self._decays = [float(self.weight_decay or 0.0) if decay else 0.0 for decay in decays]
+        self._multipliers = [
+            next((value for pattern, value in self.rate_multipliers.items() if matches(v.path, pattern)), 1.0)
+            for v in variables
+        ]
+
+    @property
+    def learning_rate(self) -> Any:
+        """The rate of the next update: of the schedule, at as many steps as updates have been done."""
+        if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            return self._learning_rate(self.iterations)
+        return super().learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        keras.optimizers.Optimizer.learning_rate.fset(self, value)
+
+    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
+        grads, replicas = _over_replicas(grads)
+        squares = [ops.sum(ops.square(ops.cast(grad, "float32"))) for grad in grads]
+        norm = ops.sqrt(ops.sum(ops.stack(squares)))
+        self.gradient_norm.assign(norm)
+        if self.global_clipnorm:
+            # Where the norm is not finite, neither are the gradients then: a broken step shows.
+            scale = ops.where(norm < self.global_clipnorm, 1.0, self.global_clipnorm / norm)
+            grads = [grad * ops.cast(scale, grad.dtype) for grad in grads]
+        else:
+            grads = super()._clip_gradients(grads)
+        return [grad / replicas for grad in grads] if replicas > 1 else grads
+
+    def _apply_weight_decay(self, variables: list[Any]) -> None:
+        """Nothing here: the decay is a part of every weight's update."""
+
+    def _kept(self, m: Any, share: float, dtype: Any) -> Any:
+        """`share * m` in the weight's dtype.
+
+        The share is rounded to m's dtype, as JAX does with a Python number: 0.9 is 0.8984375 beside a bfloat16. The
+        product is not rounded, as in the original once XLA has compiled it.
+        """
+        return ops.cast(m, dtype) * float(np.asarray(share).astype(keras.backend.standardize_dtype(m.dtype)))
+
+    def _update(self, variable: Any, direction: Any, learning_rate: Any) -> None:
+        """`w -= learning_rate * (direction + weight_decay * w)`, with the weight's own rate and decay."""
+        index = self._get_variable_index(variable)
+        rate = ops.cast(learning_rate, variable.dtype) * self._multipliers[index]
+        if self._decays[index]:
+            direction = direction + self._decays[index] * ops.convert_to_tensor(variable)
+        self.assign_sub(variable, rate * direction)
+
+    def _update_model_variables_moving_average(self, trainable_variables: list[Any]) -> None:
+        if not self.gradient_accumulation_steps:
+            return super()._update_model_variables_moving_average(trainable_variables)
+        # Keras would average at every batch, also at those that only add to the gradient.
+        done = ops.equal((self._iterations + 1) % self.gradient_accumulation_steps, 0)
+        momentum = ops.where(ops.equal(self.iterations, 0), 0.0, self.ema_momentum)
+        for variable, average in zip(trainable_variables, self._model_variables_moving_average, strict=True):
+            m = ops.cast(ops.where(done, momentum, 1.0), average.dtype)
+            average.assign(m * average + (1.0 - m) * variable)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "decayed": self.decayed,
+            "rate_multipliers": dict(self.rate_multipliers),
+            "momentum_dtype": self.momentum_dtype,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MomentumSGD(ViTOptimizer):
+    """Stochastic gradient descent with momentum, in the order of the original: what ViTs are fine-tuned with.
+
+        m = momentum * m + gradient
+        w = w - learning_rate * m
+
+    (`optax.sgd` in vit_jax/train.py; `momentum_hp` in big_vision/optax.py). `keras.optimizers.SGD` puts the rate
+    inside, `m = momentum * m - learning_rate * gradient`, which is another thing as soon as the rate changes: past
+    gradients keep the rates that they had.
+
+    Args:
+        learning_rate: A number or a schedule such as `WarmupDecay`.
+        momentum: Share of m that stays.
+        momentum_dtype: dtype in which m is kept; None for the weights'. The original keeps it in `"bfloat16"`, which
+            halves its memory. m is rounded after it has been used, and with it the share that stays: 0.8984 for 0.9.
+        weight_decay: See `ViTOptimizer`; fine-tuning has none.
+        decayed: Pattern of the weights that decay.
+        rate_multipliers: Pattern to multiplier of the learning rate; the first one that fits.
+        **kwargs: Keras's other arguments of an optimizer: `global_clipnorm`, `gradient_accumulation_steps`,
+            `use_ema`, `ema_momentum`, `name` ...
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.03,
+        momentum: float = 0.9,
+        momentum_dtype: str | None = None,
+        weight_decay: float | None = None,
+        decayed: str = DECAYED,
+        rate_multipliers: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay, decayed, rate_multipliers, momentum_dtype, **kwargs)
+        self.momentum = momentum
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one weight and its momentum."""
+        m = self.momentums[self._get_variable_index(variable)]
+        gradient = ops.cast(gradient, variable.dtype)
+        direction = gradient + self._kept(m, self.momentum, variable.dtype)
+        self.assign(m, ops.cast(direction, m.dtype))
+        self._update(variable, direction, learning_rate)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "momentum": self.momentum}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AdamW(ViTOptimizer):
+    """Adam with decoupled weight decay, as in the pre-training of the paper and of AugReg.
+
+        m = beta_1 * m + (1 - beta_1) * gradient
+        v = beta_2 * v + (1 - beta_2) * gradient ** 2
+        w = w - learning_rate * (m' / (sqrt(v') + epsilon) + weight_decay * w)
+
+    with m' and v' corrected for their start at zero (`optax.scale_by_adam`; big_vision/optax.py). Keras's Adam adds
+    its epsilon before v is corrected, and its AdamW forgets, when it is saved, which weights do not decay.
+
+    Args:
+        learning_rate: A number or a schedule such as `WarmupDecay`.
+        beta_1: Share of m that stays.
+        beta_2: Share of v that stays.
+        epsilon: Added to the root of v'.
+        momentum_dtype: dtype in which m is kept; None for the weights'. big_vision has `"bfloat16"`.
+        weight_decay: As the paper's Table 3 and AugReg give it; see `ViTOptimizer`.
+        decayed: Pattern of the weights that decay.
+        rate_multipliers: Pattern to multiplier of the learning rate; the first one that fits.
+        **kwargs: Keras's other arguments of an optimizer: `global_clipnorm`, `gradient_accumulation_steps`,
+            `use_ema`, `ema_momentum`, `name` ...
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        momentum_dtype: str | None = None,
+        weight_decay: float | None = None,
+        decayed: str = DECAYED,
+        rate_multipliers: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay, decayed, rate_multipliers, momentum_dtype, **kwargs)
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+
+    def build(self, variables: list[Any]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self.velocities = self.add_optimizer_variables(variables, "velocity")
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one weight and its moments."""
+        index = self._get_variable_index(variable)
+        m, v = self.momentums[index], self.velocities[index]
+        dtype = variable.dtype
+        gradient = ops.cast(gradient, dtype)
+        updates = ops.cast(self.iterations + 1, dtype)
+        new_m = (1.0 - self.beta_1) * gradient + self._kept(m, self.beta_1, dtype)
+        new_v = (1.0 - self.beta_2) * ops.square(gradient) + self.beta_2 * v
+        self.assign(m, ops.cast(new_m, m.dtype))
+        self.assign(v, new_v)
+        corrected_m = new_m / (1.0 - ops.power(ops.cast(self.beta_1, dtype), updates))
+        corrected_v = new_v / (1.0 - ops.power(ops.cast(self.beta_2, dtype), updates))
+        self._update(variable, corrected_m / (ops.sqrt(corrected_v) + self.epsilon), learning_rate)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
+
+
+def _over_replicas(grads: list[Any]) -> tuple[list[Any], int]:
+    """The gradients of the whole batch under `tf.distribute`, and the number of replicas; elsewhere as they are.
+
+    Keras on TensorFlow clips each replica's gradients and adds them up after that, so that a norm of 1 would become
+    up to the number of replicas. Here they are added first; divided by the number, Keras's sum leaves them as they are.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return grads, 1
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return grads, 1
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, grads), context.num_replicas_in_sync
+
+
+def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
+    """Multipliers that give a layer the lower a learning rate the nearer it is to the image.
+
+    1 for the head and whatever else comes after the blocks, `rate` for the last block, `rate ** 2` for the one
+    before it, and so on; patch embedding, stem, class token and position embeddings have `rate ** (depth + 1)`
+    (BEiT, arXiv 2106.08254, and MAE, arXiv 2111.06377).
+
+    Args:
+        model: A Vision Transformer.
+        rate: In (0, 1]; 0.65 to 0.75 are common.
+
+    Returns:
+        Pattern to multiplier, for `rate_multipliers` of the optimizers.
+
+    Raises:
+        ValueError: if the model has no blocks, or `rate` is out of range.
+    """
+    if not 0 < rate <= 1:
+        raise ValueError(f"The layer-wise decay must be greater than 0 and at most 1, but {rate!r} was given.")
+    names = [layer.name for layer in model.layers if layer.weights]
+    blocks = [name for name in names if matches(name, "block_[0-9]*")]
+    if not blocks:
+        raise ValueError(f"Layer-wise decay counts the blocks of a Vision Transformer, but {model.name} has none.")
+    multipliers = {}
+    passed = 0  # blocks so far, this one included
+    for name in names:
+        passed += name in blocks
+        after = passed == len(blocks) and name not in blocks
+        multipliers[f"{name}/*"] = 1.0 if after else rate ** (len(blocks) + 1 - passed)
+    return multipliers

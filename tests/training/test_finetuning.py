@@ -1,0 +1,206 @@
+"""`finetune` and `pretrain` from data to files: what they train, write, refuse, and how they go on after a kill."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import VisionTransformer, ViTConfig, training
+from keras_vit.training import pretraining
+from keras_vit.training.masked_patches import masked_patch_model
+
+CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, dropout=0.1)
+RECIPE = training.recipe("finetune/cifar10").replace(
+    batch_size=8, learning_rate=0.1, image_size=8, augmentation=training.Augmentation(min_area=0.5)
+)
+
+
+def colours(count, seed=0):
+    """Images of three colours and noise: easy, but not given away."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % 3
+    pixels = rng.integers(0, 60, (count, 8, 8, 3))
+    pixels[np.arange(count), :, :, labels] += 150
+    return pixels.astype("uint8"), labels
+
+
+def new_model(config=CONFIG):
+    keras.utils.set_random_seed(2)
+    return VisionTransformer(config)
+
+
+def weights_of(model):
+    return [np.copy(keras.ops.convert_to_numpy(weight.value)) for weight in model.weights]
+
+
+def write_folder(root, count=24):
+    Image = pytest.importorskip("PIL.Image")
+    for split, seed in (("train", 0), ("test", 1)):
+        for number, (pixels, label) in enumerate(zip(*colours(count, seed), strict=True)):
+            folder = root / split / ("red", "green", "blue")[label]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on a folder of images, from a file of the official layout, with everything that it leaves."""
+    folder = tmp_path_factory.mktemp("finetune")
+    data = write_folder(folder / "data")
+    source = new_model(CONFIG.replace(classes=5, dropout=0.0))
+    source.get_layer("head").kernel.assign(np.ones((8, 5)))
+    keras_vit.to_checkpoint(source, folder / "source.npz")
+    done = training.finetune(
+        str(folder / "source.npz"), data, RECIPE, output=folder / "run", steps=30, every=10, verbose=False
+    )
+    return done, folder
+
+
+def test_it_learns_and_says_so(trained):
+    done, _ = trained
+    assert [row["step"] for row in done.log] == [10, 20, 30]
+    assert done.accuracy == done.log[-1]["val_accuracy"] > 0.9
+    assert done.log[0]["loss"] > done.log[-1]["loss"]
+    assert done.class_names == ["blue", "green", "red"]
+    assert done.recipe.steps == 30
+    assert done.log[-1]["learning_rate"] < done.log[0]["learning_rate"] <= 0.1
+
+
+def test_what_it_leaves(trained):
+    done, folder = trained
+    run = folder / "run"
+    assert {path.name for path in run.iterdir()} >= {"run.json", "log.csv", "classes.txt", "model.keras"}
+    assert [path.name for path in run.glob("*.h5")] == ["step-00000030.h5"]
+    assert (run / "classes.txt").read_text().split() == done.class_names
+    model = keras.saving.load_model(run / "model.keras")
+    assert not model.compiled
+    assert model.config == CONFIG.replace(classes=3, dropout=0.0)
+    images = colours(6, 5)[0]
+    # the same weights, another compilation
+    got, wanted = (m.predict(m.preprocess(images), verbose=0) for m in (model, done.model))
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+def test_a_finished_run_is_not_run_again(trained):
+    done, folder = trained
+    source, data = str(folder / "source.npz"), folder / "data"
+    again = training.finetune(source, data, RECIPE, output=folder / "run", steps=30, every=10, verbose=False)
+    assert list(again.log) == list(done.log)
+    for got, wanted in zip(weights_of(again.model), weights_of(done.model), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    with pytest.raises(ValueError, match="other settings: recipe was"):
+        training.finetune(source, data, RECIPE, output=folder / "run", steps=31, every=10, verbose=False)
+
+
+SCRIPT = """
+    import os, signal, sys
+    import keras
+    from tests.training.test_finetuning import RECIPE, colours, new_model
+    from keras_vit import training
+
+    class Kill(keras.callbacks.Callback):
+        batches = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.batches += 1
+            if self.batches == int(sys.argv[2]):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    training.finetune(new_model(), colours(20), RECIPE, steps=10, every=4, output=sys.argv[1], callbacks=[Kill()])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_a_killed_run_ends_with_the_same_weights(tmp_path):
+    whole = new_model()
+    log = training.finetune(whole, colours(20), RECIPE, steps=10, every=4, output=tmp_path / "whole", verbose=False).log
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "run"), "6"]
+    killed = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
+    assert killed.returncode == -9, killed.stderr
+    assert [path.name for path in (tmp_path / "run").glob("*.h5")] == ["step-00000004.h5"]
+    model = new_model()
+    resumed = training.finetune(
+        model, colours(20), RECIPE, steps=10, every=4, output=tmp_path / "run", verbose=False
+    ).log
+    assert [row["loss"] for row in resumed] == [row["loss"] for row in log]
+    for got, wanted in zip(weights_of(model), weights_of(whole), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_the_same_seed_gives_the_same_model():
+    def run():
+        return training.finetune(new_model(CONFIG.replace(classes=7)), colours(20), RECIPE, steps=2, verbose=False)
+
+    first, second = run(), run()
+    assert first.log[-1]["loss"] == second.log[-1]["loss"]
+    assert first.model.config.classes == 3 and first.output is None and first.accuracy is None
+
+
+def test_a_model_with_softmax_is_trained_on_its_logits_in_place():
+    model = new_model(CONFIG.replace(classifier_activation="softmax", include_preprocessing=True))
+    before = weights_of(model)
+    done = training.finetune(model, colours(20), RECIPE.replace(freeze=("embedding",)), steps=3, verbose=False)
+    assert done.model is model
+    assert model.config.classifier_activation == "softmax"
+    after = weights_of(model)
+    changed = {w.path: np.any(a != b) for w, a, b in zip(model.weights, after, before, strict=True)}
+    assert not any(value for path, value in changed.items() if path.startswith("embedding"))
+    assert changed["head/kernel"] and changed["block_0/attention/query/kernel"]
+
+
+def test_a_model_made_for_pretraining_is_the_recipe_s():
+    recipe = RECIPE.replace(loss="sigmoid", head_bias=-10.0, image_size=16, dropout=0.1, drop_path=0.2)
+    model = pretraining.create(variant="ViT-Ti/16", recipe=recipe, classes=3, dtype=None)
+    config = model.config
+    assert (config.image_size, config.classes, config.dropout, config.drop_path) == ((16, 16), 3, 0.1, 0.2)
+    np.testing.assert_array_equal(model.get_layer("head").get_weights()[1], [-10.0] * 3)
+
+
+def test_pretraining_without_labels_trains_the_encoder():
+    model = new_model()
+    before = {weight.path: np.copy(keras.ops.convert_to_numpy(weight.value)) for weight in model.weights}
+    recipe = RECIPE.replace(optimizer="adamw", learning_rate=0.01)
+    done = training.pretrain(
+        model,
+        colours(24),
+        recipe,
+        objective="masked_patches",
+        validation=colours(8, 1),
+        steps=12,
+        every=4,
+        verbose=False,
+    )
+    assert done.model is model
+    assert done.log[-1]["val_loss"] < done.log[0]["val_loss"] < 6.3  # log(512) is 6.2
+    after = {weight.path: keras.ops.convert_to_numpy(weight.value) for weight in model.weights}
+    assert all(np.any(after[path] != before[path]) for path in before if not path.startswith("head"))
+    np.testing.assert_array_equal(after["head/kernel"], before["head/kernel"])
+    assert masked_patch_model(model).count_params() > model.count_params()
+
+
+def test_what_makes_no_sense_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="There is no recipe 'finetune/cifar'"):
+        training.finetune(new_model(), colours(8), "finetune/cifar", verbose=False)
+    with pytest.raises(ValueError, match="every must be at least 1"):
+        training.finetune(new_model(), colours(8), RECIPE, steps=2, every=0, verbose=False)
+    with pytest.raises(ValueError, match="dtype is for models that are loaded"):
+        training.finetune(new_model(), colours(8), RECIPE, dtype="mixed_bfloat16", verbose=False)
+    with pytest.raises(ValueError, match="objective must be one of"):
+        training.pretrain(new_model(), colours(8), RECIPE, objective="rotation", verbose=False)
+    with pytest.raises(ValueError, match=r"3 outputs, but the data has 4 classes.*with_classes\(4\)"):
+        images, labels = colours(8)
+        labels[0] = 3
+        training.pretrain(new_model(), (images, labels), RECIPE, verbose=False)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="holds other files"):
+        training.finetune(new_model(), colours(8), RECIPE, output=tmp_path, verbose=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -1,0 +1,124 @@
+"""Adapters: what trains, what is saved, what they are merged to."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, ViTConfig
+from keras_vit.models import weights_by_path
+from keras_vit.training.freezing import freeze, unfreeze
+from keras_vit.training.lora import add_lora, load_adapters, merge_lora, save_adapters
+from keras_vit.training.losses import SoftmaxLoss
+from keras_vit.training.optimizers import AdamW
+
+CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
+RNG = np.random.default_rng(0)
+IMAGES = RNG.normal(size=(4, 8, 8, 3)).astype("float32")
+LABELS = np.eye(3, dtype="float32")[[0, 1, 2, 0]]
+
+
+def make():
+    keras.utils.set_random_seed(3)
+    model = VisionTransformer(CONFIG)
+    model.get_layer("head").kernel.assign(np.random.default_rng(4).normal(size=(8, 3)))
+    return model
+
+
+def values(model):
+    return {name: keras.ops.convert_to_numpy(weight) for name, weight in weights_by_path(model).items()}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    model = make()
+    add_lora(model, 2, alpha=4.0)
+    before = values(model)
+    model.compile(AdamW(0.01, weight_decay=0.1), SoftmaxLoss())
+    for _ in range(3):
+        model.train_on_batch(IMAGES, LABELS)
+    return model, before
+
+
+def test_only_adapters_and_head_train(trained):
+    model, before = trained
+    layers = [f"block_{i}/attention/{name}" for i in (0, 1) for name in ("query", "value")]
+    wanted = {f"{layer}/lora_kernel_{x}" for layer in layers for x in "ab"} | {"head/kernel", "head/bias"}
+    moved = {name for name, value in values(model).items() if not np.array_equal(value, before[name])}
+    assert moved == wanted
+    assert {w.path for w in model.trainable_weights} == wanted
+
+
+def test_changes_nothing_at_first():
+    model = make()
+    before = model.predict_on_batch(IMAGES)
+    trains = add_lora(model, 2, ["*/mlp/fc1", "query", "head"])
+    assert "block_0/mlp/fc1/lora_kernel_a" in trains and "head/kernel" in trains
+    assert "head/lora_kernel_a" not in trains  # the head trains as it is
+    np.testing.assert_array_equal(model.predict_on_batch(IMAGES), before)
+
+
+def test_also_on_a_frozen_model_and_beside_freezing():
+    model = make()
+    model.trainable = False
+    trains = add_lora(model, 2)
+    assert "block_0/attention/query/lora_kernel_a" in trains
+    freeze(model, "block_0")
+    assert {w.path for w in model.trainable_weights} == {n for n in trains if not n.startswith("block_0")}
+    unfreeze(model, "block_0/attention/query")
+    assert "block_0/attention/query/kernel" not in {w.path for w in model.trainable_weights}
+    assert "block_0/attention/query/lora_kernel_b" in {w.path for w in model.trainable_weights}
+
+
+def test_adapters_alone_travel(trained, tmp_path):
+    model, _ = trained
+    path = save_adapters(model, tmp_path / "adapters.npz")
+    with np.load(path) as file:
+        assert len(file.files) == 8 + 2 + 1
+    assert [p.name for p in tmp_path.iterdir()] == ["adapters.npz"]
+    other = make()
+    assert set(load_adapters(other, path)) == {w.path for w in model.trainable_weights}
+    np.testing.assert_array_equal(other.predict_on_batch(IMAGES), model.predict_on_batch(IMAGES))
+    load_adapters(other, path)  # once more, over those that it has
+    assert {w.path for w in other.trainable_weights} == {w.path for w in model.trainable_weights}
+
+
+def test_merged_models_compute_the_same(trained, tmp_path):
+    model, _ = trained
+    logits = model.predict_on_batch(IMAGES)
+    merged = merge_lora(model)
+    assert values(merged).keys() == values(make()).keys()
+    assert not np.array_equal(
+        values(merged)["block_0/attention/query/kernel"], values(model)["block_0/attention/query/kernel"]
+    )
+    np.testing.assert_allclose(merged.predict_on_batch(IMAGES), logits, atol=2e-6)  # one more rounding
+    assert len(merged.trainable_weights) == len(merged.weights)
+    assert [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]  # left as it was
+    model.save(tmp_path / "merged.keras")
+    again = keras.saving.load_model(tmp_path / "merged.keras", compile=False)
+    np.testing.assert_allclose(again.predict_on_batch(IMAGES), logits, atol=2e-6)
+
+
+def test_says_what_is_wrong(trained, tmp_path):
+    model, _ = trained
+    path = save_adapters(model, tmp_path / "adapters.npz")
+    with pytest.raises(ValueError, match="has adapters"):
+        add_lora(model, 2)
+    with pytest.raises(ValueError, match="rank must be at least 1"):
+        add_lora(make(), 0)
+    with pytest.raises(ValueError, match="'qery' fits no layer"):
+        add_lora(make(), 2, "qery")
+    with pytest.raises(ValueError, match="has no adapters"):
+        save_adapters(make(), path)
+    with pytest.raises(ValueError, match="has no adapters"):
+        merge_lora(make())
+    with pytest.raises(ValueError, match=r"belongs to another model.*'head/"):
+        load_adapters(VisionTransformer(CONFIG.replace(classes=5)), path)
+    other = make()
+    add_lora(other, 3)
+    with pytest.raises(ValueError, match="another"):
+        load_adapters(other, path)
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    (tmp_path / "text.npz").write_text("no archive")
+    for name in ("other.npz", "text.npz"):
+        with pytest.raises(ValueError, match="no file of adapters"):
+            load_adapters(make(), tmp_path / name)

@@ -1,0 +1,109 @@
+"""Masked patch prediction: what is corrupted, what is to be predicted, and that it is learned."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig
+from keras_vit.training.masked_patches import (
+    KEEP,
+    MASK,
+    NO_TARGET,
+    CorruptPatches,
+    MaskedPatchAccuracy,
+    MaskedPatchLoss,
+    masked_patch_model,
+    mean_colours,
+    plan_corruption,
+)
+from tests.compute import forward
+
+CONFIG = ViTConfig(image_size=(8, 12), patch_size=4, width=16, depth=1, heads=2, mlp_width=24, classes=3)
+
+
+def test_half_of_the_patches_are_corrupted_in_the_paper_s_shares():
+    plan, corrupted = plan_corruption(200, 100, 0)
+    assert np.all(corrupted.sum(axis=1) == 50)
+    assert np.all(plan[~corrupted] == KEEP)
+    fates = plan[corrupted]
+    # 10,000 draws: three standard deviations are 1.2 and 0.9 points
+    assert np.mean(fates == MASK) == pytest.approx(0.8, abs=0.012)
+    assert np.mean(fates >= 0) == pytest.approx(0.1, abs=0.009)
+    others = np.nonzero(plan >= 0)
+    assert np.all(plan[others] != others[1])
+    assert len(np.unique(plan[others])) > 90
+
+
+def test_the_plan_is_a_function_of_the_seed():
+    first, second, other = (plan_corruption(4, 16, seed)[0] for seed in ((0, 3), (0, 3), (0, 4)))
+    np.testing.assert_array_equal(first, second)
+    assert np.any(first != other)
+
+
+def test_colours_are_3_bits_each():
+    pixels = np.zeros((1, 4, 8, 3), "float32")
+    pixels[0, :, :4] = (255, 0, 128)
+    pixels[0, :2, 4:] = (31, 32, 200)
+    pixels[0, 2:, 4:] = (32, 32, 100)  # mean of the patch: 31.5, 32, 150
+    np.testing.assert_array_equal(mean_colours(pixels, (1, 2)), [[7 * 64 + 0 * 8 + 4, 0 * 64 + 1 * 8 + 4]])
+    with pytest.raises(ValueError, match="3 channels"):
+        mean_colours(pixels[..., :1], (1, 2))
+
+
+def test_patches_are_put_in_each_other_s_place():
+    layer = CorruptPatches()
+    tokens = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+    plan = np.array([[KEEP, MASK, 0], [2, KEEP, MASK]], "int32")
+    layer.build(tokens.shape, plan.shape)
+    layer.mask_token.assign(np.arange(4))
+    got = keras.ops.convert_to_numpy(layer(keras.ops.convert_to_tensor(tokens), keras.ops.convert_to_tensor(plan)))
+    mask = np.arange(4)
+    wanted = [[tokens[0, 0], mask, tokens[0, 0]], [tokens[1, 2], tokens[1, 1], mask]]
+    np.testing.assert_array_equal(got, np.array(wanted, "float32"))
+
+
+def test_loss_and_accuracy_are_of_the_corrupted_patches_alone():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2, 3, 512)).astype("float32")
+    targets = np.array([[5, NO_TARGET, 511], [NO_TARGET, NO_TARGET, 0]], "int32")
+    logits[0, 0, 5] = 20
+    logarithms = logits - np.log(np.exp(logits.astype("float64")).sum(-1, keepdims=True))
+    wanted = -np.mean([logarithms[0, 0, 5], logarithms[0, 2, 511], logarithms[1, 2, 0]])
+    assert float(MaskedPatchLoss()(targets, logits)) == pytest.approx(wanted, rel=1e-6)
+    accuracy = MaskedPatchAccuracy("accuracy")
+    accuracy.update_state(targets, logits)
+    assert float(accuracy.result()) == pytest.approx(1 / 3)
+    nothing = np.full((2, 3), NO_TARGET, "int32")
+    assert float(MaskedPatchLoss()(nothing, logits)) == 0
+
+
+def test_without_corruption_the_encoder_is_the_model_s():
+    model = VisionTransformer(CONFIG)
+    learner = masked_patch_model(model)
+    encoded = keras.Model(learner.input, learner.get_layer("encoder_norm").output)
+    wanted = keras.Model(model.input, model.get_layer("encoder_norm").output)
+    images = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype("float32")
+    got = forward(encoded, {"images": images, "plan": np.full((2, 6), KEEP, "int32")})
+    np.testing.assert_allclose(got, forward(wanted, images), atol=1e-6)  # two compilations of the same sums
+    assert {id(w) for w in model.get_layer("block_0").weights} <= {id(w) for w in learner.weights}
+
+
+def test_it_is_learned():
+    """Images of one colour each: from the patches that are left, the colour of the others can be told."""
+    learner = masked_patch_model(VisionTransformer(CONFIG))
+    learner.compile(keras.optimizers.Adam(1e-2), MaskedPatchLoss(), metrics=[MaskedPatchAccuracy("accuracy")])
+    rng = np.random.default_rng(0)
+    pixels = np.tile(rng.choice([16.0, 240.0], (64, 1, 1, 3)), (1, 8, 12, 1)).astype("float32")
+    plan, corrupted = plan_corruption(64, 6, 0)
+    targets = np.where(corrupted, mean_colours(pixels, (2, 3)), NO_TARGET).astype("int32")
+    inputs = {"images": pixels / 127.5 - 1, "plan": plan}
+    log = learner.fit(inputs, targets, batch_size=64, epochs=40, verbose=0).history
+    assert log["loss"][0] > 5  # log(512) is 6.2
+    assert log["accuracy"][-1] > 0.9  # 8 colours: guessing is right in 1 of 8
+
+
+def test_what_has_no_patches_of_one_size_is_refused():
+    with pytest.raises(TypeError, match="VisionTransformer"):
+        masked_patch_model(BiT(BiTConfig(stages=(1,), width=32, classes=2)))
+    with pytest.raises(ValueError, match="with_image_size"):
+        masked_patch_model(VisionTransformer(CONFIG.replace(dynamic=True)))

@@ -1,0 +1,295 @@
+"""The optimizers against the original's six steps, optax's formulas in float64, and their own files."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import VisionTransformer, ViTConfig
+from keras_vit.layers import skip_initialization
+from keras_vit.models import weights_by_path
+from keras_vit.training.losses import SoftmaxLoss
+from keras_vit.training.names import matches
+from keras_vit.training.optimizers import DECAYED, AdamW, MomentumSGD, layer_decay
+from keras_vit.training.recipes import optimizer, recipe
+from keras_vit.training.schedules import WarmupDecay
+
+CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
+
+
+def values(model):
+    return {name: keras.ops.convert_to_numpy(weight) for name, weight in weights_by_path(model).items()}
+
+
+def largest_relative_error(found, wanted):
+    assert found.keys() == wanted.keys()
+    return max(np.linalg.norm(found[name] - wanted[name]) / np.linalg.norm(wanted[name]) for name in wanted)
+
+
+def losses_and_norms(model, made, images, labels, steps):
+    model.compile(made, SoftmaxLoss())
+    found = []
+    for _ in range(steps):
+        model.reset_metrics()
+        loss = model.train_on_batch(images, labels, return_dict=True)["loss"]
+        found.append((float(loss), float(keras.ops.convert_to_numpy(made.gradient_norm))))
+    return np.array(found).T
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The original's six steps
+
+
+@pytest.fixture(scope="module")
+def six_steps(golden, tmp_path_factory):
+    """The images and labels of the case, and what the original made of the checkpoint, for a kind of momentum."""
+    case = golden("finetune_steps")
+
+    def after(kind):
+        path = tmp_path_factory.mktemp(kind) / "after.npz"
+        prefix = f"{kind}/params/"
+        np.savez(path, **{name.removeprefix(prefix): a for name, a in case.ref.items() if name.startswith(prefix)})
+        return values(keras_vit.from_checkpoint(path))
+
+    return case, after
+
+
+def run_of(case, kind):
+    model = keras_vit.from_checkpoint(case.path)
+    steps = {"steps": case.meta["total_steps"], "warmup_steps": case.meta["warmup_steps"]}
+    dtype = {"f32": None, "bf16": "bfloat16"}[kind]
+    of_the_paper = recipe("finetune/imagenet2012").replace(momentum_dtype=dtype, **steps)
+    assert of_the_paper.learning_rate == case.meta["base_lr"]
+    made = optimizer(of_the_paper, model)
+    found = losses_and_norms(model, made, case.ref["images"], case.ref["labels"], case.meta["total_steps"])
+    return model, *found
+
+
+# 1e-5 is what is promised; found are 6e-8 with a float32 momentum and 3e-7 with bfloat16 on all backends. The two
+# kinds are 1e-4 apart, and bfloat16 with another order of roundings misses its reference by 7e-5 to 1e-4.
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+def test_six_steps_of_the_original(six_steps, kind, record_property):
+    case, after = six_steps
+    model, losses, norms = run_of(case, kind)
+    errors = {
+        "weights": largest_relative_error(values(model), after(kind)),
+        "loss": np.abs(losses / case.ref[f"{kind}/loss"] - 1).max(),
+        "gradient norm": np.abs(norms / case.ref[f"{kind}/grad_norm"] - 1).max(),
+    }
+    print(kind, errors)
+    record_property("errors", {name: float(error) for name, error in errors.items()})
+    assert {name: error for name, error in errors.items() if not error <= 1e-5} == {}
+
+
+def test_the_references_tell_the_two_kinds_of_momentum_apart(six_steps):
+    _, after = six_steps
+    assert largest_relative_error(after("f32"), after("bf16")) > 5e-5
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Formulas, on a model that is one kernel and one bias, with gradients of our own
+
+
+def updates(made, gradients, kernel, bias):
+    layer = keras.layers.Dense(kernel.shape[1], name="head")
+    layer.build((None, kernel.shape[0]))
+    layer.set_weights([kernel, bias])
+    made.build(layer.trainable_variables)
+    for gradient in gradients:
+        made.apply([keras.ops.convert_to_tensor(g) for g in gradient], layer.trainable_variables)
+    return layer.get_weights()
+
+
+@pytest.fixture
+def numbers():
+    rng = np.random.default_rng(0)
+    kernel, bias = rng.normal(size=(4, 3)).astype("float32"), rng.normal(size=3).astype("float32")
+    gradients = [(rng.normal(size=(4, 3)).astype("float32"), rng.normal(size=3).astype("float32")) for _ in range(5)]
+    return gradients, kernel, bias
+
+
+def test_keras_has_another_momentum(numbers):
+    """With one rate it is the same; with a schedule Keras's SGD keeps the rates that past gradients had."""
+    for rate, same in ((0.1, True), (WarmupDecay(0.1, 5, warmup_steps=2), False)):
+        ours = updates(MomentumSGD(rate), *numbers)[0]
+        keras_s = updates(keras.optimizers.SGD(rate, momentum=0.9), *numbers)[0]
+        assert (np.abs(ours - keras_s).max() < 1e-6) == same
+
+
+def optax_adamw(gradients, weight, schedule, decay, b1=0.9, b2=0.999, epsilon=1e-8):
+    """`scale_by_adam`, `add_decayed_weights`, `scale_by_schedule` in float64."""
+    w, m, v = weight.astype("float64"), 0.0, 0.0
+    for k, gradient in enumerate(gradients):
+        g = gradient.astype("float64")
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        direction = m / (1 - b1 ** (k + 1)) / (np.sqrt(v / (1 - b2 ** (k + 1))) + epsilon)
+        w = w - float(schedule(k)) * (direction + decay * w)
+    return w
+
+
+def test_adamw_is_optax_and_spares_all_but_kernels(numbers):
+    gradients, kernel, bias = numbers
+    schedule = WarmupDecay(0.1, 5, warmup_steps=2)
+    found = updates(AdamW(schedule, weight_decay=0.3), gradients, kernel, bias)
+    # float32; the decay moves the kernel by 3e-2.
+    np.testing.assert_allclose(found[0], optax_adamw([g[0] for g in gradients], kernel, schedule, 0.3), atol=2e-6)
+    np.testing.assert_allclose(found[1], optax_adamw([g[1] for g in gradients], bias, schedule, 0.0), atol=2e-6)
+
+
+def test_adamw_with_a_bfloat16_momentum_is_near(numbers):
+    gradients, kernel, bias = numbers
+    schedule = WarmupDecay(0.1, 5)
+    found = updates(AdamW(schedule, momentum_dtype="bfloat16"), gradients, kernel, bias)
+    wanted = optax_adamw([g[0] for g in gradients], kernel, schedule, 0.0)
+    # bfloat16 has 8 bits: 0.4 % of steps that sum up to 0.3, and the share 0.9 becomes 0.8984.
+    assert 1e-6 < np.abs(found[0] - wanted).max() < 5e-3
+
+
+def test_weight_decay_is_that_of_big_vision(numbers):
+    """big_vision decays by `wd * schedule` with a schedule of at most 1; its wd is AugReg's times the base rate."""
+    _, kernel, bias = numbers
+    zeros = [(np.zeros_like(kernel), np.zeros_like(bias))] * 5
+    relative = WarmupDecay(1.0, 5, warmup_steps=2)
+    found = updates(MomentumSGD(WarmupDecay(0.001, 5, warmup_steps=2), weight_decay=100.0), zeros, kernel, bias)
+    wanted = kernel.astype("float64")
+    for k in range(5):
+        wanted = wanted * (1 - 0.1 * float(relative(k)))
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-6)
+    np.testing.assert_array_equal(found[1], bias)
+
+
+@pytest.mark.parametrize("pooling", ["token", "map"])
+def test_what_decays(pooling):
+    with skip_initialization():
+        weights = list(weights_by_path(VisionTransformer(CONFIG.replace(pooling=pooling, representation_size=4))))
+    kept = [name for name in weights if not matches(name, DECAYED)]
+    assert {name.rpartition("/")[2] for name in weights if name not in kept} == {"kernel"}
+    wanted = {"bias", "gamma", "beta", "token", "table"} | ({"probe"} if pooling == "map" else set())
+    assert {name.rpartition("/")[2] for name in kept} == wanted
+
+
+def test_clipping(numbers):
+    gradients, kernel, bias = numbers
+    norm = np.sqrt(sum(np.square(g, dtype="float64").sum() for g in gradients[0]))
+    for clip, scale in ((norm / 4, 0.25), (norm * 4, 1.0), (None, 1.0)):
+        optimizer = MomentumSGD(1.0, global_clipnorm=clip)
+        found = updates(optimizer, gradients[:1], kernel, bias)
+        np.testing.assert_allclose(found[0], kernel - scale * gradients[0][0], atol=1e-6)
+        assert float(keras.ops.convert_to_numpy(optimizer.gradient_norm)) == pytest.approx(norm, rel=1e-6)
+    zeros = [(np.zeros_like(kernel), np.zeros_like(bias))]
+    np.testing.assert_array_equal(updates(MomentumSGD(1.0, global_clipnorm=1.0), zeros, kernel, bias)[0], kernel)
+
+
+def test_rates_of_their_own(numbers):
+    gradients, kernel, bias = numbers
+    optimizer = MomentumSGD(0.1, rate_multipliers={"head/bias": 0.5, "head/*": 2.0})
+    found = updates(optimizer, gradients[:1], kernel, bias)
+    np.testing.assert_allclose(found[0], kernel - 0.2 * gradients[0][0], atol=1e-6)
+    np.testing.assert_allclose(found[1], bias - 0.05 * gradients[0][1], atol=1e-6)
+
+
+def test_layer_decay():
+    with skip_initialization():
+        model = VisionTransformer(CONFIG)
+    multipliers = layer_decay(model, 0.5)
+    assert multipliers["head/*"] == multipliers["encoder_norm/*"] == 1
+    assert multipliers["block_1/*"] == 0.5 and multipliers["block_0/*"] == 0.25
+    assert {multipliers[f"{name}/*"] for name in ("embedding", "class_token", "position_embedding")} == {0.125}
+    optimizer = AdamW(0.1, rate_multipliers=multipliers)
+    weights = weights_by_path(model)
+    optimizer.build([weights["block_0/attention/query/kernel"], weights["head/bias"]])
+    assert list(optimizer._multipliers) == [0.25, 1]
+    with pytest.raises(ValueError, match="none"):
+        layer_decay(keras.Sequential([keras.layers.Dense(1)]), 0.5)
+    with pytest.raises(ValueError, match="at most 1"):
+        layer_decay(model, 1.5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training: accumulation, averages, files
+
+
+def one_weight():
+    """A model whose gradient is the mean of its images: it compiles in no time."""
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2, name="head")])
+    model.get_layer("head").set_weights([np.full((3, 2), 0.5, "float32"), np.zeros(2, "float32")])
+    return model
+
+
+@pytest.mark.parametrize("kind", [MomentumSGD, AdamW])
+def test_accumulation_counts_updates(kind):
+    """Four batches of 2 are one of 8: clipped after the mean, the schedule and the average per update."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.normal(size=(8, 3)).astype("float32"), np.eye(2, dtype="float32")[rng.integers(0, 2, 8)]
+    common = {"weight_decay": 0.1, "global_clipnorm": 0.1, "use_ema": True, "ema_momentum": 0.9}
+    states = []
+    for parts in (1, 4):
+        model = one_weight()
+        steps = {"gradient_accumulation_steps": parts} if parts > 1 else {}
+        optimizer = kind(WarmupDecay(0.1, 4, warmup_steps=1), **common, **steps)
+        model.compile(optimizer, SoftmaxLoss())
+        for _ in range(3):
+            for part in range(parts):
+                chosen = slice(part * 8 // parts, (part + 1) * 8 // parts)
+                model.train_on_batch(images[chosen], labels[chosen])
+        averages = [keras.ops.convert_to_numpy(a) for a in optimizer._model_variables_moving_average]
+        norm = float(keras.ops.convert_to_numpy(optimizer.gradient_norm))
+        assert int(keras.ops.convert_to_numpy(optimizer.iterations)) == 3
+        states.append([*model.get_weights(), *averages, norm])
+    assert np.abs(states[0][0] - 0.5).max() > 1e-2 and np.abs(states[0][0] - states[0][2]).max() > 1e-3
+    for one, other in zip(*states, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)  # sums in another order
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MomentumSGD(WarmupDecay(0.1, 9, warmup_steps=2), momentum_dtype="bfloat16", global_clipnorm=1.0),
+        lambda: AdamW(
+            WarmupDecay(0.01, 9),
+            weight_decay=0.1,
+            rate_multipliers={"head/bias": 0.5},
+            use_ema=True,
+            ema_momentum=0.9,
+            gradient_accumulation_steps=2,
+        ),
+    ],
+    ids=["sgd", "adamw"],
+)
+def test_a_saved_run_goes_on_with_the_same_numbers(make, tmp_path):
+    images = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    labels = np.eye(2, dtype="float32")[[0, 1, 1, 0]]
+    model = one_weight()
+    model.compile(make(), SoftmaxLoss())
+    for _ in range(3):
+        model.train_on_batch(images, labels)
+    model.save(tmp_path / "run.keras")
+    again = keras.saving.load_model(tmp_path / "run.keras")
+    assert type(again.optimizer) is type(model.optimizer)
+    assert again.optimizer.get_config() == model.optimizer.get_config()
+    before = [keras.ops.convert_to_numpy(keras.ops.cast(v, "float32")) for v in model.optimizer.variables]
+    after = [keras.ops.convert_to_numpy(keras.ops.cast(v, "float32")) for v in again.optimizer.variables]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert sum(np.any(a != 0) for a in after) >= 4  # iterations, norm, two momentums
+    for _ in range(3):
+        model.train_on_batch(images, labels)
+        again.train_on_batch(images, labels)
+    assert all(np.array_equal(a, b) for a, b in zip(again.get_weights(), model.get_weights(), strict=True))
+    assert np.abs(model.get_weights()[0] - 0.5).max() > 1e-3
+
+
+def test_fit_ends_with_the_average():
+    """Keras's way, written down here because it surprises: after fit the weights are the moving average."""
+    model = one_weight()
+    optimizer = MomentumSGD(0.1, use_ema=True, ema_momentum=0.5)
+    model.compile(optimizer, SoftmaxLoss())
+    images, labels = np.ones((4, 3), "float32"), np.eye(2, dtype="float32")[[0, 0, 0, 0]]
+    model.fit(images, labels, batch_size=2, epochs=2, verbose=0)
+    averages = [keras.ops.convert_to_numpy(a) for a in optimizer._model_variables_moving_average]
+    assert all(np.array_equal(a, b) for a, b in zip(averages, model.get_weights(), strict=True))
+
+
+def test_a_number_is_a_rate_that_can_be_set():
+    optimizer = MomentumSGD(0.1)
+    optimizer.learning_rate = 0.2
+    assert float(keras.ops.convert_to_numpy(optimizer.learning_rate)) == pytest.approx(0.2)

@@ -1,0 +1,201 @@
+"""The published tables as data, and the Keras objects that come of them."""
+
+import json
+
+import keras
+import pytest
+
+from keras_vit import VisionTransformer, ViTConfig
+from keras_vit.layers import skip_initialization
+from keras_vit.training.augmentation import Augmentation
+from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
+from keras_vit.training.optimizers import AdamW, MomentumSGD
+from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, recipe, schedule
+
+# arXiv 2010.11929, Table 4: data, steps, rates. Written out again, so that a slip would have to be made twice.
+FINE_TUNING = {
+    "imagenet2012": (20_000, (0.003, 0.01, 0.03, 0.06)),
+    "cifar100": (10_000, (0.001, 0.003, 0.01, 0.03)),
+    "cifar10": (10_000, (0.001, 0.003, 0.01, 0.03)),
+    "oxford_iiit_pet": (500, (0.001, 0.003, 0.01, 0.03)),
+    "oxford_flowers102": (500, (0.001, 0.003, 0.01, 0.03)),
+    "vtab": (2_500, (0.01,)),
+}
+# Table 3: name, epochs, rate, decay, weight decay, dropout.
+PRETRAINING = [
+    ("jft/ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0),
+    ("jft/ViT-B/32", 7, 8e-4, "linear", 0.1, 0.0),
+    ("jft/ViT-L/32", 7, 6e-4, "linear", 0.1, 0.0),
+    ("jft/ViT-L/16-7ep", 7, 4e-4, "linear", 0.1, 0.0),
+    ("jft/ViT-L/16-14ep", 14, 4e-4, "linear", 0.1, 0.0),
+    ("jft/ViT-H/14", 14, 3e-4, "linear", 0.1, 0.0),
+    ("jft/BiT-R50x1", 7, 1e-3, "linear", 0.1, 0.0),
+    ("jft/BiT-R50x2", 7, 1e-3, "linear", 0.1, 0.0),
+    ("jft/BiT-R101x1", 7, 8e-4, "linear", 0.1, 0.0),
+    ("jft/BiT-R152x1", 7, 6e-4, "linear", 0.1, 0.0),
+    ("jft/BiT-R152x2", 7, 6e-4, "linear", 0.1, 0.0),
+    ("jft/R50+ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0),
+    ("jft/R50+ViT-B/32", 7, 8e-4, "linear", 0.1, 0.0),
+    ("jft/R50+ViT-L/32", 7, 2e-4, "linear", 0.1, 0.0),
+    ("jft/R50+ViT-L/16-7ep", 7, 4e-4, "linear", 0.1, 0.0),
+    ("jft/R50+ViT-L/16-14ep", 14, 4e-4, "linear", 0.1, 0.0),
+    ("imagenet21k/ViT-B/16", 90, 1e-3, "linear", 0.03, 0.1),
+    ("imagenet21k/ViT-B/32", 90, 1e-3, "linear", 0.03, 0.1),
+    ("imagenet21k/ViT-L/16-30ep", 30, 1e-3, "linear", 0.03, 0.1),
+    ("imagenet21k/ViT-L/16-90ep", 90, 1e-3, "linear", 0.03, 0.1),
+    ("imagenet21k/ViT-L/32-30ep", 30, 1e-3, "linear", 0.03, 0.1),
+    ("imagenet21k/ViT-L/32-90ep", 90, 1e-3, "linear", 0.03, 0.1),
+    ("imagenet2012", 300, 3e-3, "cosine", 0.3, 0.1),
+]
+# AugReg: mixup, RandAugment.
+LEVELS = {
+    "none": (0.0, None),
+    "light0": (0.0, None),
+    "light1": (0.0, (2, 0)),
+    "light2": (0.2, (2, 10)),
+    "medium1": (0.2, (2, 15)),
+    "medium2": (0.5, (2, 15)),
+    "strong1": (0.5, (2, 20)),
+    "strong2": (0.8, (2, 20)),
+}
+
+
+@pytest.mark.parametrize("name", FINE_TUNING)
+def test_table_4(name):
+    found = recipe(f"finetune/{name}")
+    steps, rates = FINE_TUNING[name]
+    assert (found.steps, found.sweep.get("learning_rate", (found.learning_rate,))) == (steps, rates)
+    assert found.learning_rate in rates
+    assert (found.batch_size, found.image_size, found.weight_decay) == (512, 384, 0)
+    assert (found.optimizer, found.momentum, found.clip_norm, found.schedule) == ("sgd", 0.9, 1.0, "cosine")
+    assert found.warmup_steps == (100 if steps == 500 else 500)
+    assert found.augmentation == Augmentation() and "Table 4" in found.source
+
+
+@pytest.mark.parametrize("name, epochs, rate, decay, weight_decay, dropout", PRETRAINING)
+def test_table_3(name, epochs, rate, decay, weight_decay, dropout):
+    found = recipe(f"pretrain/{name}")
+    assert (found.epochs, found.learning_rate, found.schedule) == (epochs, rate, decay)
+    assert (found.weight_decay, found.dropout) == (weight_decay, dropout)
+    assert (found.batch_size, found.warmup_steps, found.image_size) == (4096, 10_000, 224)
+    assert (found.optimizer, found.beta_1, found.beta_2) == ("adamw", 0.9, 0.999)
+    assert found.clip_norm == (1.0 if name == "imagenet2012" else None)
+    assert "Table 3" in found.source
+
+
+def test_tables_3_and_4_have_no_other_rows():
+    def names(table):
+        return [row["name"] for row in list_recipes("2010.11929") if table in row["source"]]
+
+    assert names("Table 3") == [f"pretrain/{row[0]}" for row in PRETRAINING]
+    of_table_2 = {"finetune/imagenet2012-512", "finetune/imagenet2012-518"}
+    assert set(names("Table 4")) - of_table_2 == {f"finetune/{name}" for name in FINE_TUNING}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("data, kind, bias", [("i21k", SigmoidLoss, -10.0), ("i1k", SoftmaxLoss, 0.0)])
+def test_augreg_pretraining(level, data, kind, bias):
+    found = recipe(f"pretrain/augreg/{data}/{level}")
+    assert (found.augmentation.mixup, found.augmentation.randaugment) == LEVELS[level]
+    assert (found.epochs, found.learning_rate, found.schedule, found.clip_norm) == (300, 0.001, "cosine", 1.0)
+    assert found.weight_decay in found.sweep["weight_decay"] == (0.03, 0.1)
+    assert type(loss(found)) is kind and found.head_bias == bias
+
+
+def test_augreg_fine_tuning():
+    names = [row["name"] for row in list_recipes("finetune/augreg")]
+    found = {name: recipe(name) for name in names}
+    assert {r.steps for r in found.values()} == {500, 2_500, 10_000, 20_000}
+    assert all(r.warmup_steps == (100 if r.steps == 500 else 500) for r in found.values())
+    assert all(r.learning_rate in r.sweep.get("learning_rate", (r.learning_rate,)) for r in found.values())
+    assert found["finetune/augreg"].learning_rate == 0.03  # vit_jax/configs/augreg.py
+
+
+def test_every_recipe_has_a_source_and_becomes_keras_objects():
+    rows = list_recipes()
+    assert len(rows) > 50
+    for row in rows:
+        found = recipe(row["name"])
+        assert found.source and found.name == row["name"]
+        steps = found.total_steps(14_000_000)
+        made = optimizer(found, steps=steps)
+        assert type(made) is (MomentumSGD if found.optimizer == "sgd" else AdamW)
+        rate = schedule(found, steps)
+        assert float(rate(0)) == 0 and float(rate(found.warmup_steps)) == pytest.approx(found.learning_rate)
+        assert Recipe.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+        assert hash(found) == hash(recipe(row["name"]))
+
+
+def test_list_prints_a_table():
+    rows = list_recipes("pretrain JFT h/14")
+    assert [row["name"] for row in rows] == ["pretrain/jft/ViT-H/14"]
+    assert "0.0003" in str(rows) and "14 epochs" in str(rows) and "4096" in str(rows)
+    assert str(list_recipes("no such recipe")) is not None and list_recipes("no such recipe") == []
+
+
+def test_a_wrong_name_is_told_the_near_ones():
+    with pytest.raises(ValueError, match="Did you mean 'finetune/cifar10' or 'finetune/cifar100'"):
+        recipe("finetune/cifar")
+    with pytest.raises(ValueError, match="pretrain/jft/ViT-L/16-7ep"):
+        recipe("pretrain/jft/ViT-L/16")
+    assert recipe("Pretrain/JFT/vit-b/16").models == "ViT-B/16"
+    with pytest.raises(TypeError, match="string"):
+        recipe(None)
+
+
+def test_steps():
+    epochs = recipe("pretrain/imagenet2012")
+    assert epochs.total_steps(1_281_167) == 93_835  # 300 * 1,281,167 / 4096
+    with pytest.raises(ValueError, match="counts 300 epochs"):
+        schedule(epochs)
+    assert epochs.replace(steps=10).epochs is None
+    assert recipe("finetune/cifar10").replace(epochs=2).steps is None
+    with pytest.raises(ValueError, match="neither"):
+        Recipe().total_steps()
+
+
+def test_a_short_training_has_a_short_warm_up():
+    found = recipe("finetune/imagenet2012")  # 500 of 20,000 steps
+    assert schedule(found).warmup_steps == 500
+    assert schedule(found, 2_000).warmup_steps == 500
+    assert schedule(found, 200).warmup_steps == 5
+    assert schedule(found.replace(steps=200)).warmup_steps == 20
+    assert schedule(found, 1).steps == 1
+
+
+def test_optimizer_of_a_recipe_of_ones_own():
+    mine = Recipe(
+        steps=10,
+        optimizer="adam",
+        weight_decay=0.1,
+        clip_norm=1.0,
+        polyak=0.999,
+        layer_decay=0.75,
+        accumulate=4,
+        momentum_dtype="bfloat16",
+    )
+    with pytest.raises(ValueError, match="pass optimizer"):
+        optimizer(mine)
+    config = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
+    with skip_initialization():
+        model = VisionTransformer(config)
+    made = optimizer(mine, model)
+    assert isinstance(made, AdamW) and isinstance(made, keras.optimizers.Optimizer)
+    config = made.get_config()
+    wanted = {"use_ema": True, "ema_momentum": 0.999, "gradient_accumulation_steps": 4, "global_clipnorm": 1.0}
+    assert {**config, **wanted, "weight_decay": 0.1, "momentum_dtype": "bfloat16"} == config
+    assert config["rate_multipliers"]["block_1/*"] == 0.75
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"optimizer": "lion"}, "optimizer"),
+        ({"loss": "hinge"}, "loss"),
+        ({"batch_size": 10, "accumulate": 4}, "multiple of accumulate"),
+        ({"polyak": 1.0}, "polyak"),
+    ],
+)
+def test_says_what_is_wrong(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(**fields)
