@@ -1,6 +1,7 @@
 """The papers' recipes as plain Keras objects: schedules, optimizers, data, fine-tuning, pre-training."""
 
 from keras_vit.training.augmentation import Augmentation
+from keras_vit.training.checks import BadImage
 from keras_vit.training.curve import draw_curve
 from keras_vit.training.data import ImageStream, as_dataset, open_data
 from keras_vit.training.finetuning import finetune
@@ -16,6 +17,7 @@ from keras_vit.training.schedules import WarmupDecay
 __all__ = [
     "AdamW",
     "Augmentation",
+    "BadImage",
     "ImageStream",
     "MomentumSGD",
     "Recipe",

@@ -1,5 +1,6 @@
 """`finetune`: a pre-trained model, images in classes, a recipe of the paper."""
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -145,7 +146,7 @@ def _has_test_split(data: Any) -> bool:
         return "test" in data
     if isinstance(data, str) and data.startswith("tfds:"):
         return True
-    folders = ("test", "val") if isinstance(data, (str, os.PathLike)) else ()
+    folders = ("test", "val", "valid", "validation") if isinstance(data, (str, os.PathLike)) else ()
     return any(os.path.isdir(os.path.join(data, folder)) for folder in folders)
 
 
@@ -158,7 +159,18 @@ def test_batches(model: VisionTransformer | BiT, test: ImageStream | None) -> Ba
         images, labels = test.batch(number)
         return as_input(model, images), labels
 
-    return Batches(batch, 0, test.steps_per_epoch)
+    return Batches(batch, 0, count_batches(test))
+
+
+def count_batches(stream: ImageStream) -> int:
+    """How many batches a test stream has; those of a pipeline that does not say it are read once."""
+    if stream.steps_per_epoch:
+        return stream.steps_per_epoch
+    for number in itertools.count():
+        try:
+            stream.batch(number)
+        except IndexError:
+            return number
 
 
 def _load(source: Any, recipe: Recipe, classes: int, dtype: Any) -> VisionTransformer | BiT:

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit.models import BiT, VisionTransformer
 from keras_vit.training.data import open_data
-from keras_vit.training.finetuning import as_input, logits_model, open_test_data, test_batches
+from keras_vit.training.finetuning import as_input, count_batches, logits_model, open_test_data, test_batches
 from keras_vit.training.loop import Batches
 from keras_vit.training.masked_patches import (
     NO_TARGET,
@@ -107,7 +107,9 @@ def pretrain(
         learner = masked_patch_model(model)
         compile_with = {"loss": MaskedPatchLoss(), "metrics": [MaskedPatchAccuracy("accuracy")]}
         masked = {"compile_with": compile_with, "title": "masked patches", "verbose": verbose}
-        test_set = None if test is None else Batches(_corrupted(model, test, seed + 1), 0, test.steps_per_epoch)
+        test_set = None
+        if test is not None:
+            test_set = Batches(_corrupted(model, test, seed + 1), 0, count_batches(test))
         return run(learner, model, recipe, _corrupted(model, stream, seed), validation=test_set, **common, **masked)
 
     _check_head(model, stream.classes)

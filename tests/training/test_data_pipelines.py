@@ -1,0 +1,496 @@
+"""Arrays, pipelines of other libraries and tensorflow-datasets: the same stream, the same checks."""
+
+import importlib.util
+import io
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.training import examples as examples_module
+from keras_vit.training import pipelines
+from keras_vit.training.augmentation import Augmentation
+from keras_vit.training.checks import check_labels, check_pixels, one_hot
+from keras_vit.training.data import as_dataset, open_data
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Tensor.T is deprecated on 0-D tensors:UserWarning"),
+]
+
+SIZE = (8, 8)
+OPTIONS = {"image_size": SIZE, "batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (12, *SIZE, 3), dtype="uint8"), np.arange(12) % 3
+
+
+def batches(data, size=4):
+    images, labels = data
+    return [(images[i : i + size], labels[i : i + size]) for i in range(0, len(images), size)]
+
+
+# Checks
+
+
+GOOD = np.full((2, 4, 4, 3), 90.0, "float32")
+
+
+def with_value(value, dtype="float32"):
+    images = GOOD.astype(dtype)
+    images[1, 2, 2, 0] = value
+    return images
+
+
+@pytest.mark.parametrize(
+    ("images", "error", "message"),
+    [
+        (with_value(np.nan), ValueError, "image 1 of x holds NaN"),
+        (with_value(np.inf), ValueError, "image 1 of x holds NaN"),
+        (GOOD / 255, ValueError, r"scaled already. Give images \* 255"),
+        (GOOD / 127.5 - 1, ValueError, r"scaled already. Give \(images \+ 1\) \* 127.5"),
+        (np.ones((2, 4, 4, 3), "uint8"), ValueError, "scaled already"),
+        (np.linspace(-2, 2.6, 96).reshape(2, 4, 4, 3), ValueError, "standardised"),
+        (with_value(300, "int32"), ValueError, "image 1 of x reach 90 to 300"),
+        (with_value(65535, "uint16"), ValueError, "image 1 of x reach 90 to 65535"),
+        (with_value(400), ValueError, "image 1 of x reach 90 to 400"),
+        (with_value(-1, "int32"), ValueError, "image 1 of x reach -1 to 90"),
+        (np.moveaxis(GOOD, -1, 1), ValueError, "channels come first"),
+        (GOOD[..., :1], ValueError, "Repeat the grey channel"),
+        (GOOD[..., 0], ValueError, "Grey images need"),
+        (np.zeros((2, 4, 4, 4)), ValueError, r"images\[..., :3\]"),
+        (np.zeros((0, 4, 4, 3)), ValueError, "must have shape"),
+        (GOOD > 0, TypeError, "dtype is bool"),
+        (GOOD.astype("complex64"), TypeError, "dtype is complex64"),
+        (np.array([["a"]]), TypeError, "dtype"),
+    ],
+)
+def test_pixels_that_are_none(images, error, message):
+    with pytest.raises(error, match=message):
+        check_pixels(images, "x")
+
+
+def test_pixels_that_are_fine():
+    check_pixels(GOOD, "x")
+    check_pixels(np.zeros_like(GOOD), "x")  # Black.
+    check_pixels(with_value(260), "x")  # Bicubic resizing overshoots.
+    check_pixels(with_value(-20), "x")
+    check_pixels(GOOD.astype("uint8"), "x")
+    check_pixels(GOOD.astype("float16"), "x")
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "error", "message"),
+    [
+        ([0, 3], 3, ValueError, "image 1 of x has the label 3, .* 0 to 2, for 3 classes"),
+        ([0, -1], 3, ValueError, "image 1 of x has the label -1"),
+        ([0, -1], None, ValueError, "image 1 of x has the label -1"),
+        ([0.5, 1], 3, ValueError, "image 0 of x has the label 0.5"),
+        ([np.nan, 1], 3, ValueError, "image 0 of x has the label nan"),
+        ([[0.0, 1.5, 0.0]], 3, ValueError, "values outside 0..1"),
+        ([[0.0, np.nan, 0.0]], 3, ValueError, "values outside 0..1"),
+        ([[0.0, 1.0]], 3, ValueError, "rows of 2, but there are 3"),
+        (np.zeros((2, 3, 1)), 3, ValueError, "must have shape"),
+        (["cat", "dog"], 2, TypeError, "Number the names"),
+    ],
+)
+def test_labels_that_are_none(labels, classes, error, message):
+    with pytest.raises(error, match=message):
+        check_labels(labels, classes, "x")
+
+
+@pytest.mark.parametrize("labels", [[2, 0], [2.0, 0.0], [[2], [0]], [[0, 0, 1], [1, 0, 0]]])
+def test_labels_that_are_fine(labels):
+    checked, classes = check_labels(np.array(labels), None, "x")
+    assert classes == 3
+    rows = one_hot(checked, classes)
+    assert rows.dtype == np.float32
+    np.testing.assert_array_equal(rows, [[0, 0, 1], [1, 0, 0]])
+
+
+# Arrays
+
+
+def test_arrays(data):
+    with open_data(data, augmentation=Augmentation(mixup=0.5), seed=3, **OPTIONS) as stream:
+        assert (stream.classes, stream.class_names, stream.examples, stream.steps_per_epoch) == (3, None, 12, 3)
+        images, labels = stream.batch(4)
+    with open_data(data, augmentation=Augmentation(mixup=0.5), seed=3, **OPTIONS) as other:
+        np.testing.assert_array_equal(other.batch(4)[0], images)
+    assert images.dtype == labels.dtype == np.float32 and images.shape == (4, *SIZE, 3)
+    np.testing.assert_allclose(labels.sum(axis=1), 1, rtol=1e-6)
+    with open_data(data, split="test", **OPTIONS) as test:
+        images = np.concatenate([test.batch(i)[0] for i in range(3)])
+    np.testing.assert_array_equal(images, data[0])
+
+
+def test_other_forms_of_arrays(data):
+    images, labels = data
+    expected = open_data(data, split="test", **OPTIONS).batch(1)
+    tensors = tuple(keras.ops.convert_to_tensor(x) for x in data)
+    forms = [tensors, [images, labels], (list(images), labels.tolist()), (images.astype("float64"), np.eye(3)[labels])]
+    for form in forms:
+        for a, b in zip(open_data(form, split="test", **OPTIONS).batch(1), expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+    grey = open_data((images[..., 0], labels), split="test", **OPTIONS).batch(1)[0]
+    np.testing.assert_array_equal(grey, open_data((images[..., :1], labels), split="test", **OPTIONS).batch(1)[0])
+    np.testing.assert_array_equal(grey, np.repeat(images[4:8, ..., :1], 3, axis=-1))
+    ragged = [image[: 5 + i % 3] for i, image in enumerate(images)]
+    assert open_data((ragged, labels), augmentation=Augmentation(), **OPTIONS).batch(0)[0].shape == (4, *SIZE, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x, y[:-1]), "12 images, but 11 labels"),
+        (lambda x, y: (x[:0], y[:0]), "there are none"),
+        (lambda x, y: (x, y * 0), "two classes or more"),
+        (lambda x, y: (x / 255, y), "scaled already"),
+        (lambda x, y: (x[..., 0:2], y), "must have shape"),
+        (lambda x, y: (x, np.where(y == 2, -1, y)), r"images\[2\] has the label -1"),
+        (lambda x, y: (np.where(np.arange(12)[:, None, None, None] == 7, np.nan, x), y), r"images\[7\] holds NaN"),
+        (lambda x, y: (list(x[:-1]) + [x[-1, :5] / 300.0], y), r"images\[11\]"),
+    ],
+)
+def test_bad_arrays(data, change, message):
+    with pytest.raises(ValueError, match=message):
+        open_data(change(*data), **OPTIONS)
+
+
+def test_bad_images_of_arrays_are_left_out(data):
+    images = data[0].astype("float32")
+    images[7, 0, 0, 0] = np.nan
+    with pytest.warns(UserWarning, match=r"left out. images\[7\]: NaN"):
+        stream = open_data((images, data[1]), split="test", on_bad_image="skip", **OPTIONS)
+    assert stream.examples == 11 and stream.bad[0].path == "images[7]"
+    got = np.concatenate([stream.batch(i)[0] for i in range(3)])
+    np.testing.assert_array_equal(got, np.delete(images, 7, axis=0))
+
+
+def test_labels_out_of_the_given_range(data):
+    with pytest.raises(ValueError, match=r"images\[2\] has the label 2, .*0 to 1"):
+        open_data(data, classes=2, **OPTIONS)
+    assert open_data(data, classes=5, **OPTIONS).batch(0)[1].shape == (4, 5)
+    assert open_data(data, class_names=["a", "b", "c"], **OPTIONS).class_names == ["a", "b", "c"]
+
+
+# Pipelines
+
+
+class Sequence(keras.utils.PyDataset):
+    def __init__(self, data):
+        super().__init__()
+        self.batches = batches(data)
+        self.epochs = 0
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+    def on_epoch_end(self):
+        self.epochs += 1
+
+
+def tf_data(data):
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(data).batch(4)
+
+
+def tf_data_single(data):
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices({"image": data[0], "label": data[1]})
+
+
+def grain_data(data):
+    grain = pytest.importorskip("grain")
+    return grain.MapDataset.source(list(zip(*data, strict=True))).batch(4)
+
+
+def grain_single(data):
+    grain = pytest.importorskip("grain")
+    return grain.MapDataset.source(list(zip(*data, strict=True))).to_iter_dataset()
+
+
+def torch_loader(data):
+    import torch
+
+    tensors = [torch.from_numpy(x) for x in data]
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*tensors), batch_size=4)
+
+
+class Iterable:
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        yield from batches(self.data)
+
+
+# A framework that is not this run's backend may not be installed, and takes seconds to import.
+SOURCES = {
+    "tf_data": (tf_data, "tensorflow"),
+    "tf_data_single": (tf_data_single, "tensorflow"),
+    "grain": (grain_data, None),
+    "grain_single": (grain_single, None),
+    "torch": (torch_loader, "torch"),
+    "keras": (Sequence, None),
+    "iterable": (Iterable, None),
+}
+
+
+@pytest.fixture(params=SOURCES)
+def source(request, data, backend):
+    make, framework = SOURCES[request.param]
+    if framework not in (None, backend):
+        pytest.skip(f"about {framework}")
+    return make(data)
+
+
+def test_pipelines_are_iterated_as_they_are(source, data):
+    with open_data(source, classes=3, **OPTIONS) as stream:
+        assert stream.batch_size == 4 and stream.classes == 3 and stream.steps_per_epoch in (3, None)
+        for step in (0, 1, 2, 3, 7):  # Skips ahead.
+            images, labels = stream.batch(step)
+            assert images.dtype == labels.dtype == np.float32
+            np.testing.assert_array_equal(images, batches(data)[step % 3][0])
+            np.testing.assert_array_equal(labels.argmax(axis=1), batches(data)[step % 3][1])
+        np.testing.assert_array_equal(stream.batch(1)[0], batches(data)[1][0])  # Starts again.
+    with open_data(source, classes=3, split="test", **OPTIONS) as test:
+        for _ in range(2):
+            assert sum(len(test.batch(step)[0]) for step in range(3)) == 12
+        with pytest.raises(IndexError, match="has 3 batches"):
+            test.batch(3)
+
+
+def test_a_model_fits_a_pipeline(source):
+    model = keras.Sequential([keras.Input((*SIZE, 3)), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
+    with open_data(source, classes=3, augmentation=Augmentation(mixup=0.2), **OPTIONS) as stream:
+        history = model.fit(as_dataset(stream, range(4)), verbose=0, shuffle=False)
+    assert np.isfinite(history.history["loss"][0])
+
+
+def test_randaugment_and_mixup_are_added_to_pipelines(data):
+    augmentation = Augmentation(mixup=0.5, randaugment=(1, 15))
+    with open_data(Iterable(data), classes=3, augmentation=augmentation, **OPTIONS) as stream:
+        first = [stream.batch(step) for step in range(2)]
+    with open_data(Iterable(data), classes=3, augmentation=augmentation, **OPTIONS) as other:
+        for a, b in zip(other.batch(1), first[1], strict=True):
+            np.testing.assert_array_equal(a, b)
+    with open_data(Iterable(data), classes=3, augmentation=Augmentation(), **OPTIONS) as plain:
+        assert not np.array_equal(plain.batch(1)[0], first[1][0])
+    assert np.count_nonzero(first[0][1][1]) == 2
+
+
+def changed(data, images=lambda x: x, labels=lambda y: y):
+    return [(images(x), labels(y)) if i == 1 else (x, y) for i, (x, y) in enumerate(batches(data))]
+
+
+class Batches:
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": lambda x: x / 255}, "batch 1 reach from .* scaled already"),
+        ({"images": lambda x: np.moveaxis(x, -1, 1)}, "channels come first"),
+        ({"images": lambda x: x[:, :5]}, "images of batch 1 are 5 x 8, but the model takes 8 x 8"),
+        ({"images": lambda x: x * np.float32(np.nan)}, "image 0 of batch 1 holds NaN"),
+        ({"labels": lambda y: y + 7}, "image 0 of batch 1 has the label 8, .*0 to 2"),
+        ({"labels": lambda y: y[:2]}, "4 images but 2 labels in batch 1"),
+    ],
+)
+def test_bad_batches(data, change, message):
+    bad = Batches(changed(data, **change))
+    with open_data(bad, classes=3, **OPTIONS) as stream:
+        stream.batch(0)
+        with pytest.raises(ValueError, match=message):
+            stream.batch(1)
+    with open_data(bad, classes=3, on_bad_image="skip", **OPTIONS) as stream:
+        stream.batch(0)
+        with pytest.warns(UserWarning, match="A bad image is left out. batch 1"):
+            images, _ = stream.batch(1)
+        np.testing.assert_array_equal(images, batches(data)[2][0])
+        for step in range(2, 6):
+            stream.batch(step)
+        assert [b.path for b in stream.bad] == ["batch 1"]
+
+
+@pytest.mark.parametrize(
+    ("items", "options", "message"),
+    [
+        ([], {}, "has none that are good"),
+        ([(np.zeros((4, 8, 8, 3)),)], {}, "not 1 things"),
+        ([np.zeros((4, 8, 8, 3))], {}, "not ndarray"),
+        ([{"image": 1, "target": 2}], {}, r"yields \['image', 'target'\]"),
+        ([(np.zeros((4, 8, 8, 3)), [0, 1, 2, 0])], {"classes": None}, "say how many classes"),
+    ],
+)
+def test_what_pipelines_must_yield(items, options, message):
+    with pytest.raises(ValueError, match=message):
+        open_data(Batches(items), **OPTIONS | {"classes": 3} | options)
+
+
+def test_a_pipeline_of_nothing_but_bad_batches_ends(data):
+    def forever():
+        while True:
+            yield data[0] / 255.0, data[1]
+
+    with pytest.raises(ValueError, match="100 in a row are bad.*scaled already"):
+        open_data(forever(), classes=3, on_bad_image="skip", **OPTIONS)
+
+
+def test_iterators_only_go_forward(data):
+    with open_data(iter(batches(data)), classes=3, **OPTIONS) as stream:
+        np.testing.assert_array_equal(stream.batch(1)[0], batches(data)[1][0])
+        with pytest.raises(ValueError, match="only goes forward"):
+            stream.batch(0)
+    with open_data(iter(batches(data)), classes=3, **OPTIONS) as stream:
+        with pytest.raises(ValueError, match="ends after 3 batches"):
+            stream.batch(3)
+
+
+def test_batches_of_another_size_are_said_to_be_so(data):
+    with pytest.warns(UserWarning, match="batches of 4, not of batch_size=6"):
+        stream = open_data(Iterable(data), classes=3, image_size=SIZE, batch_size=6)
+    assert stream.batch_size == 4
+    stream.close()
+
+
+@pytest.mark.parametrize("source", [None, 3, np.zeros((4, 8, 8, 3)), (1, 2, 3), b"x"])
+def test_other_things_are_refused(source):
+    with pytest.raises(TypeError, match="data must be an image folder"):
+        open_data(source, **OPTIONS)
+
+
+# KerasCV
+
+
+def has_keras_cv(backend):
+    return backend == "tensorflow" and importlib.util.find_spec("keras_cv") is not None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_randaugment_of_tf_data_comes_from_keras_cv(data, backend):
+    if not has_keras_cv(backend):
+        pytest.skip("needs keras_cv and TensorFlow")
+    augmentation = Augmentation(randaugment=(2, 15))
+    same = np.repeat(data[0][:1], 12, axis=0)
+    with open_data(tf_data((same, data[1])), classes=3, augmentation=augmentation, **OPTIONS) as stream:
+        assert stream._batchwise is not None and stream._one_by_one is None
+        images = np.concatenate([stream.batch(step)[0] for step in range(3)])
+    assert images.shape == (12, *SIZE, 3) and images.dtype == np.float32
+    assert 0 <= images.min() and images.max() <= 255
+    assert len({image.tobytes() for image in images}) > 6  # Operations of its own for every image.
+    with open_data(tf_data(data), classes=3, augmentation=augmentation, use_keras_cv=False, **OPTIONS) as stream:
+        assert stream._batchwise is None
+        first = stream.batch(1)[0]
+    with open_data(tf_data(data), classes=3, augmentation=augmentation, use_keras_cv=False, **OPTIONS) as stream:
+        np.testing.assert_array_equal(stream.batch(1)[0], first)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_users_own_keras_cv_layers_just_work(data, backend):
+    if not has_keras_cv(backend):
+        pytest.skip("needs keras_cv and TensorFlow")
+    import keras_cv
+    import tensorflow as tf
+
+    layer = keras_cv.layers.RandomCutout(0.5, 0.5, fill_mode="constant", fill_value=7.0)
+    source = tf_data(data).map(lambda x, y: (layer(tf.cast(x, "float32")), y))
+    with open_data(source, classes=3, augmentation=Augmentation(), **OPTIONS) as stream:
+        images, _ = stream.batch(0)
+    # Boxes of 4 x 4 around a random centre: at least a quarter of them lies within the image.
+    assert (images == 7).mean() > 0.04 and (images == batches(data)[0][0]).mean() > 0.5
+
+
+def test_without_keras_cv_keras_does_it(data, backend, monkeypatch):
+    monkeypatch.setattr(pipelines.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "keras_cv", None)
+    source = tf_data(data) if backend == "tensorflow" else Iterable(data)
+    augmentation = Augmentation(randaugment=(2, 15))
+    with open_data(source, classes=3, augmentation=augmentation, **OPTIONS) as stream:
+        assert stream._one_by_one is not None
+        assert stream.batch(0)[0].shape == (4, *SIZE, 3)
+    with pytest.raises(ImportError, match=r"keras-vit\[keras-cv\]"):
+        open_data(source, classes=3, augmentation=augmentation, use_keras_cv=True, **OPTIONS)
+
+
+# tensorflow-datasets
+
+
+class FakeTfds(types.ModuleType):
+    """What `open_tfds` uses of tensorflow-datasets, over examples in memory."""
+
+    def __init__(self, examples, file_format, features=("image", "label"), splits=("train", "validation")):
+        super().__init__("tensorflow_datasets")
+        label = types.SimpleNamespace(num_classes=3, names=["ant", "bee", "cow"])
+        info = types.SimpleNamespace(
+            features=dict.fromkeys(features, label),
+            splits={split: types.SimpleNamespace(num_bytes=100) for split in splits},
+            file_format=types.SimpleNamespace(value=file_format),
+        )
+        source = {"as_dataset": lambda **options: examples, "as_data_source": lambda **options: examples}
+        self.built = types.SimpleNamespace(info=info, download_and_prepare=lambda: None, **source)
+        self.decode = types.SimpleNamespace(SkipDecoding=lambda: None)
+
+    def builder(self, name):
+        return self.built
+
+    def as_numpy(self, data):
+        return data
+
+
+@pytest.fixture
+def encoded(data):
+    image = pytest.importorskip("PIL.Image")
+
+    def encode(pixels):
+        stream = io.BytesIO()
+        image.fromarray(pixels).save(stream, "png")
+        return stream.getvalue()
+
+    return [{"image": encode(x), "label": np.int64(y)} for x, y in zip(*data, strict=True)]
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_tfds(data, encoded, file_format, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", FakeTfds(encoded, file_format))
+    with open_data("tfds:animals", split="test", **OPTIONS) as stream:
+        assert stream.class_names == ["ant", "bee", "cow"] and stream.examples == 12
+        np.testing.assert_array_equal(stream.batch(1)[0], data[0][4:8])
+    with open_data("tfds:animals", augmentation=Augmentation(), **OPTIONS) as stream:
+        assert stream.batch(9)[1].shape == (4, 3)
+
+
+def test_tfds_refusals(encoded, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(ImportError, match="pip install tensorflow-datasets"):
+        open_data("tfds:animals", **OPTIONS)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", FakeTfds(encoded, "tfrecord", features=("text",)))
+    with pytest.raises(ValueError, match=r"has \['text'\], but image and label"):
+        open_data("tfds:animals", **OPTIONS)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", FakeTfds(encoded, "tfrecord", splits=("train",)))
+    with pytest.raises(ValueError, match="no split test or validation"):
+        open_data("tfds:animals", split="test", **OPTIONS)
+    secret = [example | {"label": -1} for example in encoded]
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", FakeTfds(secret, "tfrecord"))
+    with pytest.raises(ValueError, match=r"tfds:animals/validation\[0\] has the label -1"):
+        open_data("tfds:animals", split="test", **OPTIONS)
+    monkeypatch.setattr(examples_module, "IN_MEMORY", 10)
+    with pytest.raises(ValueError, match="array_record"):
+        open_data("tfds:animals", **OPTIONS)
