@@ -4,6 +4,7 @@ from keras_vit.training.augmentation import Augmentation
 from keras_vit.training.checks import BadImage
 from keras_vit.training.curve import draw_curve
 from keras_vit.training.data import ImageStream, as_dataset, open_data
+from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
 from keras_vit.training.finetuning import finetune
 from keras_vit.training.freezing import freeze, unfreeze
 from keras_vit.training.lora import add_lora, load_adapters, merge_lora, save_adapters
@@ -27,19 +28,23 @@ __all__ = [
     "WarmupDecay",
     "add_lora",
     "as_dataset",
+    "data_parallel",
     "draw_curve",
     "finetune",
     "freeze",
     "layer_decay",
+    "layout_map",
     "list_recipes",
     "load_adapters",
     "loss",
     "merge_lora",
+    "model_parallel",
     "open_data",
     "optimizer",
     "pretrain",
     "recipe",
     "save_adapters",
     "schedule",
+    "split_weights",
     "unfreeze",
 ]

@@ -1,0 +1,38 @@
+"""How good a model is: accuracy on a labelled set, and a linear probe from a few examples."""
+
+from keras_vit.evaluation.accuracy import AccuracyResult, evaluate
+from keras_vit.evaluation.batches import batches
+from keras_vit.evaluation.few_shot import (
+    L2,
+    L2_SWEEP,
+    SHOTS,
+    FewShotResult,
+    LeastSquaresProbe,
+    extract_features,
+    few_shot,
+)
+from keras_vit.evaluation.pictures import (
+    confusion_shares,
+    draw_confusion,
+    most_confused,
+    need_matplotlib,
+    write_files,
+)
+
+__all__ = [
+    "L2",
+    "L2_SWEEP",
+    "SHOTS",
+    "AccuracyResult",
+    "FewShotResult",
+    "LeastSquaresProbe",
+    "batches",
+    "confusion_shares",
+    "draw_confusion",
+    "evaluate",
+    "extract_features",
+    "few_shot",
+    "most_confused",
+    "need_matplotlib",
+    "write_files",
+]

@@ -1,0 +1,305 @@
+"""The few-shot linear probe: how well a regularised least-squares classifier does on frozen features (paper, 4.1).
+
+The numbers are those of big_vision's `evaluators/fewshot_lsr.py`: the same draw of examples for a seed, the same
+whitening, bias and targets, and the same closed form. It is all float64 NumPy, so that every backend gives the same.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.evaluation.batches import as_array, batches, hard_labels, predict, prepare
+from keras_vit.models import BiT, VisionTransformer, feature_extractor
+from keras_vit.tables import Table
+
+SHOTS = (1, 5, 10, 25)  # big_vision, configs/common_fewshot.py
+L2 = 2.0**10  # as there
+L2_SWEEP = tuple(2.0**i for i in range(-10, 20))  # as there while it still tried several strengths
+BIAS_CONSTANT = 100.0  # so large that the bias is hardly regularised
+WHITENING_EPSILON = 1e-5
+HELD_OUT = 10_000  # training images at most that decide between strengths
+
+
+@dataclasses.dataclass(frozen=True)
+class LeastSquaresProbe:
+    """A regularised least-squares classifier for every strength of the regularisation at once.
+
+    With the whitened features and a bias as X and targets of -1 and 1 as Y, its weights for a strength l2 are
+    `(X^T X + l2 I)^-1 X^T Y`, which is `lhs (diag(eigenvalues) + l2 I)^-1 rhs`: one decomposition serves all.
+
+    Attributes:
+        mean: `(features,)`, of the training features.
+        std: `(features,)`, with `WHITENING_EPSILON` added.
+        eigenvalues: `(n,)`, n the smaller one of examples and features + 1.
+        lhs: `(features + 1, n)`.
+        rhs: `(n, classes)`.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+    eigenvalues: np.ndarray
+    lhs: np.ndarray
+    rhs: np.ndarray
+
+    @classmethod
+    def fit(cls, features: np.ndarray, labels: np.ndarray, classes: int) -> "LeastSquaresProbe":
+        """Decomposes a training set.
+
+        Args:
+            features: `(examples, features)`.
+            labels: Integers `(examples,)` below `classes`.
+            classes: How many there are.
+        """
+        x = np.asarray(features, "float64")
+        mean, std = x.mean(0), x.std(0) + WHITENING_EPSILON
+        x = _with_bias((x - mean) / std)
+        y = np.where(np.arange(classes) == np.asarray(labels)[:, None], 1.0, -1.0)
+        if len(x) >= x.shape[1]:
+            eigenvalues, q = np.linalg.eigh(x.T @ x)
+            return cls(mean, std, eigenvalues, q, q.T @ (x.T @ y))
+        # Fewer examples than features: X^T (X X^T + l2 I)^-1 Y is the same, from a smaller matrix.
+        eigenvalues, q = np.linalg.eigh(x @ x.T)
+        return cls(mean, std, eigenvalues, x.T @ q, q.T @ y)
+
+    def weights(self, l2: float) -> np.ndarray:
+        """float64 `(features + 1, classes)`, for whitened features; the last row is the bias' over `BIAS_CONSTANT`."""
+        return (self.lhs / (self.eigenvalues + l2)) @ self.rhs
+
+    def scores(self, features: np.ndarray, l2: Sequence[float]) -> list[np.ndarray]:
+        """float64 `(examples, classes)` for each strength; the largest score of a row is the guess."""
+        x = _with_bias((np.asarray(features, "float64") - self.mean) / self.std) @ self.lhs
+        return [(x / (self.eigenvalues + strength)) @ self.rhs for strength in l2]
+
+
+def _with_bias(x: np.ndarray) -> np.ndarray:
+    return np.pad(x, ((0, 0), (0, 1)), constant_values=BIAS_CONSTANT)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FewShotResult:
+    """What `few_shot` found. Printing it draws a table.
+
+    Attributes:
+        shots: Examples per class.
+        l2: Strengths of the regularisation.
+        seeds: What the draws of the examples depend on.
+        accuracy: float64 `(shots, l2, seeds)`, on the test images.
+        held_out: The same on training images that were not drawn, where there are several strengths; else None.
+        classes: How many there are.
+        features: Length of a feature vector.
+        train_examples: How many training images there were to draw from.
+        test_examples: How many test images there were.
+    """
+
+    shots: tuple[int, ...]
+    l2: tuple[float, ...]
+    seeds: tuple[int, ...]
+    accuracy: np.ndarray
+    held_out: np.ndarray | None
+    classes: int
+    features: int
+    train_examples: int
+    test_examples: int
+
+    @property
+    def mean(self) -> np.ndarray:
+        """float64 `(shots, l2)`: mean accuracy of the seeds."""
+        return self.accuracy.mean(-1)
+
+    @property
+    def spread(self) -> np.ndarray:
+        """float64 `(shots, l2)`: standard deviation of the accuracy from seed to seed; 0 for one seed."""
+        return self.accuracy.std(-1, ddof=1) if len(self.seeds) > 1 else np.zeros(self.accuracy.shape[:2])
+
+    @property
+    def best_l2(self) -> dict[int, float]:
+        """For each number of shots the strength that is best on the held-out training images.
+
+        The test images have no say in it: a strength that is chosen on them flatters the model.
+        """
+        if self.held_out is None:
+            return dict.fromkeys(self.shots, self.l2[0])
+        return {n: self.l2[i] for n, i in zip(self.shots, self.held_out.mean(-1).argmax(-1), strict=True)}
+
+    @functools.cached_property
+    def rows(self) -> Table:
+        """One row per number of shots and strength."""
+        best = self.best_l2
+        return Table(
+            {
+                "shots": shots,
+                "l2": l2,
+                "accuracy": float(self.mean[i, j]),
+                "spread": float(self.spread[i, j]),
+                "seeds": len(self.seeds),
+                "best": best[shots] == l2,
+            }
+            for i, shots in enumerate(self.shots)
+            for j, l2 in enumerate(self.l2)
+        )
+
+    def table(self) -> Table:
+        """The accuracy for each number of shots, in percent, at the best strength."""
+        return Table(
+            {
+                "shots": row["shots"],
+                "accuracy %": round(100 * row["accuracy"], 2),
+                "spread": round(100 * row["spread"], 2),
+                "l2": f"{row['l2']:g}",
+                "seeds": row["seeds"],
+            }
+            for row in self.rows
+            if row["best"]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, for JSON."""
+        fields = dataclasses.asdict(self)
+        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
+        best = {str(shots): l2 for shots, l2 in self.best_l2.items()}
+        return {**plain, "mean": self.mean.tolist(), "spread": self.spread.tolist(), "best_l2": best}
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def __rich__(self) -> Any:
+        """The table that rich draws."""
+        return self.table().__rich__()
+
+
+def few_shot(
+    model: Any,
+    train: Any,
+    test: Any,
+    *,
+    shots: Sequence[int] = SHOTS,
+    l2: float | Sequence[float] = L2,
+    seeds: int | Sequence[int] = 3,
+    preprocess: bool = False,
+    batch_size: int = 64,
+    progress: bool = True,
+) -> FewShotResult:
+    """Accuracy of a linear classifier that has seen a few examples of each class, on top of frozen features.
+
+    Args:
+        model: A model of this package, whose `pre_logits` are taken; another Keras model or a function, whose output
+            `(batch, features)` is taken; or None where `train` and `test` hold features.
+        train: Images to draw examples from, and their labels: `(images, labels)`, or batches of these (see `batches`).
+        test: Images to classify, likewise.
+        shots: Examples per class. Each draw for more shots contains the one for fewer.
+        l2: Strength of the regularisation, or several, such as `L2_SWEEP`: each is evaluated at next to no cost, and
+            the best is chosen on training images that were not drawn.
+        seeds: How many draws, or the seeds themselves.
+        preprocess: Whether the images are pixels of 0..255 in any size, for `model.preprocess`.
+        batch_size: Images per batch, for arrays.
+        progress: Whether bars are shown.
+
+    Returns:
+        Mean and spread of the accuracy, for each number of shots and each strength.
+
+    Raises:
+        TypeError, ValueError: if the data or an argument makes no sense, if a class has fewer examples than shots, or
+            if nothing is left to choose between several strengths.
+    """
+    shots, strengths, seeds = _check(shots, l2, seeds)
+    x_train, y_train = extract_features(model, train, preprocess, batch_size, "training images" if progress else None)
+    x_test, y_test = extract_features(model, test, preprocess, batch_size, "test images" if progress else None)
+    if x_train.shape[1] != x_test.shape[1]:
+        raise ValueError(f"train has {x_train.shape[1]} features and test {x_test.shape[1]}: they must be the same.")
+    classes = int(y_train.max()) + 1
+    _check_classes(y_train, y_test, classes, max(shots))
+    accuracy = np.empty((len(shots), len(strengths), len(seeds)))
+    held_out = np.empty_like(accuracy) if len(strengths) > 1 else None
+    for k, seed in enumerate(seeds):
+        rng = np.random.default_rng(seed)
+        shuffled = [rng.permutation(np.flatnonzero(y_train == label)) for label in range(classes)]
+        for i, count in enumerate(shots):
+            drawn = np.concatenate([indices[:count] for indices in shuffled])
+            probe = LeastSquaresProbe.fit(x_train[drawn], y_train[drawn], classes)
+            accuracy[i, :, k] = _accuracies(probe, x_test, y_test, strengths)
+            if held_out is not None:
+                rest = np.concatenate([indices[count:] for indices in shuffled])
+                if not len(rest):
+                    raise ValueError(
+                        f"{count} shots use up all training images, so none are left to choose among {len(strengths)} "
+                        "strengths on. Give one l2, or more training images."
+                    )
+                rest = rest[:: -(-len(rest) // HELD_OUT)]
+                held_out[i, :, k] = _accuracies(probe, x_train[rest], y_train[rest], strengths)
+    return FewShotResult(
+        shots, strengths, seeds, accuracy, held_out, classes, x_train.shape[1], len(y_train), len(y_test)
+    )
+
+
+def extract_features(
+    model: Any, data: Any, preprocess: bool = False, batch_size: int = 64, title: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The frozen features of labelled images.
+
+    Args:
+        model: As in `few_shot`; with None the data holds features already.
+        data: As in `few_shot`.
+        preprocess: As in `few_shot`.
+        batch_size: Images per batch, for arrays.
+        title: What stands before the progress bar; None for no bar.
+
+    Returns:
+        Floats `(examples, features)` and int64 labels `(examples,)`.
+    """
+    if model is None and isinstance(data, tuple) and len(data) == 2:
+        pairs = [(as_array(data[0]), hard_labels(data[1]))]
+        if pairs[0][0].shape[:1] != pairs[0][1].shape:
+            raise ValueError(f"There are {len(pairs[0][0])} rows of features, but {len(pairs[0][1])} labels.")
+    else:
+        pairs = batches(data, batch_size, title=title or "", progress=title is not None)
+    probed = _features_model(model)
+    features, labels, largest = [], [], None
+    for images, classes in pairs:
+        rows = predict(probed, prepare(model, images, preprocess), largest)
+        largest = largest or len(images)
+        features.append(rows)
+        labels.append(classes)
+    return np.concatenate(features), np.concatenate(labels)
+
+
+def _features_model(model: Any) -> Any:
+    if model is None:
+        return lambda features: features
+    if isinstance(model, (VisionTransformer, BiT)):
+        return feature_extractor(model, ["pre_logits"])
+    if not isinstance(model, keras.Model) and not callable(model):
+        raise TypeError(f"model must be a Keras model, a function or None, but {type(model).__name__} was given.")
+    return model
+
+
+def _accuracies(probe: LeastSquaresProbe, x: np.ndarray, y: np.ndarray, l2: Sequence[float]) -> list[float]:
+    return [float(np.mean(scores.argmax(1) == y)) for scores in probe.scores(x, l2)]
+
+
+def _check(shots: Any, l2: Any, seeds: Any) -> tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]:
+    shots = (shots,) if isinstance(shots, int) else tuple(shots)
+    strengths = (float(l2),) if np.isscalar(l2) else tuple(float(strength) for strength in l2)
+    seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    for name, values, least in (("shots", shots, 1), ("seeds", seeds, 0)):
+        if not values or any(not isinstance(n, (int, np.integer)) or n < least for n in values):
+            raise ValueError(f"{name} must be integers of at least {least}, and one or more, but got {values!r}.")
+    if not strengths or any(not (np.isfinite(strength) and strength > 0) for strength in strengths):
+        raise ValueError(f"l2 must be positive numbers, and one or more, but {l2!r} was given.")
+    return tuple(map(int, shots)), strengths, tuple(map(int, seeds))
+
+
+def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots: int) -> None:
+    if classes < 2:
+        raise ValueError("There is one class only; a classifier needs at least two.")
+    if y_test.max() >= classes:
+        raise ValueError(f"test has the label {y_test.max()}, but the classes of train end at {classes - 1}.")
+    counts = np.bincount(y_train, minlength=classes)
+    if counts.min() < shots:
+        raise ValueError(
+            f"{shots} shots need {shots} training images of each class, but class {counts.argmin()} has "
+            f"{counts.min()}. Ask for fewer shots, or give more images."
+        )
