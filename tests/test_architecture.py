@@ -50,12 +50,12 @@ LAZY = {
     "PIL": "images",
     "matplotlib": "plots",
     "ai_edge_litert": "export",
-    "ai_edge_quantizer": "export",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "tf2onnx": "onnx",
     "openvino": "openvino",
     "keras_cv": "keras-cv",
+    "tensorflow_datasets": "tfds",
     "grain": "grain",
     "sklearn": "demo",
 }

@@ -154,12 +154,29 @@ def test_batches(model: VisionTransformer | BiT, test: ImageStream | None) -> Ba
     """All batches of a test stream, once."""
     if test is None:
         return None
+    _check_divisible(test)
 
     def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
         images, labels = test.batch(number)
         return as_input(model, images), labels
 
     return Batches(batch, 0, count_batches(test))
+
+
+def _check_divisible(test: ImageStream) -> None:
+    """JAX cannot share a batch among devices that do not divide it; of test data, only the last may be short."""
+    distribution = keras.distribution.distribution()
+    if distribution is None or not test.examples:
+        return
+    mesh = distribution.device_mesh
+    groups = mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
+    last = test.examples % test.batch_size
+    if last % groups:
+        raise ValueError(
+            f"The last batch of the {test.examples} test images would have {last}, which cannot be shared by {groups} "
+            f"groups of devices. Leave {last % groups} images out, or evaluate afterwards with "
+            "keras_vit.evaluation.evaluate, which fills the batch up."
+        )
 
 
 def count_batches(stream: ImageStream) -> int:
