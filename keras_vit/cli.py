@@ -150,18 +150,22 @@ def _download(options: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _predict(options: argparse.Namespace) -> tuple[Any, Any]:
+    import keras
     import numpy as np
     from rich.table import Table
 
     import keras_vit
+    from keras_vit.zoo import load_any
 
     # All images are read before anything that takes long.
     pictures = [keras_vit.load_image(path) for path in options.images]
-    model = _any_model(options.weights, classifier_activation="softmax")
+    model = load_any(options.weights, classifier_activation="softmax")
     images = np.concatenate([model.preprocess(picture) for picture in pictures])
-    decoded = keras_vit.decode_predictions(
-        model.predict(images, verbose=0), top=options.top, class_names=keras_vit.class_names(options.weights)
-    )
+    answers = model.predict(images, verbose=0)
+    if model.config.classifier_activation is None:  # a file may hold a model with logits
+        answers = keras.ops.convert_to_numpy(keras.ops.softmax(answers))
+    names = keras_vit.class_names(options.weights)
+    decoded = keras_vit.decode_predictions(answers, top=min(options.top, answers.shape[-1]), class_names=names)
     table = Table("image", "class", "probability")
     result = []
     for path, classes in zip(options.images, decoded, strict=True):
@@ -169,25 +173,6 @@ def _predict(options: argparse.Namespace) -> tuple[Any, Any]:
         for place, (_, name, probability) in enumerate(classes):
             table.add_row("" if place else path, name, f"{100 * probability:.1f} %")
     return result, table
-
-
-def _any_model(weights: str, **options: Any) -> Any:
-    """The model in a file, or the recommended one of a variant."""
-    from keras_vit.zoo import create_model, load_any
-
-    if _is_variant(weights):
-        return create_model(weights, pretrained=True)
-    return load_any(weights, **options)
-
-
-def _is_variant(name: str) -> bool:
-    from keras_vit.models import find_variant
-
-    try:
-        find_variant(name)
-    except ValueError:
-        return False
-    return not os.path.exists(name)
 
 
 def _class(identifier: str, name: str, probability: float) -> dict[str, Any]:
@@ -224,11 +209,12 @@ def _evaluate(options: argparse.Namespace) -> tuple[Any, Any]:
     from rich.console import Group
 
     from keras_vit import evaluation
+    from keras_vit.zoo import load_any
 
     probing = options.few_shot is not None
     if options.output and not probing:
         evaluation.need_matplotlib()  # better now than after all the work
-    model = _any_model(options.weights)
+    model = load_any(options.weights)
     if options.image_size:
         model = model.with_image_size(options.image_size)
     common = {"preprocess": True, "batch_size": options.batch_size}

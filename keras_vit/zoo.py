@@ -289,11 +289,12 @@ def _adapt(
 
 
 def load_any(source: str | os.PathLike[str], **options: Any) -> VisionTransformer | BiT:
-    """The model in a file of any kind.
+    """The model that a user names, from a file of any kind.
 
     Args:
-        source: A path that ends with `.keras` or `.weights.h5`, or what `from_checkpoint` takes.
-        options: Arguments of `from_checkpoint`.
+        source: A path that ends with `.keras` or `.weights.h5`, what `from_checkpoint` takes, or a variant such as
+            `"ViT-B/16"` for its recommended weights.
+        options: Arguments of `from_checkpoint`; a `.keras` or `.weights.h5` file has its own.
 
     Raises:
         FileNotFoundError, ValueError: if there is no such file, or it holds no model of this package.
@@ -301,6 +302,8 @@ def load_any(source: str | os.PathLike[str], **options: Any) -> VisionTransforme
     if str(source).endswith(".weights.h5"):
         return read_weights_h5(source)
     if not str(source).endswith(".keras"):
+        if _is_variant(source):
+            return create_model(source, pretrained=True, **{"classifier_activation": None, **options})
         return from_checkpoint(source, **options)
     if not os.path.exists(source):
         raise FileNotFoundError(f"There is no file {source}; the path of a model file was expected.")
@@ -308,6 +311,16 @@ def load_any(source: str | os.PathLike[str], **options: Any) -> VisionTransforme
     if not isinstance(model, (VisionTransformer, BiT)):
         raise ValueError(f"{source} holds a {type(model).__name__}; a model of keras_vit was expected.")
     return model
+
+
+def _is_variant(source: Any) -> bool:
+    if not isinstance(source, str) or os.path.exists(source):
+        return False
+    try:
+        find_variant(source)
+    except ValueError:
+        return False
+    return True
 
 
 def list_models(query: str | None = None) -> Table:

@@ -29,12 +29,23 @@ def find_checkpoint(source: Any) -> pathlib.Path:
     return fetch(source)
 
 
-def class_names(source: str) -> list[str] | None:
-    """The names of the classes of a checkpoint that comes along; None for any other.
+def class_names(source: str | os.PathLike[str]) -> list[str] | None:
+    """The names of the classes of a checkpoint: of one that comes along, or of one that was trained here.
 
     `decode_predictions` takes None for the names of ImageNet-1k, where there are 1,000 classes.
+
+    Args:
+        source: A name or path, as `find_checkpoint` takes it, or the path of a `.keras` file.
+
+    Returns:
+        The names in the order of the outputs; for a file, those in `classes.txt` beside it, which `finetune` writes.
+        None where nothing names them.
     """
-    if source not in SHIPPED:
-        return None
-    text = (weights_folder() / SHIPPED[source][1]).read_text(encoding="utf-8")
-    return text.splitlines()
+    path = pathlib.Path(source)
+    if source in SHIPPED and not path.exists():
+        path = weights_folder() / SHIPPED[source][1]
+    else:
+        path = path.parent / "classes.txt"
+        if not pathlib.Path(source).is_file() or not path.is_file():
+            return None
+    return path.read_text(encoding="utf-8").splitlines()

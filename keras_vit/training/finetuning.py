@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.models import BiT, VisionTransformer, find_variant
+from keras_vit.models import BiT, VisionTransformer
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.data import ImageStream, open_data
 from keras_vit.training.freezing import freeze
@@ -16,7 +16,7 @@ from keras_vit.training.loop import Batches
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as find_recipe
 from keras_vit.training.running import Trained, run
-from keras_vit.zoo import create_model, load_any
+from keras_vit.zoo import load_any
 
 
 def finetune(
@@ -196,23 +196,9 @@ def _load(source: Any, recipe: Recipe, classes: int, dtype: Any) -> VisionTransf
         options["dropout"] = recipe.dropout
     if recipe.drop_path:
         options["drop_path"] = recipe.drop_path
-    if _is_variant(source):
-        model = create_model(source, pretrained=True, classifier_activation=None, **options)
-    else:
-        model = load_any(source, **options)
-    model = _with_head(model, recipe, classes, None)
+    model = _with_head(load_any(source, **options), recipe, classes, None)
     # A head that fits by chance goes as well: the original always starts from zeros.
     return model.with_classes(classes) if np.any(model.get_layer("head").get_weights()[0]) else model
-
-
-def _is_variant(source: Any) -> bool:
-    if not isinstance(source, str) or os.path.exists(source):
-        return False
-    try:
-        find_variant(source)
-    except ValueError:
-        return False
-    return True
 
 
 def _with_head(model: VisionTransformer | BiT, recipe: Recipe, classes: int, dtype: Any) -> VisionTransformer | BiT:

@@ -1,5 +1,6 @@
 """`finetune` and `pretrain` from data to files: what they train, write, refuse, and how they go on after a kill."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import VisionTransformer, ViTConfig, training
+from keras_vit import VisionTransformer, ViTConfig, cli, training
 from keras_vit.training import pretraining
 from keras_vit.training.masked_patches import masked_patch_model
 
@@ -86,6 +87,21 @@ def test_what_it_leaves(trained):
     # the same weights, another compilation
     got, wanted = (m.predict(m.preprocess(images), verbose=0) for m in (model, done.model))
     np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+def test_the_command_line_trains_and_predicts(trained, capsys, tmp_path):
+    """What the first run has trained, told by pictures that it has not seen, with the names of its classes."""
+    _, folder = trained
+    arguments = ["finetune", folder / "source.npz", folder / "data", "--recipe", "finetune/cifar10", "--steps", 1]
+    arguments += ["--batch-size", 8, "--image-size", 8, "--output", tmp_path / "run", "--json"]
+    assert cli.main([str(argument) for argument in arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["class_names"] == ["blue", "green", "red"] and found["log"][-1]["step"] == 1
+    picture = next((folder / "data/test/red").iterdir())
+    assert cli.main(["predict", str(picture), "--weights", str(folder / "run/model.keras"), "--json"]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert answer["classes"][0]["name"] == "red"
+    assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_finished_run_is_not_run_again(trained):
