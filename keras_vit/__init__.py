@@ -1,6 +1,7 @@
 """Vision Transformers in Keras 3, with the official numbers, on TensorFlow, JAX and PyTorch."""
 
-from keras_vit import layers
+import keras_vit._backend  # noqa: F401, I001  before the first import of Keras
+from keras_vit import evaluation, export, layers, training
 from keras_vit.checkpoints import class_names, inspect_checkpoint, list_weights, to_checkpoint
 from keras_vit.factories import (
     BiT_R50x1,
@@ -68,6 +69,8 @@ __all__ = [
     "class_names",
     "create_model",
     "decode_predictions",
+    "evaluation",
+    "export",
     "feature_extractor",
     "from_checkpoint",
     "inspect_checkpoint",
@@ -77,4 +80,5 @@ __all__ = [
     "load_image",
     "preprocess_input",
     "to_checkpoint",
+    "training",
 ]

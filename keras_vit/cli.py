@@ -26,7 +26,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        _choose_backend()
         result, text = options.run(options)
         if options.json:
             print(json.dumps(result, indent=2))
@@ -289,20 +288,6 @@ def _console() -> Any:
 
     console = Console()
     return console if console.is_terminal else Console(width=200)
-
-
-def _choose_backend() -> None:
-    """Without a choice of the user's, takes a backend that is installed; Keras would insist on TensorFlow."""
-    import importlib.util
-    import pathlib
-
-    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
-    if "KERAS_BACKEND" in os.environ or (pathlib.Path(home) / "keras.json").exists():
-        return
-    installed = [name for name in ("tensorflow", "jax", "torch") if importlib.util.find_spec(name)]
-    if not installed:
-        raise ImportError('no backend is installed; try: pip install "keras-vit[jax]" (or tensorflow, or torch)')
-    os.environ["KERAS_BACKEND"] = installed[0]
 
 
 def _first_words(error: Exception) -> str:

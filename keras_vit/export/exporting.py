@@ -1,164 +1,241 @@
 """`export`: from a model on any backend to a checked file."""
 
-import importlib.util
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 from rich.console import Console
 
-from keras_vit.export.formats import FORMATS, Format
-from keras_vit.models import VisionTransformer, weights_by_path
-
-# Largest difference that is left to rounding, for answers of size 1: those of a float32 file are 1e-5 apart or less.
-TOLERANCE = 1e-4
+from keras_vit.export import preparing
+from keras_vit.export.checking import TOLERANCES, Agreement, run_in_fresh_process
+from keras_vit.export.formats import Format, format_of
+from keras_vit.export.metadata import describe
+from keras_vit.export.placing import check_place, place, size_of, workplace
+from keras_vit.export.precision import precision_of
+from keras_vit.export.report import ExportReport
+from keras_vit.export.signature import INPUT, Signature
+from keras_vit.export.writing import Job, write_anywhere
+from keras_vit.models import BiT, VisionTransformer
 
 
 def export(
-    model: VisionTransformer, path: str | os.PathLike[str], format: str = "litert", overwrite: bool = False
-) -> dict[str, Any]:
+    model: VisionTransformer | BiT,
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    *,
+    precision: str = "float32",
+    batch_size: int | None = None,
+    uint8_input: bool = False,
+    softmax: bool = False,
+    class_names: Sequence[str] | None = None,
+    source: str | None = None,
+    images: Any = None,
+    labels: Any = None,
+    calibration: Any = None,
+    allow_select_ops: bool = False,
+    tolerance: float | None = None,
+    measure: bool = True,
+    overwrite: bool = False,
+) -> ExportReport:
     """Writes a model to a file that runs without Keras, and checks that it gives the same answers.
 
-    The conversion is TensorFlow's. On JAX and torch it happens in a second process, so TensorFlow has to be
-    installed there too. The file computes in float32, whatever the model's dtype policy; it takes any batch size.
+    Each format is written by one framework; under another backend that happens in a second process, so the framework
+    has to be installed as well. The file is loaded by its own runtime in a fresh process, run with a batch of 1 and,
+    where it takes any, of 7, and compared with the model. Only then does it appear at `path`.
 
     Args:
-        model: A `VisionTransformer`, trained on any backend.
-        path: The file to write; for `"saved_model"`, the folder.
-        format: `"litert"` (a `.tflite` file of builtin operations) or `"saved_model"`.
+        model: A `VisionTransformer` or `BiT`, trained on any backend in any precision.
+        path: The file to write; for `"saved_model"`, the folder. OpenVINO's second file lies beside it.
+        format: A key of `FORMATS`: `"saved_model"`, `"litert"`, `"onnx"`, `"openvino"`, `"torch"` or `"stablehlo"`;
+            None for the one that the path's suffix belongs to.
+        precision: `"float32"` or another one that the format has (see `keras_vit.export.PRECISIONS`).
+        batch_size: Images at a time; None for any number.
+        uint8_input: Whether the file takes uint8 pixels of 0..255 and scales them itself.
+        softmax: Whether the file answers with probabilities where the model has logits.
+        class_names: One for each class, in order, to be stored in the file.
+        source: The checkpoint that the weights came from, to be stored in the file.
+        images: Images to compare the answers on, `(n, height, width, channels)`: uint8 pixels, or float32 as the
+            model takes them. None for built-in ones.
+        labels: `(n,)` integers, the classes of `images`: the report then has the accuracy of file and model.
+        calibration: Images like `images`, for precisions that need some to see the ranges of values.
+        allow_select_ops: Whether the file may use operators that the runtime does not bring, such as LiteRT's Flex
+            operators; they need further libraries where the file is used.
+        tolerance: Largest difference between file and model that is accepted, in relation to the largest answer of
+            the model or to 1; None for the precision's in `keras_vit.export.TOLERANCES`.
+        measure: Whether the time of an answer is measured (about a second).
         overwrite: Whether something at `path` may be replaced. It is replaced only when the new file is good.
 
     Returns:
-        What was written: `"format"`, `"path"`, `"bytes"`, `"max_abs_error"` (largest difference between the answers
-        of the file and of the model to random images) and `"seconds"`.
+        An `ExportReport`: what was written, how it agrees with the model, and what it costs to run.
 
     Raises:
-        TypeError: if `model` is no `VisionTransformer`.
-        ValueError: if the format is unknown, the path does not end as the format wants, or the model is quantized.
+        TypeError: if `model` is no model of this package, or an argument has a wrong type.
+        ValueError: if an argument makes no sense, the format cannot hold the model, or weights are not finite.
         FileExistsError: if there is something at `path` and `overwrite` is False.
         ImportError: if a package is missing that the format needs.
-        RuntimeError: if the conversion fails, or the answers differ by more than rounding. No file is left.
+        OSError: if the file cannot be written.
+        RuntimeError: if the conversion fails, the file needs operators that the runtime does not bring, or the
+            answers differ by more than the tolerance. No file is left.
     """
-    path = Path(path)
-    row = _check(model, path, format, overwrite)
     started = time.perf_counter()
-    model = _in_float32(model)
-    images = _random_images(model)
-    expected = keras.ops.convert_to_numpy(model(images, training=False))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder,
-        Console(stderr=True).status(f"Exporting {model.name} to {path.name} ..."),
-    ):
-        written = Path(folder) / f"exported{row.suffix}"
-        answers = _convert(model, images, format, written)
-        error = float(np.max(np.abs(answers - expected)))
-        limit = TOLERANCE * max(1.0, float(np.max(np.abs(expected))))
-        if not error <= limit:  # also where the error is NaN
-            raise RuntimeError(
-                f"The exported {format} file does not give the answers of the model: they differ by up to {error:.1e}, "
-                f"more than the {limit:.1e} that rounding may explain. Nothing was written to {path}."
-            )
-        size = sum(part.stat().st_size for part in [written, *written.rglob("*")] if part.is_file())
-        _move(written, path, Path(folder))
-    return {
-        "format": format,
-        "path": str(path),
-        "bytes": size,
-        "max_abs_error": error,
-        "seconds": time.perf_counter() - started,
-    }
-
-
-def _check(model: Any, path: Path, format: str, overwrite: bool) -> Format:
-    if not isinstance(model, VisionTransformer):
-        raise TypeError(
-            f"model must be a keras_vit.VisionTransformer, but a {type(model).__name__} was given. Other Keras models "
-            "have an export method of their own."
-        )
-    if format not in FORMATS:
-        raise ValueError(f"format must be one of {sorted(FORMATS)}, but {format!r} was given.")
-    row = FORMATS[format]
-    if path.suffix != row.suffix and row.suffix:
-        raise ValueError(f"path must end in {row.suffix!r} for the format {format!r}, but {str(path)!r} was given.")
-    if any(layer.quantization_mode is not None for layer in model._flatten_layers()):
-        raise ValueError("model is quantized, which no format can express. Export it before model.quantize().")
-    if (path.exists() or path.is_symlink()) and not overwrite:
-        raise FileExistsError(f"{path} exists already. Pass overwrite=True to replace it.")
-    missing = [name for name in row.needs if importlib.util.find_spec(name) is None]
+    path = Path(path)
+    row = format_of(path, format)
+    preparing.check_model(model)
+    _check_options(row, model, precision, batch_size, calibration, tolerance)
+    names = _check_names(class_names, model.config.classes)
+    check_place(path, row, overwrite)
+    missing = row.missing()
     if missing:
         raise ImportError(
-            f"The format {format!r} needs {' and '.join(missing)}, which is not installed: "
-            'pip install "keras-vit[export]"',
+            f"The format {row.name!r} needs {' and '.join(missing)}, which is not installed: "
+            f'pip install "keras-vit[{row.extra}]"',
             name=missing[0],
         )
-    return row
+    reference = preparing.plain_model(model)
+    served = preparing.served_model(reference, uint8=uint8_input, softmax=softmax)
+    signature = Signature.of(served, batch_size, uint8_input)
+    batches, labels = _batches(model, signature, images, labels)
+    if calibration is not None:
+        calibration = preparing.check_images("calibration", calibration, model, signature)
+        calibration = preparing.as_taken(calibration, signature.dtype, signature.value_range)
+    expected = [_answers(reference, some, softmax) for some in batches]
+    given = [preparing.as_taken(some, signature.dtype, signature.value_range) for some in batches]
+    job = Job(row.name, precision, signature, describe(model, signature, precision, names, source))
+    status = Console(stderr=True).status(f"Exporting {model.name} to {path.name} ...")
+    try:
+        with status, workplace(path) as folder:
+            written = folder / f"exported{row.suffix}"
+            found = write_anywhere(served, job, calibration, written)
+            if found["select"] and not allow_select_ops:
+                raise RuntimeError(
+                    f"The {row.name} file would need operators that its runtime does not bring: "
+                    f"{', '.join(found['select'])}. Pass allow_select_ops=True if they are there where it will be used."
+                )
+            status.update(f"Checking {path.name} ...")
+            answers, measured = run_in_fresh_process(row, written, given, batch_size, measure)
+            agreement = Agreement.of(answers, expected, bool(model.config.classes))
+            limit = (TOLERANCES[precision] if tolerance is None else tolerance) * agreement.size
+            if not agreement.max_abs_error <= limit:  # also where the error is NaN
+                raise RuntimeError(
+                    f"The exported {row.name} file does not give the answers of the model: they differ by up to "
+                    f"{agreement.max_abs_error:.1e}, more than the {limit:.1e} that {precision} may explain. A higher "
+                    "precision, or a larger tolerance, may help."
+                )
+            size = size_of(written, row)
+            place(written, path, row, folder)
+    except (OSError, RuntimeError) as error:
+        # Its own kind again, with what it means for the user.
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        text = f"{text}{'' if text.endswith('.') else '.'} Nothing was written to {path}."
+        raise (OSError(error.errno, text) if isinstance(error, OSError) else RuntimeError(text)) from error
+    accuracy = [None, None]
+    if labels is not None:
+        accuracy = [float(np.mean(some[0].argmax(-1) == labels)) for some in (answers, expected)]
+    return ExportReport(
+        format=row.name,
+        path=str(path),
+        precision=precision,
+        bytes=size,
+        batch=batch_size,
+        input=_spell(signature),
+        output=signature.output,
+        operators=tuple(found["operators"]),
+        select_operators=tuple(found["select"]),
+        images=sum(map(len, batches)),
+        max_abs_error=agreement.max_abs_error,
+        mean_abs_error=agreement.mean_abs_error,
+        tolerance=limit,
+        top1_agreement=agreement.top1_agreement,
+        accuracy=accuracy[0],
+        model_accuracy=accuracy[1],
+        load_seconds=measured["load_seconds"],
+        latency_ms=measured.get("latency_ms"),
+        peak_memory_bytes=measured["peak_memory_bytes"],
+        seconds=time.perf_counter() - started,
+    )
 
 
-def _in_float32(model: VisionTransformer) -> VisionTransformer:
-    """The model itself, or one that computes in float32 with its weights: converters know no mixed precision."""
-    if all(layer.compute_dtype == "float32" for layer in model.layers):
-        return model
-    plain = VisionTransformer(model.config, name=model.name, dtype="float32")
-    values = weights_by_path(model)
-    for name, weight in weights_by_path(plain).items():
-        weight.assign(values[name])
-    return plain
-
-
-def _random_images(model: VisionTransformer) -> np.ndarray:
-    config = model.config
-    shape = (2, *config.image_size, config.channels)
-    low, high = (0, 255) if config.include_preprocessing else (-1, 1)
-    return np.random.default_rng(0).uniform(low, high, shape).astype("float32")
-
-
-def _convert(model: VisionTransformer, images: np.ndarray, format: str, written: Path) -> np.ndarray:
-    """Writes the file, here or in a process whose Keras runs on TensorFlow; gives back the file's answers."""
-    if keras.backend.backend() == "tensorflow":
-        FORMATS[format].write(model, written)
-        return FORMATS[format].run(written, images)
-    folder = written.parent
-    model.save(folder / "model.keras")
-    np.save(folder / "images.npy", images)
-    source = Path(__file__).resolve().parents[2]
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": "tensorflow",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "-1",  # a GPU would bring nothing here, and its memory is in use
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(source), os.environ.get("PYTHONPATH")])),
-    }
-    command = [sys.executable, "-m", "keras_vit.export.worker", format, str(folder), str(written)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
-    if result.returncode:
-        # Everything that TensorFlow had to say, the last lines of which tell what went wrong.
-        raise RuntimeError(
-            f"TensorFlow could not write the {format} file (exit status {result.returncode}). It said:\n"
-            f"{(result.stderr or result.stdout).strip()[-4000:]}"
+def _check_options(
+    row: Format, model: Any, precision: str, batch_size: int | None, calibration: Any, tolerance: float | None
+) -> None:
+    wants_images = precision_of(row.name, precision).calibration
+    if wants_images != (calibration is not None):
+        raise ValueError(
+            f"The precision {precision!r} of {row.name!r} needs calibration images: calibration=images."
+            if wants_images
+            else f"calibration was given, but the precision {precision!r} needs no images: leave it out."
         )
-    return np.load(folder / "answers.npy", allow_pickle=False)
+    if batch_size is not None and (isinstance(batch_size, bool) or not hasattr(batch_size, "__index__")):
+        raise TypeError(f"batch_size must be an integer, or None for any number, but {batch_size!r} was given.")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, but {batch_size} was given.")
+    if tolerance is not None and not tolerance > 0:
+        raise ValueError(f"tolerance must be above 0, but {tolerance!r} was given.")
+    if row.any_size and model.config.dynamic and isinstance(model, VisionTransformer):
+        raise ValueError(
+            f"{model.name} takes images of any size, which the format {row.name!r} cannot express: {row.any_size}. "
+            "Fix the size first: model.with_image_size(224)."
+        )
+    weights = 4 * model.count_params()
+    if row.largest and weights >= row.largest:
+        raise ValueError(
+            f"{model.name} has {weights / 1e9:.1f} GB of weights; a {row.name} file can hold {row.largest / 1e9:.1f} "
+            "GB. The formats 'saved_model', 'openvino' and 'torch' can hold more."
+        )
 
 
-def _move(written: Path, path: Path, folder: Path) -> None:
-    """Puts the new file in its place, in one step where the old one is a file or nothing."""
-    if path.is_dir() and not path.is_symlink():
-        old = folder / "replaced"
-        os.replace(path, old)
-        try:
-            os.replace(written, path)
-        except OSError:
-            os.replace(old, path)
-            raise
-        shutil.rmtree(old)
+def _check_names(class_names: Sequence[str] | None, classes: int | None) -> list[str] | None:
+    if class_names is None:
+        return None
+    if isinstance(class_names, str) or not all(isinstance(name, str) for name in class_names):
+        raise TypeError("class_names must be a list of strings, one for each class in order.")
+    if len(class_names) != (classes or 0):
+        raise ValueError(f"class_names must name the {classes or 0} classes of the model, but has {len(class_names)}.")
+    if any("\n" in name for name in class_names):
+        raise ValueError("class_names must not contain line breaks: they are stored one on a line.")
+    return list(class_names)
+
+
+def _batches(model: Any, signature: Signature, images: Any, labels: Any) -> tuple[list[np.ndarray], np.ndarray | None]:
+    """The images to compare answers on, in arrays of one size each, and the labels of the first."""
+    size = model.config.image_size
+    if images is None:
+        if labels is not None:
+            raise ValueError("labels were given without the images that they belong to.")
+        batches = [preparing.built_in_images(signature, size)]
     else:
-        if written.is_dir() and (path.exists() or path.is_symlink()):
-            path.unlink()
-        os.replace(written, path)
+        batches = [preparing.check_images("images", images, model, signature)]
+    if signature.any_size:
+        batches.append(preparing.built_in_images(signature, preparing.another_size(model))[:2])
+    if labels is None:
+        return batches, None
+    labels = np.asarray(labels)
+    if signature.output == "features" or model.config.pooling == "none":
+        raise ValueError("labels were given, but the model does not name one class for each image.")
+    if labels.shape != (len(batches[0]),) or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"labels must be {len(batches[0])} integers, one for each image, but {labels.dtype} {labels.shape} were "
+            "given."
+        )
+    if labels.min() < 0 or labels.max() >= model.config.classes:
+        raise ValueError(f"labels must be in 0..{model.config.classes - 1}, but reach {labels.min()}..{labels.max()}.")
+    return batches, labels
+
+
+def _answers(model: Any, images: np.ndarray, softmax: bool) -> np.ndarray:
+    """What a model answers to uint8 pixels or to images as it takes them."""
+    taken = preparing.as_taken(images, "float32", (0, 255) if model.config.include_preprocessing else (-1, 1))
+    answers = np.asarray(model.predict(taken, batch_size=32, verbose=0), "float32")
+    if softmax and model.config.classifier_activation != "softmax":
+        powers = np.exp(answers - answers.max(-1, keepdims=True))
+        answers = powers / powers.sum(-1, keepdims=True)
+    return answers
+
+
+def _spell(signature: Signature) -> str:
+    shape = ", ".join("any" if n is None else str(n) for n in signature.shape)
+    low, high = signature.value_range
+    return f"{INPUT}: {signature.dtype} ({shape}), {low}..{high}"

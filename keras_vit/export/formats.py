@@ -1,11 +1,13 @@
-"""The formats, one row each: how a file is made by TensorFlow, and how it is run without the model."""
+"""The formats, one row each: which backend writes it, which runtime runs it, and what both need."""
 
 import dataclasses
-from collections.abc import Callable
+import importlib
+import importlib.util
 from pathlib import Path
 
-import keras
 import numpy as np
+
+FLATBUFFER = 2**31  # bytes that the offsets in a file can reach; also what a protobuf message may have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,60 +15,105 @@ class Format:
     """One way to ship a model.
 
     Attributes:
-        write: Writes a model to a path that does not exist yet. Called on the TensorFlow backend.
-        run: The answers of the written file to a batch of images, computed without the model.
+        name: The format's name.
         suffix: What the path has to end in; empty for a folder.
-        needs: Packages that have to be installed; all of them come with the extra `export`.
+        beside: Suffixes of further files that lie beside the one at the path.
+        backend: The Keras backend that writes it.
+        runtime: The module in `runtimes` that runs it.
+        needs: Packages that have to be installed, to write the file and to check it.
+        extra: The extra of keras-vit that brings them.
+        largest: Bytes of weights that a file can hold; None for any number.
+        any_size: Why a Vision Transformer for images of any size cannot be written; None where it can.
     """
 
-    write: Callable[[keras.Model, Path], None]
-    run: Callable[[Path, np.ndarray], np.ndarray]
+    name: str
     suffix: str
+    backend: str
+    runtime: str
     needs: tuple[str, ...]
+    extra: str
+    beside: tuple[str, ...] = ()
+    largest: int | None = None
+    any_size: str | None = None
 
+    def run(self, path: Path, images: np.ndarray) -> np.ndarray:
+        """The answers of a written file to a batch of images, computed in this process without the model.
 
-def write_litert(model: keras.Model, path: Path) -> None:
-    """Writes a `.tflite` file that takes any batch size and uses builtin operations alone."""
-    import tensorflow as tf
+        Args:
+            path: The file or folder.
+            images: As the file takes them.
+        """
+        return importlib.import_module(f"{__package__}.runtimes.{self.runtime}").load(path)(images)
 
-    # Without TensorFlow's own operations among the choices: a file that needs them does not run on a phone.
-    builtin = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
-    model.export(str(path), format="litert", verbose=False, target_spec=builtin)
-
-
-def run_litert(path: Path, images: np.ndarray) -> np.ndarray:
-    """The answers of a `.tflite` file, computed by LiteRT."""
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_path=str(path))
-    given, answer = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
-    interpreter.resize_tensor_input(given, images.shape)
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(given, images)
-    interpreter.invoke()
-    return interpreter.get_tensor(answer)
-
-
-def write_saved_model(model: keras.Model, path: Path) -> None:
-    """Writes a SavedModel folder with the signatures `serve` and `serving_default` for any batch size."""
-    import tensorflow as tf
-
-    # `model.export` and `archive.track` would both store every weight twice.
-    archive = keras.export.ExportArchive()
-    signature = [tf.TensorSpec(model.inputs[0].shape, model.inputs[0].dtype, name="images")]
-    archive.add_endpoint("serve", lambda images: model(images, training=False), input_signature=signature)
-    archive.write_out(str(path), verbose=False)
-
-
-def run_saved_model(path: Path, images: np.ndarray) -> np.ndarray:
-    """The answers of a SavedModel folder, computed by TensorFlow."""
-    import tensorflow as tf
-
-    loaded = tf.saved_model.load(str(path))  # kept while it works: its functions do not keep its variables
-    return loaded.serve(images).numpy()
+    def missing(self) -> list[str]:
+        """The packages that are not installed."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
 
 FORMATS: dict[str, Format] = {
-    "litert": Format(write_litert, run_litert, ".tflite", ("tensorflow", "ai_edge_litert")),
-    "saved_model": Format(write_saved_model, run_saved_model, "", ("tensorflow",)),
+    row.name: row
+    for row in (
+        Format("saved_model", "", "tensorflow", "saved_model", ("tensorflow",), "export"),
+        Format(
+            "litert",
+            ".tflite",
+            "tensorflow",
+            "litert",
+            ("tensorflow", "ai_edge_litert"),
+            "export",
+            largest=FLATBUFFER,
+        ),
+        Format(
+            "onnx",
+            ".onnx",
+            "tensorflow",
+            "onnx_runtime",
+            ("tensorflow", "tf2onnx", "onnx", "onnxruntime"),
+            "onnx",
+            largest=FLATBUFFER,
+        ),
+        Format(
+            "openvino",
+            ".xml",
+            "tensorflow",
+            "openvino_runtime",
+            ("tensorflow", "openvino"),
+            "openvino",
+            beside=(".bin",),
+        ),
+        Format(
+            "torch",
+            ".pt2",
+            "torch",
+            "torch_program",
+            ("torch",),
+            "torch",
+            any_size="PyTorch's tracing cannot make position embeddings for sizes that it does not know yet",
+        ),
+        Format("stablehlo", ".stablehlo", "jax", "stablehlo", ("jax", "flatbuffers"), "jax", largest=FLATBUFFER),
+    )
 }
+
+
+def format_of(path: Path, name: str | None) -> Format:
+    """The row of a format, by its name or else by the path's suffix.
+
+    Args:
+        path: Where the file is to be.
+        name: A key of `FORMATS`; None for the one that the suffix belongs to. A path without one is a SavedModel.
+
+    Raises:
+        ValueError: if there is no such format, or the path does not end as the format wants.
+    """
+    if name is None:
+        by_suffix = {row.suffix: row for row in FORMATS.values()}
+        if path.suffix not in by_suffix:
+            choices = ", ".join(f"{suffix or 'no suffix'} ({row.name})" for suffix, row in by_suffix.items())
+            raise ValueError(f"path must end in one of {choices}, but {str(path)!r} was given. Or name a format.")
+        return by_suffix[path.suffix]
+    if name not in FORMATS:
+        raise ValueError(f"format must be one of {sorted(FORMATS)}, but {name!r} was given.")
+    row = FORMATS[name]
+    if row.suffix and path.suffix != row.suffix:
+        raise ValueError(f"path must end in {row.suffix!r} for the format {name!r}, but {str(path)!r} was given.")
+    return row

@@ -1,168 +1,195 @@
-"""Exported files run without Keras, agree with the model, and appear only when they do."""
+"""Real exports: every format from this run's backend, each with other options, read back the way a user would."""
 
-import importlib.util
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.export import FORMATS, export, exporting
+from keras_vit.export import FORMATS, export, runtimes
+from keras_vit.export.placing import targets
+from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, images_for, new_model, skip_without
+from tests.tolerances import SAME_FUNCTION
 
-SAME_FUNCTION = 2e-5  # the order of the sums differs between the model and the file
-
-CONFIG = ViTConfig(image_size=(8, 12), patch_size=4, width=16, depth=2, heads=2, mlp_width=24, classes=5)
-NAMES = {"litert": "model.tflite", "saved_model": "model"}
-
-for package in ("tensorflow", "ai_edge_litert"):
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"needs {package}", allow_module_level=True)
-
-
-def new_model(config=CONFIG, dtype=None):
-    """A model without zeros: a fresh class token and a fresh head are zero, and nothing could be wrong with them."""
-    model = VisionTransformer(config, dtype=dtype)
-    rng = np.random.default_rng(1)
-    for weight in model.weights:
-        weight.assign(rng.normal(0, 0.3, weight.shape))
-    return model
+# One row per format: the model, and what is asked of the file. Together they ask for everything of everybody.
+CASES = {
+    "saved_model": (CONFIG.replace(dynamic=True, dropout=0.1), {}),
+    "litert": (CONFIG, {"uint8_input": True, "softmax": True}),
+    "onnx": (CONFIG.replace(dynamic=True, gelu="exact", interpolation="bicubic"), {"softmax": True}),
+    "openvino": (HYBRID, {"batch_size": 2, "uint8_input": True}),
+    "torch": (BIT.replace(dynamic=True), {"uint8_input": True}),
+    "stablehlo": (CONFIG.replace(dynamic=True, classes=None), {}),
+}
+OUTPUTS = {"litert": "probabilities", "onnx": "probabilities", "stablehlo": "features"}
+RUN = Path(runtimes.__file__).with_name("run.py")
 
 
-def images_for(model, batch, size=None, low=-1, high=1):
-    shape = (batch, *(size or model.config.image_size), 3)
-    return np.random.default_rng(batch).uniform(low, high, shape).astype("float32")
-
-
-@pytest.fixture(scope="module", params=FORMATS)
+@pytest.fixture(scope="module", params=CASES)
 def exported(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp(request.param)
-    model = new_model()
-    return model, request.param, export(model, folder / NAMES[request.param], request.param), folder
+    skip_without(request.param)
+    config, options = CASES[request.param]
+    row = FORMATS[request.param]
+    path = tmp_path_factory.mktemp(request.param) / f"model{row.suffix}"
+    model = new_model(config)
+    names = NAMES if config.classes else None
+    return model, row, path, options, export(model, path, class_names=names, source="a_checkpoint", **options)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_the_file_gives_the_model_s_answers(exported, batch):
-    model, format, report, folder = exported
-    images = images_for(model, batch)
-    if format == "saved_model" and keras.backend.backend() != "tensorflow":
-        # Not in this process: only TensorFlow can run it, and the export has done so.
-        assert report["max_abs_error"] < SAME_FUNCTION
-        return
-    answers = FORMATS[format].run(folder / NAMES[format], images)
-    assert np.std(answers) > 0.1
-    np.testing.assert_allclose(answers, model.predict(images, verbose=0), atol=SAME_FUNCTION)
+def test_the_file_gives_the_model_s_answers(exported):
+    model, row, path, options, report = exported
+    # Two sizes where any is taken, so the number of images says that both were compared.
+    assert report.images == (10 if model.config.dynamic else 8)
+    assert 0 <= report.mean_abs_error <= report.max_abs_error < SAME_FUNCTION
+    assert report.batch == options.get("batch_size")
+    if row.backend != keras.backend.backend() and row.backend in ("tensorflow", "torch"):
+        return  # not in this process: two frameworks in one are asking for trouble
+    images = images_for(model.config, 2, 0, 255) if options.get("uint8_input") else images_for(model.config, 2)
+    given = images.astype("uint8") if options.get("uint8_input") else images
+    answers = row.run(path, given)
+    taken = (given.astype("float32") - 127.5) / 127.5 if options.get("uint8_input") else given
+    expected = model.predict(taken, verbose=0)
+    if options.get("softmax"):
+        expected = np.exp(expected) / np.exp(expected).sum(-1, keepdims=True)
+    assert np.std(expected) > 0.01
+    np.testing.assert_allclose(answers, expected, atol=SAME_FUNCTION)
 
 
 def test_the_report_is_true(exported):
-    _, format, report, folder = exported
-    path = folder / NAMES[format]
-    files = [path] if path.is_file() else [part for part in path.rglob("*") if part.is_file()]
-    assert report["format"] == format
-    assert report["path"] == str(path)
-    assert report["bytes"] == sum(file.stat().st_size for file in files)
-    assert 0 <= report["max_abs_error"] < SAME_FUNCTION
-    assert report["seconds"] > 0
-    assert list(folder.iterdir()) == [path]
+    model, row, path, options, report = exported
+    files = [part for target in targets(path, row) for part in (target, *target.rglob("*")) if part.is_file()]
+    assert (report.format, report.path, report.precision) == (row.name, str(path), "float32")
+    assert report.bytes == sum(file.stat().st_size for file in files)
+    assert set(path.parent.iterdir()) == set(targets(path, row))  # and nothing else is left
+    assert report.top1_agreement == (1.0 if model.config.classes else None)
+    assert report.operators and report.select_operators == ()
+    assert report.load_seconds > 0 and report.latency_ms > 0 and report.peak_memory_bytes > 0
+    assert report.input.startswith("images: uint8" if options.get("uint8_input") else "images: float32")
+    assert report.output == OUTPUTS.get(row.name, "logits")
+    json.dumps(report.to_dict())
 
 
 def test_weights_are_stored_once(exported):
-    model, format, report, folder = exported
+    model, row, path, options, report = exported
     weights = 4 * model.count_params()
-    if format == "saved_model":
-        stored = (folder / NAMES[format] / "variables" / "variables.data-00000-of-00001").stat().st_size
-        assert weights <= stored < 1.5 * weights
+    if row.name == "saved_model":
+        stored = (path / "variables" / "variables.data-00000-of-00001").stat().st_size
+    elif row.name == "openvino":
+        stored = path.with_suffix(".bin").stat().st_size
+    elif row.name == "torch":
+        with zipfile.ZipFile(path) as archive:
+            stored = sum(i.file_size for i in archive.infolist() if "/data/weights/weight" in i.filename)
+            stored += sum(i.file_size for i in archive.infolist() if "/data/constants/tensor" in i.filename)
     else:
-        # The graph of so small a model is larger than its weights; a second copy would still be seen.
-        assert weights <= report["bytes"] < weights + 60_000
+        # The graph of so small a model is larger than its weights; a copy of those would hardly be seen.
+        assert weights <= report.bytes < weights + 80_000
+        return
+    assert weights <= stored < 1.5 * weights
 
 
-def test_any_size_any_policy_and_pixels(tmp_path):
-    """A model in mixed precision that takes pixels of any size: the file computes in float32."""
-    config = CONFIG.replace(dynamic=True, include_preprocessing=True, classifier_activation="softmax")
-    mixed = new_model(config, "mixed_bfloat16")
-    plain = new_model(config)
-    export(mixed, tmp_path / "any.tflite")
-    for size in ((8, 12), (12, 16)):
-        images = images_for(mixed, 2, size, 0, 255)
-        answers = FORMATS["litert"].run(tmp_path / "any.tflite", images)
-        np.testing.assert_allclose(answers, plain.predict(images, verbose=0), atol=SAME_FUNCTION)
+def test_the_file_says_what_it_is(exported):
+    model, row, path, options, report = exported
+    details, labels = READERS[row.name](path)
+    assert (details["model"], details["source"], details["output"]) == ("tiny", "a_checkpoint", report.output)
+    assert details["image_size"] == list(model.config.image_size)
+    assert details["any_image_size"] == model.config.dynamic
+    assert details["input_range"] == ([0, 255] if options.get("uint8_input") else [-1, 1])
+    assert labels == (NAMES if model.config.classes else None)
+    if model.config.classes:
+        assert details["class_names"] == NAMES
 
 
-def fake(difference):
-    """A conversion that takes no time: writes something, and answers as the model but for a difference."""
-
-    def convert(model, images, format, written):
-        if format == "saved_model":
-            written.mkdir()
-            (written / "saved_model.pb").write_text("new")
-        else:
-            written.write_text("new")
-        return keras.ops.convert_to_numpy(model(images)) + difference
-
-    return convert
+def _from_folder(path):
+    folder = path / "assets.extra"
+    labels = folder / "labels.txt"
+    return json.loads((folder / "keras_vit.json").read_text("utf-8")), labels.read_text("utf-8").splitlines()
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("difference", [1e-2, np.nan])
-def test_a_file_that_disagrees_is_not_left(monkeypatch, tmp_path, format, difference):
-    monkeypatch.setattr(exporting, "_convert", fake(difference))
-    path = tmp_path / NAMES[format]
-    with pytest.raises(RuntimeError, match="does not give the answers"):
-        export(new_model(), path, format)
-    assert list(tmp_path.iterdir()) == []
-    path.write_text("old")
-    with pytest.raises(RuntimeError, match="does not give the answers"):
-        export(new_model(), path, format, overwrite=True)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+def _from_archive(path, folder=""):
+    with zipfile.ZipFile(path) as archive:
+        named = {Path(name).name: archive.read(name).decode() for name in archive.namelist() if folder in name}
+    labels = named.get("labels.txt")
+    return json.loads(named["keras_vit.json"]), labels and labels.splitlines()
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("old", ["file", "folder"])
-def test_overwriting_has_to_be_asked_for(monkeypatch, tmp_path, format, old):
-    monkeypatch.setattr(exporting, "_convert", fake(0.0))
-    path = tmp_path / NAMES[format]
-    path.write_text("old") if old == "file" else path.mkdir()
-    with pytest.raises(FileExistsError, match="overwrite=True"):
-        export(new_model(), path, format)
-    assert path.is_file() == (old == "file")
-    export(new_model(), path, format, overwrite=True)
-    assert (path if format == "litert" else path / "saved_model.pb").read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
+def _from_onnx(path):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    assert [i.shape for i in session.get_inputs()] == [["batch", "height", "width", 3]]
+    details = _from_strings(session.get_modelmeta().custom_metadata_map)
+    assert [o.name for o in session.get_outputs()] == [details["output"]]
+    return details, details["class_names"]
 
 
-def test_the_folder_is_made(monkeypatch, tmp_path):
-    monkeypatch.setattr(exporting, "_convert", fake(0.0))
-    export(new_model(), str(tmp_path / "a" / "b" / "model.tflite"))
-    assert (tmp_path / "a" / "b" / "model.tflite").is_file()
+def _from_openvino(path):
+    sys.modules.setdefault("openvino_telemetry", None)  # it would fork this process
+    import openvino
+
+    model = openvino.Core().read_model(path)
+    assert model.input("images").shape == (2, 16, 16, 3)
+    keys = ("model", "source", "output", "image_size", "any_image_size", "input_range", "class_names")
+    details = _from_strings({key: model.get_rt_info(["model_info", key]).astype(str) for key in keys})
+    assert model.output(details["output"]).shape == (2, 5)
+    return details, details["class_names"]
 
 
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")  # Keras asks all layers
-def test_what_makes_no_sense_is_refused(tmp_path):
-    model = new_model()
-    functional = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    with pytest.raises(TypeError, match="VisionTransformer, but a Sequential"):
-        export(functional, tmp_path / "model.tflite")
-    with pytest.raises(ValueError, match="format must be one of .*litert.*'tflite'"):
-        export(model, tmp_path / "model.tflite", "tflite")
-    with pytest.raises(ValueError, match=r"must end in '\.tflite'"):
-        export(model, tmp_path / "model.lite")
-    model.quantize("int8")
-    with pytest.raises(ValueError, match="quantized"):
-        export(model, tmp_path / "model.tflite")
-    assert list(tmp_path.iterdir()) == []
+def _from_strings(strings):
+    def value(text):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+
+    return {key: value(text) for key, text in strings.items()}
 
 
-def test_a_missing_package_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(exporting.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r'tensorflow and ai_edge_litert.*pip install "keras-vit\[export\]"'):
-        export(new_model(), tmp_path / "model.tflite")
+READERS = {
+    "saved_model": _from_folder,
+    "litert": _from_archive,
+    "onnx": _from_onnx,
+    "openvino": _from_openvino,
+    "torch": lambda path: _from_archive(path, "/extra/"),
+    "stablehlo": _from_archive,
+}
+
+# Run before the script: no framework and no Keras can be imported any more.
+BLOCKED = """
+import runpy, sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("tensorflow", "keras", "keras_vit", "jax", "torch"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Blocker())
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
-def test_what_tensorflow_says_is_shown(tmp_path):
-    """Without TensorFlow as the backend, the conversion fails in another process, and its words must come through."""
-    if keras.backend.backend() == "tensorflow":
-        pytest.skip("no second process on this backend")
-    model = new_model()
-    with pytest.raises(RuntimeError, match="(?s)could not write the nonsense file.*KeyError: 'nonsense'"):
-        exporting._convert(model, images_for(model, 1), "nonsense", tmp_path / "model")
+@pytest.mark.parametrize("exported", ["litert"], indirect=True)
+def test_litert_runs_without_tensorflow_and_keras(exported, tmp_path):
+    model, row, path, options, report = exported
+    images = images_for(model.config, 9, 0, 255).astype("uint8")
+    np.save(tmp_path / "images.npy", images)
+    (tmp_path / "answers").mkdir()
+    arguments = ["litert", path, tmp_path / "images.npy", "--answers", tmp_path / "answers"]
+    command = [sys.executable, "-c", BLOCKED, RUN, *arguments]
+    # Without the site packages' .pth files nothing else is imported in advance, either.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["load_seconds"] > 0
+    np.testing.assert_allclose(np.load(tmp_path / "answers" / "images.npy"), row.run(path, images), atol=1e-6)
+
+
+@pytest.mark.parametrize("exported", ["litert"], indirect=True)
+def test_litert_names_its_input_and_output(exported):
+    from ai_edge_litert.interpreter import Interpreter
+
+    signatures = Interpreter(model_path=str(exported[2])).get_signature_list()
+    assert signatures == {"serving_default": {"inputs": ["images"], "outputs": ["probabilities"]}}

@@ -1,0 +1,191 @@
+"""Every format from every backend: does it work, how far is the file from the model, how fast is it beside the model?
+
+    python benchmarks/exports.py --output docs/exports.md
+    python benchmarks/exports.py --backends torch --models glyphs --formats litert onnx --precisions float32 float16
+
+One process per backend and model exports to each format. `keras_vit.export` runs every file in a fresh process of its
+runtime, with a batch of 1 and of 7, and compares the answers; the figures are those of its report. The model's own
+latency (`model.predict`'s compiled function, batch 1, median) is taken in the same run, just before the exports, so
+that the ratio of the two means something; the absolute figures are those of one machine on one day.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+BACKENDS = ("tensorflow", "jax", "torch")
+FORMATS = {
+    "saved_model": "",
+    "litert": ".tflite",
+    "onnx": ".onnx",
+    "openvino": ".xml",
+    "torch": ".pt2",
+    "stablehlo": ".stablehlo",
+}
+MODELS = {"glyphs": None, "ViT-Ti/16": 224, "ViT-B/16": 224, "R26+ViT-S/32": 224}
+HEAD = """# Exports
+
+Measured by `python benchmarks/exports.py --output docs/exports.md` on {cores} CPU cores; the versions are those of
+`constraints.txt`. `glyphs` is the checkpoint that comes along, the others have random weights (no zeros: head, class
+token and biases are random, too). Every file was run by its runtime in a fresh process, with a batch of 1 and of 7.
+
+`error` is the largest difference between file and model, of logits whose largest is `logits`. `size` is beside the
+float32 weights. `time` is the runtime's for a batch of 1, divided by that of the Keras model on that backend in the
+same run: below 1 the file is faster than the model.
+"""
+
+
+def make_model(name):
+    import numpy as np
+
+    import keras_vit
+
+    if name == "glyphs":
+        return keras_vit.from_checkpoint("glyphs")
+    model = keras_vit.create_model(name, classifier_activation=None, image_size=MODELS[name])
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        fan_in = int(np.prod(weight.shape[:-1])) if weight.path.endswith("kernel") else 1
+        spread = fan_in**-0.5 if weight.path.endswith("kernel") else 0.1
+        middle = 1.0 if weight.path.endswith(("gamma", "scale")) else 0.0
+        weight.assign(middle + rng.normal(0, spread, weight.shape))
+    return model
+
+
+def latency(model):
+    """Milliseconds of the compiled model for one image, as a median."""
+    import keras
+    import numpy as np
+
+    images = np.random.default_rng(0).uniform(-1, 1, (1, *model.config.image_size, 3)).astype("float32")
+    call = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()](model, images)
+    call()
+    times = []
+    while len(times) < 5 or sum(times) < 1 and len(times) < 200:
+        begun = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begun)
+    return 1000 * statistics.median(times)
+
+
+def _tensorflow(model, images):
+    import tensorflow as tf
+
+    function, given = tf.function(lambda x: model(x, training=False)), tf.constant(images)
+    return lambda: function(given).numpy()
+
+
+def _jax(model, images):
+    import jax
+
+    weights = [v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables]
+    function = jax.jit(lambda t, n, x: model.stateless_call(t, n, x, training=False)[0])
+    return lambda: function(*weights, images).block_until_ready()
+
+
+def _torch(model, images):
+    import torch
+
+    given = torch.from_numpy(images)
+
+    def call():
+        with torch.no_grad():
+            return model(given, training=False)
+
+    return call
+
+
+def worker(name, formats, precisions):
+    """Exports one model to each format and precision under this process's backend; a JSON line per file."""
+    import numpy as np
+
+    from keras_vit.export import PRECISIONS, export
+
+    model = make_model(name)
+    weights = 4 * model.count_params()
+    own = latency(model)
+    calibration = np.random.default_rng(1).integers(0, 256, (32, *model.config.image_size, 3)).astype("uint8")
+    for format in formats:
+        for precision in precisions:
+            row = {"model": name, "format": format, "precision": precision, "keras_ms": own, "weights": weights}
+            wants = PRECISIONS[format].get(precision)
+            if wants is not None and wants.reason:
+                if len(precisions) == 1:
+                    print(json.dumps({**row, "why": wants.reason}), flush=True)
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                images = {"calibration": calibration} if wants.calibration else {}
+                try:
+                    report = export(model, f"{folder}/model{FORMATS[format]}", format, precision=precision, **images)
+                    row |= report.to_dict() | {"path": ""}
+                except Exception as error:  # that it does not work, and why, is a result
+                    row["why"] = f"{type(error).__name__}: {str(error)[:300]}"
+            print(json.dumps(row), flush=True)
+
+
+def measure(options):
+    rows = []
+    for model in options.models:
+        for backend in options.backends:
+            environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+            command = [sys.executable, __file__, "--worker", "--models", model, "--formats", *options.formats]
+            result = subprocess.run(
+                [*command, "--precisions", *options.precisions], env=environment, stdout=subprocess.PIPE, text=True
+            )
+            if result.returncode:
+                raise SystemExit(f"{model} on {backend} ended with {result.returncode}")
+            for line in result.stdout.splitlines():
+                if line.startswith("{"):
+                    rows.append({"backend": backend, **json.loads(line)})
+                    print(_line(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def _line(row):
+    name = f"| {row['model']} | {row['backend']} | {row['format']} | {row['precision']} |"
+    if "why" in row:
+        return f"{name} does not work: {row['why']} | | | | | |"
+    agreement = "" if row["top1_agreement"] is None else f"{100 * row['top1_agreement']:.0f} %"
+    memory = "" if row["peak_memory_bytes"] is None else f"{row['peak_memory_bytes'] / 1e6:.0f} MB"
+    return (
+        f"{name} {row['max_abs_error']:.1e} | {agreement} | {row['bytes'] / row['weights']:.3f} | "
+        f"{row['latency_ms'] / row['keras_ms']:.2g} | {row['load_seconds']:.2f} s | {memory} |"
+    )
+
+
+def table(rows):
+    head = "| model | backend | format | precision | error | same top class | size | time | load | memory |"
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|---|---|", *map(_line, rows)]) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS))
+    parser.add_argument("--precisions", nargs="+", default=["float32"])
+    parser.add_argument("--output", help="a Markdown file; what is in it is replaced")
+    parser.add_argument("--json", help="a file for the raw figures")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.models[0], options.formats, options.precisions)
+        return
+    rows = measure(options)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(rows, file, indent=1)
+    text = HEAD.format(cores=os.cpu_count()) + "\n" + table(rows)
+    if options.output:
+        with open(options.output, "w", encoding="utf-8") as file:
+            file.write(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

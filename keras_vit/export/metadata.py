@@ -1,0 +1,78 @@
+"""What a file says about itself: class names, image size, range of the pixels, where the weights came from."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from keras_vit.export.signature import INPUT, Signature
+
+# The two files that hold the metadata where a format stores files.
+DETAILS = "keras_vit.json"
+LABELS = "labels.txt"
+
+
+def describe(
+    model: Any, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
+) -> dict[str, Any]:
+    """The metadata of a file, plain data.
+
+    Args:
+        model: The model that is exported.
+        signature: What the file takes and gives.
+        precision: What the file computes in.
+        class_names: One for each class, in order; None for none.
+        source: The checkpoint that the weights came from; None for unknown.
+
+    Returns:
+        `"model"`, `"source"`, `"image_size"`, `"any_image_size"`, `"input"`, `"input_dtype"`, `"input_range"`,
+        `"output"`, `"precision"`, `"classes"` and `"class_names"`; without those that are unknown.
+    """
+    entries = {
+        "model": model.name,
+        "source": source,
+        "image_size": list(model.config.image_size),
+        "any_image_size": signature.any_size,
+        "input": INPUT,
+        "input_dtype": signature.dtype,
+        "input_range": list(signature.value_range),
+        "output": signature.output,
+        "precision": precision,
+        "classes": model.config.classes,
+        "class_names": class_names,
+    }
+    return {key: value for key, value in entries.items() if value is not None}
+
+
+def as_strings(metadata: dict[str, Any]) -> dict[str, str]:
+    """The metadata for a format that stores pairs of strings: anything but strings as JSON."""
+    return {
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for key, value in metadata.items()
+    }
+
+
+def as_files(metadata: dict[str, Any]) -> dict[str, str]:
+    """The metadata for a format that stores files: one of JSON, and one with a class name on every line."""
+    files = {DETAILS: json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"}
+    if "class_names" in metadata:
+        files[LABELS] = "\n".join(metadata["class_names"]) + "\n"
+    return files
+
+
+def write_folder(folder: Path, metadata: dict[str, Any]) -> None:
+    """Writes the files of the metadata into a folder."""
+    folder.mkdir(exist_ok=True)
+    for name, text in as_files(metadata).items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def append_archive(path: Path, metadata: dict[str, Any]) -> None:
+    """Appends the files of the metadata to a file as a zip archive.
+
+    Formats that are read from their beginning ignore it, and `zipfile.ZipFile(path)` finds it from the end.
+    """
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, text in as_files(metadata).items():
+            # With a fixed date, so that the same model gives the same bytes.
+            archive.writestr(zipfile.ZipInfo(name), text)

@@ -1,0 +1,34 @@
+"""TensorFlow's SavedModel: a folder for TensorFlow, TensorFlow Serving and TensorFlow.js."""
+
+from pathlib import Path
+from typing import Any
+
+from keras_vit.export.metadata import write_folder
+from keras_vit.export.signature import Signature
+from keras_vit.export.writers.tensorflow_function import tensorflow_module
+
+ASSETS = "assets.extra"  # the folder in a SavedModel that is anybody's to fill
+
+
+def write(model: Any, signature: Signature, path: Path) -> None:
+    """Writes the folder, with one signature, `serving_default`."""
+    import tensorflow as tf
+
+    module = tensorflow_module(model, signature)
+    tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
+
+
+def annotate(path: Path, metadata: dict[str, Any]) -> None:
+    """Puts the metadata into `assets.extra/`."""
+    write_folder(path / ASSETS, metadata)
+
+
+def operators(path: Path) -> tuple[list[str], list[str]]:
+    """The operators of the serving function; TensorFlow knows them all."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    saved = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    (graph,) = (meta.graph_def for meta in saved.meta_graphs)
+    nodes = (node for function in graph.library.function for node in function.node_def)
+    own = {function.signature.name for function in graph.library.function}
+    return sorted({node.op for node in nodes} - own), []

@@ -1,0 +1,49 @@
+"""JAX's exported function: one file of StableHLO, with the weights inside, for CPUs, GPUs and TPUs."""
+
+from pathlib import Path
+from typing import Any
+
+from keras_vit.export.metadata import append_archive
+from keras_vit.export.signature import Signature, serve
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+def write(model: Any, signature: Signature, path: Path) -> None:
+    """Writes the file with `jax.export`: a function from images to a dictionary with the answers."""
+    import jax
+    from jax import export
+
+    batch, height, width, channels = signature.shape
+    rows, columns = signature.steps
+    # Sizes as multiples of what a patch needs: JAX has to prove that the patches fit.
+    names = (batch or "batch", height or f"{rows}*rows", width or f"{columns}*columns", channels)
+    shape = export.symbolic_shape(", ".join(map(str, names)))
+    images = jax.ShapeDtypeStruct(shape, signature.dtype)
+    function = jax.jit(lambda images: {signature.output: serve(model, images)})
+    path.write_bytes(export.export(function, platforms=PLATFORMS)(images).serialize())
+
+
+def annotate(path: Path, metadata: dict[str, Any]) -> None:
+    """Appends the metadata as a zip archive, which JAX does not look at."""
+    append_archive(path, metadata)
+
+
+def operators(path: Path) -> tuple[list[str], list[str]]:
+    """The operators of the function; any runtime of StableHLO knows them all."""
+    from jax import export
+    from jax.extend.mlir import ir
+    from jax.extend.mlir.dialects import stablehlo
+
+    exported = export.deserialize(bytearray(path.read_bytes()))
+    with ir.Context() as context:
+        stablehlo.register_dialect(context)
+        module = stablehlo.deserialize_portable_artifact(context, exported.mlir_module_serialized)
+        names = set()
+
+        def visit(operation: Any) -> Any:
+            names.add(operation.name)
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(visit)
+    return sorted(name.removeprefix("stablehlo.") for name in names if name.startswith("stablehlo.")), []

@@ -1,0 +1,65 @@
+"""PyTorch's exported program: one `.pt2` file, a graph that runs without the model's code."""
+
+from pathlib import Path
+from typing import Any
+
+from keras_vit.export.metadata import as_files
+from keras_vit.export.signature import Signature, serve
+
+LARGEST_BATCH = 2**15
+
+
+def write(model: Any, signature: Signature, path: Path) -> None:
+    """Writes the file with `torch.export`; the input is called `images`, the answer is a plain tensor."""
+    import keras
+    import torch
+
+    class Served(torch.nn.Module):
+        """The model as a function of its weights.
+
+        PyTorch swaps parameters for symbols while it traces, but Keras's layers hold on to the real ones, and every
+        weight would be stored twice. Passing the parameters to the variables avoids that.
+        """
+
+        def __init__(self) -> None:
+            super().__init__()
+            for index, weight in enumerate(model.weights):
+                self.register_parameter(f"{index}:{weight.path}".replace(".", "_"), torch.nn.Parameter(weight.value))
+
+        def forward(self, images: Any) -> Any:
+            """The answers to a batch of images; PyTorch calls the input by this argument's name."""
+            with keras.StatelessScope(list(zip(model.weights, self.parameters(), strict=True))):
+                return serve(model, images)
+
+    batch, height, width, channels = signature.shape
+    # Any length but 0 and 1, which PyTorch would take for fixed.
+    sample = torch.zeros(
+        (batch or 2, height or 2 * model.config.image_size[0], width or 3 * model.config.image_size[1], channels),
+        dtype=getattr(torch, signature.dtype),
+    )
+    dynamic = {} if batch else {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}
+    if signature.any_size:
+        dynamic |= {1: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO}
+    with torch.no_grad():
+        program = torch.export.export(Served().eval(), (sample,), dynamic_shapes=(dynamic or None,))
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # where this package lies on this machine, for every node
+    torch.export.save(program, str(path))
+
+
+def annotate(path: Path, metadata: dict[str, Any]) -> None:
+    """Adds the metadata as extra files."""
+    import torch
+
+    program = torch.export.load(str(path))
+    torch.export.save(program, str(path), extra_files=as_files(metadata))
+
+
+def operators(path: Path) -> tuple[list[str], list[str]]:
+    """The operators of the program, and those that are not of PyTorch's own library."""
+    import torch
+
+    nodes = torch.export.load(str(path)).graph.nodes
+    used = {str(node.target) for node in nodes if node.op == "call_function"}
+    known = ("aten.", "<built-in", "_operator", "prims.", "torch.")
+    return sorted(used), sorted(name for name in used if not name.startswith(known))

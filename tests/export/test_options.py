@@ -1,0 +1,186 @@
+"""What can be asked of an export, what is refused, and what is reported; nothing is converted here."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import BiTConfig
+from keras_vit.export import FORMATS, PRECISIONS, export, exporting, preparing
+from keras_vit.export.formats import format_of
+from keras_vit.export.signature import Signature
+from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, fake_export, images_for, new_model, shared_model
+from tests.tolerances import SAME_FUNCTION
+
+
+def answers_to_pixels(model, pixels):
+    return model.predict((pixels.astype("float32") - 127.5) / 127.5, verbose=0)
+
+
+@pytest.mark.parametrize("config", [CONFIG, HYBRID, BIT], ids=["vit", "hybrid", "bit"])
+def test_the_written_model_computes_the_same(config):
+    """bfloat16, things for training, a ResNet: what is written is float32, lean, and says the same."""
+    if not isinstance(config, BiTConfig):
+        config = config.replace(dropout=0.3, drop_path=0.1, remat=True)
+    mixed, plain = new_model(config, "mixed_bfloat16"), shared_model(config)
+    served = preparing.served_model(preparing.plain_model(mixed), uint8=True, softmax=True)
+    assert all(layer.compute_dtype == "float32" for layer in served.layers)
+    assert not [weight.path for weight in served.weights if "seed" in weight.path]
+    pixels = images_for(config, 3, 0, 255).astype("uint8")
+    expected = answers_to_pixels(plain, pixels)
+    expected = np.exp(expected) / np.exp(expected).sum(-1, keepdims=True)
+    got = served.predict(pixels.astype("float32"), verbose=0)
+    np.testing.assert_allclose(got, expected, atol=SAME_FUNCTION)
+    if not isinstance(config, BiTConfig) and config.stem_stages is None:
+        return
+    assert served.config.folded if isinstance(config, BiTConfig) else served.config.stem_folded
+
+
+def test_adapters_are_merged():
+    model = new_model()
+    query = model.get_layer("block_0").attention.query
+    query.enable_lora(2)
+    query.lora_kernel_b.assign(np.full(query.lora_kernel_b.shape, 0.5))
+    images = images_for(CONFIG, 2)
+    expected = model.predict(images, verbose=0)
+    served = preparing.served_model(preparing.plain_model(model), uint8=False, softmax=False)
+    assert len(served.weights) == len(shared_model().weights)
+    assert np.abs(expected - shared_model().predict(images, verbose=0)).max() > 0.01
+    np.testing.assert_allclose(served.predict(images, verbose=0), expected, atol=SAME_FUNCTION)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "shape", "dtype", "value_range", "output"),
+    [
+        ({}, {}, (None, 8, 12, 3), "float32", (-1, 1), "logits"),
+        ({"dynamic": True}, {"batch": 4}, (4, None, None, 3), "float32", (-1, 1), "logits"),
+        ({"include_preprocessing": True, "classes": None}, {}, (None, 8, 12, 3), "float32", (0, 255), "features"),
+        ({}, {"uint8": True, "softmax": True}, (None, 8, 12, 3), "uint8", (0, 255), "probabilities"),
+        ({"classifier_activation": "sigmoid"}, {}, (None, 8, 12, 3), "float32", (-1, 1), "probabilities"),
+        ({"classifier_activation": "tanh"}, {}, (None, 8, 12, 3), "float32", (-1, 1), "scores"),
+    ],
+)
+def test_signatures(changes, options, shape, dtype, value_range, output):
+    uint8, softmax = options.get("uint8", False), options.get("softmax", False)
+    served = preparing.served_model(shared_model(CONFIG.replace(**changes)), uint8=uint8, softmax=softmax)
+    signature = Signature.of(served, options.get("batch"), uint8)
+    assert (signature.shape, signature.dtype) == (shape, dtype)
+    assert (signature.value_range, signature.output, signature.steps) == (value_range, output, (4, 4))
+    assert Signature.from_dict(json.loads(json.dumps(signature.__dict__))) == signature
+
+
+@pytest.mark.parametrize("uint8", [False, True])
+def test_images_labels_and_accuracy(monkeypatch, tmp_path, uint8):
+    model = shared_model()
+    pixels = images_for(CONFIG, 9, 0, 255).astype("uint8")
+    labels = answers_to_pixels(model, pixels).argmax(-1)
+    labels[:3] = (labels[:3] + 1) % 5
+    fake_export(monkeypatch)
+    report = export(model, tmp_path / "model.onnx", uint8_input=uint8, images=pixels, labels=labels)
+    (given,) = fake_export.images
+    assert given.dtype == ("uint8" if uint8 else "float32")
+    if not uint8:
+        np.testing.assert_allclose(given, (pixels.astype("float32") - 127.5) / 127.5)
+    assert (report.images, report.accuracy, report.model_accuracy) == (9, 6 / 9, 6 / 9)
+    assert report.top1_agreement == 1.0
+    assert "66.67 % (the model: 66.67 %)" in str(report)
+
+
+def test_images_as_the_model_takes_them(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    images = images_for(CONFIG, 3)
+    export(shared_model(), tmp_path / "model.onnx", images=images, batch_size=2)
+    np.testing.assert_array_equal(fake_export.images[0], images)
+    assert fake_export.job.signature.batch == 2
+    with pytest.raises(ValueError, match="images must be uint8 pixels"):
+        export(shared_model(), tmp_path / "other.onnx", images=images, uint8_input=True)
+
+
+def test_calibration_reaches_the_file_s_precision(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    pixels = images_for(CONFIG, 9, 0, 255).astype("uint8")
+    report = export(shared_model(), tmp_path / "model.tflite", precision="int8", calibration=pixels)
+    np.testing.assert_allclose(fake_export.calibration, (pixels.astype("float32") - 127.5) / 127.5)
+    assert report.precision == fake_export.job.precision == "int8"
+    export(shared_model(), tmp_path / "b.tflite", precision="int8", calibration=pixels, uint8_input=True)
+    assert fake_export.calibration.dtype == "uint8"
+
+
+def test_the_report_prints_and_is_plain_data(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    report = export(shared_model(), tmp_path / "model.tflite")
+    shown = str(report)
+    for words in ("litert, float32", "images: float32 (any, 8, 12, 3), -1..1", "2.00 ms for a batch of 1", "3.0 MB"):
+        assert words in shown
+    assert json.loads(json.dumps(report.to_dict()))["operators"] == ["ADD"]
+    assert export(shared_model(), tmp_path / "b.tflite", measure=False).latency_ms is None
+
+
+REFUSED = {
+    "format": ({"format": "tflite"}, "format must be one of .*litert.*'tflite'"),
+    "suffix": ({"path": "model.lite"}, "path must end in one of .*tflite"),
+    "suffix of format": ({"path": "model.lite", "format": "litert"}, r"must end in '\.tflite'"),
+    "precision": ({"precision": "int3"}, "precision must be one of .*float32.*'int3'"),
+    "impossible precision": ({"precision": "bfloat16"}, "no operations for bfloat16"),
+    "no calibration": ({"precision": "int8"}, "needs calibration"),
+    "idle calibration": ({"calibration": np.zeros((8, 8, 12, 3))}, "leave it out"),
+    "batch size": ({"batch_size": 0}, "batch_size must be at least 1"),
+    "batch size's type": ({"batch_size": 1.5}, "batch_size must be an integer"),
+    "tolerance": ({"tolerance": -1}, "tolerance must be above 0"),
+    "too few names": ({"class_names": ["one"]}, "must name the 5 classes"),
+    "names of no strings": ({"class_names": range(5)}, "list of strings"),
+    "names of two lines": ({"class_names": [*NAMES[:4], "a\nb"]}, "line breaks"),
+    "image size": ({"images": np.zeros((2, 9, 12, 3))}, r"\(n, 8, 12, 3\).*\(2, 9, 12, 3\).*preprocess"),
+    "no images": ({"images": np.zeros((0, 8, 12, 3))}, r"\(0, 8, 12, 3\)"),
+    "image dtype": ({"images": np.full((2, 8, 12, 3), "x")}, "dtype"),
+    "image range": ({"images": np.full((2, 8, 12, 3), 256)}, "0..255"),
+    "labels alone": ({"labels": [0, 1]}, "without the images"),
+    "labels' number": ({"images": np.zeros((2, 8, 12, 3)), "labels": [0]}, "labels must be 2 integers"),
+    "labels' range": ({"images": np.zeros((2, 8, 12, 3)), "labels": [0, 5]}, r"labels must be in 0\.\.4"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_sense_is_refused(monkeypatch, tmp_path, case):
+    fake_export(monkeypatch)
+    options, words = REFUSED[case]
+    options = {"path": "model.tflite", **options}
+    with pytest.raises((ValueError, TypeError), match=f"(?s){words}"):
+        export(shared_model(), tmp_path / options.pop("path"), **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_models_that_do_not_fit(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    with pytest.raises(ValueError, match="softmax=True needs .* no head"):
+        export(shared_model(CONFIG.replace(classes=None)), tmp_path / "model.onnx", softmax=True)
+    with pytest.raises(ValueError, match="softmax=True needs .*'sigmoid'"):
+        export(shared_model(CONFIG.replace(classifier_activation="sigmoid")), tmp_path / "m.onnx", softmax=True)
+    with pytest.raises(ValueError, match=r"any size.*with_image_size"):
+        export(shared_model(CONFIG.replace(dynamic=True)), tmp_path / "model.pt2")
+    monkeypatch.setattr(keras.Model, "count_params", lambda self: 2**29)
+    with pytest.raises(ValueError, match="2.1 GB of weights.*'saved_model'"):
+        export(shared_model(), tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_formats_are_told_by_the_suffix(tmp_path, format):
+    row = FORMATS[format]
+    assert format_of(tmp_path / f"model{row.suffix}", None) is row
+    assert format_of(tmp_path / f"model{row.suffix}", format) is row
+    assert set(PRECISIONS[format]) <= set(exporting.TOLERANCES)
+
+
+def test_any_suffix_may_be_a_folder_s(tmp_path):
+    assert format_of(tmp_path / "model.v1", "saved_model").name == "saved_model"
+
+
+def test_built_in_images_are_the_same_every_time():
+    signature = Signature.of(shared_model(), None, True)
+    images = preparing.built_in_images(signature, (8, 12))
+    assert images.shape == (8, 8, 12, 3) and images.dtype == np.uint8
+    np.testing.assert_array_equal(images, preparing.built_in_images(signature, (8, 12)))
+    assert images.std(axis=(1, 2, 3)).min() > 10  # none of them is empty
+    assert preparing.another_size(shared_model(CONFIG.replace(dynamic=True))) == (12, 20)

@@ -1,0 +1,108 @@
+"""The script that runs a file in a process of its own, and the command line."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit.cli import main
+from keras_vit.export.checking import Agreement
+from keras_vit.export.command import read_folder
+from keras_vit.export.runtimes import run
+from tests.export.tiny import CONFIG, NAMES, fake_export, shared_model
+
+# A runtime that needs no file: it remembers what it was given, and answers with the mean of each image.
+RUNTIME = """
+import json
+PACKAGES = ("math",)
+def load(path):
+    def answers(images):
+        with open(path, "a") as log:
+            log.write(f"{len(images)} ")
+        return images.reshape(len(images), -1).mean(-1, keepdims=True)
+    return answers
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sizes"), [([], "1 1 7 32 32"), (["--batch", "16"], "16 16 16 16"), (["--latency"], None)]
+)
+def test_run(tmp_path, monkeypatch, capsys, arguments, sizes):
+    (tmp_path / "fake_runtime.py").write_text(RUNTIME)
+    monkeypatch.syspath_prepend(tmp_path)
+    images = np.random.default_rng(0).uniform(size=(45, 2, 2, 3)).astype("float32")
+    np.save(tmp_path / "x.npy", images)
+    (tmp_path / "answers").mkdir()
+    given = ["fake_runtime", tmp_path / "log", tmp_path / "x.npy", "--answers", tmp_path / "answers", *arguments]
+    run.main([str(argument) for argument in given])
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["load_seconds"] > 0 and measured["peak_memory_bytes"] >= 0
+    assert ("latency_ms" in measured) == ("--latency" in arguments)
+    np.testing.assert_allclose(np.load(tmp_path / "answers" / "x.npy")[:, 0], images.mean((1, 2, 3)), rtol=1e-6)
+    if sizes:  # the first is the one that is timed
+        assert (tmp_path / "log").read_text().split() == sizes.split()
+
+
+def test_memory_is_seen():
+    before = run.peak_memory()
+    if before is None:
+        pytest.skip("this system does not tell")
+    block = np.ones(300_000_000, "uint8")
+    assert run.peak_memory() - before >= 0
+    assert run.peak_memory() >= block.nbytes
+
+
+def test_agreement():
+    expected = [np.array([[0.0, 4.0], [2.0, 0.0]]), np.array([[1.0, 0.0]])]
+    answers = [np.array([[0.0, 3.5], [2.0, 0.0]]), np.array([[1.0, 1.5]])]
+    found = Agreement.of(answers, expected, classes=True)
+    assert (found.max_abs_error, found.size) == (1.5, 4.0)
+    assert found.mean_abs_error == pytest.approx(2.0 / 6)
+    assert found.top1_agreement == pytest.approx(2 / 3)
+    assert Agreement.of(answers, expected, classes=False).top1_agreement is None
+    assert np.isnan(Agreement.of([a * np.nan for a in answers], expected, True).max_abs_error)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of pictures for three of the model's classes."""
+    image = pytest.importorskip("PIL.Image")
+    for index, name in enumerate(("drei", "eins", "zwei")):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for number in range(3):
+            pixels = np.full((20, 20, 3), 20 * index + number, "uint8")
+            image.fromarray(pixels).save(tmp_path / "data" / name / f"{number}.png")
+    return tmp_path / "data"
+
+
+def test_pictures_in_folders(pictures):
+    images, labels = read_folder(pictures, shared_model(), NAMES)
+    assert images.shape == (9, 8, 12, 3) and images.dtype == np.uint8
+    assert images[:, 0, 0, 0].tolist() == [0, 1, 2, 20, 21, 22, 40, 41, 42]
+    assert labels.tolist() == [3, 3, 3, 1, 1, 1, 2, 2, 2]
+    assert read_folder(pictures, shared_model(), None)[1] is None  # three folders are not five classes
+    three = shared_model(CONFIG.replace(classes=3))
+    assert read_folder(pictures, three, None)[1].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert read_folder(pictures / "drei", shared_model(), NAMES)[1] is None
+    with pytest.raises(ValueError, match="no pictures"):
+        read_folder(pictures / "vier", shared_model(), NAMES)
+
+
+def test_the_command(monkeypatch, capsys, tmp_path, pictures):
+    fake_export(monkeypatch)
+    shared_model().save(tmp_path / "model.keras")
+    (tmp_path / "names.txt").write_text("\n".join(NAMES), encoding="utf-8")
+    arguments = ["export", tmp_path / "model.keras", tmp_path / "model.tflite", "--uint8", "--softmax", "--batch-size"]
+    arguments += [3, "--precision", "int8", "--calibration", pictures, "--images", pictures, "--json"]
+    arguments = [str(argument) for argument in [*arguments, "--classes", tmp_path / "names.txt"]]
+    assert main(arguments) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["format"], report["precision"], report["batch"], report["images"]) == ("litert", "int8", 3, 9)
+    assert report["accuracy"] == report["model_accuracy"] is not None
+    metadata = fake_export.job.metadata
+    assert (metadata["class_names"], metadata["source"]) == (NAMES, "model.keras")
+    assert main(arguments) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert main([*arguments[:3], "--overwrite", "--image-size", "16"]) == 0
+    assert "litert, float32" in capsys.readouterr().out
+    assert fake_export.job.signature.shape == (None, 16, 16, 3)

@@ -1,0 +1,285 @@
+"""What goes wrong leaves nothing behind and overwrites nothing."""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.export import FORMATS, export, exporting, placing, writing
+from keras_vit.export.placing import targets
+from tests.export.tiny import fake_export, new_model, shared_model, skip_without
+
+SUFFIXES = {name: row.suffix for name, row in FORMATS.items()}
+
+
+def everything_in(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("difference", [1e-2, np.nan])
+def test_a_file_that_disagrees_is_not_left(monkeypatch, tmp_path, format, difference):
+    fake_export(monkeypatch, difference)
+    path = tmp_path / f"model{SUFFIXES[format]}"
+    with pytest.raises(RuntimeError, match="(?s)does not give the answers.*Nothing was written"):
+        export(shared_model(), path, format)
+    assert everything_in(tmp_path) == []
+    path.write_text("old")
+    with pytest.raises(RuntimeError, match="does not give the answers"):
+        export(shared_model(), path, format, overwrite=True)
+    assert path.read_text() == "old" and everything_in(tmp_path) == [path.name]
+
+
+def test_the_tolerance_is_the_user_s_and_relative(monkeypatch, tmp_path):
+    fake_export(monkeypatch, 1e-2)
+    report = export(shared_model(), tmp_path / "model.tflite", tolerance=2e-2)
+    assert report.max_abs_error == pytest.approx(1e-2, rel=1e-3)
+    model = new_model()
+    for weight in model.get_layer("head").weights:
+        weight.assign(weight * 1000)
+    # 1e-2 is a rounding error for answers of a few hundred.
+    report = export(model, tmp_path / "large.tflite")
+    assert report.tolerance > 1e-2
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("old", ["file", "folder", "link"])
+def test_overwriting_has_to_be_asked_for(monkeypatch, tmp_path, format, old):
+    fake_export(monkeypatch)
+    path = tmp_path / f"model{SUFFIXES[format]}"
+    {"file": lambda: path.write_text("old"), "folder": path.mkdir, "link": lambda: path.symlink_to("nowhere")}[old]()
+    before = path.lstat().st_ino
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        export(shared_model(), path, format)
+    assert path.lstat().st_ino == before
+    export(shared_model(), path, format, overwrite=True)
+    assert (path if SUFFIXES[format] else path / "saved_model.pb").read_text() == "new"
+    wanted = {target.name for target in targets(path, FORMATS[format])}
+    assert {entry.name for entry in tmp_path.iterdir()} == wanted
+
+
+def test_openvino_s_second_file_is_not_overwritten_either(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    (tmp_path / "model.bin").write_text("old")
+    with pytest.raises(FileExistsError, match=r"model\.bin exists"):
+        export(shared_model(), tmp_path / "model.xml")
+    assert everything_in(tmp_path) == ["model.bin"] and (tmp_path / "model.bin").read_text() == "old"
+
+
+def test_a_folder_of_other_things_is_never_replaced(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "precious.txt").write_text("old")
+    with pytest.raises(FileExistsError, match="does not delete"):
+        export(shared_model(), tmp_path / "results", overwrite=True)
+    assert everything_in(tmp_path) == ["results", "results/precious.txt"]
+
+
+def test_folders_are_made_and_go_again_where_nothing_was_left(monkeypatch, tmp_path):
+    fake_export(monkeypatch, 1.0)
+    with pytest.raises(RuntimeError):
+        export(shared_model(), tmp_path / "a" / "b" / "model.onnx")
+    assert everything_in(tmp_path) == []
+    fake_export(monkeypatch)
+    export(shared_model(), str(tmp_path / "a" / "b" / "model.onnx"))
+    assert everything_in(tmp_path) == ["a", "a/b", "a/b/model.onnx"]
+
+
+def test_a_read_only_folder(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="file is not a folder"):
+        export(shared_model(), tmp_path / "file" / "model.tflite")
+    (tmp_path / "folder").mkdir(mode=0o555)
+    allowed = os.access
+    # For the administrator, whom no mode stops.
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "folder" and allowed(path, mode))
+    with pytest.raises(PermissionError, match="folder is read-only"):
+        export(shared_model(), tmp_path / "folder" / "model.tflite")
+    assert everything_in(tmp_path) == ["file", "folder"]
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_full_disk_while_writing(monkeypatch, tmp_path, format):
+    fake_export(monkeypatch, write=lambda target: (target.write_text("half"), full()))
+    path = tmp_path / f"model{SUFFIXES[format]}"
+    path.write_text("old")
+    with pytest.raises(OSError, match="No space left on device. Nothing was written") as caught:
+        export(shared_model(), path, format, overwrite=True)
+    assert caught.value.errno == errno.ENOSPC
+    assert path.read_text() == "old" and everything_in(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
+def test_a_disk_that_refuses_while_files_are_moved(monkeypatch, tmp_path, fails_at):
+    fake_export(monkeypatch)
+    for suffix in (".xml", ".bin"):
+        (tmp_path / f"model{suffix}").write_text("old")
+    move, calls = os.replace, []
+
+    def replace(source, target):
+        calls.append(target)
+        full() if len(calls) == fails_at else move(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(OSError, match="Nothing was written"):
+        export(shared_model(), tmp_path / "model.xml", overwrite=True)
+    assert everything_in(tmp_path) == ["model.bin", "model.xml"]
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"old"}
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path):
+    model = new_model()
+    kernel = model.get_layer("block_0").mlp.fc1.kernel
+    value = keras.ops.convert_to_numpy(kernel).copy()
+    value[0, 0] = np.inf
+    kernel.assign(value)
+    model.get_layer("head").bias.assign(np.full(5, np.nan))
+    with pytest.raises(ValueError, match="NaN or infinite.*block_0/mlp/fc1/kernel, head/bias"):
+        export(model, tmp_path / "a" / "model.tflite")
+    assert everything_in(tmp_path) == []
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")  # Keras asks all layers
+def test_other_models_are_refused(tmp_path):
+    functional = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    with pytest.raises(TypeError, match="VisionTransformer or a keras_vit.BiT, but a Sequential"):
+        export(functional, tmp_path / "model.tflite")
+    model = new_model()
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="quantized.*dynamic_int8"):
+        export(model, tmp_path / "model.tflite")
+    assert everything_in(tmp_path) == []
+
+
+def test_operators_that_the_runtime_lacks_have_to_be_allowed(monkeypatch, tmp_path):
+    fake_export(monkeypatch, select=["FlexErf"])
+    with pytest.raises(RuntimeError, match="FlexErf.*allow_select_ops=True"):
+        export(shared_model(), tmp_path / "model.tflite")
+    assert everything_in(tmp_path) == []
+    report = export(shared_model(), tmp_path / "model.tflite", allow_select_ops=True)
+    assert report.select_operators == ("FlexErf",) and report.operators == ("ADD", "FlexErf")
+    assert "FlexErf" in str(report)
+
+
+# What a killed export leaves, and what the next one makes of it
+
+KILLED = """
+import pathlib, sys, time
+from keras_vit.export import placing
+path = pathlib.Path(sys.argv[1])
+with placing.workplace(path) as folder:
+    (folder / f"exported{path.suffix}").write_text("half")
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_export_leaves_nothing_in_the_way(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    path = tmp_path / "model.tflite"
+    # What is killed needs no framework; Keras on NumPy starts soonest.
+    environment = {**os.environ, "KERAS_BACKEND": "numpy", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", KILLED, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout.readline() == "writing\n"
+        assert not path.exists()
+        (theirs,) = tmp_path.iterdir()
+        # While it lives, its folder is its own.
+        export(shared_model(), path)
+        assert (theirs / "exported.tflite").read_text() == "half"
+        path.unlink()
+        process.kill()
+    assert [entry.name for entry in tmp_path.iterdir()] == [theirs.name]  # hidden, and not at the path
+    export(shared_model(), path)
+    assert everything_in(tmp_path) == ["model.tflite"]
+
+
+def test_what_a_killed_process_had_moved_away_comes_back(tmp_path):
+    folder = tmp_path / f".model.xml.abc{placing.SUFFIX}"
+    (folder / placing.REPLACED).mkdir(parents=True)
+    (folder / "lock").touch()
+    for suffix in (".xml", ".bin"):
+        (folder / placing.REPLACED / f"model{suffix}").write_text("old")
+    (tmp_path / "model.bin").write_text("new")
+    placing.clean(tmp_path / "model.xml")
+    assert everything_in(tmp_path) == ["model.bin", "model.xml"]
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"old"}
+
+
+def test_a_folder_without_a_lock_is_left_while_it_is_young(tmp_path):
+    folder = tmp_path / f".model.xml.abc{placing.SUFFIX}"
+    folder.mkdir()
+    placing.clean(tmp_path / "model.xml")
+    assert folder.is_dir()
+    old = time.time() - 120
+    os.utime(folder, (old, old))
+    placing.clean(tmp_path / "model.xml")
+    assert not folder.exists()
+
+
+def worker(monkeypatch, tmp_path, script):
+    """Another program in the place of the worker, and a format that needs one under this backend."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(writing.sys, "executable", str(program))
+    format = "torch" if keras.backend.backend() == "jax" else "stablehlo"
+    skip_without(format)
+    return tmp_path / "out" / f"model{SUFFIXES[format]}"
+
+
+def test_a_killed_worker(monkeypatch, tmp_path):
+    path = worker(monkeypatch, tmp_path, "echo half > $4; kill -9 $$")
+    with pytest.raises(RuntimeError, match="(?s)killed by signal 9, perhaps for want of memory.*Nothing was written"):
+        export(shared_model(), path)
+    assert not path.parent.exists()
+
+
+def test_what_the_worker_says_is_shown(monkeypatch, tmp_path):
+    path = worker(monkeypatch, tmp_path, "echo half > $4; echo The reason. >&2; exit 3")
+    with pytest.raises(RuntimeError, match="(?s)exit status 3.*The reason"):
+        export(shared_model(), path)
+    assert not path.parent.exists()
+
+
+def test_a_full_disk_in_the_worker(monkeypatch, tmp_path):
+    failure = f'{{"errno": {errno.ENOSPC}, "message": "No space left on device"}}'
+    path = worker(monkeypatch, tmp_path, f"echo half > $4; echo '{failure}' > $3/{writing.FAILURE}; exit 1")
+    with pytest.raises(OSError, match="No space left on device. Nothing was written") as caught:
+        export(shared_model(), path)
+    assert caught.value.errno == errno.ENOSPC
+    assert not path.parent.exists()
+
+
+def test_a_converter_that_fails_here(monkeypatch, tmp_path):
+    def fails(*_):
+        raise KeyError("what no converter knows")
+
+    here = {row.backend: row for row in FORMATS.values() if not row.beside}[keras.backend.backend()]
+    skip_without(here.name)
+    monkeypatch.setattr(writing, "write", fails)
+    with pytest.raises(RuntimeError, match="(?s)could not be written.*KeyError.*no converter knows.*Nothing was"):
+        export(shared_model(), tmp_path / f"model{here.suffix}", here.name)
+    assert everything_in(tmp_path) == []
+
+
+def test_a_missing_package_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    wanted = {"litert": "ai_edge_litert.*export", "onnx": "tf2onnx.*onnx", "openvino": "openvino.*openvino"}
+    wanted |= {"saved_model": "tensorflow.*export", "torch": "torch.*torch", "stablehlo": "jax.*jax"}
+    for format, words in wanted.items():
+        # The precision's packages are asked for first.
+        monkeypatch.setattr(exporting, "precision_of", lambda *_: type("Row", (), {"calibration": False}))
+        with pytest.raises(ImportError, match=rf"needs .*{words.split('.*')[0]}.*keras-vit\[{words.split('.*')[1]}\]"):
+            export(shared_model(), tmp_path / f"model{SUFFIXES[format]}", format)
+    assert everything_in(tmp_path) == []

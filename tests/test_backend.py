@@ -1,0 +1,48 @@
+"""`import keras_vit` works where any framework is installed, and leaves a choice of the user's alone."""
+
+import os
+import sys
+
+import pytest
+
+from keras_vit import _backend
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """As if Keras had not been imported yet, and nobody had chosen."""
+    monkeypatch.delitem(sys.modules, "keras")
+    monkeypatch.delenv("KERAS_BACKEND")
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+
+    def installed(*names):
+        monkeypatch.setattr(_backend.importlib.util, "find_spec", lambda name: name in names or None)
+        _backend.choose_backend()
+        return os.environ.get("KERAS_BACKEND")
+
+    yield installed
+    monkeypatch.undo()
+
+
+def test_keras_s_own_choice_stands_where_it_works(fresh):
+    assert fresh("tensorflow", "jax", "torch") is None
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_an_installed_framework_is_taken(fresh, name, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "")
+    monkeypatch.delenv("KERAS_BACKEND")
+    assert fresh(name) == name
+
+
+def test_the_user_s_choice_stands(fresh, monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_BACKEND", "numpy")
+    assert fresh("torch") == "numpy"
+    monkeypatch.delenv("KERAS_BACKEND")
+    (tmp_path / "keras.json").write_text("{}")
+    assert fresh("torch") is None
+
+
+def test_without_any_framework_the_error_says_what_to_install(fresh):
+    with pytest.raises(ImportError, match=r"keras-vit\[jax\]"):
+        fresh()
