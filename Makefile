@@ -3,8 +3,8 @@
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= tensorflow
-# Two processes: most tests are one thread of Python or of a compiler.
-PYTEST_ARGS ?= -n 2
+# Two processes: most tests are one thread of Python or of a compiler. By file, for what the tests of a file share.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 # A Python passes if it exists, runs and is one that every backend has wheels for.
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))

@@ -31,7 +31,7 @@ def test_the_originals_rates(golden, case, record_property):
     found = np.array([float(schedule(int(step))) for step in reference.ref[f"{case}/steps"]])
     error = np.abs(found - wanted).max() / schedule.learning_rate
     print(case, error)
-    record_property("error", error)
+    record_property("error", float(error))
     # float32, in relation to the highest rate: where a cosine has almost come down to 0, the last digit of 1 + cos is
     # a thousandth of it, and backends have cosines of their own. Found: 0 on TensorFlow and JAX, 1.2e-7 on torch.
     assert error <= 1e-6
