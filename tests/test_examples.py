@@ -93,7 +93,7 @@ def test_what_is_said_is_what_was_counted(miniature):
     seen = miniature[0]["experiments"]["masked"]["seen"]
     assert {row["start"] for row in rows} == {"labels", "masked patches", "scratch"}
     said = [float(number) for number in re.findall(r"([\d.]+)\u00a0%", seen)]
-    assert said == [round(100 * row["accuracy"], 1) for row in rows]
+    assert said[: len(rows)] == [round(100 * row["accuracy"], 1) for row in rows]
 
 
 def test_the_shipped_checkpoint_is_ahead_even_here(miniature):
@@ -126,7 +126,9 @@ def parts():
 def test_the_verdict_follows_the_numbers(parts, labels, patches, scratch, verdict):
     starts = {"labels": labels, "masked patches": patches, "scratch": scratch}
     rows = [{"start": start, "digits": 10, "accuracy": accuracy} for start, accuracy in starts.items()]
-    finding = parts[0].masked({"pretraining_steps": 5, "steps": 2, "rows": rows})
+    finding = parts[0].masked(
+        {"pretraining_steps": 5, "steps": 2, "rows": rows, "colours": {"accuracy": 0.3, "commonest": 0.1}}
+    )
     assert finding["verdict"] == verdict
     assert f"{100 * (patches - scratch):+.1f} points against scratch" in finding["seen"]
 
