@@ -201,7 +201,8 @@ def _finetune(options: argparse.Namespace) -> tuple[Any, Any]:
         resume=not options.restart,
         **{name: getattr(options, name) for name in names},
     )
-    return done.to_dict(), f"{done.log}\n\nWrote {done.output}"
+    left_out = "".join(f"\nLeft out: {image.path}: {image.reason}" for image in done.bad_images)
+    return done.to_dict(), f"{done.log}\n{left_out}\nWrote {done.output}"
 
 
 def _evaluate(options: argparse.Namespace) -> tuple[Any, Any]:

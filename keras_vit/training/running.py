@@ -52,7 +52,7 @@ class Trained:
             "accuracy": self.accuracy,
             "class_names": self.class_names,
             "output": None if self.output is None else str(self.output),
-            "bad_images": [str(image) for image in self.bad_images],
+            "bad_images": [dataclasses.asdict(image) for image in self.bad_images],
         }
 
 
