@@ -28,7 +28,7 @@ help:
 	@echo "make lint                                  style checks only"
 	@echo "make format                                repairs style and formatting"
 	@echo "make wheel                                 builds dist/keras_vit-*.whl and the source archive"
-	@echo "make clean                                 removes .venv/, dist/, demo-output/ and caches"
+	@echo "make clean                                 removes .venv/, dist/, demo-output/, examples-output/ and caches"
 	@echo "PYTHON=/path/to/python3.11 after any of them names the interpreter (now: $(PYTHON))"
 
 demo: $(DEMO)/.installed
@@ -58,7 +58,7 @@ wheel: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m build --no-isolation .
 
 clean:
-	rm -rf .venv dist demo-output .pytest_cache .ruff_cache
+	rm -rf .venv dist demo-output examples-output .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Environments. Each is made afresh when one of these two files changes; nothing outside .venv/ is touched.
