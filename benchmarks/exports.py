@@ -34,9 +34,9 @@ Measured by `python benchmarks/exports.py --output docs/exports.md` on {cores} C
 `constraints.txt`. `glyphs` is the checkpoint that comes along, the others have random weights (no zeros: head, class
 token and biases are random, too). Every file was run by its runtime in a fresh process, with a batch of 1 and of 7.
 
-`error` is the largest difference between file and model, of logits whose largest is `logits`. `size` is beside the
-float32 weights. `time` is the runtime's for a batch of 1, divided by that of the Keras model on that backend in the
-same run: below 1 the file is faster than the model.
+`error` is the largest difference between the logits of file and model. `size` is beside the float32 weights. `time`
+is the runtime's for a batch of 1, divided by that of the Keras model on that backend in the same run: below 1 the file
+is faster than the model. `load` includes the first answer.
 """
 
 
