@@ -36,6 +36,17 @@ def pytest_configure(config):
         raise pytest.UsageError(f"KERAS_BACKEND={os.environ['KERAS_BACKEND']!r}: expected one of {BACKENDS}")
 
 
+# Files about what knows no backend; running them on each would only take time.
+ONCE = ("test_catalogue.py", "test_download.py", "test_packaging.py", "test_pictures.py")
+
+
+def pytest_collection_modifyitems(items):
+    if os.environ["KERAS_BACKEND"] != BACKENDS[-1]:
+        for item in items:
+            if item.path.name in ONCE:
+                item.add_marker(pytest.mark.skip(reason=f"knows no backend: run once, on {BACKENDS[-1]}"))
+
+
 def pytest_unconfigure(config):
     _keras_home.cleanup()
 
