@@ -5,8 +5,8 @@
 
 One process per backend and model exports to each format. `keras_vit.export` runs every file in a fresh process of its
 runtime, with a batch of 1 and of 7, and compares the answers; the figures are those of its report. The model's own
-latency (`model.predict`'s compiled function, batch 1, median) is taken in the same run, just before the exports, so
-that the ratio of the two means something; the absolute figures are those of one machine on one day.
+latency (batch 1, median; compiled on TensorFlow and JAX, eager on PyTorch) is taken in the same run, just before the
+exports, so that the ratio of the two means something; the absolute figures are those of one machine on one day.
 """
 
 import argparse
@@ -35,8 +35,8 @@ Measured by `python benchmarks/exports.py --output docs/exports.md` on {cores} C
 token and biases are random, too). Every file was run by its runtime in a fresh process, with a batch of 1 and of 7.
 
 `error` is the largest difference between the logits of file and model. `size` is beside the float32 weights. `time`
-is the runtime's for a batch of 1, divided by that of the Keras model on that backend in the same run: below 1 the file
-is faster than the model. `load` includes the first answer.
+is the runtime's for a batch of 1, divided by that of the Keras model on that backend in the same run (compiled on
+TensorFlow and JAX, eager on PyTorch): below 1 the file is faster than the model. `load` includes the first answer.
 """
 
 
