@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as find_recipe
 from keras_vit.training.running import Trained, run
 from keras_vit.zoo import load_any
+
+MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
 
 
 def finetune(
@@ -80,6 +83,7 @@ def finetune(
         TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
     """
+    size_unasked = isinstance(recipe, str) and image_size is None
     recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
     changes = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "warmup_steps": warmup_steps}
     given = isinstance(model, (VisionTransformer, BiT))
@@ -94,6 +98,8 @@ def finetune(
     recipe = recipe.replace(steps=recipe.total_steps(stream.examples))
     test = open_test_data(data, validation, stream, options)
     model = _with_head(model, recipe, stream.classes, dtype) if given else _load(model, recipe, stream.classes, dtype)
+    if size_unasked:
+        _warn_of_many_patches(model, recipe)
     if recipe.freeze:
         freeze(model, recipe.freeze)
 
@@ -188,6 +194,20 @@ def count_batches(stream: ImageStream) -> int:
             stream.batch(number)
         except IndexError:
             return number
+
+
+def _warn_of_many_patches(model: VisionTransformer | BiT, recipe: Recipe) -> None:
+    """The papers' sizes are for patches of 14 to 32 pixels; with small ones the same pixels are far more work."""
+    if not isinstance(model, VisionTransformer) or model.config.dynamic:
+        return
+    rows, columns = model.config.grid_size
+    if rows * columns > MOST_PATCHES:
+        warnings.warn(
+            f"The recipe {recipe.name} has images of {recipe.image_size} pixels, and this model cuts them into "
+            f"{rows} x {columns} patches of {model.config.patch_size}: that is slow and takes much memory. Give "
+            "image_size= a smaller one, such as that of the checkpoint.",
+            stacklevel=3,
+        )
 
 
 def _load(source: Any, recipe: Recipe, classes: int, dtype: Any) -> VisionTransformer | BiT:

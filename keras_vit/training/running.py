@@ -2,15 +2,17 @@
 
 import dataclasses
 import importlib.util
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
+from rich.console import Console
 
 from keras_vit.checkpoints import save_model
-from keras_vit.models import BiT, VisionTransformer
+from keras_vit.models import BiT, VisionTransformer, pair
 from keras_vit.tables import Table
 from keras_vit.training.curve import draw_curve
 from keras_vit.training.data import ImageStream
@@ -102,6 +104,8 @@ def run(
         everything = {"recipe": recipe.to_dict(), "backend": keras.backend.backend(), "every": every, **settings}
         folder = RunFolder(output, everything, resume)
     model.compile(optimizer=optimizer(recipe, model), **{"loss": loss(recipe), **compile_with})
+    if verbose:
+        Console(stderr=True).print(describe_run(trained, recipe, title), highlight=False)
     log = train(
         model,
         batch,
@@ -119,6 +123,18 @@ def run(
     if folder:
         _write_results(done, folder.path)
     return done
+
+
+def describe_run(model: VisionTransformer | BiT, recipe: Recipe, title: str) -> str:
+    """What is going to happen, in one line: an image size or a number of steps nobody meant is seen at once."""
+    height, width = pair("image_size", recipe.image_size)
+    patches = ""
+    if isinstance(model, VisionTransformer) and not model.config.dynamic:
+        patches = f" ({math.prod(model.config.grid_size):,} patches)"
+    return (
+        f"{title} {model.name}: {recipe.steps:,} updates of {recipe.batch_size} images, {height} x {width} "
+        f"pixels{patches}, learning rate {recipe.learning_rate:g}, {recipe.name}"
+    )
 
 
 def _write_results(done: Trained, path: Path) -> None:

@@ -104,6 +104,19 @@ def test_the_command_line_trains_and_predicts(trained, capsys, tmp_path):
     assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1, abs=1e-5)
 
 
+def test_it_says_what_it_is_going_to_do(capsys):
+    training.finetune(new_model(), colours(8), RECIPE, steps=2)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2 updates of 8 images, 8 x 8 pixels (4 patches), learning rate 0.1, finetune/cifar10" in said
+
+
+def test_an_image_size_that_nobody_asked_for(trained):
+    """384 pixels in patches of 4 are 9,216 tokens: hours and gigabytes instead of a minute."""
+    source = str(trained[1] / "source.npz")
+    with pytest.raises(UserWarning, match=r"384.*96 x 96 patches.*image_size="):  # an error before anything is trained
+        training.finetune(source, colours(8), "finetune/cifar10", steps=1, batch_size=2)
+
+
 def test_a_finished_run_is_not_run_again(trained):
     done, folder = trained
     source, data = str(folder / "source.npz"), folder / "data"
