@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the job failed (the reason is one line on standard error),
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -87,6 +88,16 @@ def _parser() -> argparse.ArgumentParser:
     finetune.add_argument("--learning-rate", type=float, help="(default: the recipe's)")
     finetune.add_argument("--warmup-steps", type=int, help="(default: the recipe's)")
     finetune.add_argument("--image-size", type=int, help="pixels (default: the recipe's)")
+    finetune.add_argument("--crop", help="inception, random or resize (default: the recipe's)")
+    finetune.add_argument(
+        "--no-flip",
+        action="store_false",
+        default=None,
+        dest="flip",
+        help="mirror no images (digits, text)",
+    )
+    finetune.add_argument("--mixup", type=float, metavar="P", help="0 for none (default: the recipe's)")
+    finetune.add_argument("--randaugment", type=int, nargs=2, metavar=("LAYERS", "MAGNITUDE"), help="for example 2 15")
     finetune.add_argument("--every", type=int, help="updates between two evaluations and checkpoints")
     finetune.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     finetune.add_argument("--dtype", help="for example mixed_bfloat16")
@@ -192,10 +203,16 @@ def _finetune(options: argparse.Namespace) -> tuple[Any, Any]:
     from keras_vit import training
 
     names = ("steps", "batch_size", "learning_rate", "warmup_steps", "image_size", "every", "seed", "dtype")
+    changes = {name: getattr(options, name) for name in ("crop", "flip", "mixup", "randaugment")}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    recipe: Any = options.recipe
+    if changes:
+        recipe = training.recipe(recipe)
+        recipe = recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **changes))
     done = training.finetune(
         options.weights,
         options.data,
-        options.recipe,
+        recipe,
         output=options.output,
         on_bad_image=options.on_bad_image,
         resume=not options.restart,

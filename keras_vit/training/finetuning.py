@@ -83,10 +83,10 @@ def finetune(
         TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
     """
-    size_unasked = isinstance(recipe, str) and image_size is None
     recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
     changes = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "warmup_steps": warmup_steps}
     given = isinstance(model, (VisionTransformer, BiT))
+    size_unasked = image_size is None and not given
     if image_size is None and given and not model.config.dynamic:
         image_size = model.config.image_size
     recipe = recipe.replace(**{name: value for name, value in (changes | {"image_size": image_size}).items() if value})

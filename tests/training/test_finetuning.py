@@ -1,5 +1,6 @@
 """`finetune` and `pretrain` from data to files: what they train, write, refuse, and how they go on after a kill."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -97,11 +98,25 @@ def test_the_command_line_trains_and_predicts(trained, capsys, tmp_path):
     assert cli.main([str(argument) for argument in arguments]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["class_names"] == ["blue", "green", "red"] and found["log"][-1]["step"] == 1
+    assert found["recipe"]["augmentation"] == dataclasses.asdict(training.Augmentation())
     picture = next((folder / "data/test/red").iterdir())
     assert cli.main(["predict", str(picture), "--weights", str(folder / "run/model.keras"), "--json"]) == 0
     (answer,) = json.loads(capsys.readouterr().out)
     assert answer["classes"][0]["name"] == "red"
     assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Tensor.T is deprecated on 0-D tensors:UserWarning")  # Keras's RandAugment on torch
+def test_the_command_line_changes_the_augmentation(trained, capsys, tmp_path):
+    _, folder = trained
+    arguments = ["finetune", folder / "source.npz", folder / "data", "--steps", 1, "--batch-size", 8]
+    arguments += ["--image-size", 8, "--output", tmp_path / "run", "--json"]
+    arguments += ["--crop", "resize", "--no-flip", "--mixup", 0.2, "--randaugment", 2, 10]
+    assert cli.main([str(argument) for argument in arguments]) == 0
+    wanted = training.Augmentation(crop="resize", flip=False, mixup=0.2, randaugment=(2, 10))
+    assert training.Recipe.from_dict(json.loads(capsys.readouterr().out)["recipe"]).augmentation == wanted
+    assert cli.main([*map(str, arguments), "--crop", "middle"]) == 1
+    assert "crop must be one of" in capsys.readouterr().err
 
 
 def test_it_says_what_it_is_going_to_do(capsys):
