@@ -11,7 +11,7 @@ from rich.console import Console
 
 from keras_vit.export import preparing
 from keras_vit.export.checking import TOLERANCES, Agreement, run_in_fresh_process
-from keras_vit.export.formats import Format, format_of
+from keras_vit.export.formats import Format, format_of, require
 from keras_vit.export.metadata import describe
 from keras_vit.export.placing import check_place, place, size_of, workplace
 from keras_vit.export.precision import precision_of
@@ -87,13 +87,7 @@ def export(
     _check_options(row, model, precision, batch_size, calibration, tolerance)
     names = _check_names(class_names, model.config.classes)
     check_place(path, row, overwrite)
-    missing = row.missing()
-    if missing:
-        raise ImportError(
-            f"The format {row.name!r} needs {' and '.join(missing)}, which is not installed: "
-            f'pip install "keras-vit[{row.extra}]"',
-            name=missing[0],
-        )
+    require(f"The format {row.name!r}", row.needs, row.extra)
     reference = preparing.plain_model(model)
     served = preparing.served_model(reference, uint8=uint8_input, softmax=softmax)
     signature = Signature.of(served, batch_size, uint8_input)

@@ -47,7 +47,7 @@ class Format:
 
     def missing(self) -> list[str]:
         """The packages that are not installed."""
-        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+        return _missing(self.needs)
 
 
 FORMATS: dict[str, Format] = {
@@ -93,6 +93,29 @@ FORMATS: dict[str, Format] = {
         Format("stablehlo", ".stablehlo", "jax", "stablehlo", ("jax", "flatbuffers"), "jax", largest=FLATBUFFER),
     )
 }
+
+
+def require(what: str, packages: tuple[str, ...], extra: str) -> None:
+    """Refuses to begin where packages are missing.
+
+    Args:
+        what: What needs them, for the message.
+        packages: Their names.
+        extra: The extra of keras-vit that brings them.
+
+    Raises:
+        ImportError: if one is not installed.
+    """
+    missing = _missing(packages)
+    if missing:
+        raise ImportError(
+            f'{what} needs {" and ".join(missing)}, which is not installed: pip install "keras-vit[{extra}]"',
+            name=missing[0],
+        )
+
+
+def _missing(packages: tuple[str, ...]) -> list[str]:
+    return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
 def format_of(path: Path, name: str | None) -> Format:

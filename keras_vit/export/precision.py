@@ -5,11 +5,12 @@ The file is all that is needed: no model, no Keras and no TensorFlow.
 
 import dataclasses
 import importlib
-import importlib.util
 import shutil
 from pathlib import Path
 
 import numpy as np
+
+from keras_vit.export.formats import require
 
 FEWEST_IMAGES = 8
 
@@ -141,13 +142,7 @@ def precision_of(format: str, precision: str) -> Precision:
         raise ValueError(
             f"precision must be one of {offered} for the format {format!r}, but {precision!r} was given: {row.reason}"
         )
-    missing = [name for name in row.packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImportError(
-            f"The precision {precision!r} of {format!r} needs {' and '.join(missing)}, which is not installed: "
-            f'pip install "keras-vit[{row.extra}]"',
-            name=missing[0],
-        )
+    require(f"The precision {precision!r} of {format!r}", row.packages, row.extra)
     return row
 
 

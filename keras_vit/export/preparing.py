@@ -8,7 +8,6 @@ import keras
 import numpy as np
 
 from keras_vit.export.signature import Signature
-from keras_vit.layers import skip_initialization
 from keras_vit.models import BiT, VisionTransformer, weights_by_path
 from keras_vit.preprocessing import resize_images
 
@@ -58,7 +57,7 @@ def plain_model(model: Any) -> Any:
             model = keras.saving.load_model(path, compile=False)
     if all(layer.compute_dtype == "float32" for layer in model.layers):
         return model
-    return _rebuilt(model, model.config)
+    return model._rebuild(model.config, name=model.name, dtype="float32")
 
 
 def served_model(model: Any, *, uint8: bool, softmax: bool) -> Any:
@@ -82,20 +81,9 @@ def served_model(model: Any, *, uint8: bool, softmax: bool) -> Any:
             raise ValueError(f"softmax=True needs a model that answers with logits, but {model.name} has {has}.")
         changes["classifier_activation"] = "softmax"
     if changes and config.replace(**changes) != config:
-        model = _rebuilt(model, config.replace(**changes))
+        model = model._rebuild(config.replace(**changes), name=model.name, dtype="float32")
     has_resnet = isinstance(model, BiT) or config.stem_stages is not None
     return model.folded() if has_resnet else model
-
-
-def _rebuilt(model: Any, config: Any) -> Any:
-    """A float32 model of another config, with the same weights."""
-    with skip_initialization():
-        plain = type(model)(config, name=model.name, dtype="float32")
-    values = weights_by_path(model)
-    for name, weight in weights_by_path(plain).items():
-        # A copy: on JAX, `predict` gives up the buffers of its model, and they must not be the other's.
-        weight.assign(keras.ops.copy(keras.ops.cast(values[name], weight.dtype)))
-    return plain
 
 
 def built_in_images(signature: Signature, size: tuple[int, int]) -> np.ndarray:

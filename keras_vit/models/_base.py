@@ -112,8 +112,11 @@ class ImageModel(keras.Model):
             return self._rebuild(self._config.replace(dynamic=True))
         return self._rebuild(self._config.replace(image_size=image_size, dynamic=False))
 
-    def _rebuild(self, config: Any, fresh: tuple[str, ...] = ()) -> Self:
-        """A new model with this one's weights, but for those whose paths begin as `fresh` says."""
+    def _rebuild(self, config: Any, fresh: tuple[str, ...] = (), *, name: str | None = None, dtype: Any = None) -> Self:
+        """A new model with this one's weights, but for those whose paths begin as `fresh` says.
+
+        It has the dtype policy of this one unless `dtype` names another.
+        """
         if any(layer.quantization_mode or getattr(layer, "lora_enabled", False) for layer in self._flatten_layers()):
             raise ValueError(
                 f"The weights of {self.name} were quantized or given LoRA adapters, so they cannot be copied to "
@@ -121,7 +124,7 @@ class ImageModel(keras.Model):
                 ".keras and loaded again."
             )
         with skip_initialization():
-            model = type(self)(config, dtype=self._policy)
+            model = type(self)(config, name=name, dtype=dtype or self._policy)
         values = weights_by_path(self)
         for path, variable in weights_by_path(model).items():
             if path.startswith(fresh):
