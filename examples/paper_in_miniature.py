@@ -35,6 +35,7 @@ from miniature.findings import FINDINGS
 from miniature.workshop import QUICK, Settings, Workshop
 
 import keras_vit
+from keras_vit._files import write_text
 
 
 def run(output: str | os.PathLike[str], only: list[str] | None, quick: bool, seed: int) -> dict[str, Any]:
@@ -68,8 +69,8 @@ def run(output: str | os.PathLike[str], only: list[str] | None, quick: bool, see
         }
         say(f"{name}: {finding['verdict']}. {finding['seen']}")
         result |= {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time()}
-        _write(output / "miniature.json", json.dumps(result, indent=2) + "\n")
-        _write(output / "miniature.md", report(result))
+        write_text(output / "miniature.json", json.dumps(result, indent=2) + "\n")
+        write_text(output / "miniature.md", report(result))
     say(f"Figures and numbers are in {output}")
     return result
 
@@ -92,12 +93,6 @@ def report(result: dict[str, Any]) -> str:
         lines += ["", f"## {row['title']}", "", f"![{row['title']}]({row['figure']})", ""]
         lines += [f"**The paper.** {row['claim']}", "", f"**Here: {row['verdict']}.** {row['seen']}"]
     return "\n".join(lines) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from keras_vit._arrays import to_numpy
 from keras_vit._paths import weights_folder
 from keras_vit.interpolation import METHODS, interpolation_matrix
 
@@ -182,9 +183,7 @@ def decode_predictions(
     Warns:
         UserWarning: if the classes are those of ImageNet-21k and no `class_names` are given.
     """
-    if hasattr(probabilities, "detach"):  # torch: NumPy refuses gradients, other devices and bfloat16.
-        probabilities = probabilities.detach().float().cpu()
-    scores = np.asarray(probabilities, dtype="float32")
+    scores = to_numpy(probabilities).astype("float32")
     if scores.ndim != 2:
         hint = " Add the batch dimension: probabilities[None]." if scores.ndim == 1 else ""
         raise ValueError(f"probabilities must be (batch, classes), but {scores.shape} was given.{hint}")

@@ -16,6 +16,7 @@ import keras_vit
 from keras_vit import demo
 from keras_vit._paths import weights_folder
 from keras_vit.demo import digits, job
+from keras_vit.export import FORMATS
 
 SCRIPT = Path(__file__).resolve().parent.parent / "weights" / "train_glyphs.py"
 CHECKPOINT = weights_folder() / "glyphs.npz"
@@ -123,7 +124,7 @@ def test_the_demo_learns_from_the_checkpoint(ran):
 def test_the_demo_s_files_give_the_same_answers(ran):
     result, folder, _ = ran
     expected = {"digits.keras", "digits.npz"}
-    if not job._missing("litert"):
+    if not FORMATS["litert"].missing():
         expected.add("digits.tflite")
     assert set(result["files"]) == expected
     for name, file in result["files"].items():

@@ -1,12 +1,12 @@
 """One figure for each experiment."""
 
-import os
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from keras_vit._files import replacing
 from miniature.findings import correlation, middle_shots
 
 INK, MUTED = "#1b1f27", "#6b7280"
@@ -122,9 +122,8 @@ def draw_figure(name: str, numbers: dict[str, Any], finding: dict[str, str], pat
             each.grid(axis="y", color="#e6e8ec")
             each.spines[["top", "right"]].set_visible(False)
         figure.text(0.03, 0.12 / height, "\n\n".join(texts), size=8.6, color=MUTED, va="bottom", linespacing=1.25)
-        temporary = path.with_name(f".{path.stem}.part.png")
-        FigureCanvasAgg(figure).print_png(str(temporary))
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            FigureCanvasAgg(figure).print_png(str(temporary))
 
 
 def _runs(axes: Any, rows: list[dict[str, Any]], names: dict[str, str]) -> None:

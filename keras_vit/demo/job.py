@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import keras_vit
+from keras_vit._files import write_text
 from keras_vit._paths import weights_folder
 from keras_vit.demo.digits import Digits, load_digits
 from keras_vit.demo.picture import draw_picture
@@ -94,7 +95,7 @@ def run(
     with console.status("Drawing ..."):
         draw_picture(model, test, logits, result, output / "demo.png")
     result["total_seconds"] = time.perf_counter() - started
-    _write_text(output / "demo.json", json.dumps(result, indent=2) + "\n")
+    write_text(output / "demo.json", json.dumps(result, indent=2) + "\n")
     console.print(_table(result), f"The picture: [bold]{output / 'demo.png'}[/]", sep="\n")
     return result
 
@@ -171,7 +172,7 @@ def _write_files(
             "digits.npz": keras_vit.from_checkpoint(output / "digits.npz"),
         }
         answers = {name: m.predict(images, batch_size=100, verbose=0) for name, m in reloaded.items()}
-    if not _missing("litert"):
+    if not FORMATS["litert"].missing():
         export(model, output / "digits.tflite", overwrite=True)
         answers["digits.tflite"] = FORMATS["litert"].run(output / "digits.tflite", images)
     files = {}
@@ -196,16 +197,6 @@ def _table(result: dict[str, Any]) -> Table:
     if "digits.tflite" not in result["files"]:
         table.add_row("digits.tflite", "-", 'needs pip install "keras-vit\\[export]"')
     return table
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
-def _missing(format: str) -> list[str]:
-    return [name for name in FORMATS[format].needs if importlib.util.find_spec(name) is None]
 
 
 def _check(seed: int, epochs: int) -> None:

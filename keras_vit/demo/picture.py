@@ -1,6 +1,5 @@
 """The demo's picture: what was learned, how fast, what was misread, and where the model looked."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit import feature_extractor
+from keras_vit._files import replacing
 from keras_vit.demo.digits import Digits
 from keras_vit.models import VisionTransformer
 from keras_vit.preprocessing import resize_images
@@ -67,9 +67,8 @@ def draw_picture(
         _attention(figure, (0.055, 0.03, 0.6, 0.29), model, test, logits)
         _heading(figure, 0.71, 0.38, "What it knows of places", "likeness of each position's embedding to all others")
         _positions(figure, (0.71, 0.03, 0.29 * 8.8 / 13, 0.29), model)
-        temporary = path.with_name(f".{path.stem}.part.png")
-        FigureCanvasAgg(figure).print_png(str(temporary))
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            FigureCanvasAgg(figure).print_png(str(temporary))
 
 
 def _heading(figure: "Figure | SubFigure", x: float, y: float, title: str, explanation: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.evaluation.batches import batches, predict, prepare
+from keras_vit.evaluation.batches import batches, predictions, prepare
 from keras_vit.tables import Table
 
 OUTPUTS = ("logits", "softmax", "sigmoid")  # what a model's numbers are, and so what its loss is
@@ -144,10 +144,8 @@ def evaluate(
     top, outputs = _check(model, top, outputs)
     started = time.perf_counter()
     counts: _Counts | None = None
-    largest = None
-    for images, labels in batches(data, batch_size, title="images", progress=progress):
-        scores = predict(model, prepare(model, images, preprocess), largest)
-        largest = largest or len(images)
+    pairs = batches(data, batch_size, title="images", progress=progress)
+    for scores, labels in predictions(model, pairs, lambda images: prepare(model, images, preprocess)):
         counts = counts or _Counts(scores.shape[1], tuple(k for k in top if k <= scores.shape[1]), outputs)
         counts.add(scores, labels)
     names = None if class_names is None else tuple(class_names)
@@ -175,7 +173,7 @@ class _Counts:
                 f"{self.classes - 1}. Is it the model for this data?"
             )
         # Of equal outputs the first counts as the largest, as argmax has it.
-        own = scores[np.arange(len(labels)), labels][:, None]
+        own = _own(scores, labels)[:, None]
         earlier = np.arange(self.classes) < labels[:, None]
         rank = ((scores > own) | ((scores == own) & earlier)).sum(1)
         for k in self.top:

@@ -1,11 +1,12 @@
 """Labelled images in whatever form they come, as batches of NumPy arrays with a progress bar."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit._arrays import to_numpy
 from keras_vit.models import BiT, VisionTransformer
 
 
@@ -35,7 +36,7 @@ def batches(
     for place, batch in enumerate(_with_bar(source, total, title) if progress else source):
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise TypeError(f"Batch {place} of the data must be (images, labels), but {_spell(batch)} was given.")
-        images, labels = as_array(batch[0]), hard_labels(batch[1], f"batch {place}")
+        images, labels = to_numpy(batch[0]), hard_labels(batch[1], f"batch {place}")
         if len(images) != len(labels):
             raise ValueError(f"Batch {place} of the data has {len(images)} images, but {len(labels)} labels.")
         if len(images):
@@ -59,13 +60,12 @@ def hard_labels(labels: Any, where: str = "labels") -> np.ndarray:
         TypeError: if they are something else.
         ValueError: if one is negative, or a row is no one-hot row (as after mixup).
     """
-    labels = as_array(labels)
+    labels = to_numpy(labels)
     if labels.ndim == 2 and labels.shape[1] > 1:
-        ones = (labels == 1).sum(1)
-        if not ((ones == 1) & ((labels == 0).sum(1) == labels.shape[1] - 1)).all():
-            row = int(np.argmax((ones != 1) | ((labels == 0).sum(1) != labels.shape[1] - 1)))
+        wrong = ((labels == 1).sum(1) != 1) | ((labels == 0).sum(1) != labels.shape[1] - 1)
+        if wrong.any():
             raise ValueError(
-                f"Row {row} of the labels in {where} is not one-hot: one 1 among zeros was expected. "
+                f"Row {int(np.argmax(wrong))} of the labels in {where} is not one-hot: one 1 among zeros was expected. "
                 "Evaluation needs one class per image; mixup and label smoothing belong to training."
             )
         return labels.argmax(1)
@@ -79,6 +79,22 @@ def hard_labels(labels: Any, where: str = "labels") -> np.ndarray:
         row = int(labels.argmin())
         raise ValueError(f"Label {row} in {where} is {labels[row]}; classes are counted from 0.")
     return labels.astype("int64")
+
+
+def predictions(
+    model: Any, pairs: Iterable[tuple[np.ndarray, np.ndarray]], prepared: Callable[[np.ndarray], np.ndarray]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What a model says to each batch, with the labels; later batches are filled up to the size of the first.
+
+    Args:
+        model: As in `predict`.
+        pairs: Batches of images and labels (see `batches`).
+        prepared: Makes of a batch of images what the model takes.
+    """
+    largest = None
+    for images, labels in pairs:
+        yield predict(model, prepared(images), largest), labels
+        largest = largest or len(images)
 
 
 def predict(model: Any, images: np.ndarray, like: int | None = None) -> np.ndarray:
@@ -103,7 +119,7 @@ def predict(model: Any, images: np.ndarray, like: int | None = None) -> np.ndarr
     flat = keras.tree.flatten(answer)
     if len(flat) != 1:
         raise ValueError(f"The model must have one output, but it has {len(flat)}: {_spell(answer)}.")
-    rows = as_array(flat[0])[:count]
+    rows = to_numpy(flat[0])[:count]
     rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype("float32")
     if rows.ndim != 2 or len(rows) != count:
         raise ValueError(
@@ -132,21 +148,12 @@ def prepare(model: Any, images: np.ndarray, preprocess: bool) -> np.ndarray:
     return model.preprocess(images)
 
 
-def as_array(values: Any) -> np.ndarray:
-    """A NumPy array of a tensor of any framework, or of lists."""
-    if hasattr(values, "detach"):  # torch: off the tape and off the GPU first
-        values = values.detach().cpu()
-    if str(getattr(values, "dtype", "")).endswith("bfloat16"):
-        return keras.ops.convert_to_numpy(keras.ops.cast(values, "float32"))
-    return values.numpy() if hasattr(values, "numpy") else np.asarray(values)
-
-
 def _open(data: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
     """The batches, and how many there are where that is known."""
     if isinstance(data, tuple):
         if len(data) != 2:
             raise TypeError(f"Arrays must be given as (images, labels), but {_spell(data)} was given.")
-        images, labels = as_array(data[0]), as_array(data[1])
+        images, labels = to_numpy(data[0]), to_numpy(data[1])
         if images.ndim < 2 or labels.ndim < 1 or len(images) != len(labels):
             raise ValueError(
                 f"Images and labels must be of one length, but have the shapes {images.shape} and {labels.shape}."

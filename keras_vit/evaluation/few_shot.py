@@ -12,7 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.evaluation.batches import as_array, batches, hard_labels, predict, prepare
+from keras_vit._arrays import to_numpy
+from keras_vit.evaluation.batches import batches, hard_labels, predictions, prepare
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.tables import Table
 
@@ -251,18 +252,13 @@ def extract_features(
         Floats `(examples, features)` and int64 labels `(examples,)`.
     """
     if model is None and isinstance(data, tuple) and len(data) == 2:
-        pairs = [(as_array(data[0]), hard_labels(data[1]))]
+        pairs = [(to_numpy(data[0]), hard_labels(data[1]))]
         if pairs[0][0].shape[:1] != pairs[0][1].shape:
             raise ValueError(f"There are {len(pairs[0][0])} rows of features, but {len(pairs[0][1])} labels.")
     else:
         pairs = batches(data, batch_size, title=title or "", progress=title is not None)
-    probed = _features_model(model)
-    features, labels, largest = [], [], None
-    for images, classes in pairs:
-        rows = predict(probed, prepare(model, images, preprocess), largest)
-        largest = largest or len(images)
-        features.append(rows)
-        labels.append(classes)
+    answers = predictions(_features_model(model), pairs, lambda images: prepare(model, images, preprocess))
+    features, labels = zip(*answers, strict=True)
     return np.concatenate(features), np.concatenate(labels)
 
 

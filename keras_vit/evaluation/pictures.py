@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit._files import replacing, write_text
 from keras_vit.evaluation.accuracy import AccuracyResult
 from keras_vit.evaluation.few_shot import FewShotResult
 
@@ -121,9 +122,8 @@ def draw_confusion(
         _list(figure, 0.66, most_confused(confusion), confusion, names)
         _bars(figure.add_axes((0.66, 0.145, 0.3, 0.13)), shares, confusion)
         if path is not None:
-            temporary = Path(path).with_name(f".{Path(path).stem}.part.png")
-            canvas.print_png(str(temporary))
-            os.replace(temporary, path)
+            with replacing(path) as temporary:
+                canvas.print_png(str(temporary))
     return figure
 
 
@@ -145,9 +145,7 @@ def write_files(result: AccuracyResult | FewShotResult, folder: str | os.PathLik
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / ".evaluation.json.part"
-    temporary.write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / "evaluation.json")
+    write_text(folder / "evaluation.json", json.dumps(result.to_dict(), indent=2) + "\n")
     if not isinstance(result, AccuracyResult) or result.confusion is None:
         return [folder / "evaluation.json"]
     draw_confusion(result, folder / "confusion.png")

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._arrays import to_numpy
+
 OVERSHOOT = 128  # Bicubic and Lanczos resizing leave 0..255, but never by more than half of it.
 
 
@@ -20,15 +22,6 @@ class BadImage:
 
     path: str
     reason: str
-
-
-def to_numpy(values: Any) -> np.ndarray:
-    """Arrays and tensors of any framework, lists too, as NumPy."""
-    if hasattr(values, "detach"):  # torch: NumPy refuses gradients and other devices.
-        values = values.detach().cpu()
-    if hasattr(values, "numpy") and not isinstance(values, np.ndarray):
-        values = values.numpy()
-    return np.asarray(values)
 
 
 def check_pixels(images: np.ndarray, where: str, name: Callable[[int], str] | None = None) -> None:

@@ -1,8 +1,9 @@
 """The learning curve of a run, as a picture."""
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from keras_vit._files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,10 +33,8 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
     _curves(loss, log, "loss", {"loss": "training", "val_loss": "test"})
     _curves(accuracy, log, "accuracy, %", {"accuracy": "training", "val_accuracy": "test"}, factor=100)
     _curves(rate, log, "learning rate", {"learning_rate": "learning rate"})
-    path = Path(path)
-    temporary = path.with_name(f".{path.stem}.part.png")
-    FigureCanvasAgg(figure).print_png(str(temporary))
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        FigureCanvasAgg(figure).print_png(str(temporary))
 
 
 def _curves(axes: "Axes", log: list[dict[str, Any]], title: str, names: dict[str, str], factor: float = 1) -> None:

@@ -11,7 +11,7 @@ import operator
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -93,6 +93,12 @@ class ImageStream:
         self.close()
 
 
+def count_steps(examples: int, batch_size: int, training: bool) -> int:
+    """Full batches in training data, at least 1; all batches of test data."""
+    full, rest = divmod(examples, batch_size)
+    return max(1, full) if training else full + bool(rest)
+
+
 class ExampleStream(ImageStream):
     """A stream over examples that can be read in any order, with threads that read ahead.
 
@@ -127,8 +133,7 @@ class ExampleStream(ImageStream):
         self.examples = len(examples.labels)
         if not self.examples:
             raise ValueError("data must hold images, but none of them can be read.")
-        full, rest = divmod(self.examples, batch_size)
-        self.steps_per_epoch = full + bool(rest) if augmentation is None else max(1, full)
+        self.steps_per_epoch = count_steps(self.examples, batch_size, training=augmentation is not None)
         self.bad, self.converted = examples.bad, examples.converted
         self._unreadable: set[int] = set()
         self._randaugment = None
@@ -336,21 +341,28 @@ def as_dataset(stream: ImageStream, steps: Sequence[int]) -> keras.utils.PyDatas
     Returns:
         The data set. Its order is that of `steps` if you call `model.fit(..., shuffle=False)`.
     """
-    return _Steps(stream, steps)
+    return Batches(stream.batch, steps)
 
 
-class _Steps(keras.utils.PyDataset):
-    def __init__(self, stream: ImageStream, steps: Sequence[int]):
-        super().__init__(workers=1, use_multiprocessing=False)  # The stream reads ahead by itself.
-        self._stream, self._steps = stream, steps
+class Batches(keras.utils.PyDataset):
+    """Some batches, as `model.fit` and `model.evaluate` take them.
+
+    Args:
+        batch: From the number of a batch to `(inputs, targets)`.
+        steps: The numbers of the batches.
+    """
+
+    def __init__(self, batch: Callable[[int], tuple[Any, Any]], steps: Sequence[int]) -> None:
+        super().__init__(workers=1, use_multiprocessing=False)  # Streams read ahead by themselves.
+        self._batch, self._steps = batch, steps
 
     def __len__(self) -> int:
         return len(self._steps)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return self._stream.batch(self._steps[index])
+        return self._batch(self._steps[index])
 
 
 def _checked_size(image_size: Any) -> tuple[int, int]:

@@ -3,17 +3,17 @@
 import itertools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.models import BiT, VisionTransformer
+from keras_vit.models import BiT, VisionTransformer, pair
 from keras_vit.preprocessing import preprocess_input
-from keras_vit.training.data import ImageStream, open_data
+from keras_vit.training.data import Batches, ImageStream, open_data
+from keras_vit.training.folder import SPLITS
 from keras_vit.training.freezing import freeze
-from keras_vit.training.loop import Batches
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as find_recipe
 from keras_vit.training.running import Trained, run
@@ -83,37 +83,26 @@ def finetune(
         TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
     """
-    recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
     changes = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "warmup_steps": warmup_steps}
     given = isinstance(model, (VisionTransformer, BiT))
     size_unasked = image_size is None and not given
     if image_size is None and given and not model.config.dynamic:
         image_size = model.config.image_size
-    recipe = recipe.replace(**{name: value for name, value in (changes | {"image_size": image_size}).items() if value})
-    keras.utils.set_random_seed(seed)
-
-    options = {"image_size": recipe.image_size, "seed": seed, "classes": classes, "class_names": class_names}
-    options |= {"batch_size": recipe.batch_size // recipe.accumulate, "on_bad_image": on_bad_image}
-    stream = open_data(data, split="train", augmentation=recipe.augmentation, **options)
-    recipe = recipe.replace(steps=recipe.total_steps(stream.examples))
-    test = open_test_data(data, validation, stream, options)
+    changes["image_size"] = image_size
+    options = {"seed": seed, "classes": classes, "class_names": class_names, "on_bad_image": on_bad_image}
+    recipe, stream, test = open_run(recipe, changes, data, validation, options)
     model = _with_head(model, recipe, stream.classes, dtype) if given else _load(model, recipe, stream.classes, dtype)
     if size_unasked:
         _warn_of_many_patches(model, recipe)
     if recipe.freeze:
         freeze(model, recipe.freeze)
-
-    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = stream.batch(number)
-        return as_input(model, images), labels
-
     return run(
         logits_model(model),
         model,
         recipe,
-        batch,
+        labelled(model, stream),
         stream=stream,
-        validation=test_batches(model, test),
+        validation=test_batches(test, labelled(model, test)),
         settings={"model": model.get_config()["config"], "seed": seed, "data": stream.describe()},
         output=output,
         resume=resume,
@@ -123,6 +112,42 @@ def finetune(
         title="fine-tuning",
         verbose=verbose,
     )
+
+
+def open_run(
+    recipe: Recipe | str, changes: dict[str, Any], data: Any, validation: Any, options: dict[str, Any]
+) -> tuple[Recipe, ImageStream, ImageStream | None]:
+    """What a run begins with; the global seed is set, too.
+
+    Args:
+        recipe: A recipe or its name.
+        changes: Fields of the recipe that are to have other values; those that are None keep theirs.
+        data: As in `finetune`.
+        validation: As in `finetune`.
+        options: Arguments of `open_data`: `seed`, `classes`, `class_names`, `on_bad_image`.
+
+    Returns:
+        The recipe with the changes and with a number of steps, the training images, and those to evaluate on.
+    """
+    recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    recipe = recipe.replace(**{name: value for name, value in changes.items() if value})
+    keras.utils.set_random_seed(options["seed"])
+    options = {**options, "image_size": recipe.image_size, "batch_size": recipe.batch_size // recipe.accumulate}
+    stream = open_data(data, split="train", augmentation=recipe.augmentation, **options)
+    recipe = recipe.replace(steps=recipe.total_steps(stream.examples))
+    return recipe, stream, _open_test_data(data, validation, stream, options)
+
+
+def labelled(
+    model: VisionTransformer | BiT, stream: ImageStream | None
+) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
+    """From the number of a batch to images as the model takes them, and labels."""
+
+    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = stream.batch(number)
+        return as_input(model, images), labels
+
+    return batch
 
 
 def as_input(model: VisionTransformer | BiT, pixels: np.ndarray) -> np.ndarray:
@@ -137,7 +162,7 @@ def logits_model(model: VisionTransformer | BiT) -> keras.Model:
     return keras.Model(model.input, model.get_layer("head").output, name=model.name)
 
 
-def open_test_data(data: Any, validation: Any, train: ImageStream, options: dict[str, Any]) -> ImageStream | None:
+def _open_test_data(data: Any, validation: Any, train: ImageStream, options: dict[str, Any]) -> ImageStream | None:
     """The images to evaluate on, in the classes of the training images; None where there are none."""
     if validation is None:
         if not _has_test_split(data):
@@ -152,21 +177,16 @@ def _has_test_split(data: Any) -> bool:
         return "test" in data
     if isinstance(data, str) and data.startswith("tfds:"):
         return True
-    folders = ("test", "val", "valid", "validation") if isinstance(data, (str, os.PathLike)) else ()
+    folders = SPLITS["test"] if isinstance(data, (str, os.PathLike)) else ()
     return any(os.path.isdir(os.path.join(data, folder)) for folder in folders)
 
 
-def test_batches(model: VisionTransformer | BiT, test: ImageStream | None) -> Batches | None:
-    """All batches of a test stream, once."""
+def test_batches(test: ImageStream | None, batch: Callable[[int], tuple[Any, Any]]) -> Batches | None:
+    """All batches of a test stream, once, made into inputs and targets by `batch`."""
     if test is None:
         return None
     _check_divisible(test)
-
-    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = test.batch(number)
-        return as_input(model, images), labels
-
-    return Batches(batch, 0, count_batches(test))
+    return Batches(batch, range(_count_batches(test)))
 
 
 def _check_divisible(test: ImageStream) -> None:
@@ -185,7 +205,7 @@ def _check_divisible(test: ImageStream) -> None:
         )
 
 
-def count_batches(stream: ImageStream) -> int:
+def _count_batches(stream: ImageStream) -> int:
     """How many batches a test stream has; those of a pipeline that does not say it are read once."""
     if stream.steps_per_epoch:
         return stream.steps_per_epoch
@@ -224,7 +244,6 @@ def _load(source: Any, recipe: Recipe, classes: int, dtype: Any) -> VisionTransf
 def _with_head(model: VisionTransformer | BiT, recipe: Recipe, classes: int, dtype: Any) -> VisionTransformer | BiT:
     if dtype is not None:
         raise ValueError("dtype is for models that are loaded here; build the model with that dtype instead.")
-    size = model.config.image_size
-    if not model.config.dynamic and size != recipe.image_size:
+    if not model.config.dynamic and model.config.image_size != pair("image_size", recipe.image_size):
         model = model.with_image_size(recipe.image_size)
     return model if model.config.classes == classes else model.with_classes(classes)

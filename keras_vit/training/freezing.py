@@ -5,7 +5,14 @@ from collections.abc import Iterable
 import keras
 
 from keras_vit.models import weights_by_path
-from keras_vit.training.names import check_patterns, layers_by_name, matches, nothing_matches, train_everything
+from keras_vit.training.names import (
+    check_patterns,
+    has_adapters,
+    layers_by_name,
+    matches,
+    nothing_matches,
+    train_everything,
+)
 
 
 def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
@@ -60,7 +67,7 @@ def _set_trainable(model: keras.Model, patterns: tuple[str, ...], trainable: boo
         for name in names
         if (
             "/lora_kernel" not in name
-            if _has_adapters(layers[owner])
+            if has_adapters(layers[owner])
             else layers[owner].trainable and not weights[name].trainable and not (trainable and owner in chosen)
         )
     ]
@@ -115,10 +122,6 @@ def _check_whole(owners: dict[str, list[str]], frozen: set[str]) -> None:
                 f"The weights of {name!r} cannot be frozen while those of the layers inside it, such as "
                 f"{going_on[0]!r}, train: Keras freezes a layer with all that is in it."
             )
-
-
-def _has_adapters(layer: keras.layers.Layer) -> bool:
-    return getattr(layer, "lora_enabled", False)
 
 
 def _is_inside(name: str, outer: str) -> bool:

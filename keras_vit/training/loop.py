@@ -12,27 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from keras_vit.tables import Table
+from keras_vit.training.data import Batches
 from keras_vit.training.run_folder import RunFolder
-
-
-class Batches(keras.utils.PyDataset):
-    """A stretch of a stream of batches, as `model.fit` and `model.evaluate` take it.
-
-    Args:
-        batch: From the number of a batch to `(inputs, targets)`.
-        start: Number of the first batch.
-        stop: Number after the last.
-    """
-
-    def __init__(self, batch: Callable[[int], tuple[Any, Any]], start: int, stop: int) -> None:
-        super().__init__()
-        self._batch, self._start, self._stop = batch, start, stop
-
-    def __len__(self) -> int:
-        return self._stop - self._start
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        return self._batch(self._start + index)
 
 
 def train(
@@ -87,7 +68,7 @@ def train(
                 stop = min(start + every, steps)
                 epoch = start // every
                 users.on_epoch_begin(epoch)
-                stretch = Batches(batch, start * batches_per_step, stop * batches_per_step)
+                stretch = Batches(batch, range(start * batches_per_step, stop * batches_per_step))
                 watcher = _Watcher(users, progress, batches_per_step)
                 history = model.fit(stretch, epochs=1, shuffle=False, verbose=0, callbacks=[watcher]).history
                 logs = {name: float(values[-1]) for name, values in history.items()}
@@ -104,7 +85,7 @@ def train(
                 row = {"step": stop, **logs, **rate, "seconds": before + time.perf_counter() - begun}
                 log.append(row)
                 if folder:
-                    folder.add(row)
+                    folder.write_log(log)
                     folder.save(model, stop)
                 progress(note=_note(logs))
                 users.on_epoch_end(epoch, logs)

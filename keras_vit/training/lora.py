@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,9 +10,17 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.checkpoints.npz import write_npz
 from keras_vit.layers import skip_initialization
 from keras_vit.models import weights_by_path
-from keras_vit.training.names import check_patterns, layers_by_name, matches, nothing_matches, train_everything
+from keras_vit.training.names import (
+    check_patterns,
+    has_adapters,
+    layers_by_name,
+    matches,
+    nothing_matches,
+    train_everything,
+)
 
 _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they belong to
 
@@ -88,17 +95,8 @@ def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
     about = {"rank": layer.lora_rank, "alpha": float(layer.lora_alpha), "targets": list(adapted)}
     arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in _trained(model).items()}
     arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return path
+    write_npz(path, arrays.items(), overwrite=True)
+    return Path(path)
 
 
 def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]:
@@ -177,7 +175,7 @@ def _fits(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _adapted(layers: dict[str, keras.layers.Layer]) -> dict[str, keras.layers.Layer]:
-    return {name: layer for name, layer in layers.items() if getattr(layer, "lora_enabled", False)}
+    return {name: layer for name, layer in layers.items() if has_adapters(layer)}
 
 
 def _require_adapters(model: keras.Model) -> dict[str, keras.layers.Layer]:

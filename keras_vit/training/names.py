@@ -31,6 +31,11 @@ def layers_by_name(model: keras.Model) -> dict[str, keras.layers.Layer]:
     }
 
 
+def has_adapters(layer: keras.layers.Layer) -> bool:
+    """Whether a layer has LoRA's adapters."""
+    return getattr(layer, "lora_enabled", False)
+
+
 def train_everything(model: keras.Model) -> None:
     """Lets all layers of a model train, and all their weights that are made for it."""
     # One by one: on TensorFlow an assignment that does not change the model itself would not reach its layers.

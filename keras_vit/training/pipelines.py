@@ -18,9 +18,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit._arrays import to_numpy
 from keras_vit.training.augmentation import Augmentation
-from keras_vit.training.checks import BadImage, check_labels, check_pixels, one_hot, to_numpy
-from keras_vit.training.data import MIXUP, RANDAUGMENT, ImageStream
+from keras_vit.training.checks import BadImage, check_labels, check_pixels, one_hot
+from keras_vit.training.data import MIXUP, RANDAUGMENT, ImageStream, count_steps
 from keras_vit.training.mixing import ImageRandAugment, keras_cv_randaugment, mixup
 
 TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
@@ -94,8 +95,7 @@ class PipelineStream(ImageStream):
         length = _length(source)
         if length is not None and self._single:
             self.examples = length
-            full, rest = divmod(length, batch_size)
-            length = max(1, full) if training else full + bool(rest)
+            length = count_steps(length, batch_size, training)
         self.steps_per_epoch = length
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:

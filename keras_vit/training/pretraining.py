@@ -8,9 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit.models import BiT, VisionTransformer
-from keras_vit.training.data import open_data
-from keras_vit.training.finetuning import as_input, count_batches, logits_model, open_test_data, test_batches
-from keras_vit.training.loop import Batches
+from keras_vit.training.finetuning import as_input, labelled, logits_model, open_run, test_batches
 from keras_vit.training.masked_patches import (
     NO_TARGET,
     MaskedPatchAccuracy,
@@ -20,7 +18,6 @@ from keras_vit.training.masked_patches import (
     plan_corruption,
 )
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.recipes import recipe as find_recipe
 from keras_vit.training.running import Trained, run
 from keras_vit.zoo import create_model
 
@@ -85,19 +82,12 @@ def pretrain(
     """
     if objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {OBJECTIVES}, but {objective!r} was given.")
-    recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
     changes = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "warmup_steps": warmup_steps}
     given = isinstance(model, (VisionTransformer, BiT))
     if given and not model.config.dynamic:
         changes["image_size"] = model.config.image_size
-    recipe = recipe.replace(**{name: value for name, value in changes.items() if value})
-    keras.utils.set_random_seed(seed)
-
-    options = {"image_size": recipe.image_size, "seed": seed, "classes": classes, "class_names": class_names}
-    options |= {"batch_size": recipe.batch_size // recipe.accumulate, "on_bad_image": on_bad_image}
-    stream = open_data(data, split="train", augmentation=recipe.augmentation, **options)
-    recipe = recipe.replace(steps=recipe.total_steps(stream.examples))
-    test = open_test_data(data, validation, stream, options)
+    options = {"seed": seed, "classes": classes, "class_names": class_names, "on_bad_image": on_bad_image}
+    recipe, stream, test = open_run(recipe, changes, data, validation, options)
     if not given:
         model = create(model, recipe, stream.classes, dtype)
     common = {"stream": stream, "output": output, "resume": resume, "every": every, "callbacks": callbacks}
@@ -107,20 +97,14 @@ def pretrain(
         learner = masked_patch_model(model)
         compile_with = {"loss": MaskedPatchLoss(), "metrics": [MaskedPatchAccuracy("accuracy")]}
         masked = {"compile_with": compile_with, "title": "masked patches", "verbose": verbose}
-        test_set = None
-        if test is not None:
-            test_set = Batches(_corrupted(model, test, seed + 1), 0, count_batches(test))
+        test_set = test_batches(test, _corrupted(model, test, seed + 1))
         return run(learner, model, recipe, _corrupted(model, stream, seed), validation=test_set, **common, **masked)
 
     _check_head(model, stream.classes)
-
-    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = stream.batch(number)
-        return as_input(model, images), labels
-
-    labelled = {"metrics": [keras.metrics.CategoricalAccuracy("accuracy")]}
-    common |= {"compile_with": labelled, "title": "pre-training", "verbose": verbose}
-    return run(logits_model(model), model, recipe, batch, validation=test_batches(model, test), **common)
+    metrics = {"metrics": [keras.metrics.CategoricalAccuracy("accuracy")]}
+    common |= {"compile_with": metrics, "title": "pre-training", "verbose": verbose}
+    common["validation"] = test_batches(test, labelled(model, test))
+    return run(logits_model(model), model, recipe, labelled(model, stream), **common)
 
 
 def create(variant: str, recipe: Recipe, classes: int, dtype: Any = None) -> VisionTransformer | BiT:

@@ -15,6 +15,7 @@ import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
+from keras_vit._files import replacing, write_text
 from keras_vit.checkpoints.file_lock import file_lock
 from keras_vit.tables import Table
 
@@ -58,7 +59,7 @@ class RunFolder:
         with file_lock(self.path / ".lock", waiting=self._refuse):
             if self._afresh:
                 self._clear()
-                self._write("run.json", json.dumps(self._settings, indent=2) + "\n")
+                write_text(self.path / "run.json", json.dumps(self._settings, indent=2) + "\n")
             yield
 
     def restore(self, model: keras.Model) -> int:
@@ -74,24 +75,18 @@ class RunFolder:
         model.optimizer.build(model.trainable_variables)
         _read_state(checkpoints[step], model)
         rows = [row for row in self.log() if row["step"] <= step]
-        self._write_log(rows)
+        self.write_log(rows)
         return step
 
     def save(self, model: keras.Model, step: int) -> None:
         """Writes a checkpoint; older ones go when it is complete."""
         old = self._checkpoints()
-        path = self.path / f"step-{step:08d}.h5"
-        temporary = self.path / ".part.h5"
-        _write_state(temporary, model)
-        _to_disk(temporary)
-        os.replace(temporary, path)
+        with replacing(self.path / f"step-{step:08d}.h5") as temporary:
+            _write_state(temporary, model)
+            _to_disk(temporary)
         for number, file in old.items():
             if number != step:
                 file.unlink(missing_ok=True)
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Appends a row to the log; all rows of a run have the same keys."""
-        self._write_log([*self.log(), row])
 
     def log(self) -> Table:
         """The rows of the log so far."""
@@ -101,25 +96,22 @@ class RunFolder:
         with path.open(newline="", encoding="utf-8") as file:
             return Table({key: _number(value) for key, value in row.items()} for row in csv.DictReader(file))
 
-    def _write_log(self, rows: list[dict[str, Any]]) -> None:
+    def write_log(self, rows: list[dict[str, Any]]) -> None:
+        """Writes all rows of the log, which have the same keys."""
         text = io.StringIO()
         if rows:
             writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        self._write("log.csv", text.getvalue())
-
-    def _write(self, name: str, text: str) -> None:
-        temporary = self.path / f".{name}.part"
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, self.path / name)
+        write_text(self.path / "log.csv", text.getvalue())
 
     def _checkpoints(self) -> dict[int, Path]:
         matches = ((path, _CHECKPOINT.fullmatch(path.name)) for path in self.path.glob("step-*"))
         return {int(match[1]): path for path, match in matches if match}
 
     def _clear(self) -> None:
-        for path in [self.path / "log.csv", *self._checkpoints().values()]:
+        unfinished = self.path.glob(".step-*.part")
+        for path in [self.path / "log.csv", *self._checkpoints().values(), *unfinished]:
             path.unlink(missing_ok=True)
 
     def _refuse(self) -> None:

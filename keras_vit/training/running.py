@@ -11,12 +11,15 @@ from typing import Any
 import keras
 from rich.console import Console
 
+from keras_vit._files import write_text
 from keras_vit.checkpoints import save_model
+from keras_vit.layers import skip_initialization
 from keras_vit.models import BiT, VisionTransformer, pair
 from keras_vit.tables import Table
 from keras_vit.training.curve import draw_curve
-from keras_vit.training.data import ImageStream
-from keras_vit.training.loop import Batches, train
+from keras_vit.training.data import Batches, ImageStream
+from keras_vit.training.loop import train
+from keras_vit.training.names import has_adapters
 from keras_vit.training.recipes import Recipe, loss, optimizer, schedule
 from keras_vit.training.run_folder import RunFolder
 
@@ -141,9 +144,7 @@ def _write_results(done: Trained, path: Path) -> None:
     """The trained model without the optimizer, the names of its classes and the learning curve."""
     save_model(_without_optimizer(done.model), path / "model.keras", overwrite=True)
     if done.class_names is not None:
-        temporary = path / ".classes.part"
-        temporary.write_text("".join(f"{name}\n" for name in done.class_names), encoding="utf-8")
-        os.replace(temporary, path / "classes.txt")
+        write_text(path / "classes.txt", "".join(f"{name}\n" for name in done.class_names))
     if importlib.util.find_spec("matplotlib") is not None:
         draw_curve(done.log, path / "curve.png", f"{done.model.name}: {done.recipe.name}")
 
@@ -152,8 +153,9 @@ def _without_optimizer(model: keras.Model) -> keras.Model:
     """The same model, not compiled: its file is half as large and knows no optimizer of one backend."""
     if not isinstance(model, (VisionTransformer, BiT)):
         return model
-    if any(getattr(layer, "lora_enabled", False) for layer in model._flatten_layers()):
+    if any(map(has_adapters, model._flatten_layers())):
         return model  # saving merges the adapters
-    plain = type(model).from_config(model.get_config())
+    with skip_initialization():
+        plain = type(model).from_config(model.get_config())
     plain.set_weights(model.get_weights())
     return plain

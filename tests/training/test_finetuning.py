@@ -119,6 +119,11 @@ def test_the_command_line_changes_the_augmentation(trained, capsys, tmp_path):
     assert "crop must be one of" in capsys.readouterr().err
 
 
+def test_a_model_that_fits_is_trained_in_place():
+    model = new_model()
+    assert training.finetune(model, colours(8), RECIPE, image_size=8, steps=1, verbose=False).model is model
+
+
 def test_it_says_what_it_is_going_to_do(capsys):
     training.finetune(new_model(), colours(8), RECIPE, steps=2)
     said = " ".join(capsys.readouterr().err.split())

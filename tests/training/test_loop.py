@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from keras_vit.training.curve import draw_curve
-from keras_vit.training.loop import Batches, train
+from keras_vit.training.data import Batches
+from keras_vit.training.loop import train
 from keras_vit.training.optimizers import MomentumSGD
 from keras_vit.training.run_folder import RunFolder
 
@@ -32,7 +33,7 @@ def batch(number):
     return images.astype("float32"), np.eye(3, dtype="float32")[labels]
 
 
-VALIDATION = Batches(batch, 1000, 1002)
+VALIDATION = Batches(batch, range(1000, 1002))
 
 
 class Cut(Exception):
@@ -90,7 +91,7 @@ def test_polyak_averages_are_what_is_evaluated_and_kept():
     plain = new_model()
     average = None
     for step in range(5):
-        plain.fit(Batches(batch, step, step + 1), verbose=0, shuffle=False)
+        plain.fit(Batches(batch, [step]), verbose=0, shuffle=False)
         now = weights_of(plain)
         average = now if average is None else [(a + w) / 2 for a, w in zip(average, now, strict=True)]
     for got, wanted in zip(weights_of(model), average, strict=True):
