@@ -1,0 +1,32 @@
+"""Text from files and servers, made safe to show."""
+
+import unicodedata
+
+# Spaces of all widths, and the two joiners that Persian, Indic scripts and emoji are written with.
+_SHOWN_CATEGORY = "Zs"
+_SHOWN = "\u200c\u200d"
+
+
+def printable(text: object, limit: int | None = None) -> str:
+    r"""Text on one line in which nothing controls a terminal: control characters are replaced by their escapes.
+
+    For names and messages that a file or a server brought along: ANSI and OSC sequences, line breaks, marks that turn
+    the direction of writing, and halves of surrogate pairs (which no terminal can encode) show as `\x1b` and the like.
+    Letters of any script stay as they are.
+
+    Args:
+        text: A string, or anything that `str` turns into one.
+        limit: The most characters shown; longer text ends with ` ...`. None for all.
+
+    Returns:
+        The text; the same for text that is harmless.
+    """
+    text = str(text)
+    more = " ..." if limit is not None and len(text) > limit else ""
+    return "".join(map(_escaped, text[:limit])) + more
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable() or character in _SHOWN or unicodedata.category(character) == _SHOWN_CATEGORY:
+        return character
+    return character.encode("unicode_escape").decode("ascii")

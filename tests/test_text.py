@@ -1,0 +1,35 @@
+"""Text from strangers on a terminal."""
+
+import pytest
+
+from keras_vit._text import printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("red\x1b[31m", r"red\x1b[31m"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("C1 \x9b31m", r"C1 \x9b31m"),
+        ("two\r\nlines\tand\x00nothing\x7f", r"two\r\nlines\tand\x00nothing\x7f"),
+        ("line\u2028paragraph\u2029", r"line\u2028paragraph\u2029"),
+        ("turned \u202egpj.exe", r"turned \u202egpj.exe"),
+        ("half \ud83d pair", r"half \ud83d pair"),
+        ("private \ue000, unassigned \U000e0fff", r"private \ue000, unassigned \U000e0fff"),
+        ("", ""),
+    ],
+)
+def test_control_characters_are_escaped(text, shown):
+    assert printable(text) == shown
+    shown.encode()  # what is shown can always be written
+
+
+@pytest.mark.parametrize("text", ["a b", "[red]", "naïve 日本語\u3000 می\u200cخواهم", "👩\u200d🔬", "c\u00a0d"])
+def test_what_is_harmless_stays(text):
+    assert printable(text) == text
+
+
+def test_other_objects_and_long_text():
+    assert printable(ValueError("a\nb")) == r"a\nb"
+    assert printable("abcdef", 3) == "abc ..."
+    assert printable("abc", 3) == "abc"
