@@ -22,6 +22,7 @@ class BiTConfig(ModelConfig):
         pooling: What becomes of the last map: `"avg"` (mean over all places) or `"none"` (all of it goes on; a head is
             then applied to every place).
         classes: Outputs of the head; None for no head.
+        class_names: As in `ViTConfig`.
         classifier_activation: Name of a Keras activation on top of the head; None for logits.
         include_preprocessing: Whether the model takes pixels of 0..255 and scales them itself.
         pool_padding: What stands around the map before the max pooling of the root: `"-inf"`, as in big_vision's
@@ -39,6 +40,7 @@ class BiTConfig(ModelConfig):
     dynamic: bool = False
     pooling: str = "avg"
     classes: int | None = None
+    class_names: tuple[str, ...] | None = None
     classifier_activation: str | None = None
     include_preprocessing: bool = False
     pool_padding: str = "-inf"
@@ -57,8 +59,7 @@ class BiTConfig(ModelConfig):
             _check_positive(name, getattr(self, name))
         if self.width % 32:
             raise ValueError(f"width must be a multiple of 32, the groups of the normalisation, but is {self.width}.")
-        if self.classes is not None:
-            _check_positive("classes", self.classes, "For a model without a head use include_top=False.")
+        self._check_classes()
         for name, choices in (("pooling", BIT_POOLINGS), ("pool_padding", tuple(POOL_PADDINGS))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {choices}, but {getattr(self, name)!r} was given.")

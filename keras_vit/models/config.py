@@ -2,6 +2,7 @@
 
 import dataclasses
 import numbers
+from collections.abc import Iterable
 from typing import Any, Self
 
 from keras_vit.interpolation import METHODS
@@ -14,6 +15,9 @@ POSITION_EMBEDDINGS = ("learned", "learned_patches", "sincos2d")
 class ModelConfig:
     """What the configs of all models can do; each is a frozen dataclass."""
 
+    classes: int | None
+    class_names: tuple[str, ...] | None
+
     def _plain_numbers(self) -> None:
         """NumPy's numbers become Python's: `labels.max() + 1` is one of them, and JSON knows none."""
         for field in dataclasses.fields(self):
@@ -24,8 +28,38 @@ class ModelConfig:
                 object.__setattr__(self, field.name, float(value))
 
     def replace(self, **changes: Any) -> Self:
-        """A config like this one with the given fields changed."""
+        """A config like this one with the given fields changed.
+
+        Another number of `classes` drops the `class_names`, unless the new ones are given as well.
+        """
+        if "classes" in changes and changes["classes"] != self.classes:
+            changes = {"class_names": None, **changes}
         return dataclasses.replace(self, **changes)
+
+    def _check_classes(self) -> None:
+        """Raises unless `classes` is a number of classes or None, and `class_names` has a name for each."""
+        if self.classes is not None:
+            _check_positive("classes", self.classes, "For a model without a head use include_top=False.")
+        if self.class_names is None:
+            return
+        names = self.class_names
+        if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+            raise TypeError(f"class_names must be a list of strings in the order of the classes, but got {names!r}.")
+        names = tuple(names)
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"class_names must be strings, but {name!r} of type {type(name).__name__} is among them."
+                )
+            if len(name.splitlines()) > 1 or name != name.strip() or not name:
+                raise ValueError(
+                    f"class_names must be single lines without space around them, but {name!r} is among them."
+                )
+        if len(names) != (self.classes or 0):
+            raise ValueError(
+                f"class_names must name each of the {self.classes or 0} classes, but has {len(names)} names."
+            )
+        object.__setattr__(self, "class_names", names)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data, for JSON."""
@@ -58,6 +92,7 @@ class ViTConfig(ModelConfig):
             `"map"` (attention pooling) or `"none"` (all of them go on).
         representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
         classes: Outputs of the head; None for no head.
+        class_names: What the outputs of the head stand for, in order; None where nobody has said. Files carry them.
         classifier_activation: Name of a Keras activation on top of the head; None for logits.
         gelu: `"tanh"`, as the official checkpoints were trained, or `"exact"`.
         layer_norm_epsilon: Added to the variance by every layer normalisation.
@@ -88,6 +123,7 @@ class ViTConfig(ModelConfig):
     pooling: str = "token"
     representation_size: int | None = None
     classes: int | None = None
+    class_names: tuple[str, ...] | None = None
     classifier_activation: str | None = None
     gelu: str = "tanh"
     layer_norm_epsilon: float = 1e-6
@@ -108,8 +144,7 @@ class ViTConfig(ModelConfig):
                 _check_positive("stem_stages", units)
         for name in ("width", "depth", "heads", "mlp_width", "channels", "stem_width"):
             _check_positive(name, getattr(self, name))
-        if self.classes is not None:
-            _check_positive("classes", self.classes, "For a model without a head use include_top=False.")
+        self._check_classes()
         if self.representation_size is not None:
             _check_positive("representation_size", self.representation_size, "Use None for no such layer.")
         for name, choices in (
