@@ -1,7 +1,7 @@
 """Vision Transformers in Keras 3, with the official numbers, on TensorFlow, JAX and PyTorch."""
 
 import keras_vit._backend  # noqa: F401, I001  before the first import of Keras
-from keras_vit import evaluation, export, layers, training
+from keras_vit import data, evaluation, export, layers, training
 from keras_vit.checkpoints import class_names, inspect_checkpoint, list_weights, to_checkpoint
 from keras_vit.factories import (
     BiT_R50x1,
@@ -68,6 +68,7 @@ __all__ = [
     "VisionTransformer",
     "class_names",
     "create_model",
+    "data",
     "decode_predictions",
     "evaluation",
     "export",

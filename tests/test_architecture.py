@@ -20,20 +20,23 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "keras_vit"
 
 # layers <- models <- checkpoints <- zoo <- {training, evaluation, inspection, export} <- {cli, demo};
-# preprocessing stands beside layers. A room is a folder or a file directly in the package.
+# preprocessing <- data <- {training, evaluation, inspection, export}: these two know no model.
+# A room is a folder or a file directly in the package.
 _ZOO = {"layers", "preprocessing", "models", "checkpoints", "zoo"}
-_ALL = _ZOO | {"factories", "training", "evaluation", "inspection", "export"}
+_WORK = _ZOO | {"data"}
+_ALL = _WORK | {"factories", "training", "evaluation", "inspection", "export"}
 MAY_IMPORT: dict[str, set[str]] = {
     "layers": set(),
     "preprocessing": set(),
+    "data": {"preprocessing"},
     "models": {"layers", "preprocessing"},
     "checkpoints": {"layers", "preprocessing", "models"},
     "zoo": {"models", "checkpoints"},
     "factories": {"models", "zoo"},
-    "training": _ZOO,
-    "evaluation": _ZOO,
-    "inspection": _ZOO,
-    "export": _ZOO,
+    "training": _WORK,
+    "evaluation": _WORK,
+    "inspection": _WORK,
+    "export": _WORK,
     "cli": _ALL | {"demo", "__init__"},
     "demo": _ALL | {"__init__"},
     "__init__": _ALL,  # the public face
@@ -206,6 +209,8 @@ PLANTED = {
     "beside_up": ("preprocessing.py", "import keras_vit.models", "may not import 'models'"),
     "layers_to_beside": ("layers/planted.py", "import keras_vit.preprocessing", "may not import 'preprocessing'"),
     "zoo_wide": ("zoo.py", "from keras_vit.layers import MLP", "may not import 'layers'"),
+    "data_to_models": ("data/planted.py", "import keras_vit.models", "may not import 'models'"),
+    "beside_to_data": ("preprocessing.py", "import keras_vit.data", "may not import 'data'"),
     "siblings": ("training/planted.py", "import keras_vit.export", "may not import 'export'"),
     "to_the_top": ("export/planted.py", "import keras_vit.cli", "may not import 'cli'"),
     "face_to_cli": ("__init__.py", "import keras_vit.cli", "may not import 'cli'"),
@@ -241,6 +246,7 @@ ALLOWED = {
     "relative_down": ("training/recipes/planted.py", "from ...zoo import create_model"),
     "shared": ("layers/planted.py", "from keras_vit._paths import weights_folder"),
     "beside": ("models/planted.py", "from keras_vit import preprocessing"),
+    "data": ("training/planted.py", "from keras_vit.data import open_data"),
     "zoo": ("zoo.py", "from keras_vit.models import VARIANTS\nfrom keras_vit import checkpoints"),
     "face": ("demo.py", "import keras_vit\nfrom keras_vit import ViT_B16, training"),
     "lazy": ("export/planted.py", "def f():\n    import tensorflow as tf\n    from PIL import Image"),

@@ -1,9 +1,7 @@
 """The papers' recipes as plain Keras objects: schedules, optimizers, data, fine-tuning, pre-training."""
 
-from keras_vit.training.augmentation import Augmentation
-from keras_vit.training.checks import BadImage
+from keras_vit.data import Augmentation, BadImage, ImageStream, as_dataset, open_data
 from keras_vit.training.curve import draw_curve
-from keras_vit.training.data import ImageStream, as_dataset, open_data
 from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
 from keras_vit.training.finetuning import finetune
 from keras_vit.training.freezing import freeze, unfreeze

@@ -9,10 +9,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.data import SPLITS, Batches, ImageStream, open_data
 from keras_vit.models import BiT, VisionTransformer, pair
 from keras_vit.preprocessing import preprocess_input
-from keras_vit.training.data import Batches, ImageStream, open_data
-from keras_vit.training.folder import SPLITS
 from keras_vit.training.freezing import freeze
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as find_recipe

@@ -11,8 +11,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from keras_vit.data import Batches
 from keras_vit.tables import Table
-from keras_vit.training.data import Batches
 from keras_vit.training.run_folder import RunFolder
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
+from keras_vit.data import Augmentation
 from keras_vit.tables import Table
-from keras_vit.training.augmentation import Augmentation
 from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
 from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
 from keras_vit.training.recipe_table import ROWS

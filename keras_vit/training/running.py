@@ -13,11 +13,11 @@ from rich.console import Console
 
 from keras_vit._files import write_text
 from keras_vit.checkpoints import save_model
+from keras_vit.data import Batches, ImageStream
 from keras_vit.layers import skip_initialization
 from keras_vit.models import BiT, VisionTransformer, pair
 from keras_vit.tables import Table
 from keras_vit.training.curve import draw_curve
-from keras_vit.training.data import Batches, ImageStream
 from keras_vit.training.loop import train
 from keras_vit.training.names import has_adapters
 from keras_vit.training.recipes import Recipe, loss, optimizer, schedule

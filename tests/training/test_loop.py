@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit.data import Batches
 from keras_vit.training.curve import draw_curve
-from keras_vit.training.data import Batches
 from keras_vit.training.loop import train
 from keras_vit.training.optimizers import MomentumSGD
 from keras_vit.training.run_folder import RunFolder

@@ -6,8 +6,8 @@ import keras
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
+from keras_vit.data.augmentation import Augmentation
 from keras_vit.layers import skip_initialization
-from keras_vit.training.augmentation import Augmentation
 from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
 from keras_vit.training.optimizers import AdamW, MomentumSGD
 from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, recipe, schedule

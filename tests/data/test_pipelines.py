@@ -9,11 +9,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training import examples as examples_module
-from keras_vit.training import pipelines
-from keras_vit.training.augmentation import Augmentation
-from keras_vit.training.checks import check_labels, check_pixels, one_hot
-from keras_vit.training.data import as_dataset, open_data
+from keras_vit.data import as_dataset, open_data, pipelines
+from keras_vit.data import examples as examples_module
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.data.checks import check_labels, check_pixels, one_hot
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning"),

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from keras_vit.data.augmentation import Augmentation
 from keras_vit.preprocessing import load_image, resize_images
-from keras_vit.training.augmentation import Augmentation
 
 ASPECTS = (0.75, 1.33)  # tf.image.sample_distorted_bounding_box's default, which vit_jax and big_vision leave alone
 ATTEMPTS = 100  # likewise

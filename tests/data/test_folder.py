@@ -8,10 +8,10 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit.data import as_dataset, open_data
+from keras_vit.data import folder as folder_module
+from keras_vit.data.augmentation import Augmentation
 from keras_vit.preprocessing import load_image
-from keras_vit.training import folder as folder_module
-from keras_vit.training.augmentation import Augmentation
-from keras_vit.training.data import as_dataset, open_data
 
 Image = pytest.importorskip("PIL.Image")
 

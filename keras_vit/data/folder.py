@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_vit.data.checks import BadImage
+from keras_vit.data.examples import Examples, fingerprint
 from keras_vit.preprocessing import load_image
-from keras_vit.training.checks import BadImage
-from keras_vit.training.examples import Examples, fingerprint
 
 SUFFIXES = set(".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split())
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}

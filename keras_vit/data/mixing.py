@@ -9,7 +9,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from keras_vit.training.augmentation import MAX_MAGNITUDE
+from keras_vit.data.augmentation import MAX_MAGNITUDE
 
 GREY = 128.0  # what AugReg's code fills uncovered pixels with
 

@@ -1,9 +1,9 @@
-"""Data for training and evaluation: `open_data` makes a stream of batches of anything that holds images and labels.
+"""Streams: batches of images and labels by the number of the step.
 
 A batch of a training stream is a function of the seed and the number of the step alone, whatever was asked for before:
 the order is a permutation for every epoch, drawn from (seed, epoch); crop, flip and RandAugment of an image are drawn
 from (seed, epoch, image), mixup from (seed, step). So a run that was stopped goes on with the very batches that it
-would have seen. Pipelines of other libraries cannot be asked for a step: `keras_vit.training.pipelines`.
+would have seen. Pipelines of other libraries cannot be asked for a step: `keras_vit.data.pipelines`.
 """
 
 import functools
@@ -11,23 +11,21 @@ import operator
 import os
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.training.augmentation import Augmentation
-from keras_vit.training.checks import BadImage, one_hot
-from keras_vit.training.crops import crop_and_flip, resize_for_evaluation
-from keras_vit.training.examples import Examples, open_arrays, open_tfds
-from keras_vit.training.folder import open_folder
-from keras_vit.training.mixing import ImageRandAugment, mixup
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.data.checks import BadImage, one_hot
+from keras_vit.data.crops import crop_and_flip, resize_for_evaluation
+from keras_vit.data.examples import Examples
+from keras_vit.data.mixing import ImageRandAugment, mixup
 
 # What the first number of a random seed says it is for, so that no two uses share their numbers.
 ORDER, IMAGE, RANDAUGMENT, MIXUP = range(4)
-WITHOUT = Augmentation(crop="resize", flip=False)
 
 
 class ImageStream:
@@ -227,110 +225,6 @@ class ExampleStream(ImageStream):
             return None
 
 
-def open_data(
-    source: Any,
-    *,
-    image_size: int | tuple[int, int],
-    batch_size: int,
-    split: str = "train",
-    augmentation: Augmentation | None = None,
-    seed: int = 0,
-    classes: int | None = None,
-    class_names: Sequence[str] | None = None,
-    on_bad_image: str = "stop",
-    check: str = "headers",
-    resize: str = "squash",
-    workers: int | None = None,
-    prefetch: int = 1,
-    use_keras_cv: bool | None = None,
-) -> ImageStream:
-    """A stream of batches.
-
-    Args:
-        source: One of
-
-            - a folder with `train/` and `test/` (or `val/`), each with one folder of pictures for each class; or the
-              folder of the classes itself. Needs Pillow.
-            - `(images, labels)`: arrays, tensors, or a list of images of different sizes.
-            - `"tfds:NAME"`: a data set of tensorflow-datasets, where that is installed.
-            - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, or any
-              iterable of (images, labels): used as it is, in its own order, with its own crops
-              (`keras_vit.training.pipelines` says what is added).
-            - a dict with any of these for `"train"` and `"test"`.
-        image_size: Of the images that come out, an integer or `(height, width)`.
-        batch_size: Images in a batch.
-        split: `"train"`: shuffled, without end, every batch full. `"test"`: in order, once.
-        augmentation: What is done to training images; `None`: they are scaled to size.
-        seed: A whole number from 0. The same seed gives the same batches.
-        classes: How many there are, where the data does not say it.
-        class_names: Their names in order; of a folder, which folders they are.
-        on_bad_image: `"stop"` raises an error that names the file; `"skip"` leaves it out, says so once and keeps
-            it in `stream.bad`. In training, the next good image takes its place.
-        check: What is looked at in a folder before the first step: `"headers"` (opens every file, decodes none),
-            `"decode"` (decodes all: also finds files that are cut short) or `"none"`.
-        resize: How test images come to size: `"squash"` (vit_jax), `"big_vision"` or `"timm"`, as in `load_image`.
-        workers: Threads that read and decode; `None` for one on every core.
-        prefetch: How many batches are made ahead while the model trains; each takes
-            `batch_size * height * width * 12` bytes.
-        use_keras_cv: Whether RandAugment of a `tf.data` pipeline comes from KerasCV: faster, but a batch does not
-            repeat bit for bit. `None`: where it is installed.
-
-    Returns:
-        The stream. Close it, or use it in a `with` statement, to end its threads early.
-
-    Raises:
-        ValueError: if an argument or the data is wrong; it names the file or the place.
-        TypeError: if `source` is nothing of the above.
-        FileNotFoundError: if the folder does not exist.
-        ImportError: if a package is missing; it names the extra.
-    """
-    from keras_vit.training.pipelines import PipelineStream, is_pipeline
-
-    size = _checked_size(image_size)
-    for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("prefetch", prefetch, 0)):
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, but {value!r} was given.")
-    for name, value, known in (
-        ("split", split, ("train", "test")),
-        ("on_bad_image", on_bad_image, ("stop", "skip")),
-        ("check", check, ("headers", "decode", "none")),
-        ("resize", resize, ("squash", "big_vision", "timm")),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} must be one of {list(known)}, but {value!r} was given.")
-    if split == "test" and augmentation is not None:
-        raise ValueError('Test images are not augmented: leave augmentation out, or take split="train".')
-    if isinstance(source, Mapping):
-        if split not in source:
-            raise ValueError(f"data has no {split!r}, only {list(source)}: give a dict with 'train' and 'test'.")
-        source = source[split]
-    if split == "train":
-        augmentation = augmentation or WITHOUT
-    if class_names is not None:
-        class_names = list(class_names)
-        if classes not in (None, len(class_names)):
-            raise ValueError(f"There are {len(class_names)} class_names, but classes={classes}.")
-        classes = len(class_names)
-
-    if isinstance(source, str) and source.startswith("tfds:"):
-        examples = open_tfds(source.removeprefix("tfds:"), split)
-    elif isinstance(source, (str, os.PathLike)):
-        examples = open_folder(source, split, class_names, on_bad_image, check)
-    elif isinstance(source, (tuple, list)) and len(source) == 2:
-        examples = open_arrays(*source, split, classes, class_names, on_bad_image)
-    elif is_pipeline(source):
-        options = (batch_size, augmentation, seed, classes, class_names, on_bad_image, split == "train", use_keras_cv)
-        return PipelineStream(source, size, *options)
-    else:
-        kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set, or a dict"
-        raise TypeError(f"data must be {kinds} of these, but {type(source).__name__} was given.")
-    if classes not in (None, examples.classes):
-        raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
-    stream = ExampleStream(examples, size, batch_size, augmentation, seed, on_bad_image, resize, workers, prefetch)
-    stream._report()
-    return stream
-
-
 def as_dataset(stream: ImageStream, steps: Sequence[int]) -> keras.utils.PyDataset:
     """Some batches of a stream for `model.fit` and `model.evaluate`, on any backend.
 
@@ -363,10 +257,3 @@ class Batches(keras.utils.PyDataset):
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self._batch(self._steps[index])
-
-
-def _checked_size(image_size: Any) -> tuple[int, int]:
-    pair = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size, image_size)
-    if len(pair) != 2 or any(isinstance(n, bool) or not hasattr(n, "__index__") or n < 1 for n in pair):
-        raise ValueError(f"image_size must be an integer or (height, width), at least 1, but {image_size!r} was given.")
-    return operator.index(pair[0]), operator.index(pair[1])

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit.data import mixing
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.data.crops import crop_and_flip, inception_box, resize_for_evaluation
 from keras_vit.preprocessing import load_image, resize_images
-from keras_vit.training import mixing
-from keras_vit.training.augmentation import Augmentation
-from keras_vit.training.crops import crop_and_flip, inception_box, resize_for_evaluation
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning"),

@@ -19,10 +19,10 @@ import keras
 import numpy as np
 
 from keras_vit._arrays import to_numpy
-from keras_vit.training.augmentation import Augmentation
-from keras_vit.training.checks import BadImage, check_labels, check_pixels, one_hot
-from keras_vit.training.data import MIXUP, RANDAUGMENT, ImageStream, count_steps
-from keras_vit.training.mixing import ImageRandAugment, keras_cv_randaugment, mixup
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.data.checks import BadImage, check_labels, check_pixels, one_hot
+from keras_vit.data.mixing import ImageRandAugment, keras_cv_randaugment, mixup
+from keras_vit.data.streams import MIXUP, RANDAUGMENT, ImageStream, count_steps
 
 TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
 IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")

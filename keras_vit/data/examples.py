@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arrays import to_numpy
+from keras_vit.data.checks import BadImage, check_labels, check_pixels
 from keras_vit.preprocessing import load_image
-from keras_vit.training.checks import BadImage, check_labels, check_pixels
 
 IN_MEMORY = 4 * 2**30  # bytes of compressed pictures that are kept, where a data set cannot be read at random
 
