@@ -57,7 +57,7 @@ def plain_model(model: Any) -> Any:
             model = keras.saving.load_model(path, compile=False)
     if all(layer.compute_dtype == "float32" for layer in model.layers):
         return model
-    return model._rebuild(model.config, name=model.name, dtype="float32")
+    return model.with_config(dtype="float32")
 
 
 def served_model(model: Any, *, uint8: bool, softmax: bool) -> Any:
@@ -81,7 +81,7 @@ def served_model(model: Any, *, uint8: bool, softmax: bool) -> Any:
             raise ValueError(f"softmax=True needs a model that answers with logits, but {model.name} has {has}.")
         changes["classifier_activation"] = "softmax"
     if changes and config.replace(**changes) != config:
-        model = model._rebuild(config.replace(**changes), name=model.name, dtype="float32")
+        model = model.with_config(dtype="float32", **changes)
     has_resnet = isinstance(model, BiT) or config.stem_stages is not None
     return model.folded() if has_resnet else model
 

@@ -1,8 +1,8 @@
 """Models as functions of one config, and the table of variants."""
 
-from keras_vit.models._base import weights_by_path
 from keras_vit.models.bit import BiT
 from keras_vit.models.bit_config import BIT_VARIANTS, BiTConfig, BiTVariant
+from keras_vit.models.changes import weights_by_path
 from keras_vit.models.config import ModelConfig, ViTConfig, pair
 from keras_vit.models.features import feature_extractor
 from keras_vit.models.macs import count_macs

@@ -1,13 +1,20 @@
 """What the models of this package share: each is a functional Keras model and a function of one config."""
 
 import json
+from collections.abc import Iterable
 from typing import Any, Self
 
 import keras
 import numpy as np
 
-from keras_vit.layers import StdConv2D, skip_initialization
 from keras_vit.layers._composite import quantized_policies
+from keras_vit.models.changes import (
+    changed_fields,
+    copy_state,
+    layers_to_start_anew,
+    quick_initialization,
+    replaced,
+)
 from keras_vit.models.config import ModelConfig
 from keras_vit.preprocessing import preprocess_input, resize_images
 
@@ -102,6 +109,50 @@ class ImageModel(keras.Model):
         images = resize_images(images, self._config.image_size)
         return images if self._config.include_preprocessing else preprocess_input(images)
 
+    def with_config(
+        self, *, name: str | None = None, dtype: Any = None, fresh: str | Iterable[str] = (), **changes: Any
+    ) -> Self:
+        """A new model that has some fields of the config changed and the same weights.
+
+        Position and patch embeddings are resized where they belong to a size; other `classes` get a new,
+        zero-initialised head. Name, dtype policy, adapters and what is frozen stay; layers that start anew train,
+        unless the model is frozen as a whole. The new model is not compiled. A quantized model can change its name and
+        `class_names` only.
+
+        Args:
+            name: Name of the new model; None for this one's.
+            dtype: Dtype policy of the new model; None for this one's.
+            fresh: Names of layers that start anew, such as `"head"`, because their weights are not wanted or cannot
+                be kept.
+            changes: New values of fields of the config, such as `image_size=384, classes=37`.
+
+        Raises:
+            TypeError: if the config has no such field, or a value has a wrong type.
+            ValueError: if a value makes no sense, if the weights do not fit it (`width`, `depth`, ...), or if weights
+                would be lost that `fresh` does not give up. No model is returned half-filled.
+        """
+        config = replaced(self._config, changes)
+        fresh = {fresh} if isinstance(fresh, str) else set(fresh)
+        anew = layers_to_start_anew(self._config, config, fresh)
+        policies = quantized_policies(self)
+        if policies is not None and (
+            anew or dtype is not None or set(changed_fields(self._config, config)) - {"class_names"}
+        ):
+            raise ValueError(
+                f"The weights of {self.name} were quantized, and fit no other model. Change the model before it is "
+                "quantized."
+            )
+        with quick_initialization(anew):
+            model = type(self)(
+                config, name=name or self.name, dtype=dtype or policies or self._policy, trainable=self.trainable
+            )
+        unknown = sorted(fresh - {layer.name for layer in model.layers})
+        if unknown:
+            names = ", ".join(layer.name for layer in model.layers if layer.weights)
+            raise ValueError(f"fresh names layers that {self.name} does not have: {unknown}. There are: {names}.")
+        copy_state(self, model, anew)
+        return model
+
     def with_image_size(self, image_size: int | tuple[int, int] | str) -> Self:
         """A new model for another image size with the same weights, resized where they belong to a size.
 
@@ -109,41 +160,8 @@ class ImageModel(keras.Model):
             image_size: An integer, (height, width), or `"dynamic"` for any size at run time.
         """
         if image_size == "dynamic":
-            return self._rebuild(self._config.replace(dynamic=True))
-        return self._rebuild(self._config.replace(image_size=image_size, dynamic=False))
-
-    def _rebuild(self, config: Any, fresh: tuple[str, ...] = (), *, name: str | None = None, dtype: Any = None) -> Self:
-        """A new model with this one's weights, but for those whose paths begin as `fresh` says.
-
-        It has the dtype policy of this one unless `dtype` names another.
-        """
-        if any(layer.quantization_mode or getattr(layer, "lora_enabled", False) for layer in self._flatten_layers()):
-            raise ValueError(
-                f"The weights of {self.name} were quantized or given LoRA adapters, so they cannot be copied to "
-                "another model. Change the model before it is quantized; LoRA adapters are merged when it is saved as "
-                ".keras and loaded again."
-            )
-        with skip_initialization():
-            model = type(self)(config, name=name, dtype=dtype or self._policy)
-        values = weights_by_path(self)
-        for path, variable in weights_by_path(model).items():
-            if path.startswith(fresh):
-                continue
-            # A copy: on JAX, training donates the buffers of one model, and they must not be the other's.
-            variable.assign(self._converted(path, keras.ops.copy(values[path]), config))
-        return model
-
-    def _converted(self, path: str, value: Any, config: Any) -> Any:
-        """A weight of this model as the model of another config needs it."""
-        return value
-
-    def _fold(self, config: Any) -> Self:
-        """A new model with this one's weights, whose convolution kernels are standardised for good."""
-        model = self._rebuild(config)
-        weights = weights_by_path(model)
-        for path, kernel in _standardized_kernels(self).items():
-            weights[path].assign(kernel)
-        return model
+            return self.with_config(dynamic=True)
+        return self.with_config(image_size=image_size, dynamic=False)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -166,28 +184,6 @@ class ImageModel(keras.Model):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {json.dumps(self._config.to_dict())}>"
-
-
-def weights_by_path(model: keras.Model) -> dict[str, Any]:
-    """The weights of a model by a name that does not depend on where the model was built.
-
-    For example `"block_0/attention/query/kernel"`: the layer's name, then the path inside the layer.
-    """
-    return {
-        f"{layer.name}{weight.path.removeprefix(layer.path)}": weight
-        for layer in model.layers
-        for weight in layer.weights
-    }
-
-
-def _standardized_kernels(model: keras.Model) -> dict[str, Any]:
-    """The standardised kernels of a ResNet by the paths of the raw ones (see `weights_by_path`)."""
-    return {
-        f"{layer.name}{conv.kernel.path.removeprefix(layer.path)}": conv.standardized_kernel()
-        for layer in model.layers
-        for conv in layer._flatten_layers()
-        if isinstance(conv, StdConv2D)
-    }
 
 
 def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:

@@ -1,5 +1,6 @@
 """BiT, the ResNet that the paper compares with (section 4.1; big_vision's `models/bit_paper.py`)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -102,17 +103,18 @@ class BiT(ImageModel):
         """What this model was built from."""
         return self._config
 
-    def with_classes(self, classes: int | None) -> "BiT":
+    def with_classes(self, classes: int | None, *, class_names: Sequence[str] | None = None) -> "BiT":
         """A new model with the same weights and a new, zero-initialised head.
 
         Args:
             classes: Outputs of the new head; None for no head.
+            class_names: What they stand for.
         """
-        return self._rebuild(self.config.replace(classes=classes), fresh=("head/",))
+        return self.with_config(classes=classes, class_names=class_names, fresh=("head",) if classes else ())
 
     def folded(self) -> "BiT":
         """A new model for inference whose kernels have been standardised for good.
 
         Standardising them at every call takes time that no backend saves by itself. The numbers stay the same.
         """
-        return self._rebuild(self.config) if self.config.folded else self._fold(self.config.replace(folded=True))
+        return self.with_config(folded=True)

@@ -1,5 +1,6 @@
 """The Vision Transformer, in the order of the paper's equations."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,8 +14,6 @@ from keras_vit.layers import (
     PatchEmbedding,
     TokenPooling,
     TransformerBlock,
-    resize_patch_kernel,
-    resize_table,
 )
 from keras_vit.layers._composite import at_least_float32, own_policy
 from keras_vit.layers.initialization import initializer
@@ -178,19 +177,25 @@ class VisionTransformer(ImageModel):
         Raises:
             ValueError: if the patches do not divide the image; the message names the sizes nearest to it that they do.
         """
-        config = self.config
-        return self._rebuild(config.replace(patch_size=patch_size, image_size=image_size or config.image_size))
+        return self.with_config(
+            patch_size=patch_size, image_size=self.config.image_size if image_size is None else image_size
+        )
 
-    def with_classes(self, classes: int | None, keep_pre_logits: bool = False) -> "VisionTransformer":
+    def with_classes(
+        self, classes: int | None, keep_pre_logits: bool = False, *, class_names: Sequence[str] | None = None
+    ) -> "VisionTransformer":
         """A new model with the same weights and a new, zero-initialised head.
 
         Args:
             classes: Outputs of the new head; None for no head.
             keep_pre_logits: Whether the tanh layer stays. The original drops it when it fine-tunes.
+            class_names: What the outputs stand for.
         """
-        representation_size = self.config.representation_size if keep_pre_logits else None
-        return self._rebuild(
-            self.config.replace(classes=classes, representation_size=representation_size), fresh=("head/",)
+        return self.with_config(
+            classes=classes,
+            class_names=class_names,
+            representation_size=self.config.representation_size if keep_pre_logits else None,
+            fresh=("head",) if classes else (),
         )
 
     def folded(self) -> "VisionTransformer":
@@ -199,14 +204,4 @@ class VisionTransformer(ImageModel):
         Standardising them at every call takes time that no backend saves by itself. The numbers stay the same. A
         plain Vision Transformer has no such kernels and comes back as a copy.
         """
-        if self.config.stem_stages is None or self.config.stem_folded:
-            return self._rebuild(self.config)
-        return self._fold(self.config.replace(stem_folded=True))
-
-    def _converted(self, path: str, value: Any, config: ViTConfig) -> Any:
-        if path == "embedding/kernel" and config.patch_size != self.config.patch_size:
-            return resize_patch_kernel(keras.ops.convert_to_numpy(value), config.patch_size)
-        if path == "position_embedding/table" and config.grid_size != self.config.grid_size:
-            table = keras.ops.convert_to_numpy(value)
-            return resize_table(table, self.config.grid_size, config.grid_size, config.interpolation)
-        return value
+        return self.with_config(stem_folded=self.config.stem_stages is not None)

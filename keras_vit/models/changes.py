@@ -1,0 +1,178 @@
+"""A model with another config and the same weights: what every change of a field does to them."""
+
+import contextlib
+import dataclasses
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import keras
+
+from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
+from keras_vit.models.config import ModelConfig
+
+# The fields of a config that may change while the model keeps its weights, with the layers that have to start anew.
+# Any other field, such as width or depth, decides what all the weights are.
+CHANGES: dict[str, tuple[str, ...]] = {
+    "image_size": (),  # position embeddings are resized
+    "patch_size": (),  # the patch embedding and position embeddings are resized
+    "dynamic": (),
+    "pooling": (),  # to "map": ("pooling",), see `layers_to_start_anew`
+    "representation_size": ("pre_logits", "head"),
+    "classes": ("head",),
+    "class_names": (),
+    "classifier_activation": (),
+    "gelu": (),
+    "layer_norm_epsilon": (),
+    "dropout": (),
+    "attention_dropout": (),
+    "drop_path": (),
+    "remat": (),
+    "include_preprocessing": (),
+    "interpolation": (),
+    "pool_padding": (),
+    "stem_folded": (),  # kernels are standardised, which cannot be undone
+    "folded": (),  # kernels are standardised, which cannot be undone
+}
+_FOLDED = ("stem_folded", "folded")
+
+
+def changed_fields(old: ModelConfig, new: ModelConfig) -> list[str]:
+    """The names of the fields in which two configs of one class differ."""
+    names = [field.name for field in dataclasses.fields(old)]
+    return [name for name in names if getattr(old, name) != getattr(new, name)]
+
+
+def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
+    """A config with some fields changed.
+
+    Raises:
+        TypeError: if there is no such field; the message names the nearest.
+        ValueError: if the weights of a model with `config` make no sense with the new one.
+    """
+    fields = [field.name for field in dataclasses.fields(config)]
+    for name in changes:
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(fields)}."
+            raise TypeError(f"{type(config).__name__} has no field {name!r}. {hint}")
+    new = config.replace(**changes)
+    for name in changed_fields(config, new):
+        before, after = getattr(config, name), getattr(new, name)
+        if name not in CHANGES:
+            raise ValueError(
+                f"{name} cannot change from {before!r} to {after!r} with the same weights: it decides what the weights "
+                f"are. For new weights build another model: type(model)(model.config.replace({name}={after!r}))."
+            )
+        if name in _FOLDED and not after:
+            raise ValueError(f"{name} cannot become False: the kernels of this model were standardised for good.")
+    return new
+
+
+def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[str]) -> set[str]:
+    """The layers whose weights a change cannot keep.
+
+    Other classes are a wish for a new head. Anything else that would lose trained weights has to be asked for.
+
+    Args:
+        old: The config of a model that has weights.
+        new: What `replaced` made of it.
+        fresh: Names of layers that are to start anew in any case.
+
+    Raises:
+        ValueError: if weights would be lost that nobody gave up; the message says how to.
+    """
+    changed = changed_fields(old, new)
+    needed = {layer for name in changed for layer in CHANGES[name]}
+    if "pooling" in changed and getattr(new, "pooling", None) == "map":
+        needed.add("pooling")
+    absent = {"head"} if not new.classes else set()
+    if not getattr(new, "representation_size", None):
+        absent.add("pre_logits")
+    allowed = set(fresh) | ({"head"} if "classes" in changed else set())
+    lost = sorted(needed - absent - allowed)
+    if lost:
+        values = ", ".join(f"{name}={getattr(new, name)!r}" for name in changed if CHANGES[name] or name == "pooling")
+        raise ValueError(
+            f"{values} needs new weights in {' and '.join(lost)}: those of this model read or compute something else. "
+            f"Pass fresh={sorted({*fresh, *lost})} to give them up."
+        )
+    return (needed | set(fresh)) - absent
+
+
+@contextlib.contextmanager
+def quick_initialization(fresh: Collection[str]) -> Iterator[None]:
+    """Within this context, models are built without drawing weights that are assigned afterwards anyway."""
+    # A head starts with zeros in any case; other layers draw their weights.
+    with contextlib.nullcontext() if set(fresh) - {"head"} else skip_initialization():
+        yield
+
+
+def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
+    """Gives a model what another one has learned: weights, adapters, and which of them train.
+
+    Args:
+        old: The model that has the weights.
+        new: A model of the same config, or of one that `replaced` made of it.
+        fresh: Names of layers of `new` that keep what they have.
+    """
+    layers = layers_by_path(old)
+    for path, layer in layers_by_path(new).items():
+        if path.partition("/")[0] not in fresh and path in layers:
+            _copy_adapters(layers[path], layer)
+            layer.trainable = layers[path].trainable
+    values, standardized = weights_by_path(old), {}
+    if any(name in _FOLDED for name in changed_fields(old.config, new.config)):
+        standardized = _standardized_kernels(old)
+    for path, variable in weights_by_path(new).items():
+        if path.partition("/")[0] not in fresh:
+            # A copy: on JAX, training donates the buffers of one model, and they must not be the other's.
+            value = standardized[path] if path in standardized else keras.ops.copy(values[path])
+            variable.assign(_resized(path, value, old.config, new.config))
+            variable.trainable = values[path].trainable  # LoRA trains single weights of a layer
+
+
+def weights_by_path(model: keras.Model) -> dict[str, Any]:
+    """The weights of a model by a name that does not depend on where the model was built.
+
+    For example `"block_0/attention/query/kernel"`: the layer's name, then the path inside the layer.
+    """
+    return {
+        f"{layer.name}{weight.path.removeprefix(layer.path)}": weight
+        for layer in model.layers
+        for weight in layer.weights
+    }
+
+
+def layers_by_path(model: keras.Model) -> dict[str, keras.layers.Layer]:
+    """The layers of a model and those inside them, outer ones first, by names as in `weights_by_path`."""
+    return {
+        f"{layer.name}{inner.path.removeprefix(layer.path)}": inner
+        for layer in model.layers
+        for inner in layer._flatten_layers()
+        if inner.path
+    }
+
+
+def _resized(path: str, value: Any, old: Any, new: Any) -> Any:
+    """A weight of a model with the config `old` as a model with the config `new` needs it."""
+    if path == "embedding/kernel" and new.patch_size != old.patch_size:
+        return resize_patch_kernel(keras.ops.convert_to_numpy(value), new.patch_size)
+    if path == "position_embedding/table" and new.grid_size != old.grid_size:
+        return resize_table(keras.ops.convert_to_numpy(value), old.grid_size, new.grid_size, new.interpolation)
+    return value
+
+
+def _copy_adapters(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
+    """LoRA's adapters for a layer where another one has them; their values are weights like others."""
+    if getattr(old, "lora_enabled", False):
+        new.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
+
+
+def _standardized_kernels(model: keras.Model) -> dict[str, Any]:
+    """The standardised kernels of a ResNet by the paths of the raw ones."""
+    return {
+        f"{path}/kernel": layer.standardized_kernel()
+        for path, layer in layers_by_path(model).items()
+        if isinstance(layer, StdConv2D)
+    }
