@@ -1,17 +1,21 @@
 """Models by name and from files: the functions that most users need."""
 
 import os
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_vit.checkpoints import (
+    config_in_file,
     count_parameters,
     find_checkpoint,
     load_model,
     open_checkpoint,
     read_weights_h5,
     recommended,
+    with_names_beside,
 )
 from keras_vit.models import (
     BIT_VARIANTS,
@@ -36,6 +40,7 @@ def create_model(
     weights: str | os.PathLike[str] | None = None,
     image_size: int | tuple[int, int] | str | None = None,
     classes: int | None = None,
+    class_names: Sequence[str] | None = None,
     include_top: bool = True,
     pooling: str | None = None,
     classifier_activation: str | None = "softmax",
@@ -65,6 +70,8 @@ def create_model(
             None for the checkpoint's own, or 224; for a BiT, which has no size of its own, the same as `"dynamic"`.
         classes: Outputs of the head. None for the checkpoint's head, or 1,000 without weights. Another number than
             the checkpoint's gives a new, zero-initialised head and drops the pre-logits, as the original does.
+        class_names: What the outputs stand for, in order; without weights they also say how many `classes` there
+            are. None for those that the checkpoint names, or none.
         include_top: Whether the head is there.
         pooling: Without the top: `"token"`, `"avg"`, `"map"`, or None for the sequence of all tokens. With it: None
             for the variant's own (`"token"`, or `"avg"` without a class token); `"none"` puts the head on every
@@ -109,6 +116,7 @@ def create_model(
     options: dict[str, Any] = {
         "image_size": image_size,
         "classes": classes,
+        "class_names": class_names,
         "include_top": include_top,
         "pooling": pooling,
         "classifier_activation": classifier_activation,
@@ -139,7 +147,14 @@ def create_model(
             base = base.replace(class_token=class_token, pooling="token" if class_token else "avg")
         base = base.replace(representation_size=representation_size)
         options["dropout"] = base.dropout if dropout is None else dropout
+    if classes is None and include_top and isinstance(class_names, Sequence):
+        options["classes"] = len(class_names)
     config = _adapt(base, pre_logits=True, input_tensor=input_tensor, **options)
+    if weights is not None and config.class_names is None and os.path.isfile(weights):
+        noted = config_in_file(weights)
+        if noted is not None and noted.classes == config.classes:
+            config = config.replace(class_names=noted.class_names)
+        config = _with_names_beside(config, weights)
     model = MODELS[type(config)](config, **build)
     if weights is not None:
         model.load_weights(weights)
@@ -152,6 +167,7 @@ def from_checkpoint(
     image_size: int | tuple[int, int] | str | None = None,
     grid_size: tuple[int, int] | None = None,
     classes: int | None = None,
+    class_names: Sequence[str] | None = None,
     include_top: bool = True,
     pre_logits: bool | None = None,
     pooling: str | None = None,
@@ -177,6 +193,8 @@ def from_checkpoint(
         grid_size: Rows and columns of the file's position embeddings, where they are no square. Not needed where
             `image_size` is the one that the file was trained at, or for files written by `to_checkpoint`.
         classes: None for the file's head; another number than the file's for a new, zero-initialised head.
+        class_names: What the outputs stand for, in order. None for the names in the file, or in a `classes.txt`
+            beside it that has as many lines as the file has classes.
         include_top: Whether the head and the pre-logits are there.
         pre_logits: Whether the tanh layer before the head is there. None: with the file's own head, but not with a
             new one, as in the original's fine-tuning.
@@ -202,7 +220,7 @@ def from_checkpoint(
     """
     path = find_checkpoint(path)
     contents = open_checkpoint(path, grid_size, None if image_size == "dynamic" else image_size)
-    base = contents.config
+    base = _with_names_beside(contents.config, path)
     if isinstance(base, BiTConfig):
         _refuse(
             str(path),
@@ -217,6 +235,7 @@ def from_checkpoint(
         base,
         image_size=image_size,
         classes=classes,
+        class_names=class_names,
         include_top=include_top,
         pre_logits=pre_logits,
         pooling=pooling,
@@ -258,6 +277,7 @@ def _adapt(
     *,
     image_size: int | tuple[int, int] | str | None,
     classes: int | None,
+    class_names: Sequence[str] | None,
     include_top: bool,
     pre_logits: bool | None,
     pooling: str | None,
@@ -282,9 +302,13 @@ def _adapt(
     if not include_top:
         if classes is not None:
             raise ValueError(f"classes={classes} needs include_top=True; without the top there is no head.")
+        if class_names is not None:
+            raise ValueError("class_names needs include_top=True; without the top there are no classes.")
         return base.replace(classes=None, classifier_activation=None, pooling=pooling or "none", **fields)
     classes = base.classes if classes is None else classes
     activation = None if classes is None else classifier_activation
+    if class_names is not None:
+        fields["class_names"] = class_names
     return base.replace(classes=classes, classifier_activation=activation, pooling=pooling or base.pooling, **fields)
 
 
@@ -300,7 +324,7 @@ def load_any(source: str | os.PathLike[str], **options: Any) -> VisionTransforme
         FileNotFoundError, ValueError: if there is no such file, or it holds no model of this package.
     """
     if str(source).endswith(".weights.h5"):
-        return read_weights_h5(source)
+        return _named(read_weights_h5(source), source)
     if not str(source).endswith(".keras"):
         if _is_variant(source):
             return create_model(source, pretrained=True, **{"classifier_activation": None, **options})
@@ -310,7 +334,21 @@ def load_any(source: str | os.PathLike[str], **options: Any) -> VisionTransforme
     model = keras.saving.load_model(source, compile=False)
     if not isinstance(model, (VisionTransformer, BiT)):
         raise ValueError(f"{source} holds a {type(model).__name__}; a model of keras_vit was expected.")
-    return model
+    return _named(model, source)
+
+
+def _named(model: VisionTransformer | BiT, path: str | os.PathLike[str]) -> VisionTransformer | BiT:
+    """The model, with the class names beside its file where it has none itself."""
+    names = _with_names_beside(model.config, path).class_names
+    return model if names == model.config.class_names else model.with_config(class_names=names)
+
+
+def _with_names_beside(config: ViTConfig | BiTConfig, path: str | os.PathLike[str]) -> ViTConfig | BiTConfig:
+    try:
+        return with_names_beside(config, path)
+    except ValueError as error:  # the model is usable, whatever lies beside it
+        warnings.warn(f"The outputs of {path} have no names: {error}", stacklevel=3)
+        return config
 
 
 def _is_variant(source: Any) -> bool:

@@ -321,30 +321,41 @@ def test_int8_of_a_part(tmp_path):
     np.testing.assert_array_equal(forward(loaded, images()), forward(part, images()))
 
 
-def changed(kind):
+@pytest.fixture
+def quantized():
     model = make(CONFIG.replace(depth=1))
-    if kind == "quantized":
-        model.quantize("int8")
-    else:
-        adapt(model)
+    model.quantize("int8")
     return model
 
 
 @pytest.mark.usefixtures("cheap_garbage_collection")
-@pytest.mark.parametrize("kind", ["quantized", "LoRA"])
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda model, path: model.with_image_size(32),
-        lambda model, path: model.with_classes(3),
-        lambda model, path: keras_vit.to_checkpoint(model, path / "model.npz"),
-    ],
-    ids=["with_image_size", "with_classes", "to_checkpoint"],
-)
-def test_weights_that_are_not_what_they_seem_are_not_copied(kind, change, tmp_path):
-    """An int8 kernel is no kernel without its scale, nor one with LoRA without its adapters."""
-    with pytest.raises(ValueError, match="quantized.*LoRA"):
-        change(changed(kind), tmp_path)
+def test_quantized_weights_are_not_copied_into_another_model(quantized, tmp_path):
+    """An int8 kernel is no kernel without its scale."""
+    for change in (
+        lambda: quantized.with_image_size(32),
+        lambda: quantized.with_classes(3),
+        lambda: quantized.with_config(dtype="bfloat16"),
+        lambda: quantized.with_config(fresh="head"),
+        lambda: keras_vit.to_checkpoint(quantized, tmp_path / "model.npz"),
+    ):
+        with pytest.raises(ValueError, match="quantized"):
+            change()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("cheap_garbage_collection")
+def test_a_quantized_model_gets_names(quantized):
+    named = quantized.with_config(name="named", class_names=tuple("abcde"))
+    assert named.name == "named" and named.config.class_names == tuple("abcde")
+    assert_same_weights(named, quantized)
+    np.testing.assert_array_equal(forward(named, images()), forward(quantized, images()))
+
+
+def test_adapters_are_not_written_as_if_they_were_not_there(tmp_path):
+    model = make(CONFIG.replace(depth=1))
+    adapt(model)
+    with pytest.raises(ValueError, match="LoRA"):
+        keras_vit.to_checkpoint(model, tmp_path / "model.npz")
     assert list(tmp_path.iterdir()) == []
 
 

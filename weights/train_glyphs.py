@@ -31,7 +31,16 @@ CLASSES = (
     *"აბგდევზთიკლმნოპჟრსტუფქღყშჩცძწჭხჯჰ",
     *"+=÷±<>≤≥≈≠∞∫∂√#$%&@?!/\\*^~§¶£¥€[]{}←↑→↓",
 )
-CONFIG = ViTConfig(image_size=24, patch_size=4, width=96, depth=6, heads=4, mlp_width=288, classes=len(CLASSES))
+CONFIG = ViTConfig(
+    image_size=24,
+    patch_size=4,
+    width=96,
+    depth=6,
+    heads=4,
+    mlp_width=288,
+    classes=len(CLASSES),
+    class_names=CLASSES,
+)
 FIELD = 64  # pixels of a distance field, height and width
 GLYPH = 40  # of which the longer side of a character fills this many
 

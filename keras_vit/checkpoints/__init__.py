@@ -11,9 +11,10 @@ from keras_vit.checkpoints.checkpoint import (
     open_checkpoint,
     to_checkpoint,
 )
+from keras_vit.checkpoints.class_list import class_names, with_names_beside
 from keras_vit.checkpoints.download import DownloadError
-from keras_vit.checkpoints.keras_files import read_weights_h5, save_model
-from keras_vit.checkpoints.shipped import class_names, find_checkpoint
+from keras_vit.checkpoints.keras_files import config_in_file, read_weights_h5, save_model
+from keras_vit.checkpoints.shipped import find_checkpoint
 from keras_vit.checkpoints.weights_table import list_weights
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "augreg_index",
     "best_augreg",
     "class_names",
+    "config_in_file",
     "count_parameters",
     "find_checkpoint",
     "inspect_checkpoint",
@@ -32,5 +34,6 @@ __all__ = [
     "read_weights_h5",
     "recommended",
     "save_model",
+    "with_names_beside",
     "to_checkpoint",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._text import printable
 from keras_vit.checkpoints import big_vision, bit, vit_jax
 from keras_vit.checkpoints.layout import Contents, Layout, check_arrays, extract, fill
 from keras_vit.checkpoints.npz import NpzFile, write_npz
@@ -18,6 +19,7 @@ from keras_vit.models import MODELS, BiT, BiTConfig, ModelConfig, VisionTransfor
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (big_vision.LAYOUT, vit_jax.LAYOUT, bit.TF, bit.BV)}
 # The layout of the published files of each family.
 PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit_tf"}
+NAMES_LEFT_OUT = "the class names in its note are left out"
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
 
 
@@ -49,7 +51,7 @@ def open_checkpoint(
         if grid_size is None and image_size is not None and not contents.square:
             asked = contents.config.replace(image_size=image_size).grid_size
             grid_size = asked if np.prod(asked) == np.prod(contents.config.grid_size) else None
-        return _with_grid(contents, grid_size, str(path))
+        return _with_names(_with_grid(contents, grid_size, str(path)), file.note.get("class_names"))
     names = ", ".join(sorted(file)[:5])
     raise ValueError(
         f"{path} is an .npz file, but not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its arrays are: "
@@ -110,6 +112,9 @@ def load_model(
             "classes=... for a new head or include_top=False for features.",
             stacklevel=3,
         )
+    for oddity in contents.oddities:
+        if oddity.startswith(NAMES_LEFT_OUT) and config.classes and keep_head:
+            warnings.warn(f"{source}: {oddity}", stacklevel=3)
     return model
 
 
@@ -126,7 +131,8 @@ def to_checkpoint(
     and without a prefix. A model that both layouts can say goes from one to the other and back bit for bit: a class
     token's position is kept by big_vision as the first row of the table, which its loader adds to the token; where
     that loader would not know the row, because the number of patches is no square, the sum is written as the token.
-    vit_jax gives a class token without a position a row of zeros.
+    vit_jax gives a class token without a position a row of zeros. The names of the classes and the grid of the
+    position embeddings are noted in the archive's comment, where the original code passes over them.
 
     Args:
         model: A `VisionTransformer` or a `BiT`.
@@ -138,7 +144,8 @@ def to_checkpoint(
 
     Raises:
         TypeError: if `model` is neither a `VisionTransformer` nor a `BiT`.
-        ValueError: if the layout is unknown or has no place for such a model.
+        ValueError: if the layout is unknown or has no place for such a model, or there are so many class names that
+            they do not fit into a comment (64 KiB).
         FileExistsError: if there is a file already and `overwrite` is false.
     """
     if not isinstance(model, (VisionTransformer, BiT)):
@@ -152,6 +159,8 @@ def to_checkpoint(
     note: dict[str, Any] = {"written_by": "keras_vit"}
     if isinstance(model, VisionTransformer):
         note["grid_size"] = list(model.config.grid_size)
+    if model.config.class_names is not None:
+        note["class_names"] = list(model.config.class_names)
     write_npz(path, extract(model, LAYOUTS[layout], stack), note, overwrite)
 
 
@@ -230,6 +239,19 @@ def _with_grid(contents: Contents, grid_size: Any, source: str) -> Contents:
     size = config.image_size_of((rows, columns))
     oddities = [o for o in contents.oddities if "are no square" not in o and "is a guess" not in o]
     return dataclasses.replace(contents, config=config.replace(image_size=size), square=True, oddities=oddities)
+
+
+def _with_names(contents: Contents, names: Any) -> Contents:
+    """The contents with the class names that the file's note holds; the note may be a stranger's."""
+    if names is None:
+        return contents
+    try:
+        if not isinstance(names, list):
+            raise TypeError(f"class_names must be a list of strings, but is a {type(names).__name__}.")
+        return dataclasses.replace(contents, config=contents.config.replace(class_names=names))
+    except (TypeError, ValueError) as error:
+        oddity = f"{NAMES_LEFT_OUT}: {printable(error, 200)}"
+        return dataclasses.replace(contents, oddities=[*contents.oddities, oddity])
 
 
 class _progress:

@@ -4,13 +4,17 @@ import json
 import os
 import pathlib
 import tempfile
+import zipfile
 from typing import Any
 
 import keras
 
+from keras_vit._text import printable
 from keras_vit.checkpoints.checkpoint import to_checkpoint
+from keras_vit.models import MODELS, ModelConfig
 
 FORMATS = (".npz", ".keras", ".weights.h5")
+_CONFIG_TYPES = {model.__name__: config for config, model in MODELS.items()}
 _NOTE = "keras_vit"  # the attribute of a .weights.h5 file that says which model it is of
 
 
@@ -72,16 +76,10 @@ def read_weights_h5(path: str | os.PathLike[str]) -> keras.Model:
         FileNotFoundError: if there is no such file.
         ValueError: if the file does not say which model it is of.
     """
-    import h5py
-
     path = pathlib.Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}; the path of a model file was expected.")
-    try:
-        with h5py.File(path) as file:
-            note = file.attrs.get(_NOTE)
-    except OSError as error:
-        raise ValueError(f"{path} is not an HDF5 file, or it is truncated ({error}).") from None
+    note = _read_note(path)
     if note is None:
         raise ValueError(
             f"{path} does not say which model it is of. Build the model and pass the file: "
@@ -90,6 +88,46 @@ def read_weights_h5(path: str | os.PathLike[str]) -> keras.Model:
     model = keras.saving.deserialize_keras_object(json.loads(note))
     model.load_weights(path)
     return model
+
+
+def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
+    """The config that a `.keras` or `.weights.h5` file says its model has, without loading it.
+
+    Returns:
+        The config; None where the file says none, or that of a model from elsewhere.
+
+    Raises:
+        ValueError: if the file is damaged, or what it says is no config.
+    """
+    path = pathlib.Path(path)
+    if format_of(path) == ".keras":
+        try:
+            with zipfile.ZipFile(path) as archive:
+                text = archive.read("config.json")
+        except (zipfile.BadZipFile, KeyError, OSError, ValueError) as error:
+            raise ValueError(f"{path} is not a .keras file, or it is damaged: {printable(error, 200)}.") from None
+    else:
+        text = _read_note(path)
+        if text is None:
+            return None
+    try:
+        model = json.loads(text)
+        if not isinstance(model, dict) or model.get("class_name") not in _CONFIG_TYPES:
+            return None
+        return _CONFIG_TYPES[model["class_name"]](**model["config"]["config"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"{path} says nothing sensible about its model: {printable(error, 200)}.") from None
+
+
+def _read_note(path: pathlib.Path) -> Any:
+    """What a `.weights.h5` says about its model; None where it says nothing."""
+    import h5py
+
+    try:
+        with h5py.File(path) as file:
+            return file.attrs.get(_NOTE)
+    except OSError as error:
+        raise ValueError(f"{path} is not an HDF5 file, or it is truncated ({error}).") from None
 
 
 def _note_config(path: pathlib.Path, model: Any) -> None:

@@ -118,7 +118,7 @@ class NpzFile(Mapping[str, StoredArray]):
         """What `write_npz` noted beside the arrays; empty for files from elsewhere."""
         try:
             note = json.loads(self._comment)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return note if isinstance(note, dict) else {}
 
@@ -255,10 +255,18 @@ def write_npz(
 
     Raises:
         FileExistsError: if there is a file at `path` already and `overwrite` is false.
+        ValueError: if `note` has more than 65,535 bytes, the most that an archive's comment can have.
     """
     path = pathlib.Path(path)
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists. Choose another path or pass overwrite=True.")
+    comment = json.dumps(note, ensure_ascii=False).encode() if note else b""
+    if len(comment) > zipfile.ZIP_MAX_COMMENT:
+        longest = max(note, key=lambda name: len(json.dumps(note[name])))
+        raise ValueError(
+            f"The note of an .npz file has room for {zipfile.ZIP_MAX_COMMENT:,} bytes, but {longest} and the rest take "
+            f"{len(comment):,}. Write a .keras file, or leave {longest} out: model.with_config({longest}=None)."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
@@ -266,8 +274,7 @@ def write_npz(
             for name, values in arrays:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asanyarray(values), allow_pickle=False)
-            if note:
-                archive.comment = json.dumps(note).encode()
+            archive.comment = comment
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:

@@ -56,17 +56,16 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
             near = difflib.get_close_matches(name, fields, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(fields)}."
             raise TypeError(f"{type(config).__name__} has no field {name!r}. {hint}")
-    new = config.replace(**changes)
-    for name in changed_fields(config, new):
-        before, after = getattr(config, name), getattr(new, name)
-        if name not in CHANGES:
+    for name, value in changes.items():
+        before, after = getattr(config, name), tuple(value) if isinstance(value, list) else value
+        if name not in CHANGES and after != before:
             raise ValueError(
                 f"{name} cannot change from {before!r} to {after!r} with the same weights: it decides what the weights "
                 f"are. For new weights build another model: type(model)(model.config.replace({name}={after!r}))."
             )
-        if name in _FOLDED and not after:
-            raise ValueError(f"{name} cannot become False: the kernels of this model were standardised for good.")
-    return new
+        if name in _FOLDED and before and not after:
+            raise ValueError(f"{name} cannot become {after}: the kernels of this model were standardised for good.")
+    return config.replace(**changes)
 
 
 def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[str]) -> set[str]:

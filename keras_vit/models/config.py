@@ -5,6 +5,7 @@ import numbers
 from collections.abc import Iterable
 from typing import Any, Self
 
+from keras_vit._text import printable
 from keras_vit.interpolation import METHODS
 from keras_vit.layers.mlp import GELUS
 from keras_vit.layers.pooling import POOLINGS
@@ -51,9 +52,10 @@ class ModelConfig:
                 raise TypeError(
                     f"class_names must be strings, but {name!r} of type {type(name).__name__} is among them."
                 )
-            if len(name.splitlines()) > 1 or name != name.strip() or not name:
+            if not name or name != name.strip() or name != printable(name):
                 raise ValueError(
-                    f"class_names must be single lines without space around them, but {name!r} is among them."
+                    "class_names must be single lines without control characters and without space around them, but "
+                    f"{name!r} is among them."
                 )
         if len(names) != (self.classes or 0):
             raise ValueError(

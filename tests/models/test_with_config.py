@@ -1,0 +1,277 @@
+"""One way to change a model: what stays, what is resized, what starts anew, and what is refused."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.layers import skip_initialization
+from keras_vit.models import weights_by_path
+from keras_vit.models.changes import CHANGES
+from tests.compute import forward
+from tests.tolerances import SAME_FUNCTION
+
+VIT = keras_vit.ViTConfig(
+    image_size=16,
+    patch_size=8,
+    width=8,
+    depth=2,
+    heads=2,
+    mlp_width=12,
+    classes=3,
+    representation_size=6,
+    class_names=("a", "b", "c"),
+)
+HYBRID = VIT.replace(image_size=32, patch_size=2, stem_stages=(1,), stem_width=32, representation_size=None)
+BIT = keras_vit.BiTConfig(image_size=16, stages=(1,), width=32, classes=3)
+FAMILIES = {"vit": VIT, "hybrid": HYBRID, "bit": BIT}
+
+# A new value for every field that may change, by family; with what has to be given up for it.
+VIT_VALUES = {
+    "image_size": (24, 16),
+    "patch_size": 4,
+    "dynamic": True,
+    "pooling": "avg",
+    "classes": 5,
+    "class_names": ("x", "y", "z"),
+    "classifier_activation": "softmax",
+    "gelu": "exact",
+    "layer_norm_epsilon": 1e-5,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "drop_path": 0.1,
+    "remat": True,
+    "include_preprocessing": True,
+    "interpolation": "bicubic",
+}
+BIT_VALUES = {
+    "image_size": (24, 16),
+    "dynamic": True,
+    "pooling": "none",
+    "classes": 5,
+    "class_names": ("x", "y", "z"),
+    "classifier_activation": "softmax",
+    "include_preprocessing": True,
+    "pool_padding": "zeros",
+    "folded": True,
+}
+CASES = [
+    *(("vit", {field: value}, ()) for field, value in VIT_VALUES.items()),
+    ("vit", {"representation_size": 4}, ("pre_logits", "head")),
+    ("vit", {"representation_size": None}, ("head",)),
+    ("vit", {"representation_size": None, "classes": 5}, ()),
+    ("vit", {"classes": None}, ()),
+    ("vit", {"classes": None, "representation_size": None}, ()),
+    ("vit", {"pooling": "map"}, ("pooling",)),
+    ("vit", {}, ("block_1", "head")),
+    ("hybrid", {"stem_folded": True}, ()),
+    ("hybrid", {"image_size": (32, 48), "patch_size": 4}, ()),
+    *(("bit", {field: value}, ()) for field, value in BIT_VALUES.items()),
+]
+
+
+def make(family, **options):
+    """A model with a name and a dtype policy of its own, parts of it frozen, and none of its weights zero or one."""
+    config = FAMILIES[family]
+    with skip_initialization():
+        model = (keras_vit.BiT if family == "bit" else keras_vit.VisionTransformer)(config, **options)
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.normal(0.1, 0.3, weight.shape))
+    return model
+
+
+def values(model):
+    return {path: keras.ops.convert_to_numpy(weight) for path, weight in weights_by_path(model).items()}
+
+
+def trained(model):
+    return {
+        path for path, weight in weights_by_path(model).items() if any(weight is w for w in model.trainable_weights)
+    }
+
+
+def policies(model):
+    return {layer.name: layer.dtype_policy.name for layer in model.layers}
+
+
+@pytest.mark.parametrize(("family", "changes", "fresh"), CASES)
+def test_every_change_keeps_the_rest(family, changes, fresh):
+    model = make(family, name="mine", dtype="mixed_bfloat16")
+    frozen = ("conv_root", "block1_unit1") if family == "bit" else ("embedding", "encoder_norm", "block_1/mlp")
+    for name in frozen:
+        layer = model.get_layer(name.partition("/")[0])
+        (layer.mlp if name.endswith("/mlp") else layer).trainable = False
+    before = values(model)
+    other = model.with_config(fresh=fresh, **changes)
+
+    assert type(other) is type(model) and other is not model
+    assert other.config == model.config.replace(**changes)
+    assert other.name == "mine" and other.dtype_policy.name == "mixed_bfloat16" and other.trainable is True
+    shared = policies(model).keys() & policies(other).keys()
+    assert {name: policies(other)[name] for name in shared} == {name: policies(model)[name] for name in shared}
+
+    anew = {*fresh, *(("head",) if "classes" in changes else ())}
+    after = values(other)
+    expected = {path for path in after if path.partition("/")[0] in anew or path in trained(model)}
+    assert trained(other) == expected
+    resized = {
+        "image_size": {"position_embedding/table"},
+        "patch_size": {"embedding/kernel", "position_embedding/table"},
+    }
+    for path, value in after.items():
+        if path.partition("/")[0] in anew:
+            assert path not in before or not np.array_equal(value, before[path])
+        elif any(path in resized.get(field, ()) for field in changes) and family != "bit":
+            assert value.shape != before[path].shape and np.isfinite(value).all()
+        elif "folded" in str(changes) and path.rpartition("/")[2] == "kernel" and before[path].ndim == 4:
+            pass  # test_folded_models_compute_the_same
+        else:
+            np.testing.assert_array_equal(value, before[path], err_msg=path)
+    # The old model is what it was, and shares nothing with the new one.
+    for path, value in values(model).items():
+        np.testing.assert_array_equal(value, before[path])
+    ids = {id(weight) for weight in model.weights}
+    assert not any(id(weight) in ids for weight in other.weights)
+
+
+def test_every_field_is_kept_or_refused():
+    """A field that is added to a config has to be decided about: its name is in this test or it is refused."""
+    for config, given in ((VIT, VIT_VALUES), (BIT, BIT_VALUES)):
+        refused = {
+            "width", "depth", "heads", "mlp_width", "channels", "stem_stages", "stem_width", "class_token",
+            "position_embedding", "stages",
+        }  # fmt: skip
+        for field in dataclasses.fields(config):
+            decided = {*given, "representation_size", "stem_folded", "folded"}
+            assert (field.name in CHANGES) == (field.name in decided), field.name
+            assert (field.name in CHANGES) != (field.name in refused), field.name
+
+
+REFUSED = {
+    "width": 16,
+    "depth": 1,
+    "heads": 4,
+    "mlp_width": 8,
+    "channels": 1,
+    "stem_stages": (1,),
+    "position_embedding": "learned_patches",
+}
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_what_decides_the_weights_is_refused(field):
+    with pytest.raises(ValueError, match=f"{field} cannot change .*build another model"):
+        make("vit").with_config(**{field: REFUSED[field]})
+
+
+def test_trained_weights_are_lost_only_where_that_is_asked_for():
+    model = make("vit")
+    for changes, names in (
+        ({"representation_size": None}, "head"),
+        ({"representation_size": 4}, "head and pre_logits"),
+        ({"pooling": "map"}, "pooling"),
+    ):
+        with pytest.raises(ValueError, match=f"{next(iter(changes))}=.* new weights in {names}.*fresh="):
+            model.with_config(**changes)
+    with pytest.raises(ValueError, match="stem_folded cannot become False"):
+        make("hybrid").with_config(stem_folded=True).with_config(stem_folded=False)
+
+
+def test_what_is_misspelled_or_unknown_is_refused():
+    model = make("vit")
+    with pytest.raises(TypeError, match="no field 'image_sise'. Did you mean 'image_size'"):
+        model.with_config(image_sise=32)
+    with pytest.raises(TypeError, match="no field 'zzz'. It has: image_size"):
+        model.with_config(zzz=32)
+    with pytest.raises(TypeError, match="no field 'grid_size'"):  # a property
+        model.with_config(grid_size=(2, 2))
+    with pytest.raises(ValueError, match=r"does not have: \['haed'\]"):
+        model.with_config(fresh="haed")
+    with pytest.raises(ValueError, match="not a multiple"):
+        model.with_config(image_size=17)
+    with pytest.raises(ValueError, match="class_names"):
+        model.with_config(class_names=("x",))
+    with pytest.raises(TypeError, match="no field 'patch_size'"):
+        make("bit").with_config(patch_size=4)
+
+
+def test_fresh_layers_are_drawn_and_train():
+    model = make("vit")
+    for layer in model.layers:
+        layer.trainable = False
+    other = model.with_config(representation_size=None, classes=4)
+    assert trained(other) == {"head/kernel", "head/bias"}
+    assert not any(np.any(value) for path, value in values(other).items() if path.startswith("head/"))
+    other = model.with_config(representation_size=4, fresh=("pre_logits", "head"))
+    assert trained(other) == {f"{layer}/{name}" for layer in ("pre_logits", "head") for name in ("kernel", "bias")}
+    assert 0 < np.abs(values(other)["pre_logits/kernel"]).max() < 1.0  # Glorot's bound is sqrt(6 / (8 + 4))
+
+
+def test_frozen_as_a_whole_stays_so():
+    model = make("vit", trainable=False)
+    other = model.with_classes(5)
+    assert other.trainable is False and other.trainable_weights == []
+
+
+def test_name_and_dtype():
+    model = make("vit", name="mine", dtype="mixed_bfloat16")
+    other = model.with_config(name="other", dtype="float32")
+    assert (other.name, other.dtype_policy.name) == ("other", "float32")
+    assert set(policies(other).values()) == {"float32"}
+    with pytest.raises(ValueError, match="nonsense"):
+        model.with_config(dtype="nonsense")
+
+
+def test_the_shorthands_do_the_same():
+    model = make("vit", name="mine")
+    pairs = [
+        (model.with_image_size(24), model.with_config(image_size=24)),
+        (model.with_image_size("dynamic"), model.with_config(dynamic=True)),
+        (model.with_image_size("dynamic").with_image_size(24), model.with_config(image_size=24)),
+        (model.with_patch_size(4), model.with_config(patch_size=4)),
+        (model.with_patch_size(4, image_size=24), model.with_config(patch_size=4, image_size=24)),
+        (model.with_classes(4), model.with_config(classes=4, representation_size=None)),
+        (model.with_classes(4, keep_pre_logits=True), model.with_config(classes=4)),
+        (
+            model.with_classes(3, class_names=("x", "y", "z")),
+            model.with_config(representation_size=None, class_names=("x", "y", "z"), fresh="head"),
+        ),
+        (model.folded(), model.with_config()),
+    ]
+    for one, two in pairs:
+        assert one.get_config() == two.get_config()
+        for path, value in values(two).items():
+            np.testing.assert_array_equal(values(one)[path], value, err_msg=path)
+    assert model.with_classes(3).config.class_names is None  # a new head stands for nothing yet
+    with pytest.raises((TypeError, ValueError), match="image_size"):
+        model.with_patch_size(4, image_size=0)
+
+
+@pytest.mark.parametrize("family", ["hybrid", "bit"])
+def test_folded_models_compute_the_same(family):
+    model = make(family)
+    images = np.random.default_rng(1).uniform(-1, 1, (2, *model.config.image_size, 3)).astype("f4")
+    folded = model.folded()
+    np.testing.assert_allclose(forward(folded, images), forward(model, images), rtol=0, atol=SAME_FUNCTION)
+    again = folded.folded()
+    for path, value in values(folded).items():
+        np.testing.assert_array_equal(values(again)[path], value, err_msg=path)
+
+
+def test_adapters_travel():
+    """LoRA's adapters belong to what a model has learned, and so does what of it trains."""
+    model = make("vit")
+    query = model.get_layer("block_0").attention.query
+    query.enable_lora(2, lora_alpha=3)
+    query.lora_kernel_b.assign(np.random.default_rng(2).normal(0, 0.3, query.lora_kernel_b.shape))
+    for path, weight in weights_by_path(model).items():
+        weight.trainable = "lora" in path
+    images = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype("f4")
+    other = model.with_config(interpolation="bicubic")
+    assert other.get_layer("block_0").attention.query.lora_alpha == 3
+    np.testing.assert_array_equal(forward(other, images), forward(model, images))
+    assert trained(other) == trained(model) and len(trained(model)) == 2
+    assert trained(model.with_classes(5)) == trained(model) | {"head/kernel", "head/bias"}

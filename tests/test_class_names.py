@@ -1,0 +1,223 @@
+"""What the outputs stand for travels with the model, through every kind of file."""
+
+import json
+import shutil
+import warnings
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit._paths import weights_folder
+from keras_vit.checkpoints import save_model
+from keras_vit.checkpoints.npz import write_npz
+from keras_vit.zoo import load_any
+
+NAMES = ("Straßenbahn", "猫", "a, b")
+VIT = keras_vit.ViTConfig(
+    image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, class_names=NAMES
+)
+BIT = keras_vit.BiTConfig(image_size=16, stages=(1,), width=32, classes=3, class_names=NAMES)
+
+
+def make(config=VIT):
+    model = (keras_vit.BiT if isinstance(config, keras_vit.BiTConfig) else keras_vit.VisionTransformer)(config)
+    model.get_layer("head").kernel.assign(np.ones(model.get_layer("head").kernel.shape))  # no head of zeros
+    return model
+
+
+def with_note(path, note):
+    """The same file with another note in its comment."""
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = note if isinstance(note, bytes) else json.dumps(note).encode()
+    return path
+
+
+@pytest.fixture(scope="module")
+def unnamed(tmp_path_factory):
+    """A checkpoint of three classes without names, as from elsewhere."""
+    path = tmp_path_factory.mktemp("unnamed") / "model.npz"
+    keras_vit.to_checkpoint(make(VIT.replace(class_names=None)), path)
+    return path
+
+
+@pytest.mark.parametrize("config", [VIT, BIT], ids=["vit", "bit"])
+@pytest.mark.parametrize("ending", [".npz", ".keras", ".weights.h5"])
+def test_every_kind_of_file_carries_them(config, ending, tmp_path):
+    path = tmp_path / f"model{ending}"
+    save_model(make(config), path)
+    assert load_any(path).config.class_names == NAMES
+    assert keras_vit.class_names(path) == list(NAMES)
+    if ending == ".npz":
+        assert keras_vit.from_checkpoint(path).config.class_names == NAMES
+        assert keras_vit.inspect_checkpoint(path).config.class_names == NAMES
+        assert keras_vit.inspect_checkpoint(path).to_dict()["config"]["class_names"] == list(NAMES)
+
+
+def test_a_model_says_them():
+    assert keras_vit.class_names(make()) == list(NAMES)
+    assert keras_vit.class_names(make(VIT.replace(class_names=None))) is None
+    clone = keras_vit.VisionTransformer.from_config(make().get_config())
+    assert clone.config.class_names == NAMES
+
+
+def test_the_checkpoint_that_comes_along():
+    names = keras_vit.class_names("glyphs")
+    assert names == (weights_folder() / "glyphs_classes.txt").read_text(encoding="utf-8").splitlines()
+    assert keras_vit.from_checkpoint("glyphs").config.class_names == tuple(names) and len(names) == 164
+    assert keras_vit.from_checkpoint("glyphs", classes=3).config.class_names is None
+    assert keras_vit.from_checkpoint("glyphs", include_top=False).config.class_names is None
+
+
+def test_written_for_the_original_code_all_the_same(tmp_path):
+    """Arrays are what they were; the names are where NumPy does not look."""
+    keras_vit.to_checkpoint(make(), tmp_path / "named.npz")
+    keras_vit.to_checkpoint(make(VIT.replace(class_names=None)), tmp_path / "unnamed.npz")
+    with np.load(tmp_path / "named.npz") as one, np.load(tmp_path / "unnamed.npz") as two:
+        assert one.files == two.files
+
+
+def test_too_many_names_for_a_comment(tmp_path):
+    """A zip archive's comment has 65,535 bytes; Python cuts longer ones off, and the grid would be lost, too."""
+    names = tuple(f"class number {n}" for n in range(5000))
+    model = make(VIT.replace(classes=5000, class_names=names))
+    with pytest.raises(ValueError, match=r"65,535 bytes.*\.keras.*class_names=None"):
+        keras_vit.to_checkpoint(model, tmp_path / "model.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arguments():
+    tiny = {"image_size": 16}
+    names = ["a", "b"]
+    assert keras_vit.ViT_Ti16(class_names=names, **tiny).config.classes == 2
+    assert keras_vit.ViT_Ti16(classes=2, class_names=names, **tiny).config.class_names == ("a", "b")
+    assert keras_vit.from_checkpoint("glyphs", classes=2, class_names=names).config.class_names == ("a", "b")
+    with pytest.raises(ValueError, match="each of the 164 classes, but has 2"):
+        keras_vit.from_checkpoint("glyphs", class_names=names)
+    with pytest.raises(ValueError, match="class_names needs include_top=True"):
+        keras_vit.from_checkpoint("glyphs", include_top=False, class_names=names)
+    with pytest.raises(ValueError, match="class_names needs include_top=True"):
+        keras_vit.ViT_Ti16(include_top=False, class_names=names, **tiny)
+    with pytest.raises(ValueError, match="each of the 3 classes, but has 2"):
+        keras_vit.ViT_Ti16(classes=3, class_names=names, **tiny)
+    with pytest.raises(ValueError, match="each of the 0 classes|at least 1"):
+        keras_vit.ViT_Ti16(class_names=[], **tiny)
+    for wrong in ("ab", 7, [1, 2]):
+        with pytest.raises(TypeError, match="class_names"):
+            keras_vit.ViT_Ti16(class_names=wrong, **tiny)
+
+
+STRANGE = {
+    "no list": "abc",
+    "a dictionary": {"a": 1, "b": 2, "c": 3},
+    "a number": 3,
+    "too few": ["a", "b"],
+    "too many": ["a", "b", "c", "d"],
+    "no strings": ["a", "b", 3],
+    "a nested list": ["a", "b", ["c"]],
+    "terminal sequences": ["a", "b", "\x1b]0;owned\x07"],
+    "line breaks": ["a", "b", "c\nd"],
+    "line separators": ["a", "b", "c\u2028d"],
+    "other directions": ["a", "b", "\u202egpj.exe"],
+    "half a pair": ["a", "b", "\ud800"],
+    "empty": ["a", "b", ""],
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+def test_a_strange_note_is_said_aloud(case, unnamed, tmp_path):
+    """The weights can be used all the same, and no odd text reaches a terminal."""
+    path = with_note(shutil.copy(unnamed, tmp_path / "model.npz"), {"class_names": STRANGE[case]})
+    with pytest.warns(UserWarning, match="the class names in its note are left out") as warned:
+        model = keras_vit.from_checkpoint(path)
+    assert model.config.class_names is None and len(warned) == 1
+    text = str(warned[0].message).removeprefix(f"{path}: ")
+    assert text.isprintable() and len(text) < 300
+    assert keras_vit.inspect_checkpoint(path).oddities == [text]
+    assert keras_vit.class_names(path) is None
+    with warnings.catch_warnings():  # a new head has nothing to do with it
+        warnings.simplefilter("error")
+        keras_vit.from_checkpoint(path, classes=2)
+
+
+@pytest.mark.parametrize("note", [b"", b"no JSON", b"[1]", b"[" * 60_000, b'{"class_names": null}', b"\xff\xfe"])
+def test_notes_without_names(note, unnamed, tmp_path):
+    path = with_note(shutil.copy(unnamed, tmp_path / "model.npz"), note)
+    assert keras_vit.class_names(path) is None
+    assert keras_vit.inspect_checkpoint(path).oddities == []
+
+
+# Old files have their names in a text file beside them.
+
+
+@pytest.mark.parametrize("ending", [".npz", ".keras", ".weights.h5"])
+def test_names_beside_an_old_file(ending, tmp_path):
+    path = tmp_path / f"model{ending}"
+    save_model(make(VIT.replace(class_names=None)), path)
+    assert keras_vit.class_names(path) is None
+    (tmp_path / "classes.txt").write_text("\ufeffx\ny\nz\n", encoding="utf-8")
+    assert keras_vit.class_names(path) == ["x", "y", "z"]
+    assert load_any(path).config.class_names == ("x", "y", "z")
+    # They belong to another model where the number differs.
+    (tmp_path / "classes.txt").write_text("x\ny\n", encoding="utf-8")
+    assert keras_vit.class_names(path) is None
+    assert load_any(path).config.class_names is None
+    # A file's own names are the ones.
+    (tmp_path / "classes.txt").write_text("x\ny\nz\n", encoding="utf-8")
+    save_model(make(), path, overwrite=True)
+    assert keras_vit.class_names(path) == list(NAMES)
+    assert load_any(path).config.class_names == NAMES
+
+
+@pytest.mark.parametrize("content", [b"x\ny\n\xff\n", b"x\ny\n\x1b[2J\n", b"x\n\nz\n"])
+def test_a_list_that_is_none(content, unnamed, tmp_path):
+    path = shutil.copy(unnamed, tmp_path / "model.npz")
+    (tmp_path / "classes.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"classes\.txt is not a list of class names"):
+        keras_vit.class_names(path)
+    with pytest.warns(UserWarning, match=r"no names: .*classes\.txt is not a list of class names"):
+        assert keras_vit.from_checkpoint(path).config.class_names is None
+
+
+def test_weights_for_a_variant_bring_their_names(tmp_path):
+    model = keras_vit.ViT_Ti16(image_size=16, class_names=["a", "b"])
+    model.get_layer("head").kernel.assign(np.ones((192, 2)))
+    for ending in (".npz", ".weights.h5"):
+        save_model(model, tmp_path / f"model{ending}")
+        loaded = keras_vit.ViT_Ti16(weights=tmp_path / f"model{ending}", image_size=16, classes=2)
+        assert loaded.config.class_names == ("a", "b")
+
+
+def test_what_names_no_file(tmp_path):
+    assert keras_vit.class_names("ViT-B/16") is None
+    for ending in (".npz", ".keras", ".weights.h5"):
+        with pytest.raises(FileNotFoundError, match="no file"):
+            keras_vit.class_names(tmp_path / f"missing{ending}")
+    for wrong in (None, 3, ["glyphs"], keras.Sequential()):
+        with pytest.raises(TypeError, match="source must be a model, a name or a path"):
+            keras_vit.class_names(wrong)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "[]", '{"class_name": "VisionTransformer"}', '{"class_name": "ViT", "config": {"config": 3}}']
+)
+def test_a_keras_file_that_says_nonsense(text, tmp_path):
+    path = tmp_path / "model.keras"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", text)
+    if text.startswith(('{"class_name": "ViT"', "[]")):  # another package's model
+        assert keras_vit.class_names(path) is None
+    else:
+        with pytest.raises(ValueError, match=r"model\.keras says nothing sensible"):
+            keras_vit.class_names(path)
+    write_npz(path, [], overwrite=True)
+    with pytest.raises(ValueError, match=r"not a \.keras file"):
+        keras_vit.class_names(path)
+
+
+def test_predictions_are_named():
+    model = make()
+    decoded = keras_vit.decode_predictions(np.eye(3)[:1], top=1, class_names=model.config.class_names)
+    assert decoded[0][0][1:] == (NAMES[0], 1.0)
