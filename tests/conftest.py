@@ -37,7 +37,14 @@ def pytest_configure(config):
 
 
 # Files about what knows no backend; running them on each would only take time.
-ONCE = ("test_catalogue.py", "test_download.py", "test_packaging.py", "test_pictures.py", "test_text.py")
+ONCE = (
+    "test_catalogue.py",
+    "test_download.py",
+    "test_packaging.py",
+    "test_pictures.py",
+    "test_randaugment.py",
+    "test_text.py",
+)
 
 
 def pytest_collection_modifyitems(items):

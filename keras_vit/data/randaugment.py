@@ -1,0 +1,397 @@
+"""RandAugment as the original has it: 16 operations on uint8 images, one image at a time, in NumPy.
+
+The source is big_vision, `pp/archive/autoaugment.py` (`distort_image_with_randaugment` with `cutout_const=40`,
+`translate_const=100` and grey, 128, where an operation uncovers pixels). It runs in TensorFlow, in float32. Here every
+rounding is the same, in the same order, and what is odd there is odd here:
+
+- `Contrast` mixes with a constant image whose value depends on the number of pixels alone, not on their mean.
+- `Posterize` and `Solarize` compute in 8 bits. Beyond magnitude 22.5 `Posterize` asks for more than 8 bits and keeps
+  one. The threshold of `Solarize` starts again at 0 at magnitudes 10, 20 and 30.
+- At magnitude 0, `Posterize` keeps one bit, `Solarize` inverts, and `Color`, `Contrast`, `Brightness` and `Sharpness`
+  leave a tenth of the image.
+"""
+
+import functools
+import math
+import numbers
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from keras_vit.data.augmentation import MAX_MAGNITUDE
+
+# In the order in which the original numbers them.
+OPERATIONS = tuple(
+    "AutoContrast Equalize Invert Rotate Posterize Solarize Color Contrast Brightness Sharpness "
+    "ShearX ShearY TranslateX TranslateY Cutout SolarizeAdd".split()
+)
+# What the original turns around, by negating the magnitude, in half of all cases.
+SIGNED_OPERATIONS = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
+
+_GREY = 128  # where nothing of the image is
+_VALUES = np.arange(256, dtype="float32")
+_BLOCK = 40_000  # values that float arithmetic takes at a time: few enough to stay in a processor's cache
+
+
+def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.random.Generator) -> np.ndarray:
+    """Apply random operations one after the other, as `distort_image_with_randaugment` does.
+
+    For each layer, in this order, the generator draws:
+
+    1. which operation: each of the 16 in `OPERATIONS` with probability 1/16, whatever the layers before it were;
+    2. for those in `SIGNED_OPERATIONS` the sign: negative with probability 1/2;
+    3. for `Cutout` the centre: a row, then a column, each uniform over the image.
+
+    The magnitude is not random, and every operation that is drawn is applied: the original draws a probability for
+    each, and does not use it.
+
+    Args:
+        image: uint8 `(height, width, 3)`, RGB. It is not changed.
+        layers: How many operations follow each other, at least 1.
+        magnitude: 0 to 30, of every operation.
+        generator: The same state gives the same image.
+
+    Returns:
+        uint8 of the same shape, a new array.
+
+    Raises:
+        ValueError: if `layers` or `magnitude` is out of range, or the image has a wrong shape.
+        TypeError: if an argument has a wrong type, or the image is not uint8.
+    """
+    if isinstance(layers, bool) or not isinstance(layers, numbers.Integral):
+        raise TypeError(f"layers must be an integer, the number of operations, but {layers!r} was given.")
+    if layers < 1:
+        raise ValueError(f"layers must be 1 or more, but {layers} was given. Without RandAugment, do not call it.")
+    if not isinstance(generator, np.random.Generator):
+        raise TypeError(f"generator must be a numpy.random.Generator, for example default_rng(0), not {generator!r}.")
+    _check_image(image)
+    height, width, _ = image.shape
+    for _ in range(layers):
+        name = OPERATIONS[generator.integers(len(OPERATIONS))]
+        negate = name in SIGNED_OPERATIONS and bool(generator.integers(2))
+        center = (int(generator.integers(height)), int(generator.integers(width))) if name == "Cutout" else None
+        image = randaugment_operation(image, name, magnitude, negate, center)
+    return image
+
+
+def randaugment_operation(
+    image: np.ndarray,
+    name: str,
+    magnitude: float,
+    negate: bool = False,
+    center: tuple[int, int] | None = None,
+) -> np.ndarray:
+    """Apply one of RandAugment's 16 operations.
+
+    Args:
+        image: uint8 `(height, width, 3)`, RGB. It is not changed.
+        name: One of `OPERATIONS`.
+        magnitude: m, from 0 to 30. `AutoContrast`, `Equalize` and `Invert` have no strength (ignored). `Rotate` turns
+            by 3 m degrees, anticlockwise; `ShearX` and `ShearY` move each row or column 0.03 m pixels further than the
+            one before it; `TranslateX` and `TranslateY` move by 10 m pixels, to the left and up. `Color`, `Contrast`,
+            `Brightness` and `Sharpness` have factors of 0.18 m + 0.1, where 1 is the image. `Posterize` keeps
+            `int(0.4 m)` bits; `Solarize` inverts values from `int(25.6 m)` on, modulo 256; `SolarizeAdd` adds
+            `int(11 m)` to values below 128; `Cutout` greys a square of `2 int(4 m)` pixels a side.
+        negate: Turn the other way; only for `SIGNED_OPERATIONS`.
+        center: `(row, column)` of the square's centre, a pixel of the image; `Cutout` needs it, no other takes it.
+
+    Returns:
+        uint8 of the same shape, a new array. (The original cannot sharpen images with a side under 3 pixels, which
+        have no inner pixel; here they come back as they are.)
+
+    Raises:
+        ValueError: if the name is unknown, the magnitude or the centre is out of range, the image has a wrong shape,
+            or the operation takes no sign or centre.
+        TypeError: if an argument has a wrong type, or the image is not uint8.
+    """
+    _check_image(image)
+    if not isinstance(name, str) or name not in OPERATIONS:
+        raise ValueError(f"name must be one of {list(OPERATIONS)}, but {name!r} was given.")
+    level = _level(magnitude)
+    if not isinstance(negate, (bool, np.bool_)):
+        raise TypeError(f"negate must be True or False, but {negate!r} was given.")
+    if negate and name not in SIGNED_OPERATIONS:
+        raise ValueError(f"{name} has no sign: negate works with {list(SIGNED_OPERATIONS)} only.")
+    if center is not None and name != "Cutout":
+        raise ValueError(f"{name} has no centre: only Cutout takes one, but center={center!r} was given.")
+    image = np.ascontiguousarray(image)
+    if name == "Cutout":
+        return _cutout(image, level, _pixel(center, image.shape))
+    if name in _GEOMETRIC:
+        return _resample(image, _GEOMETRIC[name](-level if negate else level, image.shape))
+    return _PHOTOMETRIC[name](image, level)
+
+
+# Colours and brightness: functions of the image and the level, which is a tenth of the magnitude.
+
+
+def _autocontrast(image: np.ndarray, level: float) -> np.ndarray:
+    rows = image.reshape(len(image), -1)  # Whole rows first: loops over the three values of a pixel are slow.
+    lowest = rows.min(axis=0).reshape(-1, 3).min(axis=0).astype("float32")
+    highest = rows.max(axis=0).reshape(-1, 3).max(axis=0).astype("float32")
+    return _map_channels(image, [_stretching_table(low, high) for low, high in zip(lowest, highest, strict=True)])
+
+
+def _stretching_table(low: np.float32, high: np.float32) -> np.ndarray:
+    if low == high:
+        return _VALUES
+    scale = np.float32(255) / (high - low)
+    return _cut_off(_VALUES * scale + -low * scale)
+
+
+def _equalize(image: np.ndarray, level: float) -> np.ndarray:
+    return _map_channels(image, [_equalizing_table(image[..., channel]) for channel in range(3)])
+
+
+def _equalizing_table(channel: np.ndarray) -> np.ndarray:
+    counts = np.bincount(np.ravel(channel), minlength=256)
+    step = (channel.size - counts[counts.nonzero()[0][-1]]) // 255
+    if step == 0:
+        return np.arange(256, dtype="uint8")
+    below = np.cumsum(counts) - counts  # how many pixels are darker than each value
+    table = (below + step // 2) // step
+    table[0] = 0
+    return np.minimum(table, 255).astype("uint8")
+
+
+def _invert(image: np.ndarray, level: float) -> np.ndarray:
+    return 255 - image
+
+
+def _posterize(image: np.ndarray, level: float) -> np.ndarray:
+    # A uint8 is shifted by a uint8: 8 - bits wraps around below 0, and a shift by more than 7 is one by 7.
+    shift = min((8 - int(level * 4)) % 256, 7)
+    return image & np.uint8(256 - (1 << shift))
+
+
+def _solarize(image: np.ndarray, level: float) -> np.ndarray:
+    threshold = int(level * 256) % 256  # compared as a uint8
+    return _map(image, np.where(_VALUES < threshold, _VALUES, 255 - _VALUES))
+
+
+def _solarize_add(image: np.ndarray, level: float) -> np.ndarray:
+    added = np.minimum(_VALUES + int(level * 110), 255)
+    return _map(image, np.where(_VALUES < 128, added, _VALUES))
+
+
+def _color(image: np.ndarray, level: float) -> np.ndarray:
+    result = np.empty_like(image)
+    for rows in _blocks(image):
+        channels = [image[rows, :, channel].astype("float32") for channel in range(3)]
+        # TensorFlow's rgb_to_grayscale: to 0..1, weighted, back to 0..255 with a factor of 255.5, cut off.
+        red, green, blue = (
+            channel * np.float32(1 / 255) * np.float32(weight)
+            for channel, weight in zip(channels, (0.2989, 0.5870, 0.1140), strict=True)
+        )
+        grey = np.trunc((red + green + blue) * np.float32(255.5))
+        for number, channel in enumerate(channels):
+            result[rows, :, number] = _blend(grey, channel, level)
+    return result
+
+
+def _contrast(image: np.ndarray, level: float) -> np.ndarray:
+    # The original adds up the histogram's 256 counts, not the values, and divides by 256.
+    constant = min(image.shape[0] * image.shape[1] // 256, 255)
+    return _map(image, _blend(np.float32(constant), _VALUES, level))
+
+
+def _brightness(image: np.ndarray, level: float) -> np.ndarray:
+    return _map(image, _blend(np.float32(0), _VALUES, level))
+
+
+def _sharpness(image: np.ndarray, level: float) -> np.ndarray:
+    result = image.copy()
+    height, width, _ = image.shape
+    if height < 3 or width < 3:
+        return result  # no inner pixel
+    for rows in _blocks(image[2:]):
+        block = image[rows.start : rows.stop + 2]
+        inner = block[1:-1, 1:-1].astype("float32")
+        result[rows.start + 1 : rows.stop + 1, 1:-1] = _blend(_smooth(block).astype("float32"), inner, level)
+    return result
+
+
+def _blend(degenerate: np.ndarray | np.float32, image: np.ndarray, level: float) -> np.ndarray:
+    """From the degenerate image (factor 0) over the image (factor 1) and beyond: float32 to uint8."""
+    mixed = image - degenerate
+    mixed *= np.float32(level * 1.8 + 0.1)
+    mixed += degenerate
+    return _cut_off(mixed)
+
+
+def _cut_off(values: np.ndarray) -> np.ndarray:
+    """To 0..255, and to integers towards zero: float32, changed in place, to uint8."""
+    return np.clip(values, 0, 255, out=values).astype("uint8")
+
+
+def _blocks(image: np.ndarray) -> Iterator[slice]:
+    """Slices of rows."""
+    rows = max(1, _BLOCK // (3 * image.shape[1]))
+    for start in range(0, len(image), rows):
+        yield slice(start, min(start + rows, len(image)))
+
+
+def _map(image: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Replace each value by its entry in a table of 256."""
+    # bytearray.translate is several times faster than indexing with an array of bytes.
+    mapped = bytearray(image).translate(table.astype("uint8").tobytes())
+    return np.frombuffer(mapped, "uint8").reshape(image.shape)
+
+
+def _map_channels(image: np.ndarray, tables: list[np.ndarray]) -> np.ndarray:
+    mapped = np.empty_like(image)
+    for channel, table in enumerate(tables):
+        mapped[..., channel] = _map(np.ascontiguousarray(image[..., channel]), table)
+    return mapped
+
+
+# Smoothing for Sharpness: a 3 x 3 kernel of ones with 5 in the middle, divided by 13, cut off to integers.
+
+
+def _smooth(image: np.ndarray) -> np.ndarray:
+    """The inner pixels, smoothed: uint8 `(height, width, 3)` to uint16 `(height - 2, width - 2, 3)`."""
+    height, width, _ = image.shape
+    # In one dimension, with the windows that run over the end of a row computed for nothing: long loops are fast.
+    row = 3 * width
+    flat = image.reshape(-1)
+    values = flat.astype("uint16")
+    columns = values[: -2 * row] + values[row:-row]
+    columns += values[2 * row :]
+    sums = 4 * values[row + 3 : -row - 3]
+    for offset in (0, 3, 6):
+        sums += columns[offset : offset + sums.size]
+    quotients = np.zeros((height - 2) * row, "uint16")
+    np.floor_divide(sums, 13, out=quotients[: sums.size])
+    # A sum that 13 divides lies just at a whole number, and the original's rounding decides on which side.
+    ambiguous = np.flatnonzero((quotients[: sums.size] * 13 == sums) & (sums > 0))
+    quotients[ambiguous] = _smooth_in_float32(flat, ambiguous, row)
+    return quotients.reshape(height - 2, width, 3)[:, :-2]
+
+
+def _smooth_in_float32(flat: np.ndarray, corners: np.ndarray, row: int) -> np.ndarray:
+    """The original's convolution at a few places: nine fused multiply-adds, row by row.
+
+    A fused multiply-add rounds once. In float64 the product of a uint8 and a float32 and its sum with a float32 are
+    exact, so rounding that sum to float32 gives the same.
+    """
+    offsets = [y * row + 3 * x for y in range(3) for x in range(3)]
+    weights = np.array([1, 1, 1, 1, 5, 1, 1, 1, 1], "float32") / np.float32(13)
+    total = np.zeros(corners.size, "float32")
+    for offset, weight in zip(offsets, weights.astype("float64"), strict=True):
+        product = flat[corners + offset] * weight
+        product += total
+        total = product.astype("float32")
+    return total.astype("uint16")
+
+
+# Geometry: which point of the image each pixel of the result shows, as (a, b, c, d, e, f) with
+# x = a * column + b * row + c, y = d * column + e * row + f.
+
+_Matrix = tuple[float, float, float, float, float, float]
+
+
+def _rotate(level: float, shape: tuple[int, ...]) -> _Matrix:
+    angle = level * 30.0 * (math.pi / 180.0)
+    cos, sin = math.cos(angle), math.sin(angle)
+    bottom, right = shape[0] - 1, shape[1] - 1
+    x = (right - (cos * right - sin * bottom)) / 2
+    y = (bottom - (sin * right + cos * bottom)) / 2
+    return cos, -sin, x, sin, cos, y
+
+
+def _resample(image: np.ndarray, matrix: _Matrix) -> np.ndarray:
+    """The nearest pixel for each point, grey for points outside."""
+    height, width, _ = image.shape
+    size = height * width
+    # Pixels as numbers of four bytes, of which the last belongs to the next pixel: moving them is several times faster
+    # than moving triples. The pixel after the last is the grey one.
+    values = np.full(3 * size + 4, _GREY, "uint8")
+    values[: 3 * size] = image.reshape(-1)
+    pixels = np.ndarray(size + 1, "uint32", buffer=values, strides=(3,)).copy()
+    moved = pixels[_nearest(matrix, height, width)].view("uint8").reshape(height, width, 4)
+    result = np.empty_like(image)
+    for channel in range(3):
+        result[..., channel] = moved[..., channel]
+    return result
+
+
+@functools.lru_cache(maxsize=16)  # In training there are ten: of each operation, both signs.
+def _nearest(matrix: _Matrix, height: int, width: int) -> np.ndarray:
+    """The number of the pixel that each pixel of the result shows, row by row; `height * width` is none."""
+    a, b, c, d, e, f = np.array(matrix, "float32")
+    columns = np.arange(width, dtype="float32")
+    rows = np.arange(height, dtype="float32")[:, None]
+    x, outside_x = _round(a * columns + b * rows + c, width)
+    y, outside_y = _round(d * columns + e * rows + f, height)
+    numbers = y * width + x
+    numbers[outside_x | outside_y] = height * width
+    numbers.flags.writeable = False
+    return numbers.reshape(-1)
+
+
+def _round(points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest integers, halves away from zero, and which of them are not in 0..size - 1."""
+    whole = points.astype("int32")
+    whole += points - whole >= 0.5
+    return whole, (points <= -0.5) | (whole >= size)
+
+
+def _cutout(image: np.ndarray, level: float, center: tuple[int, int]) -> np.ndarray:
+    half = int(level * 40)
+    row, column = center
+    result = image.copy()
+    result[max(0, row - half) : row + half, max(0, column - half) : column + half] = _GREY
+    return result
+
+
+_PHOTOMETRIC: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+    "AutoContrast": _autocontrast,
+    "Equalize": _equalize,
+    "Invert": _invert,
+    "Posterize": _posterize,
+    "Solarize": _solarize,
+    "Color": _color,
+    "Contrast": _contrast,
+    "Brightness": _brightness,
+    "Sharpness": _sharpness,
+    "SolarizeAdd": _solarize_add,
+}
+_GEOMETRIC: dict[str, Callable[[float, tuple[int, ...]], _Matrix]] = {
+    "Rotate": _rotate,
+    "ShearX": lambda level, shape: (1, level * 0.3, 0, 0, 1, 0),
+    "ShearY": lambda level, shape: (1, 0, 0, level * 0.3, 1, 0),
+    "TranslateX": lambda level, shape: (1, 0, level * 100.0, 0, 1, 0),
+    "TranslateY": lambda level, shape: (1, 0, 0, 0, 1, level * 100.0),
+}
+
+
+def _check_image(image: np.ndarray) -> None:
+    expected = "image must be a uint8 array (height, width, 3) with values 0..255"
+    if not isinstance(image, np.ndarray):
+        raise TypeError(f"{expected}, but {type(image).__name__} was given: np.asarray makes an array of it.")
+    if image.dtype != np.uint8:
+        raise TypeError(f"{expected}, but its dtype is {image.dtype}.")
+    if image.ndim != 3 or image.shape[2] != 3:
+        raise ValueError(f"{expected}, but its shape is {image.shape}. It works on one RGB image at a time.")
+    if 0 in image.shape:
+        raise ValueError(f"{expected}, but its shape {image.shape} holds no pixel.")
+
+
+def _level(magnitude: float) -> float:
+    if isinstance(magnitude, bool) or not isinstance(magnitude, numbers.Real):
+        raise TypeError(f"magnitude must be a number from 0 to {MAX_MAGNITUDE}, but {magnitude!r} was given.")
+    if not 0 <= magnitude <= MAX_MAGNITUDE:
+        raise ValueError(f"magnitude must lie in 0 to {MAX_MAGNITUDE}, but {magnitude} was given.")
+    return float(magnitude) / 10
+
+
+def _pixel(center: tuple[int, int] | None, shape: tuple[int, ...]) -> tuple[int, int]:
+    expected = f"Cutout needs center=(row, column), a pixel of the image of {shape[0]} x {shape[1]}"
+    if center is None:
+        raise ValueError(f"{expected}, but none was given.")
+    pair = isinstance(center, (tuple, list)) and len(center) == 2
+    if not pair or any(isinstance(n, bool) or not isinstance(n, numbers.Integral) for n in center):
+        raise TypeError(f"{expected}: two integers, but {center!r} was given.")
+    if not (0 <= center[0] < shape[0] and 0 <= center[1] < shape[1]):
+        raise ValueError(f"{expected}, but {tuple(center)} lies outside.")
+    return int(center[0]), int(center[1])
