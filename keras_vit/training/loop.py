@@ -52,11 +52,17 @@ def train(
 
     Raises:
         FloatingPointError: if the loss is not finite. The last checkpoint before that is kept.
+        OSError: if a checkpoint cannot be written, on a full disk for example. The one before it is kept.
     """
     batch = functools.lru_cache(1)(batch)  # Keras looks at the first of a stretch before it takes it
     with folder.locked() if folder else contextlib.nullcontext():
-        start = folder.restore(model) if folder else 0
+        start, finished = folder.restore(model) if folder else (0, False)
         log = folder.log() if folder else Table()
+        if finished:
+            if validation is not None and log[-1].get("val_loss") is None:
+                log[-1] |= _evaluate(model, validation)
+                folder.write_log(log)
+            return log
         before = log[-1]["seconds"] if log else 0.0
         begun = time.perf_counter()
         epochs = -(-steps // every)
@@ -73,25 +79,29 @@ def train(
                 history = model.fit(stretch, epochs=1, shuffle=False, verbose=0, callbacks=[watcher]).history
                 logs = {name: float(values[-1]) for name, values in history.items()}
                 if not np.isfinite(logs["loss"]):
+                    newest = folder.newest_step() if folder else None
                     raise FloatingPointError(
                         f"The loss is {logs['loss']} between steps {start} and {stop}: the run has gone astray. Lower "
-                        "the learning rate, warm up for longer or clip the gradients (recipe.replace(...)). "
-                        + (f"{folder.path} still holds step {start}." if folder else "")
+                        "the learning rate, warm up for longer or clip the gradients (recipe.replace(...))."
+                        + ("" if newest is None else f" {folder.path} still holds step {newest}.")
                     )
-                stopped, start = model.stop_training, stop
+                stopped = model.stop_training  # evaluation sets it back
+                start += watcher.batches // batches_per_step  # less than a stretch where a callback has stopped it
                 if validation is not None:
                     logs |= _evaluate(model, validation)
-                rate = {} if schedule is None else {"learning_rate": float(schedule(stop - 1))}
-                row = {"step": stop, **logs, **rate, "seconds": before + time.perf_counter() - begun}
+                rate = {} if schedule is None else {"learning_rate": float(schedule(start - 1))}
+                row = {"step": start, **logs, **rate, "seconds": before + time.perf_counter() - begun}
                 log.append(row)
                 if folder:
                     folder.write_log(log)
-                    folder.save(model, stop)
+                    folder.save(model, start)
                 progress(note=_note(logs))
                 users.on_epoch_end(epoch, logs)
                 model.stop_training |= stopped
         model.optimizer.finalize_variable_values(model.trainable_variables)
         users.on_train_end(log[-1] if log else None)
+        if folder:
+            folder.save(model, start, finished=True)  # with what callbacks and averages have made of the weights
     return log
 
 
@@ -101,11 +111,13 @@ class _Watcher(keras.callbacks.Callback):
     def __init__(self, users: Any, progress: Callable[..., None], batches_per_step: int) -> None:
         super().__init__()
         self._users, self._progress, self._batches_per_step = users, progress, batches_per_step
+        self.batches = 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._users.on_train_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches += 1
         self._users.on_train_batch_end(batch, logs)
         self._progress(advance=(batch + 1) % self._batches_per_step == 0)
 
@@ -117,27 +129,39 @@ def _evaluate(model: keras.Model, validation: Batches) -> dict[str, float]:
     return {f"val_{name}": float(value) for name, value in logs.items()}
 
 
+def _averaging(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer | None:
+    """The optimizer that averages the weights; None where there is none.
+
+    In float16 Keras wraps the optimizer in one that scales the loss and has a `use_ema` of its own, always False.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return optimizer if optimizer.use_ema else None
+
+
 @contextlib.contextmanager
 def _averages_held_back(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     """`fit` ends by putting the averages in the weights' place, which has to wait for the last step of all."""
-    if optimizer.use_ema:
-        optimizer.finalize_variable_values = lambda variables: None
+    averaging = _averaging(optimizer)
+    if averaging is None:
+        yield
+        return
+    averaging.finalize_variable_values = lambda variables: None
     try:
         yield
     finally:
-        if optimizer.use_ema:
-            del optimizer.finalize_variable_values
+        del averaging.finalize_variable_values
 
 
 @contextlib.contextmanager
 def _averaged(model: keras.Model) -> Iterator[None]:
     """Gives the model its averaged weights (`use_ema` of Keras's optimizers) for a while."""
-    if not model.optimizer.use_ema:
+    averaging = _averaging(model.optimizer)
+    if averaging is None:
         yield
         return
     weights = model.trainable_variables
     kept = [keras.ops.copy(weight.value) for weight in weights]
-    type(model.optimizer).finalize_variable_values(model.optimizer, weights)
+    type(averaging).finalize_variable_values(averaging, weights)
     for weight in weights:
         weight.assign(keras.ops.copy(weight.value))  # JAX would give up the buffer that the optimizer holds as well
     try:

@@ -6,11 +6,11 @@ import io
 import json
 import os
 import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
@@ -19,13 +19,15 @@ from keras_vit._files import replacing, write_text
 from keras_vit.checkpoints.file_lock import file_lock
 from keras_vit.tables import Table
 
-_CHECKPOINT = re.compile(r"step-(\d+)\.h5")
+RESULTS = ("model.keras", "classes.txt", "curve.png")  # what a finished run leaves beside its checkpoint
+_CHECKPOINT = re.compile(r"step-(\d+)\.npz")
+_OLDER = "step-*.h5"  # checkpoints of version 0.1 and before
 
 
 class RunFolder:
     """One run's files. Each is written under another name and moved into place, so that a kill leaves none in halves.
 
-    `run.json` holds the settings, `step-N.h5` the weights, the optimizer's state and the state of every random
+    `run.json` holds the settings, `step-N.npz` the weights, the optimizer's state and the state of every random
     generator after N steps, `log.csv` a row per evaluation.
 
     Args:
@@ -34,7 +36,7 @@ class RunFolder:
         resume: Whether a run that is in the folder goes on. False starts afresh and removes the old one's files.
 
     Raises:
-        ValueError: if the folder holds a run with other settings, or something that is no run.
+        ValueError: if the folder holds a run with other settings or of an older version, or something that is no run.
         RuntimeError: if another process is training there now (from `locked`).
     """
 
@@ -62,31 +64,50 @@ class RunFolder:
                 write_text(self.path / "run.json", json.dumps(self._settings, indent=2) + "\n")
             yield
 
-    def restore(self, model: keras.Model) -> int:
+    def restore(self, model: keras.Model) -> tuple[int, bool]:
         """Puts the newest checkpoint into a compiled model.
 
         Returns:
-            The steps that it has behind it; 0 where there is no checkpoint.
+            The steps that it has behind it, 0 where there is no checkpoint; and whether the run was over then.
         """
-        checkpoints = self._checkpoints()
-        if not checkpoints:
-            return 0
-        step = max(checkpoints)
+        step = self.newest_step()
+        if step is None:
+            return 0, False
         model.optimizer.build(model.trainable_variables)
-        _read_state(checkpoints[step], model)
-        rows = [row for row in self.log() if row["step"] <= step]
-        self.write_log(rows)
-        return step
+        finished = _read_state(self._checkpoint(step), model)
+        self.write_log([row for row in self.log() if row["step"] <= step])
+        return step, finished
 
-    def save(self, model: keras.Model, step: int) -> None:
-        """Writes a checkpoint; older ones go when it is complete."""
-        old = self._checkpoints()
-        with replacing(self.path / f"step-{step:08d}.h5") as temporary:
-            _write_state(temporary, model)
-            _to_disk(temporary)
-        for number, file in old.items():
-            if number != step:
-                file.unlink(missing_ok=True)
+    def save(self, model: keras.Model, step: int, finished: bool = False) -> None:
+        """Writes a checkpoint; older ones go when it is complete.
+
+        Args:
+            model: A compiled model.
+            step: The steps that it has behind it.
+            finished: Whether the run is over: the weights are those that it gives.
+
+        Raises:
+            OSError: if the file cannot be written, on a full disk for example. Older checkpoints stay then.
+        """
+        path = self._checkpoint(step)
+        try:
+            with replacing(path) as temporary:
+                _write_state(temporary, model, finished)
+        except OSError as error:
+            newest = self.newest_step()
+            kept = "There is no older one." if newest is None else f"The one of step {newest} is kept."
+            raise OSError(
+                error.errno,
+                f"The checkpoint {path} cannot be written ({error.strerror or error}). {kept} Make room, and call "
+                "again in the same way to go on.",
+            ) from error
+        for older in self._checkpoints():
+            if older != step:
+                self._checkpoint(older).unlink(missing_ok=True)
+
+    def newest_step(self) -> int | None:
+        """The steps that the newest checkpoint has behind it; None where there is no checkpoint."""
+        return max(self._checkpoints(), default=None)
 
     def log(self) -> Table:
         """The rows of the log so far."""
@@ -97,43 +118,58 @@ class RunFolder:
             return Table({key: _number(value) for key, value in row.items()} for row in csv.DictReader(file))
 
     def write_log(self, rows: list[dict[str, Any]]) -> None:
-        """Writes all rows of the log, which have the same keys."""
+        """Writes all rows of the log. A row may lack what others have: a validation set can be added to a run."""
         text = io.StringIO()
         if rows:
-            writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+            writer = csv.DictWriter(text, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
         write_text(self.path / "log.csv", text.getvalue())
 
-    def _checkpoints(self) -> dict[int, Path]:
-        matches = ((path, _CHECKPOINT.fullmatch(path.name)) for path in self.path.glob("step-*"))
-        return {int(match[1]): path for path, match in matches if match}
+    def _checkpoint(self, step: int) -> Path:
+        return self.path / f"step-{step:08d}.npz"
+
+    def _checkpoints(self) -> list[int]:
+        matches = (_CHECKPOINT.fullmatch(path.name) for path in self.path.glob("step-*"))
+        return [int(match[1]) for match in matches if match]
 
     def _clear(self) -> None:
-        unfinished = self.path.glob(".step-*.part")
-        for path in [self.path / "log.csv", *self._checkpoints().values(), *unfinished]:
-            path.unlink(missing_ok=True)
+        """Removes what a run leaves, and nothing else."""
+        for pattern in ("step-*.npz", ".step-*.part", _OLDER, *RESULTS, "log.csv"):
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def _refuse(self) -> None:
         raise RuntimeError(f"Another process is training in {self.path} now. Choose another output, or wait for it.")
 
     def _check_same(self, record: Path) -> None:
+        for path in self.path.glob(_OLDER):
+            raise ValueError(
+                f"{path} is a checkpoint of an older version, which cannot go on: pass resume=False to start again."
+            )
         try:
-            found = json.loads(record.read_text(encoding="utf-8"))
+            saved = json.loads(record.read_text(encoding="utf-8"))
         except ValueError:
             raise ValueError(
                 f"{record} is damaged, so the run cannot go on: pass resume=False to start again."
             ) from None
-        different = [
-            f"{key} was {found.get(key)!r} and is now {self._settings.get(key)!r}"
-            for key in dict.fromkeys([*found, *self._settings])
-            if found.get(key) != self._settings.get(key)
-        ]
-        if different:
+        if saved != self._settings:
             raise ValueError(
-                f"{self.path} holds a run with other settings: {'; '.join(different)}. Choose another output, or pass "
-                "resume=False to start again there."
+                f"{self.path} holds a run with other settings: {'; '.join(_differences(saved, self._settings))}. "
+                "Choose another output, or pass resume=False to start again there."
             )
+
+
+def _differences(old: Any, new: Any, name: str = "") -> list[str]:
+    """What differs between two settings, each by its full name such as `recipe.steps`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = dict.fromkeys([*old, *new])
+        return [
+            line
+            for key in names
+            for line in _differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
+        ]
+    return [] if old == new else [f"{name} was {old!r} and is now {new!r}"]
 
 
 def _state(model: keras.Model) -> list[Any]:
@@ -145,37 +181,38 @@ def _state(model: keras.Model) -> list[Any]:
     return [*model.trainable_variables, *model.non_trainable_variables, *model.optimizer.variables]
 
 
-def _write_state(path: Path, model: keras.Model) -> None:
-    with h5py.File(path, "w") as file:
-        for number, variable in enumerate(_state(model)):
-            value = np.asarray(keras.ops.convert_to_numpy(variable.value))
-            # HDF5 has no bfloat16: its bits are kept.
-            file[str(number)] = value.view("uint16") if value.dtype == "bfloat16" else value
-            file[str(number)].attrs["path"] = variable.path
+def _write_state(path: Path, model: keras.Model, finished: bool) -> None:
+    """Writes an `.npz`, array by array. Python writes it and not HDF5, which crashes where a disk is full."""
+    with open(path, "wb") as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.comment = json.dumps({"finished": finished}).encode()
+            for number, variable in enumerate(_state(model)):
+                value = np.asarray(keras.ops.convert_to_numpy(variable.value))
+                # The format knows no bfloat16: its bits are kept.
+                value = value.view("uint16") if value.dtype == "bfloat16" else value
+                with archive.open(f"{number}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, value, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())  # the old checkpoint goes only when the new one would survive a power cut
 
 
-def _read_state(path: Path, model: keras.Model) -> None:
+def _read_state(path: Path, model: keras.Model) -> bool:
+    """Assigns all that is in the file; whether the run was over."""
     variables = _state(model)
-    with h5py.File(path) as file:
-        found = [file[str(number)].shape for number in range(len(file))]
-        wanted = [tuple(variable.shape) for variable in variables]
-        if found != wanted:
-            raise ValueError(
-                f"{path} is of another model: it holds {len(found)} arrays, where {len(wanted)} of other shapes were "
-                "expected. Pass resume=False to start again."
-            )
-        for number, variable in enumerate(variables):
-            value = file[str(number)][()]
-            variable.assign(value.view("bfloat16") if str(variable.dtype) == "bfloat16" else value)
-
-
-def _to_disk(path: Path) -> None:
-    """Waits until a file is on the disk: the old checkpoint goes only when the new one would survive a power cut."""
-    handle = os.open(path, os.O_RDWR)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            finished = json.loads(archive.zip.comment)["finished"]
+            arrays = [archive[str(number)] for number in range(len(archive))]
+    except (zipfile.BadZipFile, AttributeError, EOFError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}): pass resume=False to start again.") from error
+    if [array.shape for array in arrays] != [tuple(variable.shape) for variable in variables]:
+        raise ValueError(
+            f"{path} is of another model: it holds {len(arrays)} arrays, where {len(variables)} of other shapes were "
+            "expected. Pass resume=False to start again."
+        )
+    for variable, value in zip(variables, arrays, strict=True):
+        variable.assign(value.view("bfloat16") if str(variable.dtype) == "bfloat16" else value)
+    return finished
 
 
 def _number(text: str) -> int | float | str | None:

@@ -1,6 +1,11 @@
 """The training loop: what it logs and saves, and that a run which was cut off ends like one which was not."""
 
 import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -67,7 +72,7 @@ def test_a_run_that_was_cut_off_ends_like_one_that_was_not(tmp_path, use_ema):
     assert resumed[-1]["loss"] == log[-1]["loss"]
     for got, wanted in zip(weights_of(model), weights_of(whole), strict=True):
         np.testing.assert_array_equal(got, wanted)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "run.json", "step-00000007.h5"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "run.json", "step-00000007.npz"]
 
 
 def test_dropout_goes_on_where_it_was(tmp_path):
@@ -77,7 +82,7 @@ def test_dropout_goes_on_where_it_was(tmp_path):
     states = [weight for weight in model.variables if "seed_generator" in weight.path]
     before = [np.copy(keras.ops.convert_to_numpy(state.value)) for state in states]
     model.optimizer.build(model.trainable_variables)
-    assert RunFolder(tmp_path, {}).restore(model) == 2
+    assert RunFolder(tmp_path, {}).restore(model) == (2, True)
     assert states and all(np.any(keras.ops.convert_to_numpy(s.value) != b) for s, b in zip(states, before, strict=True))
 
 
@@ -148,7 +153,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
 
     with pytest.raises(FloatingPointError, match="between steps 2 and 4.*step 2"):
         train(new_model(), astray, 6, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
-    assert [path.name for path in tmp_path.glob("*.h5")] == ["step-00000002.h5"]
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000002.npz"]
 
 
 def test_a_folder_is_of_one_run(tmp_path):
@@ -195,7 +200,9 @@ def test_adapters_and_short_momentum_go_on_exactly(tmp_path):
 
     whole = lora_model()
     train(whole, batch, 4, every=2, verbose=False)
-    train(lora_model(), batch, 2, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
+    with pytest.raises(Exception) as caught:
+        train(lora_model(), cut_at(2), 4, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
+    assert "Cut" in repr(caught.value) or "Cut" in str(caught.value)
     model = lora_model()
     train(model, batch, 4, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
     assert {str(v.dtype) for v in model.optimizer.variables} >= {"bfloat16"}
@@ -209,3 +216,168 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     other.compile("sgd", "mse")
     with pytest.raises(ValueError, match="of another model"):
         RunFolder(tmp_path, {}).restore(other)
+
+
+class StopInTheMiddle(keras.callbacks.Callback):
+    """Stops a run after some batches, wherever that is."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches -= 1
+        if self.batches == 0:
+            self.model.stop_training = True
+
+
+def test_a_run_that_is_stopped_in_the_middle_of_a_stretch_counts_the_updates_that_were_made(tmp_path):
+    model = new_model()
+    log = train(model, batch, 9, every=4, folder=RunFolder(tmp_path, {}), callbacks=[StopInTheMiddle(6)], verbose=False)
+    assert [row["step"] for row in log] == [4, 6]
+    assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 6
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000006.npz"]
+
+
+@pytest.mark.parametrize("use_ema", [False, True], ids=["plain", "polyak"])
+def test_a_run_that_was_stopped_is_finished(tmp_path, use_ema):
+    """Called again, it gives the model that it gave, as a run does that made all its updates."""
+    first = new_model(use_ema)
+    log = train(first, batch, 9, every=4, folder=RunFolder(tmp_path, {}), callbacks=[StopInTheMiddle(6)], verbose=False)
+    again = new_model(use_ema)
+    assert list(train(again, batch, 9, every=4, folder=RunFolder(tmp_path, {}), verbose=False)) == list(log)
+    for got, wanted in zip(weights_of(again), weights_of(first), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_weights_that_a_callback_restores_at_the_end_are_those_of_the_run(tmp_path):
+    """EarlyStopping gives back the best weights when training ends: the folder must not keep the last ones."""
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=1e9, restore_best_weights=True)
+    arguments = {"every": 2, "validation": VALIDATION, "verbose": False}
+    first = new_model()
+    train(first, batch, 10, folder=RunFolder(tmp_path, {}), callbacks=[stop], **arguments)
+    again = new_model()
+    train(again, batch, 10, folder=RunFolder(tmp_path, {}), **arguments)
+    for got, wanted in zip(weights_of(again), weights_of(first), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_loss_that_is_not_finite_at_once_claims_no_checkpoint(tmp_path):
+    def astray(number):
+        images, labels = batch(number)
+        return images * np.nan, labels
+
+    with pytest.raises(FloatingPointError, match="between steps 0 and 2") as caught:
+        train(new_model(), astray, 6, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
+    assert "holds" not in str(caught.value)
+
+
+def test_a_validation_set_may_be_added_to_a_run(tmp_path):
+    with pytest.raises(Exception) as caught:
+        train(new_model(), cut_at(2), 4, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
+    assert "Cut" in repr(caught.value) or "Cut" in str(caught.value)
+    log = train(new_model(), batch, 4, every=2, folder=RunFolder(tmp_path, {}), validation=VALIDATION, verbose=False)
+    assert [row.get("val_loss") is not None for row in log] == [False, True]
+    assert list(RunFolder(tmp_path, {}).log()) == [{**dict.fromkeys(log[-1]), **row} for row in log]
+    again = train(new_model(), batch, 4, every=2, folder=RunFolder(tmp_path, {}), validation=VALIDATION, verbose=False)
+    assert again[-1] == log[-1]
+
+
+def test_a_finished_run_is_evaluated_on_a_validation_set_that_is_added(tmp_path):
+    model = new_model()
+    train(model, batch, 2, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
+    again = train(new_model(), batch, 2, every=2, folder=RunFolder(tmp_path, {}), validation=VALIDATION, verbose=False)
+    wanted = model.evaluate(VALIDATION, verbose=0, return_dict=True)
+    assert again[-1]["val_loss"] == pytest.approx(wanted["loss"], rel=1e-6)  # two compilations of the same sums
+    assert RunFolder(tmp_path, {}).log()[-1]["val_loss"] == again[-1]["val_loss"]
+
+
+def test_other_settings_are_named_one_by_one(tmp_path):
+    recipe = {"name": "finetune/cifar10", "steps": 3, "augmentation": {"flip": True, "crop": "inception"}}
+    with RunFolder(tmp_path, {"seed": 0, "recipe": recipe}).locked():
+        pass
+    other = {**recipe, "steps": 4, "augmentation": {"flip": False, "crop": "inception"}}
+    with pytest.raises(ValueError, match="recipe.steps was 3 and is now 4") as caught:
+        RunFolder(tmp_path, {"seed": 0, "recipe": other})
+    assert "recipe.augmentation.flip was True and is now False" in str(caught.value)
+    assert "cifar10" not in str(caught.value) and "inception" not in str(caught.value)
+
+
+def test_starting_again_leaves_nothing_of_the_old_run(tmp_path):
+    train(new_model(), batch, 2, every=1, folder=RunFolder(tmp_path, {"seed": 0}), verbose=False)
+    for name in ("model.keras", "classes.txt", "curve.png"):
+        (tmp_path / name).write_text("of the old run")
+    with RunFolder(tmp_path, {"seed": 1}, resume=False).locked():
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "run.json"]
+
+
+def test_float16_with_averaged_weights_ends_like_a_run_in_one_stretch(tmp_path):
+    """Keras wraps the optimizer in one that scales the loss, and that says it keeps no averages."""
+
+    def half_model():
+        model = new_model(use_ema=True)
+        optimizer = keras.optimizers.LossScaleOptimizer(model.optimizer)
+        model.compile(optimizer, model.loss, metrics=["accuracy"])
+        return model
+
+    whole = half_model()
+    train(whole, batch, 6, every=6, verbose=False)
+    parts = half_model()
+    log = train(parts, batch, 6, every=2, validation=VALIDATION, verbose=False)
+    for got, wanted in zip(weights_of(parts), weights_of(whole), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    assert log[-1]["val_loss"] == pytest.approx(parts.evaluate(VALIDATION, verbose=0)[0], rel=1e-6)
+    train(half_model(), batch, 2, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
+
+
+FULL_DISK = """
+    import resource, signal, sys
+    import keras
+    from tests.training.test_loop import RunFolder, batch, new_model, train, weights_of
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, as on a full disk, instead of the process
+    class Full(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
+
+    try:
+        train(new_model(), batch, 6, every=2, folder=RunFolder(sys.argv[1], {}), callbacks=[Full()], verbose=False)
+    except OSError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
+def test_a_disk_that_fills_is_one_clear_error(tmp_path):
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    assert "step-00000004" in done.stdout and "step 2" in done.stdout and done.stdout.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "run.json", "step-00000002.npz"]
+    resumed, whole = new_model(), new_model()
+    train(resumed, batch, 6, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
+    train(whole, batch, 6, every=2, verbose=False)
+    for got, wanted in zip(weights_of(resumed), weights_of(whole), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    train(new_model(), batch, 2, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
+    (path,) = tmp_path.glob("step-*.npz")
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:300] + bytes(8) + whole[308:], b""):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"step-00000002\.npz.*damaged.*resume=False"):
+            RunFolder(tmp_path, {}).restore(new_model())
+
+
+def test_a_checkpoint_of_an_older_version_is_not_passed_over(tmp_path):
+    with RunFolder(tmp_path, {}).locked():
+        (tmp_path / "step-00000002.h5").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"step-00000002\.h5.*older version"):
+        RunFolder(tmp_path, {})
+    with RunFolder(tmp_path, {}, resume=False).locked():
+        assert not list(tmp_path.glob("step-*"))
