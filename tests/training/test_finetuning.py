@@ -79,7 +79,7 @@ def test_what_it_leaves(trained):
     done, folder = trained
     run = folder / "run"
     assert {path.name for path in run.iterdir()} >= {"run.json", "log.csv", "classes.txt", "model.keras"}
-    assert [path.name for path in run.glob("*.h5")] == ["step-00000030.h5"]
+    assert [path.name for path in run.glob("step-*")] == ["step-00000030.npz"]
     assert (run / "classes.txt").read_text().split() == done.class_names
     model = keras.saving.load_model(run / "model.keras")
     assert not model.compiled
@@ -144,7 +144,7 @@ def test_a_finished_run_is_not_run_again(trained):
     assert list(again.log) == list(done.log)
     for got, wanted in zip(weights_of(again.model), weights_of(done.model), strict=True):
         np.testing.assert_array_equal(got, wanted)
-    with pytest.raises(ValueError, match="other settings: recipe was"):
+    with pytest.raises(ValueError, match="other settings: recipe.steps was 30 and is now 31. Choose"):
         training.finetune(source, data, RECIPE, output=folder / "run", steps=31, every=10, verbose=False)
 
 
@@ -175,7 +175,7 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "run"), "6"]
     killed = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
-    assert [path.name for path in (tmp_path / "run").glob("*.h5")] == ["step-00000004.h5"]
+    assert [path.name for path in (tmp_path / "run").glob("step-*")] == ["step-00000004.npz"]
     model = new_model()
     resumed = training.finetune(
         model, colours(20), RECIPE, steps=10, every=4, output=tmp_path / "run", verbose=False
