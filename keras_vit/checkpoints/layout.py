@@ -182,7 +182,7 @@ def extract(model: keras.Model, layout: Layout, stack: bool = False) -> Iterator
     if strange:
         raise ValueError(
             f"The model has weights that the layout {layout.name!r} has no place for: {_some(strange)}. If it was "
-            "quantized, write it before; LoRA weights are merged when the model is saved as .keras and loaded again."
+            "quantized, write it before; LoRA adapters have to be merged first: keras_vit.training.merge_lora(model)."
         )
 
     def value(row: Row) -> np.ndarray:

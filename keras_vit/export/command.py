@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], ExportReport]:
         source=Path(options.weights).name if Path(options.weights).exists() else options.weights,
         images=pictures,
         labels=labels,
-        calibration=None if options.calibration is None else read_folder(options.calibration, model, None)[0],
+        calibration=None if options.calibration is None else _read(_files(options.calibration), model),
         allow_select_ops=options.allow_select_ops,
         tolerance=options.tolerance,
         overwrite=options.overwrite,
@@ -72,32 +72,50 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], ExportReport]:
 
 
 def read_folder(folder: str, model: Any, names: list[str] | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Reads all pictures under a folder.
+    """Reads all pictures under a folder, and their classes where they lie in folders.
 
     Args:
         folder: Pictures, or folders of them, one for each class.
         model: Says what size and which classes the pictures have.
-        names: The model's class names, if they are known; folders are then looked up among them. Otherwise there has
-            to be one folder for each class, in alphabetical order.
+        names: The model's class names, if they are known: each folder has to be called as one of them. Otherwise there
+            has to be one folder for each class, in alphabetical order.
 
     Returns:
-        uint8 `(n, height, width, 3)`, and integer labels `(n,)`; None for labels where pictures lie in `folder` itself
-        or the folders are not the classes.
+        uint8 `(n, height, width, 3)`, and integer labels `(n,)`; None for labels where pictures lie in `folder` itself.
 
     Raises:
-        ValueError: if there are no pictures.
+        ValueError: if there are no pictures, or the folders are not classes of the model.
     """
+    paths = _files(folder)
+    folders = [path.relative_to(folder).parts[0] if path.parent != Path(folder) else None for path in paths]
+    if None in folders:
+        return _read(paths, model), None
+    found = sorted(set(folders))
+    unlabelled = f"To compare answers without labels, pass the pictures of one folder: --images {paths[0].parent}"
+    if names is None and len(found) != model.config.classes:
+        raise ValueError(
+            f"{folder} has {len(found)} folders, but {model.name} has {model.config.classes} classes whose names are "
+            f"not known. Name them with --classes FILE. {unlabelled}"
+        )
+    foreign = [name for name in found if names is not None and name not in names]
+    if foreign:
+        raise ValueError(
+            f"{folder} has folders, such as {', '.join(map(repr, foreign[:5]))}, that are not the classes of "
+            f"{model.name}: {', '.join(map(repr, names[:5]))}{' ...' if len(names) > 5 else ''}. {unlabelled}"
+        )
+    order = found if names is None else names
+    return _read(paths, model), np.array([order.index(name) for name in folders])
+
+
+def _files(folder: str) -> list[Path]:
     paths = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in PICTURES)
     if not paths:
         raise ValueError(f"There are no pictures ({', '.join(sorted(PICTURES))}) in {folder}.")
-    images = np.stack([np.rint(load_image(path, model.config.image_size)).astype("uint8") for path in paths])
-    folders = [path.relative_to(folder).parts[0] if path.parent != Path(folder) else None for path in paths]
-    if None in folders:
-        return images, None
-    order = names if names is not None and set(folders) <= set(names) else sorted(set(folders))
-    if order is not names and len(order) != model.config.classes:
-        return images, None
-    return images, np.array([order.index(name) for name in folders])
+    return paths
+
+
+def _read(paths: list[Path], model: Any) -> np.ndarray:
+    return np.stack([np.rint(load_image(path, model.config.image_size)).astype("uint8") for path in paths])
 
 
 def _model(weights: str, image_size: int | str | None) -> Any:

@@ -93,8 +93,7 @@ def export(
     signature = Signature.of(served, batch_size, uint8_input)
     batches, labels = _batches(model, signature, images, labels)
     if calibration is not None:
-        calibration = preparing.check_images("calibration", calibration, model, signature)
-        calibration = preparing.as_taken(calibration, signature.dtype, signature.value_range)
+        calibration = preparing.check_calibration(calibration, model, signature)
     expected = [_answers(reference, some, softmax) for some in batches]
     given = [preparing.as_taken(some, signature.dtype, signature.value_range) for some in batches]
     job = Job(row.name, precision, signature, describe(model, signature, precision, names, source))

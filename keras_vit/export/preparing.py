@@ -14,6 +14,7 @@ from keras_vit.preprocessing import resize_images
 # What an exported file does not need: it does not train.
 TRAINING = {"dropout": 0.0, "attention_dropout": 0.0, "drop_path": 0.0, "remat": False}
 BUILT_IN = 8  # images: a batch of 1 and one of 7
+FEWEST_IMAGES = 8  # for calibration: fewer say next to nothing about the range of values
 
 
 def check_model(model: Any) -> None:
@@ -137,10 +138,39 @@ def check_images(name: str, images: Any, model: Any, signature: Signature) -> np
     if images.dtype.kind == "f":
         if signature.dtype == "uint8":
             raise ValueError(f"{name} must be uint8 pixels for a file that takes such, but {images.dtype} was given.")
+        if not np.isfinite(images).all():
+            raise ValueError(f"{name} must be finite, but some of the values are NaN or infinite.")
         return images.astype("float32")
     if images.min() < 0 or images.max() > 255:
         raise ValueError(f"{name} must be in 0..255, but reach from {images.min()} to {images.max()}.")
     return images.astype("uint8")
+
+
+def check_calibration(images: Any, model: Any, signature: Signature) -> np.ndarray:
+    """Calibration images as an array of what the file takes: their range decides how finely int8 can tell values apart.
+
+    Args:
+        images: As in `check_images`, at least `FEWEST_IMAGES`.
+        model: The model that is exported.
+        signature: What the file takes.
+
+    Raises:
+        TypeError, ValueError: if they do not fit, are too few, or floats outside the range that the model takes.
+    """
+    images = check_images("calibration", images, model, signature)
+    if len(images) < FEWEST_IMAGES:
+        raise ValueError(
+            f"calibration must be at least {FEWEST_IMAGES} images, better 100 to 300 like those of later; "
+            f"given: {len(images)}."
+        )
+    low, high = signature.value_range
+    margin = 1e-3 * (high - low)  # for rounding, and for filters that overshoot a little
+    if images.dtype.kind == "f" and not low - margin <= images.min() <= images.max() <= high + margin:
+        raise ValueError(
+            f"calibration must be in {low}..{high} as the model takes it, but reaches from {images.min():g} to "
+            f"{images.max():g}. Pixels of 0..255 have to be uint8, or go through model.preprocess(images)."
+        )
+    return as_taken(images, signature.dtype, signature.value_range)
 
 
 def as_taken(images: np.ndarray, dtype: str, value_range: tuple[int, int]) -> np.ndarray:

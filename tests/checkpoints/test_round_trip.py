@@ -277,6 +277,14 @@ def test_what_the_layout_cannot_say_is_not_written(golden, tmp_path, change, mes
     assert list(tmp_path.iterdir()) == []
 
 
+def test_adapters_are_to_be_merged_first(golden, tmp_path):
+    model = keras_vit.from_checkpoint(golden("mini_token").path)
+    model.get_layer("block_0").attention.query.enable_lora(2)
+    with pytest.raises(ValueError, match=r"lora_kernel_a.*keras_vit\.training\.merge_lora\(model\)"):
+        keras_vit.to_checkpoint(model, tmp_path / "file.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_bad_arguments_of_writing(golden, tmp_path):
     model = keras_vit.from_checkpoint(golden("mini_token").path)
     with pytest.raises(TypeError, match="must be a VisionTransformer or a BiT, but Functional"):

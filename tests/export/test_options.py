@@ -117,6 +117,7 @@ def test_the_report_prints_and_is_plain_data(monkeypatch, tmp_path):
     assert export(shared_model(), tmp_path / "b.tflite", measure=False).latency_ms is None
 
 
+INT8 = {"precision": "int8"}
 REFUSED = {
     "format": ({"format": "tflite"}, "format must be one of .*litert.*'tflite'"),
     "suffix": ({"path": "model.lite"}, "path must end in one of .*tflite"),
@@ -125,6 +126,12 @@ REFUSED = {
     "impossible precision": ({"precision": "bfloat16"}, "no operations for bfloat16"),
     "no calibration": ({"precision": "int8"}, "needs calibration"),
     "idle calibration": ({"calibration": np.zeros((8, 8, 12, 3))}, "leave it out"),
+    "7 images": (INT8 | {"calibration": np.zeros((7, 8, 12, 3))}, "calibration must be at least 8 images.*given: 7"),
+    "NaN": (INT8 | {"calibration": np.full((8, 8, 12, 3), np.nan)}, "calibration must be finite"),
+    "infinity": (INT8 | {"calibration": np.full((8, 8, 12, 3), np.inf)}, "calibration must be finite"),
+    "calibration's size": (INT8 | {"calibration": np.zeros((8, 9, 12, 3))}, r"calibration .*\(8, 9, 12, 3\)"),
+    "pixels as floats": (INT8 | {"calibration": np.full((8, 8, 12, 3), 255.0)}, r"calibration .*-1\.\.1.*255.*uint8"),
+    "empty calibration": (INT8 | {"calibration": []}, r"calibration .*\(0,\)"),
     "batch size": ({"batch_size": 0}, "batch_size must be at least 1"),
     "batch size's type": ({"batch_size": 1.5}, "batch_size must be an integer"),
     "tolerance": ({"tolerance": -1}, "tolerance must be above 0"),
@@ -134,6 +141,7 @@ REFUSED = {
     "image size": ({"images": np.zeros((2, 9, 12, 3))}, r"\(n, 8, 12, 3\).*\(2, 9, 12, 3\).*preprocess"),
     "no images": ({"images": np.zeros((0, 8, 12, 3))}, r"\(0, 8, 12, 3\)"),
     "image dtype": ({"images": np.full((2, 8, 12, 3), "x")}, "dtype"),
+    "image NaN": ({"images": np.full((2, 8, 12, 3), np.nan)}, "images must be finite"),
     "image range": ({"images": np.full((2, 8, 12, 3), 256)}, "0..255"),
     "labels alone": ({"labels": [0, 1]}, "without the images"),
     "labels' number": ({"images": np.zeros((2, 8, 12, 3)), "labels": [0]}, "labels must be 2 integers"),
@@ -144,6 +152,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_makes_no_sense_is_refused(monkeypatch, tmp_path, case):
     fake_export(monkeypatch)
+    monkeypatch.setattr(exporting, "write_anywhere", lambda *_: pytest.fail("work was begun"))
     options, words = REFUSED[case]
     options = {"path": "model.tflite", **options}
     with pytest.raises((ValueError, TypeError), match=f"(?s){words}"):

@@ -80,12 +80,32 @@ def test_pictures_in_folders(pictures):
     assert images.shape == (9, 8, 12, 3) and images.dtype == np.uint8
     assert images[:, 0, 0, 0].tolist() == [0, 1, 2, 20, 21, 22, 40, 41, 42]
     assert labels.tolist() == [3, 3, 3, 1, 1, 1, 2, 2, 2]
-    assert read_folder(pictures, shared_model(), None)[1] is None  # three folders are not five classes
     three = shared_model(CONFIG.replace(classes=3))
     assert read_folder(pictures, three, None)[1].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert read_folder(pictures / "drei", shared_model(), NAMES)[1] is None
     with pytest.raises(ValueError, match="no pictures"):
         read_folder(pictures / "vier", shared_model(), NAMES)
+
+
+def test_folders_of_other_classes_are_no_labels(pictures):
+    """As many folders as classes, but of other names: an accuracy on them would mean nothing."""
+    three = shared_model(CONFIG.replace(classes=3))
+    with pytest.raises(ValueError, match="(?s)folders.*'drei'.*not.*classes.*'cat'"):
+        read_folder(pictures, three, ["eins", "zwei", "cat"])
+    with pytest.raises(ValueError, match="3 folders.*5 classes"):  # nobody knows which class is which
+        read_folder(pictures, shared_model(), None)
+
+
+def test_calibration_needs_no_classes(monkeypatch, capsys, tmp_path, pictures):
+    """Only the pictures matter: their folders may be called anything."""
+    fake_export(monkeypatch)
+    shared_model().save(tmp_path / "model.keras")
+    (tmp_path / "classes.txt").write_text("\n".join("abcde"), encoding="utf-8")
+    arguments = [tmp_path / "model.keras", tmp_path / "model.tflite", "--precision", "int8", "--calibration", pictures]
+    assert main(["export", *map(str, arguments)]) == 0
+    assert len(fake_export.calibration) == 9
+    assert main(["export", *map(str, [*arguments, "--images", pictures, "--overwrite"])]) == 1
+    assert "'drei'" in capsys.readouterr().err
 
 
 def test_the_command(monkeypatch, capsys, tmp_path, pictures):
