@@ -48,8 +48,9 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], ExportReport]:
     if options.classes is not None:
         names = Path(options.classes).read_text(encoding="utf-8").splitlines()
     else:
-        names = class_names(options.weights)
-        names = names if names is not None and len(names) == classes else None
+        # In the model, or beside an older file.
+        names = model.config.class_names or class_names(options.weights)
+        names = list(names) if names is not None and len(names) == classes else None
     pictures, labels = (None, None) if options.images is None else read_folder(options.images, model, names)
     report = export(
         model,

@@ -19,6 +19,7 @@ from keras_vit.export.report import ExportReport
 from keras_vit.export.signature import INPUT, Signature
 from keras_vit.export.writing import Job, write_anywhere
 from keras_vit.models import BiT, VisionTransformer
+from keras_vit.models.config import ModelConfig
 
 
 def export(
@@ -55,7 +56,7 @@ def export(
         batch_size: Images at a time; None for any number.
         uint8_input: Whether the file takes uint8 pixels of 0..255 and scales them itself.
         softmax: Whether the file answers with probabilities where the model has logits.
-        class_names: One for each class, in order, to be stored in the file.
+        class_names: One for each class, in order, to be stored in the file; None for those of `model.config`.
         source: The checkpoint that the weights came from, to be stored in the file.
         images: Images to compare the answers on, `(n, height, width, channels)`: uint8 pixels, or float32 as the
             model takes them. None for built-in ones.
@@ -85,7 +86,7 @@ def export(
     row = format_of(path, format)
     preparing.check_model(model)
     _check_options(row, model, precision, batch_size, calibration, tolerance)
-    names = _check_names(class_names, model.config.classes)
+    names = _class_names(model.config, class_names)
     check_place(path, row, overwrite)
     require(f"The format {row.name!r}", row.needs, row.extra)
     reference = preparing.plain_model(model)
@@ -180,16 +181,11 @@ def _check_options(
         )
 
 
-def _check_names(class_names: Sequence[str] | None, classes: int | None) -> list[str] | None:
-    if class_names is None:
-        return None
-    if isinstance(class_names, str) or not all(isinstance(name, str) for name in class_names):
-        raise TypeError("class_names must be a list of strings, one for each class in order.")
-    if len(class_names) != (classes or 0):
-        raise ValueError(f"class_names must name the {classes or 0} classes of the model, but has {len(class_names)}.")
-    if any("\n" in name for name in class_names):
-        raise ValueError("class_names must not contain line breaks: they are stored one on a line.")
-    return list(class_names)
+def _class_names(config: ModelConfig, class_names: Sequence[str] | None) -> list[str] | None:
+    """The names that the file shall have: the given ones, or else the model's."""
+    if class_names is not None:
+        config = config.replace(class_names=class_names)  # which checks them
+    return list(config.class_names) if config.class_names else None
 
 
 def _batches(model: Any, signature: Signature, images: Any, labels: Any) -> tuple[list[np.ndarray], np.ndarray | None]:

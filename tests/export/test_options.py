@@ -97,6 +97,19 @@ def test_images_as_the_model_takes_them(monkeypatch, tmp_path):
         export(shared_model(), tmp_path / "other.onnx", images=images, uint8_input=True)
 
 
+def test_class_names_travel_with_the_model(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    model = shared_model(CONFIG.replace(class_names=NAMES))
+    export(model, tmp_path / "model.onnx", softmax=True)
+    assert fake_export.job.metadata["class_names"] == NAMES
+    export(model, tmp_path / "other.onnx", class_names=list("abcde"))
+    assert fake_export.job.metadata["class_names"] == list("abcde")
+    with pytest.raises(ValueError, match="5 classes"):
+        export(model, tmp_path / "third.onnx", class_names=list("abcdef"))
+    export(shared_model(), tmp_path / "fourth.onnx")
+    assert "class_names" not in fake_export.job.metadata
+
+
 def test_calibration_reaches_the_file_s_precision(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     pixels = images_for(CONFIG, 9, 0, 255).astype("uint8")
@@ -135,9 +148,10 @@ REFUSED = {
     "batch size": ({"batch_size": 0}, "batch_size must be at least 1"),
     "batch size's type": ({"batch_size": 1.5}, "batch_size must be an integer"),
     "tolerance": ({"tolerance": -1}, "tolerance must be above 0"),
-    "too few names": ({"class_names": ["one"]}, "must name the 5 classes"),
-    "names of no strings": ({"class_names": range(5)}, "list of strings"),
-    "names of two lines": ({"class_names": [*NAMES[:4], "a\nb"]}, "line breaks"),
+    "too few names": ({"class_names": ["one"]}, "must name each of the 5 classes"),
+    "names of no strings": ({"class_names": range(5)}, "class_names must be strings"),
+    "a name for five": ({"class_names": "abcde"}, "class_names must be a list"),
+    "names of two lines": ({"class_names": [*NAMES[:4], "a\nb"]}, "single lines"),
     "image size": ({"images": np.zeros((2, 9, 12, 3))}, r"\(n, 8, 12, 3\).*\(2, 9, 12, 3\).*preprocess"),
     "no images": ({"images": np.zeros((0, 8, 12, 3))}, r"\(0, 8, 12, 3\)"),
     "image dtype": ({"images": np.full((2, 8, 12, 3), "x")}, "dtype"),
