@@ -1,12 +1,12 @@
 """`keras-vit export`: its arguments, and what it does with them."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints import class_names
 from keras_vit.export.exporting import export
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.report import ExportReport
@@ -44,13 +44,9 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], ExportReport]:
         The report as plain data, and as a table.
     """
     model = _model(options.weights, options.image_size)
-    classes = model.config.classes
+    names = model.config.class_names
     if options.classes is not None:
         names = Path(options.classes).read_text(encoding="utf-8").splitlines()
-    else:
-        # In the model, or beside an older file.
-        names = model.config.class_names or class_names(options.weights)
-        names = list(names) if names is not None and len(names) == classes else None
     pictures, labels = (None, None) if options.images is None else read_folder(options.images, model, names)
     report = export(
         model,
@@ -72,7 +68,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], ExportReport]:
     return report.to_dict(), report
 
 
-def read_folder(folder: str, model: Any, names: list[str] | None) -> tuple[np.ndarray, np.ndarray | None]:
+def read_folder(folder: str, model: Any, names: Sequence[str] | None) -> tuple[np.ndarray, np.ndarray | None]:
     """Reads all pictures under a folder, and their classes where they lie in folders.
 
     Args:
