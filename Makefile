@@ -3,6 +3,7 @@
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= tensorflow
+OUTPUT ?= demo-output
 # Two processes: most tests are one thread of Python or of a compiler. By file, for what the tests of a file share.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
@@ -23,7 +24,7 @@ TOOLS := .venv/tools
 .PHONY: help demo test lint format wheel clean
 
 help:
-	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend"
+	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend; writes OUTPUT=$(OUTPUT)"
 	@echo "make test [PYTEST_ARGS='-x -k name']       style checks, then the whole suite on all three backends"
 	@echo "make lint                                  style checks only"
 	@echo "make format                                repairs style and formatting"
@@ -32,7 +33,7 @@ help:
 	@echo "PYTHON=/path/to/python3.11 after any of them names the interpreter (now: $(PYTHON))"
 
 demo: $(DEMO)/.installed
-	@TF_CPP_MIN_LOG_LEVEL=3 KERAS_BACKEND=$(BACKEND) $(DEMO)/bin/python -m keras_vit.demo --output demo-output
+	@TF_CPP_MIN_LOG_LEVEL=3 KERAS_BACKEND=$(BACKEND) $(DEMO)/bin/python -m keras_vit.demo --output "$(OUTPUT)"
 
 # Every backend runs, whatever the others did; the exit status remembers.
 test: $(TEST)/.installed
@@ -62,7 +63,9 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Environments. Each is made afresh when one of these two files changes; nothing outside .venv/ is touched.
-# `-c constraints.txt` pins everything, torch above all: unpinned, another package may replace it by a CUDA build.
+# constraints.txt pins everything, torch above all: unpinned, another package may replace it by a CUDA build. What builds
+# a package from source (ours; whatever comes without a wheel) is pinned as well: older pips read PIP_CONSTRAINT for that,
+# newer ones PIP_BUILD_CONSTRAINT. Builds are isolated, so that none depends on what happens to be installed.
 
 define new_environment
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { \
@@ -73,23 +76,21 @@ define new_environment
 	@$(PYTHON) -m venv $(@D) || { rm -rf $(@D); \
 		echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 endef
-PIP_INSTALL = @$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-BUILD_TOOLS := hatchling editables
+PIP_INSTALL = @PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
 $(DEMO)/.installed: pyproject.toml constraints.txt
 	$(if $(filter $(BACKEND),$(BACKENDS)),,$(error BACKEND=$(BACKEND) is not one of: $(BACKENDS)))
 	$(call new_environment,$(BACKEND) and what the demo needs; a few minutes and some 3 GB)
-	$(PIP_INSTALL) $(BUILD_TOOLS)
-	$(PIP_INSTALL) --no-build-isolation -e '.[$(BACKEND),export,demo]'
+	$(PIP_INSTALL) -e '.[$(BACKEND),export,demo]'
 	@touch $@
 
 $(TEST)/.installed: pyproject.toml constraints.txt
 	$(call new_environment,all three backends and the test tools; a few minutes and some 4 GB)
-	$(PIP_INSTALL) $(BUILD_TOOLS)
-	$(PIP_INSTALL) --no-build-isolation -e '.[tensorflow,jax,torch,images,plots,export,demo,test]'
+	$(PIP_INSTALL) -e '.[tensorflow,jax,torch,images,plots,export,demo,test]'
 	@touch $@
 
 $(TOOLS)/.installed: pyproject.toml constraints.txt
 	$(call new_environment,ruff and the build tools; a moment)
-	$(PIP_INSTALL) $(BUILD_TOOLS) build ruff
+	$(PIP_INSTALL) build hatchling ruff
 	@touch $@

@@ -1,6 +1,9 @@
-"""What is installed: pinned versions, and a wheel that carries its data."""
+"""What is installed, and how: pinned versions, nothing that only works here, and a wheel that carries its data."""
 
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -49,3 +52,106 @@ def test_the_wheel_carries_its_data(tmp_path):
     roots = {name.split("/")[0].split("-")[0] for name in names}
     assert roots == {"keras_vit"}
     assert not [name for name in names if "__pycache__" in name or re.match(r"keras_vit/weights/.*\.py", name)]
+
+
+@pytest.fixture(scope="module")
+def installs():
+    """The `pip install` commands of every environment that the Makefile makes."""
+    targets = [".venv/test/.installed", ".venv/tools/.installed", ".venv/demo-tensorflow/.installed"]
+    command = ["make", "--dry-run", "--always-make", f"PYTHON={sys.executable}", *targets]
+    recipe = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True, timeout=60).stdout
+    lines = [line for line in recipe.replace("\\\n", " ").splitlines() if "pip install" in line]
+    assert {target for target in targets if any(Path(target).parent.as_posix() in line for line in lines)} == set(
+        targets
+    )
+    return lines
+
+
+def test_what_builds_a_package_does_not_depend_on_what_is_installed(installs):
+    """Dependencies are built in isolation, if at all: only with `--no-deps` may the environment's own tools be used."""
+    assert [line for line in installs if "--no-build-isolation" in line and "--no-deps" not in line] == []
+
+
+def test_every_install_is_pinned_and_so_are_the_tools_that_build(installs):
+    """Older pips read `PIP_CONSTRAINT` in the isolated environment of a build, newer ones `PIP_BUILD_CONSTRAINT`."""
+    for line in installs:
+        assert "PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt" in line
+
+
+@pytest.fixture
+def ci(tmp_path):
+    """Runs .ci/run beside a `make` that writes down what it is called with; gives the exit status and the calls."""
+    (tmp_path / "repository" / ".ci").mkdir(parents=True)
+    shutil.copy(REPOSITORY / ".ci" / "run", tmp_path / "repository" / ".ci" / "run")
+    calls = tmp_path / "calls.jsonl"
+    stub = tmp_path / "bin" / "make"
+    stub.parent.mkdir()
+    stub.write_text(
+        f"#!{sys.executable}\n"
+        "import json, os, sys\n"
+        "call = dict(arguments=sys.argv[1:], variables=dict(os.environ), folder=os.getcwd(),\n"
+        "            home=os.listdir(os.environ['HOME']), stdin=sys.stdin.read())\n"
+        f"print(json.dumps(call), file=open({str(calls)!r}, 'a'))\n"
+        "sys.exit('jax' in str(sys.argv) and os.environ.get('CI') == 'jax fails' or\n"
+        "         'test' in sys.argv and os.environ.get('CI') == 'test fails')\n"
+    )
+    stub.chmod(0o755)
+
+    def run(**variables):
+        variables = {"PATH": f"{stub.parent}{os.pathsep}{os.environ['PATH']}", "LANG": "C.UTF-8"} | variables
+        script = tmp_path / "repository" / ".ci" / "run"
+        result = subprocess.run(
+            ["bash", str(script)], env=variables, input="typed", capture_output=True, text=True, timeout=60
+        )
+        seen = [json.loads(line) for line in calls.read_text().splitlines()]
+        calls.unlink()
+        return result, seen
+
+    return run
+
+
+COMMANDS = [["demo", "BACKEND=tensorflow"], ["demo", "BACKEND=jax"], ["demo", "BACKEND=torch"], ["test"]]
+
+
+def test_ci_runs_the_commands_of_the_readme_as_a_stranger_would(ci, tmp_path):
+    """An empty home, no cache, and of the variables only those that name places and tell pip where to look."""
+    passed = {
+        "CI": "true",
+        "TMPDIR": str(tmp_path),
+        "PIP_INDEX_URL": "https://index.example/simple with a space",
+        "SSL_CERT_FILE": "/certificates.pem",
+        "REQUESTS_CA_BUNDLE": "/bundle.pem",
+        "https_proxy": "http://proxy.example:1",
+        "NO_PROXY": "localhost",
+    }
+    dropped = {
+        "HOME": str(tmp_path),
+        "PYTHONPATH": "/elsewhere",
+        "KERAS_BACKEND": "torch",
+        "MAKEFLAGS": "-k",
+        "X_PIP_": "1",
+    }
+    result, seen = ci(**passed, **dropped, PIP_NO_CACHE_DIR="0")
+    assert result.returncode == 0, result.stderr
+    assert [call["arguments"][:2] for call in seen] == COMMANDS
+    for call in seen:
+        variables = call["variables"]
+        assert variables.pop("PATH").endswith(os.environ["PATH"])
+        assert variables.pop("LANG") == "C.UTF-8"
+        home = variables.pop("HOME")
+        assert home not in (str(tmp_path), os.environ.get("HOME")) and not Path(home).exists()
+        assert variables == passed | {"PIP_NO_CACHE_DIR": "1", "PYTHONNOUSERSITE": "1"}
+        assert call["home"] == []
+        assert call["stdin"] == ""
+        assert call["folder"] == str(tmp_path / "repository")
+    assert not list(tmp_path.glob("tmp.*"))  # what mktemp makes
+    assert list((tmp_path / "repository").iterdir()) == [tmp_path / "repository" / ".ci"]
+
+
+@pytest.mark.parametrize(("failing", "command"), [("jax fails", "make demo BACKEND=jax"), ("test fails", "make test")])
+def test_ci_goes_on_after_a_failure_and_fails(ci, failing, command):
+    result, seen = ci(CI=failing)
+    assert result.returncode == 1
+    assert [call["arguments"][:2] for call in seen] == COMMANDS
+    assert result.stderr.startswith(f"failed: {command}")
+    assert result.stderr.count("\n") == 1
