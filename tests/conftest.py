@@ -20,6 +20,12 @@ GOLDEN = Path(__file__).parent / "golden"
 # A Keras home of our own: the user's ~/.keras/keras.json is neither read nor written.
 _keras_home = tempfile.TemporaryDirectory(prefix="keras_vit_tests_", ignore_cleanup_errors=True)
 os.environ["KERAS_HOME"] = _keras_home.name
+# Hundreds of tests make the same few small models, and on JAX three quarters of their time is XLA compiling what it has
+# compiled before. It finds that in this folder: the same code compiled with the same options, by this process or by
+# those that it starts, and by no other run.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(_keras_home.name, "xla")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 if not os.environ.get("KERAS_BACKEND"):
     os.environ["KERAS_BACKEND"] = next((b for b in BACKENDS if importlib.util.find_spec(b)), BACKENDS[0])
 # The tolerances are those of float32 on a CPU. An accelerator has to be asked for by setting these.
