@@ -79,7 +79,7 @@ def _read(file: Mapping[str, StoredArray]) -> Contents | None:
     if len(arrays["embedding/kernel"].shape) == 2:
         raise ValueError("its patches go through a matrix, not a convolution. NaFlex models are not supported.")
     arrays, dialect = _modernised(arrays)
-    grid, told = _position(arrays, getattr(file, "note", {}).get("grid_size"))
+    grid, told = _position(arrays, getattr(file, "grid_size", None))
     config = _config(arrays, grid)
     square = grid[0] == grid[1] or not config.position_rows
     unused = sorted(file.keys() - {array.name for array in arrays.values()})

@@ -47,12 +47,12 @@ def open_checkpoint(
             raise ValueError(f"{path} is no model of the layout {layout.name!r}: {error}") from error
         if contents is None:
             continue
-        grid_size = grid_size or file.note.get("grid_size")
+        grid_size = grid_size or file.grid_size
         if grid_size is None and image_size is not None and not contents.square:
             asked = contents.config.replace(image_size=image_size).grid_size
             grid_size = asked if np.prod(asked) == np.prod(contents.config.grid_size) else None
         return _with_names(_with_grid(contents, grid_size, str(path)), file.note.get("class_names"))
-    names = ", ".join(sorted(file)[:5])
+    names = ", ".join(printable(name, 100) for name in sorted(file)[:5])
     raise ValueError(
         f"{path} is an .npz file, but not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its arrays are: "
         f"{names}{' ...' if len(file) > 5 else ''}."

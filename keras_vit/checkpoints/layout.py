@@ -7,11 +7,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit._text import printable
 from keras_vit.checkpoints.assign import assign
 from keras_vit.checkpoints.npz import StoredArray
 from keras_vit.models import ModelConfig, ViTConfig, weights_by_path
 
 ROWS_SHOWN = 8  # names listed in an error message
+NAME_SHOWN = 300  # characters of each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,6 +208,6 @@ def _fits(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     return given == wanted or (wanted[:-1] == (1, 1, 1) and given == wanted[-1:])
 
 
-def _some(names: list[Any]) -> str:
+def _some(names: list[str]) -> str:
     more = f" and {len(names) - ROWS_SHOWN} more" if len(names) > ROWS_SHOWN else ""
-    return ", ".join(map(str, names[:ROWS_SHOWN])) + more
+    return ", ".join(printable(name, NAME_SHOWN) for name in names[:ROWS_SHOWN]) + more

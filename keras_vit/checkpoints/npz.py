@@ -3,22 +3,27 @@
 import dataclasses
 import json
 import math
-import mmap
 import os
 import pathlib
+import re
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
+from keras_vit._files import replacing
+from keras_vit._text import printable
 from keras_vit.layers import aligned_zeros
 
+UNPACKED_BYTES = 2**30  # bytes that any compressed file may unpack to
+UNPACKED_RATIO = 20  # times its own size that a larger one may unpack to; trained weights need 1.1
 _LOCAL_HEADER = 30  # bytes of a zip member's local header before its name
-_PIECE = 2**22  # bytes copied at a time
+_LONGEST_HEADER = 10_000  # bytes of an array's header; the same as NumPy's limit
+_MOST_AXES = 32  # NumPy's limit before 2.0
+_PIECE = 2**22  # bytes read at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +67,19 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, Runt
 
 
 class NpzFile(Mapping[str, StoredArray]):
-    """The arrays of an `.npz` file by name, memory mapped where they are stored uncompressed.
+    """The arrays of an `.npz` file by name. Opening it reads names, shapes and types; values are read on demand.
+
+    Nobody has to trust the file: nothing in it is run, and what it promises is compared with what it has before memory
+    is taken. Stored arrays take no more bytes than the file has; compressed ones may unpack to `UNPACKED_RATIO` times
+    the size of the file, or `UNPACKED_BYTES` if that is more.
 
     Args:
-        path: The file.
+        path: The file. It is closed between the calls.
 
     Raises:
         FileNotFoundError, IsADirectoryError: if there is no file at `path`.
-        ValueError: if the file is no `.npz`, is truncated, or holds pickled objects (which are never loaded).
+        ValueError: if the file is no `.npz`, is truncated, has two arrays of one name, would unpack to more than the
+            above, or holds pickled objects (which are never loaded).
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -84,30 +94,21 @@ class NpzFile(Mapping[str, StoredArray]):
             archive = zipfile.ZipFile(self.path)
         except PermissionError:
             raise
-        except _DAMAGE:
+        except (*_DAMAGE, NotImplementedError):
             raise ValueError(f"{self.path} is not an .npz file: {_what_it_is(self.path)}.") from None
-        # The archive is closed again: only the mapping stays, which leaves nothing open behind.
         with archive:
-            self._read_directory(archive)
-
-    def _read_directory(self, archive: zipfile.ZipFile) -> None:
-        self._comment = archive.comment
-        with self.path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        members = {m.filename.removesuffix(".npy"): m for m in archive.infolist() if m.filename.endswith(".npy")}
-        if not members:
-            raise ValueError(f"{self.path} is a zip archive without arrays (.npy): {_what_it_is(self.path)}.")
-        self._members = members
-        self._sound: set[str] = set()  # members read in pieces whose checksum is right
-        self._unpacked: tuple[str, np.ndarray] | None = None  # the last compressed array that pieces were read of
-        # Length of the header, and whether the values are in Fortran order.
-        self._headers: dict[str, tuple[int, bool]] = {}
-        self._arrays = {name: self._describe(archive, name, member) for name, member in members.items()}
+            self._comment = archive.comment
+            self._members = self._list_members(archive)
+            self._sound: set[str] = set()  # members read in pieces whose checksum is right
+            self._unpacked: tuple[str, np.ndarray] | None = None  # the last compressed array that pieces were read of
+            # Length of the header, and whether the values are in Fortran order.
+            self._headers: dict[str, tuple[int, bool]] = {}
+            self._arrays = {name: self._describe(archive, name) for name in self._members}
 
     def __getitem__(self, name: str) -> StoredArray:
         return self._arrays[name]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
 
     def __len__(self) -> int:
@@ -122,6 +123,24 @@ class NpzFile(Mapping[str, StoredArray]):
             return {}
         return note if isinstance(note, dict) else {}
 
+    @property
+    def grid_size(self) -> tuple[int, int] | None:
+        """Rows and columns of the position embeddings, if the file notes them.
+
+        Raises:
+            ValueError: if what is noted is no pair of positive integers.
+        """
+        grid = self.note.get("grid_size")
+        if grid is None:
+            return None
+        numbers = isinstance(grid, list) and all(type(number) is int and 0 < number < 2**31 for number in grid)
+        if not numbers or len(grid) != 2:
+            raise ValueError(
+                f"{self.path} notes grid_size as {printable(grid, 60)}, expected two positive integers: its comment is "
+                "damaged."
+            )
+        return tuple(grid)
+
     def read(self, array: StoredArray) -> np.ndarray:
         """See `StoredArray.read`."""
         if array.start is not None:
@@ -134,14 +153,14 @@ class NpzFile(Mapping[str, StoredArray]):
         dtype = np.dtype(_NUMPY_DTYPES.get(array.stored, array.stored))
         if member.compress_type == zipfile.ZIP_STORED and not fortran:
             if array.name not in self._sound:
-                checksum = 0
-                for _, piece in self._pieces(member):
+                buffer, checksum = memoryview(bytearray(_PIECE)), 0
+                for piece in self._pieces(member, buffer):
                     checksum = zlib.crc32(piece, checksum)
                 self._check(member, checksum)
                 self._sound.add(array.name)
             data = aligned_zeros((array.bytes,), np.uint8)
-            for first, piece in self._pieces(member, header + array.start * dtype.itemsize, array.bytes):
-                data[first : first + len(piece)] = piece
+            for _ in self._pieces(member, memoryview(data), header + array.start * dtype.itemsize, array.bytes):
+                pass
             return data.view(dtype).reshape(array.shape)
         if self._unpacked is None or self._unpacked[0] != array.name:
             self._unpacked = None  # before the next one takes its memory
@@ -150,85 +169,157 @@ class NpzFile(Mapping[str, StoredArray]):
 
     def _read_whole(self, array: StoredArray) -> np.ndarray:
         member = self._members[array.name]
+        # A copy in memory of its own: JAX keeps an array that it is given instead of copying it.
+        data = aligned_zeros((member.file_size,), np.uint8)
         if member.compress_type == zipfile.ZIP_STORED:
-            data = self._copy(member)
+            checksum = 0
+            for piece in self._pieces(member, memoryview(data)):
+                checksum = zlib.crc32(piece, checksum)
+            self._check(member, checksum)
         else:
             try:
-                with zipfile.ZipFile(self.path) as archive:
-                    data = memoryview(bytearray(archive.read(member)))  # checks the checksum itself
+                with zipfile.ZipFile(self.path) as archive, archive.open(member) as file:
+                    view, first = memoryview(data), 0
+                    while count := file.readinto(view[first : first + _PIECE]):  # checks the checksum itself
+                        first += count
+                    if first < len(data):
+                        raise EOFError(f"{first} of {len(data)} bytes")
             except _DAMAGE as error:
                 raise ValueError(
                     f"{self.path} is damaged: {array.name!r} cannot be unpacked ({error}). Fetch the file again."
                 ) from None
         dtype = _NUMPY_DTYPES.get(array.stored, array.stored)
         header, fortran = self._headers[array.name]
-        if header + array.bytes > len(data):
-            raise ValueError(f"{self.path} is truncated: {array.name!r} should have {array.bytes} bytes.")
         values = np.frombuffer(data, dtype, math.prod(array.shape), offset=header).reshape(array.shape)
         if fortran:
             values = np.ascontiguousarray(values.reshape(array.shape[::-1]).T)
         return values
 
-    def _copy(self, member: zipfile.ZipInfo) -> np.ndarray:
-        """The member's bytes in memory of their own, checked on the way.
-
-        A copy, although the file is mapped: JAX keeps an array that it is given instead of copying it, and a model
-        must not hang on a file. The pages of the file go back at once.
-        """
-        data, checksum = aligned_zeros((member.file_size,), np.uint8), 0
-        for first, piece in self._pieces(member):
-            checksum = zlib.crc32(piece, checksum)
-            data[first : first + len(piece)] = piece
-        self._check(member, checksum)
-        return data
-
     def _pieces(
-        self, member: zipfile.ZipInfo, start: int = 0, size: int | None = None
-    ) -> Iterator[tuple[int, memoryview]]:
-        """Bytes of an uncompressed member from `start`, a few at a time, with how many went before."""
+        self, member: zipfile.ZipInfo, buffer: memoryview, start: int = 0, size: int | None = None
+    ) -> Iterator[memoryview]:
+        """Reads bytes of an uncompressed member from `start` on into a buffer, which may be shorter: it is used again.
+
+        Read, not mapped: a mapped file that somebody shortens meanwhile ends the process.
+        """
         size = member.file_size if size is None else size
-        start += self._offset(member)
-        for first in range(0, size, _PIECE):
-            last = min(first + _PIECE, size)
-            yield first, memoryview(self._map)[start + first : start + last]
-            if hasattr(mmap, "MADV_DONTNEED"):
-                page = (start + first) // mmap.PAGESIZE * mmap.PAGESIZE
-                self._map.madvise(mmap.MADV_DONTNEED, page, start + last - page)
+        with self.path.open("rb") as file:
+            file.seek(_start_of(file, member) + start)
+            for first in range(0, size, _PIECE):
+                at = first if len(buffer) >= size else 0
+                piece = buffer[at : at + min(_PIECE, size - first)]
+                if file.readinto(piece) != len(piece):
+                    raise ValueError(f"{self.path} was shortened while it was read. Fetch the file again.")
+                yield piece
 
     def _check(self, member: zipfile.ZipInfo, checksum: int) -> None:
         if checksum != member.CRC:
             name = member.filename.removesuffix(".npy")
             raise ValueError(f"{self.path} is damaged: the checksum of {name!r} is wrong. Fetch the file again.")
 
-    def _offset(self, member: zipfile.ZipInfo) -> int:
-        """Where the member's data start in the file."""
-        header = self._map[member.header_offset : member.header_offset + _LOCAL_HEADER]
-        name, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
-        return member.header_offset + _LOCAL_HEADER + name + extra
+    def _list_members(self, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+        """The archive's members that are arrays, by name, once it is clear that they fit into the file."""
+        members: dict[str, zipfile.ZipInfo] = {}
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in members:
+                raise ValueError(f"{self.path} has two arrays of the name {name!r}, so nobody knows which is meant.")
+            if name != member.filename:
+                members[name] = member
+        if not members:
+            raise ValueError(f"{self.path} is a zip archive without arrays (.npy): {_what_it_is(self.path)}.")
+        size = self.path.stat().st_size
+        stored = sum(m.file_size for m in members.values() if m.compress_type == zipfile.ZIP_STORED)
+        if stored > size:
+            raise ValueError(
+                f"{self.path} is damaged or truncated: its arrays should have {stored:,} bytes, and it has {size:,}."
+            )
+        unpacked, limit = (
+            sum(m.file_size for m in members.values()) - stored,
+            max(UNPACKED_BYTES, UNPACKED_RATIO * size),
+        )
+        if unpacked > limit:
+            raise ValueError(
+                f"{self.path} has {size:,} bytes and would unpack to {unpacked:,}, more than the {limit:,} that a file "
+                "of this size may have. If you trust it, load it with NumPy and write it again with numpy.savez."
+            )
+        return members
 
-    def _describe(self, archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> StoredArray:
+    def _describe(self, archive: zipfile.ZipFile, name: str) -> StoredArray:
+        member = self._members[name]
         try:
             with archive.open(member) as file:
-                shape, fortran, dtype = _read_header(file)
+                dtype, fortran, shape = _read_header(file)
                 header = file.tell()
-        except _DAMAGE as error:
-            raise ValueError(f"{self.path} is damaged: {name!r} is no array ({error}). Fetch the file again.") from None
-        if dtype.hasobject:
+        except (*_DAMAGE, NotImplementedError) as error:
+            raise ValueError(
+                f"{self.path} is damaged: {name!r} is no array ({printable(error, 200)}). Fetch the file again."
+            ) from None
+        if _OBJECTS.fullmatch(dtype):
             raise ValueError(
                 f"{self.path} holds pickled Python objects ({name!r}). They can run code when they are loaded, so they "
                 "never are. Save plain arrays with numpy.savez."
             )
-        stored = "bfloat16" if dtype.str[1:] == "V2" else dtype.name
-        if stored not in _READABLE or not dtype.isnative:
-            raise ValueError(f"{self.path} stores {name!r} as {dtype}, expected one of {', '.join(_READABLE)}.")
+        stored = _stored_as(dtype)
+        if stored is None:
+            raise ValueError(
+                f"{self.path} stores {name!r} as {printable(dtype, 60)}, expected one of {', '.join(_READABLE)}."
+            )
         array = StoredArray(name, shape, stored, self)
-        stored_whole = member.compress_type != zipfile.ZIP_STORED or self._offset(member) + member.file_size <= len(
-            self._map
-        )
-        if header + array.bytes > member.file_size or not stored_whole:
+        if header + array.bytes > member.file_size:
             raise ValueError(f"{self.path} is truncated: {name!r} should have {array.bytes} bytes.")
         self._headers[name] = header, fortran
         return array
+
+
+def _start_of(file: IO[bytes], member: zipfile.ZipInfo) -> int:
+    """Where a member's data start in the file."""
+    file.seek(member.header_offset)
+    header = file.read(_LOCAL_HEADER)
+    name, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+    return member.header_offset + _LOCAL_HEADER + name + extra
+
+
+# The header of an array: a dictionary as Python writes it. NumPy evaluates it with `ast`, which takes anything that
+# Python's syntax has, and which in CPython 3.11 fails now and then where several threads do so (gh-106905).
+_HEADER = re.compile(
+    r"""\s*\{\s*(?:(?:
+    (?P<q>['"])descr(?P=q)\s*:\s*(?P<descr>'[^']*'|"[^"]*"|\[[^\]]*\])
+    |(?P<r>['"])fortran_order(?P=r)\s*:\s*(?P<order>True|False)
+    |(?P<s>['"])shape(?P=s)\s*:\s*\((?P<shape>\s*(?:\d{1,19}L?\s*,\s*)*(?:\d{1,19}L?\s*)?)\)
+    )\s*(?:,\s*|(?=\}))){3}\}\s*""",
+    re.VERBOSE,
+)
+_OBJECTS = re.compile(r"[<>|=]?O\d{0,4}")
+_SIMPLE_TYPE = re.compile(r"[<>|=]?[a-zA-Z]\d{0,4}")
+
+
+def _read_header(file: IO[bytes]) -> tuple[str, bool, tuple[int, ...]]:
+    """How the array whose file begins here spells its type, whether it is in Fortran order, and its shape."""
+    magic = file.read(8)
+    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
+        raise ValueError(f"it starts with {magic!r}")
+    length = int.from_bytes(file.read(2 if magic[6] == 1 else 4), "little")
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"its header has {length:,} bytes, expected at most {_LONGEST_HEADER:,}")
+    text = file.read(length).decode("utf-8" if magic[6] == 3 else "latin1")
+    match = _HEADER.fullmatch(text)
+    if match is None or len(text) < length or None in match.group("descr", "order", "shape"):
+        raise ValueError(f"its header is {text[:100]!r}")
+    shape = tuple(int(number) for number in re.findall(r"\d+", match["shape"]))
+    if len(shape) > _MOST_AXES or math.prod(n or 1 for n in shape) >= 2**60:
+        raise ValueError(f"its shape is {match['shape'][:100]}")
+    return match["descr"].strip("'\""), match["order"] == "True", shape
+
+
+def _stored_as(descr: str) -> str | None:
+    """The name of a type that is read, from how a header spells it; None for any other type."""
+    try:
+        dtype = np.dtype(descr if _SIMPLE_TYPE.fullmatch(descr) else object)
+    except TypeError:
+        return None
+    name = "bfloat16" if dtype.str[1:] == "V2" else dtype.name
+    return name if name in _READABLE and dtype.isnative else None
 
 
 def _as_float32(values: np.ndarray, stored: str) -> np.ndarray:
@@ -268,25 +359,11 @@ def write_npz(
             f"{len(comment):,}. Write a .keras file, or leave {longest} out: model.with_config({longest}=None)."
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for name, values in arrays:
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asanyarray(values), allow_pickle=False)
-            archive.comment = comment
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    return np.lib.format.read_array_header_2_0(file)
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+        for name, values in arrays:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(values), allow_pickle=False)
+        archive.comment = comment
 
 
 def _what_it_is(path: pathlib.Path) -> str:
@@ -308,9 +385,3 @@ def _what_it_is(path: pathlib.Path) -> str:
     if start.startswith(b"\x93NUMPY"):
         return "it is a single array (.npy)"
     return f"it starts with {start[:8]!r}"
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

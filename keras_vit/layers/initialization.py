@@ -1,34 +1,37 @@
 """First values of weights, and how to do without them where a checkpoint follows."""
 
+import contextlib
 import math
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import keras
 import numpy as np
 from keras import initializers
 
-_SKIPPED = False
+# Of the context, not of the process: other threads and other coroutines build their models as usual meanwhile.
+_skipped: ContextVar[bool] = ContextVar("keras_vit_skip_initialization", default=False)
 
 
-class skip_initialization:
+@contextlib.contextmanager
+def skip_initialization() -> Iterator[None]:
     """Within this context, weights start with no particular values, and take no memory until they are written.
 
     For models whose every weight is about to be assigned: drawing 86 million random numbers only to overwrite
-    them costs seconds. The layers' configs do not change: clones of the model are initialised as usual.
+    them costs seconds. The layers' configs do not change: clones of the model are initialised as usual. Threads and
+    coroutines that run meanwhile are not concerned.
     """
-
-    def __enter__(self) -> None:
-        global _SKIPPED
-        self._outer, _SKIPPED = _SKIPPED, True
-
-    def __exit__(self, *_: object) -> None:
-        global _SKIPPED
-        _SKIPPED = self._outer
+    token = _skipped.set(True)
+    try:
+        yield
+    finally:
+        _skipped.reset(token)
 
 
 def initializer(name: str, stddev: float = 0.02) -> initializers.Initializer:
     """The initializer of that name, or none inside `skip_initialization`."""
-    if _SKIPPED:
+    if _skipped.get():
         return _Unwritten(name, stddev)
     if name == "normal":
         return initializers.RandomNormal(stddev=stddev)

@@ -135,7 +135,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Removes what a run leaves, and nothing else."""
-        for pattern in ("step-*.npz", ".step-*.part", _OLDER, *RESULTS, "log.csv"):
+        for pattern in ("step-*.npz", ".part-*", _OLDER, *RESULTS, "log.csv"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
 

@@ -1,6 +1,7 @@
 """Bad input: the right type of error, which names the file or the array and says what to do. Nothing is half loaded."""
 
 import io
+import os
 import pickle
 import zipfile
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.checkpoints import npz
 
 EVERY_READER = (keras_vit.from_checkpoint, keras_vit.inspect_checkpoint)
 
@@ -371,3 +373,133 @@ def test_a_header_that_promises_another_size(reader, arrays, tmp_path, values):
     else:
         reader(tmp_path / "file.npz")
         np.testing.assert_array_equal(load_all(tmp_path / "file.npz")["head/bias"], np.arange(11))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_two_arrays_of_one_name(reader, arrays, tmp_path, save):
+    """Which of them is the model's? NumPy takes the last one."""
+    save(tmp_path / "file.npz", **arrays)
+    with zipfile.ZipFile(tmp_path / "file.npz", "a") as file, pytest.warns(UserWarning, match="Duplicate name"):
+        file.writestr("head/bias.npy", npy(np.ones(11, "f4")))
+    with pytest.raises(ValueError, match="file.npz has two arrays of the name 'head/bias'"):
+        reader(tmp_path / "file.npz")
+
+
+def npy(values, version=None):
+    file = io.BytesIO()
+    np.lib.format.write_array(file, values, version)
+    return file.getvalue()
+
+
+def header(text, version=1):
+    """The beginning of an array with any text for a header."""
+    return b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(2 if version == 1 else 4, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }",
+        '{"shape":(2,3),"fortran_order":False,"descr":"<f4"}\n',  # of other writers
+        " { 'shape' : ( 2L , 3L , ) , 'descr':'=f4', 'fortran_order': False }  ",  # of Python 2
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_headers_of_other_writers(tmp_path, text, version):
+    values = np.arange(6, dtype="<f4")
+    with zipfile.ZipFile(tmp_path / "file.npz", "w") as file:
+        file.writestr("a.npy", header(text, version) + values.tobytes())
+        file.writestr("b.npy", npy(values.reshape(3, 2).T, (version, 0)))
+    got = load_all(tmp_path / "file.npz")
+    np.testing.assert_array_equal(got["a"], values.reshape(2, 3))
+    np.testing.assert_array_equal(got["b"], values.reshape(3, 2).T)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "{'descr': '<f4', 'fortran_order': False}",
+        "{'descr': '<f4', 'descr': '<f4', 'shape': (1,)}",
+        "{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1e3,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (%s)}" % ("9" * 5000),
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 9999999999999999999)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (%s)}" % ("1," * 65),
+        "{'descr': " + "[" * 4000 + "]" * 4000 + ", 'fortran_order': False, 'shape': (1,)}",
+        "{'descr': __import__('os').system('true'), 'fortran_order': False, 'shape': (1,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}" + " " * 20_000,
+    ],
+)
+def test_hostile_headers(tmp_path, text):
+    with zipfile.ZipFile(tmp_path / "file.npz", "w") as file:
+        file.writestr("head/bias.npy", header(text) + bytes(100))
+    with pytest.raises(ValueError, match="file.npz is damaged: 'head/bias' is no array"):
+        load_all(tmp_path / "file.npz")
+
+
+@pytest.mark.parametrize("descr", ["<f4,<f4", "M8[ns]", "V2,V2", "|V4", "f16", "", "x", "{'a': 1}"])
+def test_types_that_only_numpy_knows(tmp_path, descr):
+    text = repr({"descr": descr, "fortran_order": False, "shape": (1,)})
+    with zipfile.ZipFile(tmp_path / "file.npz", "w") as file:
+        file.writestr("head/bias.npy", header(text) + bytes(100))
+    with pytest.raises(ValueError, match="file.npz (stores 'head/bias' as|is damaged: 'head/bias' is no array)"):
+        load_all(tmp_path / "file.npz")
+
+
+def test_arrays_that_share_their_bytes(tmp_path):
+    """A directory that lists one member many times: each fits into the file, together they would fill the memory."""
+    path = tmp_path / "file.npz"
+    np.savez(path, a0=np.zeros(100_000, "f4"))
+    whole = path.read_bytes()
+    start, end = whole.index(b"PK\x01\x02"), whole.index(b"PK\x05\x06")
+    entries = b"".join(whole[start:end].replace(b"a0.npy", b"a%d.npy" % i) for i in range(10))
+    counts = bytearray(whole[end:])
+    counts[8:10] = counts[10:12] = (10).to_bytes(2, "little")
+    counts[12:16] = len(entries).to_bytes(4, "little")
+    path.write_bytes(whole[:start] + entries + counts)
+    with pytest.raises(ValueError, match=r"file.npz is damaged or truncated: its arrays should have 4,001,\d+ bytes"):
+        load_all(path)
+
+
+def test_a_compressed_file_has_a_ceiling(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "UNPACKED_BYTES", 100_000)
+    np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(50_000, "f4"))
+    with pytest.raises(ValueError, match=r"bomb.npz has \d+ bytes and would unpack to 200,128, more than the 100,000"):
+        load_all(tmp_path / "bomb.npz")
+    values = np.random.default_rng(0).normal(size=50_000).astype("f4")
+    np.savez_compressed(tmp_path / "weights.npz", a=values)
+    np.testing.assert_array_equal(load_all(tmp_path / "weights.npz")["a"], values)
+
+
+@pytest.mark.parametrize(
+    "note", ["[" * 60_000, '{"grid_size": [4, "4"]}', '{"grid_size": {"a": 1}}', '{"grid_size": [4]}', "\x00\xff", "7"]
+)
+def test_a_damaged_note(arrays, tmp_path, note):
+    np.savez(tmp_path / "file.npz", **arrays)
+    with zipfile.ZipFile(tmp_path / "file.npz", "a") as file:
+        file.comment = note.encode("latin1")
+    if "grid_size" in note:
+        with pytest.raises(ValueError, match="file.npz notes grid_size as .*expected two positive integers"):
+            keras_vit.inspect_checkpoint(tmp_path / "file.npz")
+    else:
+        assert keras_vit.inspect_checkpoint(tmp_path / "file.npz").variant is None
+
+
+def test_a_file_that_shrinks_while_it_is_read(arrays, tmp_path):
+    np.savez(tmp_path / "file.npz", **arrays)
+    file = npz.NpzFile(tmp_path / "file.npz")
+    os.truncate(tmp_path / "file.npz", 5000)
+    with pytest.raises(ValueError, match="file.npz was shortened while it was read"):
+        file["head/kernel"].read()
+
+
+def test_names_with_control_characters_are_escaped(reader, arrays, tmp_path):
+    np.savez(tmp_path / "file.npz", **arrays, **{"\x1b[31mred\n": np.ones(1)})
+    with pytest.raises(ValueError, match=r"not part of the model: \\x1b\[31mred\\n\. Nothing"):
+        reader(tmp_path / "file.npz")
+    np.savez(tmp_path / "other.npz", **{"\x1b[31mred\n": np.ones(1)})
+    with pytest.raises(ValueError, match=r"Its arrays are: \\x1b\[31mred\\n\."):
+        reader(tmp_path / "other.npz")

@@ -1,0 +1,59 @@
+"""Files that are there in whole or not at all."""
+
+import os
+
+import pytest
+
+from keras_vit._files import replacing, write_text
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_takes_its_place_when_it_is_complete(tmp_path):
+    path = tmp_path / "model.weights.h5"
+    path.write_text("old")
+    with replacing(path) as temporary:
+        assert temporary.parent == tmp_path and temporary.name.endswith("model.weights.h5")
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert names(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("written", [False, True])
+def test_what_failed_leaves_nothing(tmp_path, error, written):
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    with pytest.raises(error), replacing(path) as temporary:
+        if written:
+            temporary.write_text("half")
+        raise error
+    assert path.read_text() == "old"
+    assert names(tmp_path) == [path.name]
+
+
+def test_two_at_once_do_not_mix(tmp_path):
+    path = tmp_path / "a.txt"
+    with replacing(path) as first, replacing(path) as second:
+        first.write_text("first")
+        second.write_text("second")
+    assert path.read_text() == "first"
+    assert names(tmp_path) == [path.name]
+
+
+def test_names_as_long_as_file_systems_take(tmp_path):
+    for name in ("a" * 251 + ".txt", "\U0001f52c" * 62 + ".txt"):
+        write_text(tmp_path / name, "x")
+        assert names(tmp_path) == [name]
+        os.unlink(tmp_path / name)
+
+
+def test_a_place_that_cannot_be_taken(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "inside").touch()
+    with pytest.raises(OSError, match="folder"):
+        write_text(tmp_path / "folder", "x")
+    assert names(tmp_path) == ["folder"]
