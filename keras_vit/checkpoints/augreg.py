@@ -9,9 +9,11 @@ import math
 import os
 import pathlib
 import re
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from keras_vit._text import printable
 from keras_vit.checkpoints.entry import Entry, plain_variant, published_url
 
 FOLDER = "augreg/"
@@ -65,6 +67,7 @@ _FINE_TUNED = (
 _LOOKS_LIKE = re.compile(rf"{FOLDER}|(\w+)-i(1|21)k(_30)?-")
 
 _TEXT_COLUMNS = ("name", "ds", "aug", "adapt_ds", "filename", "adapt_filename")
+_SHOWN = 3  # lines of an index that a message names
 _NEEDED = (*_TEXT_COLUMNS, "wd", "do", "sd", "final_val", "adapt_resolution", "adapt_final_val")
 
 
@@ -131,33 +134,73 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             `vit_jax/checkpoint.py`, `get_augreg_df`.
 
     Returns:
-        The rows as dicts by column: text, numbers, or None where a cell is empty.
+        The rows as dicts by column: text, numbers, or None where a cell is empty or not a number (`nan`). Rows that
+        nobody can use are left out with a warning: those without a file name, with more or fewer cells than the head,
+        or with an accuracy that is not between 0 and 1.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not that index.
+        ValueError: if it is not that index: not CSV in UTF-8, a column missing or there twice, text for a number.
     """
-    with pathlib.Path(path).open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        missing = [column for column in _NEEDED if column not in (reader.fieldnames or ())]
-        if missing:
-            raise ValueError(
-                f"{path} is not AugReg's index.csv: the column {missing[0]!r} is missing. Its columns are: "
-                f"{', '.join(reader.fieldnames or ['none'])}."
-            )
-        try:
-            return [{column: _cell(column, text) for column, text in row.items()} for row in reader]
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path}, line {reader.line_num}, is not a row of AugReg's index.csv: {error}.") from None
+    path = pathlib.Path(path)
+    rows: list[dict[str, Any]] = []
+    unusable: list[str] = []
+    line = 0
+    try:
+        # Spreadsheets put a byte-order mark first.
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            head = next(reader, [])
+            _check_head(path, head)
+            for cells in filter(None, reader):  # the csv module gives an empty row for an empty line
+                line = reader.line_num
+                if len(cells) != len(head):
+                    unusable.append(f"line {line} has {len(cells)} cells, expected {len(head)}")
+                    continue
+                row = {column: _cell(column, text) for column, text in zip(head, cells, strict=True)}
+                problem = _why_unusable(row)
+                if problem is None:
+                    rows.append(row)
+                else:
+                    unusable.append(f"line {line}: {problem}")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not AugReg's index.csv: it is not UTF-8 ({error.reason}).") from None
+    except (ValueError, csv.Error) as error:
+        where = f", line {line}, is not a row of AugReg's index.csv: " if line else " is not AugReg's index.csv: "
+        raise ValueError(f"{path}{where}{printable(error, 500)}") from None
+    if unusable:
+        reasons, total = "; ".join(unusable[:_SHOWN]), len(unusable) + len(rows)
+        warnings.warn(f"{path}: {len(unusable)} of {total} rows are left out. {reasons}.", stacklevel=2)
+    return rows
+
+
+def _check_head(path: pathlib.Path, head: list[str]) -> None:
+    missing = [column for column in _NEEDED if column not in head]
+    if missing:
+        raise ValueError(f"the column {missing[0]!r} is missing. Its columns are: {', '.join(head) or 'none'}.")
+    twice = [column for column in _NEEDED if head.count(column) > 1]
+    if twice:
+        raise ValueError(f"the column {twice[0]!r} is there twice.")
 
 
 def _cell(column: str, text: str) -> str | float | int | None:
     if column in _TEXT_COLUMNS:
         return text or None
-    if not text or text.lower() == "nan":
+    if not text or text.strip().lower().lstrip("+-") == "nan":
         return None
     value = float(text)
     return int(value) if value.is_integer() and "." not in text else value
+
+
+def _why_unusable(row: dict[str, Any]) -> str | None:
+    """Why no checkpoint can be chosen by a row, in words; None if one can."""
+    for column in ("filename", "adapt_filename"):
+        if row[column] is None:
+            return f"{column} is empty"
+    for column in ("final_val", "adapt_final_val"):
+        if row[column] is not None and not 0 <= row[column] <= 1:
+            return f"{column} is {row[column]}, expected an accuracy from 0 to 1"
+    return None
 
 
 def best_augreg(

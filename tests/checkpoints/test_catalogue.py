@@ -395,8 +395,77 @@ def test_a_file_that_is_no_index(tmp_path):
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(ValueError, match="missing.*none"):
         augreg_index(tmp_path / "empty.csv")
-    (tmp_path / "cut.csv").write_text(",".join(COLUMNS) + "\nB/16,i21k,many\n")
+    (tmp_path / "cut.csv").write_text(",".join(COLUMNS) + "\nB/16,i21k,many" + "," * 18 + "\n")
     with pytest.raises(ValueError, match="line 2"):
         augreg_index(tmp_path / "cut.csv")
     with pytest.raises(FileNotFoundError):
         augreg_index(tmp_path / "absent.csv")
+
+
+def changed(index, line, **cells):
+    """Other text in some cells of one line of the index."""
+    with index.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    rows[line - 2].update(cells)
+    with index.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_an_index_from_a_spreadsheet(index):
+    index.write_bytes(b"\xef\xbb\xbf" + index.read_bytes() + b"\r\n\r\n")
+    assert best_augreg(augreg_index(index), "ViT-B/16")["weights"] == B16
+
+
+@pytest.mark.parametrize("text", ["-nan", "NaN", "+nan", ""])
+def test_an_accuracy_that_is_no_number_does_not_win(index, text):
+    for line in range(2, 6):  # the rows of B/16 with light1
+        changed(index, line, final_val=text)
+    assert augreg_index(index)[0]["final_val"] is None
+    assert best_augreg(augreg_index(index), "ViT-B/16")["weights"] == B16
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"final_val": "inf"}, "line 2: final_val is inf, expected an accuracy from 0 to 1"),
+        ({"final_val": "1e999"}, "line 2: final_val is inf"),
+        ({"final_val": "86.5"}, "line 2: final_val is 86.5"),
+        ({"adapt_final_val": "-1"}, "line 2: adapt_final_val is -1"),
+        ({"filename": ""}, "line 2: filename is empty"),
+        ({"adapt_filename": ""}, "line 2: adapt_filename is empty"),
+    ],
+)
+def test_rows_that_nobody_can_use_are_left_out_aloud(index, cells, message):
+    changed(index, 2, **cells)
+    with pytest.warns(UserWarning, match=f"index.csv: 1 of 12 rows are left out. {message}"):
+        rows = augreg_index(index)
+    assert len(rows) == 11
+    assert best_augreg(rows, "ViT-B/16")["weights"] == B16
+
+
+def test_rows_with_other_numbers_of_cells(index):
+    lines = index.read_text().splitlines()
+    index.write_text("\n".join([lines[0], lines[1] + ",extra", *lines[2:], "B/16,i21k"]) + "\n")
+    with pytest.warns(UserWarning, match="2 of 13 rows .* line 2 has 22 cells, expected 21; line 14 has 2 cells"):
+        assert len(augreg_index(index)) == 11
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data.replace(b"light1", b"l\xefght1"), "index.csv is not AugReg's index.csv: it is not UTF-8"),
+        (lambda data: data.decode().encode("utf-16"), "it is not UTF-8"),
+        (lambda data: data.replace(b"final_test", b"final_val", 1), "'final_val' is there twice"),
+        (lambda data: data.replace(b",ds,", b",\x1b[31mds,", 1), r"'ds' is missing.*\\x1b\[31mds"),
+        (lambda data: data.replace(b"0.5", b"half", 1), r"line 2, is not a row .*could not convert.*'half'"),
+        (lambda data: data.replace(b"0.5", b"\x1b[2J", 1), r"line 2, is not a row .*\\x1b\[2J"),
+        (lambda data: data + b'"' + b"x" * 200_000, "line 13, is not a row .*field larger"),
+    ],
+)
+def test_a_damaged_index(index, damage, message):
+    index.write_bytes(damage(index.read_bytes()))
+    with pytest.raises(ValueError, match=message) as caught:
+        augreg_index(index)
+    assert "\x1b" not in str(caught.value) and len(str(caught.value)) < 1000
