@@ -5,14 +5,13 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import keras
-
 from keras_vit.checkpoints import (
     config_in_file,
     count_parameters,
     find_checkpoint,
     load_model,
     open_checkpoint,
+    read_keras,
     read_weights_h5,
     recommended,
     with_names_beside,
@@ -329,12 +328,7 @@ def load_any(source: str | os.PathLike[str], **options: Any) -> VisionTransforme
         if _is_variant(source):
             return create_model(source, pretrained=True, **{"classifier_activation": None, **options})
         return from_checkpoint(source, **options)
-    if not os.path.exists(source):
-        raise FileNotFoundError(f"There is no file {source}; the path of a model file was expected.")
-    model = keras.saving.load_model(source, compile=False)
-    if not isinstance(model, (VisionTransformer, BiT)):
-        raise ValueError(f"{source} holds a {type(model).__name__}; a model of keras_vit was expected.")
-    return _named(model, source)
+    return _named(read_keras(source), source)
 
 
 def _named(model: VisionTransformer | BiT, path: str | os.PathLike[str]) -> VisionTransformer | BiT:

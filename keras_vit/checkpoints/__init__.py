@@ -13,7 +13,7 @@ from keras_vit.checkpoints.checkpoint import (
 )
 from keras_vit.checkpoints.class_list import class_names, with_names_beside
 from keras_vit.checkpoints.download import DownloadError
-from keras_vit.checkpoints.keras_files import config_in_file, read_weights_h5, save_model
+from keras_vit.checkpoints.keras_files import config_in_file, read_keras, read_weights_h5, save_model
 from keras_vit.checkpoints.shipped import find_checkpoint
 from keras_vit.checkpoints.weights_table import list_weights
 
@@ -31,6 +31,7 @@ __all__ = [
     "list_weights",
     "load_model",
     "open_checkpoint",
+    "read_keras",
     "read_weights_h5",
     "recommended",
     "save_model",

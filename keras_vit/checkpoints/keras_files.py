@@ -1,20 +1,26 @@
 """Models as files, whatever the format: `.npz` of a known layout, `.keras`, `.weights.h5`."""
 
+import contextlib
 import json
 import os
 import pathlib
-import tempfile
+import struct
 import zipfile
+import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 
+from keras_vit._files import replacing
 from keras_vit._text import printable
-from keras_vit.checkpoints.checkpoint import to_checkpoint
-from keras_vit.models import MODELS, ModelConfig
+from keras_vit.checkpoints.checkpoint import count_parameters, to_checkpoint
+from keras_vit.models import MODELS, BiT, ModelConfig, VisionTransformer, ViTConfig
 
 FORMATS = (".npz", ".keras", ".weights.h5")
 _CONFIG_TYPES = {model.__name__: config for config, model in MODELS.items()}
+LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
+_WEIGHTS = "model.weights.h5"  # what Keras calls the weights inside a .keras file
 _NOTE = "keras_vit"  # the attribute of a .weights.h5 file that says which model it is of
 
 
@@ -59,34 +65,63 @@ def save_model(
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists. Choose another path or allow to overwrite it.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        temporary = pathlib.Path(folder) / f"model{ending}"
+    with replacing(path) as temporary:
         if ending == ".keras":
             model.save(temporary)
         else:
             model.save_weights(temporary)
             _note_config(temporary, model)
-        os.replace(temporary, path)
 
 
-def read_weights_h5(path: str | os.PathLike[str]) -> keras.Model:
-    """The model that a `.weights.h5` written by `save_model` is of, with its weights.
+def read_keras(path: str | os.PathLike[str]) -> VisionTransformer | BiT:
+    """The model that a `.keras` file holds, without what it was compiled with.
+
+    See `read_weights_h5` for what is checked, and what is not.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file does not say which model it is of.
+        ValueError: if the file is damaged, or holds no model of this package.
     """
-    path = pathlib.Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}; the path of a model file was expected.")
+    path = _existing(path)
+    config = config_in_file(path)
+    if config is None:
+        raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
+    with _archive(path) as archive:
+        # Keras unpacks the others beside the file. None of ours has any.
+        strange = sorted(set(archive.namelist()) - {"metadata.json", "config.json", _WEIGHTS})
+        if strange or _WEIGHTS not in archive.namelist():
+            what = f"a member {strange[0]!r}, which no model of keras_vit has" if strange else "no weights"
+            raise ValueError(f"{path} is not a .keras file of this package, or it is damaged: it has {what}.")
+        _check_size(path, config, archive.getinfo(_WEIGHTS).file_size)
+    with _damage_named(path):
+        return keras.saving.load_model(path, compile=False)
+
+
+def read_weights_h5(path: str | os.PathLike[str]) -> VisionTransformer | BiT:
+    """The model that a `.weights.h5` written by `save_model` is of, with its weights.
+
+    What the file says about its model is checked before anything is built: it is one of this package, and its weights
+    fit into the file. The weights are read by the HDF5 library. It has no checksums for them, so that damage may go
+    unnoticed there, and it is no reader for files made to attack it: take those as `.npz`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is damaged, or does not say which model of this package it is of.
+    """
+    path = _existing(path)
     note = _read_note(path)
     if note is None:
         raise ValueError(
             f"{path} does not say which model it is of. Build the model and pass the file: "
             f"keras_vit.ViT_B16(weights={str(path)!r})."
         )
-    model = keras.saving.deserialize_keras_object(json.loads(note))
-    model.load_weights(path)
+    config = _config_of(path, note)
+    if config is None:
+        raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
+    _check_size(path, config, path.stat().st_size)
+    with _damage_named(path):
+        model = keras.saving.deserialize_keras_object(json.loads(note))
+        model.load_weights(path)
     return model
 
 
@@ -101,33 +136,86 @@ def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
     """
     path = pathlib.Path(path)
     if format_of(path) == ".keras":
-        try:
-            with zipfile.ZipFile(path) as archive:
-                text = archive.read("config.json")
-        except (zipfile.BadZipFile, KeyError, OSError, ValueError) as error:
-            raise ValueError(f"{path} is not a .keras file, or it is damaged: {printable(error, 200)}.") from None
+        with _archive(path) as archive:
+            size = archive.getinfo("config.json").file_size
+            if size > LONGEST_CONFIG:
+                raise ValueError(f"{path} is damaged: its config.json has {size:,} bytes.")
+            text = archive.read("config.json")
     else:
         text = _read_note(path)
         if text is None:
             return None
+    return _config_of(path, text)
+
+
+def _config_of(path: pathlib.Path, text: str | bytes) -> ModelConfig | None:
+    """The config in what a file says about its model; None if it is not of this package."""
     try:
         model = json.loads(text)
         if not isinstance(model, dict) or model.get("class_name") not in _CONFIG_TYPES:
             return None
-        return _CONFIG_TYPES[model["class_name"]](**model["config"]["config"])
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        config_type = _CONFIG_TYPES[model["class_name"]]
+        # What Keras goes by, beside the name.
+        if model.get("registered_name") != f"keras_vit>{model['class_name']}":
+            return None
+        return config_type(**model["config"]["config"])
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise ValueError(f"{path} says nothing sensible about its model: {printable(error, 200)}.") from None
 
 
-def _read_note(path: pathlib.Path) -> Any:
+def _check_size(path: pathlib.Path, config: ModelConfig, size: int) -> None:
+    """Raises ValueError if a file is too small for the weights of its model, before memory is taken for them."""
+    # Counting goes over every block: first a bound that a file which claims a billion of them does not pass. A block
+    # or unit has more weights than its width squared; a weight takes four bits at least (int4).
+    blocks = config.depth if isinstance(config, ViTConfig) else sum(config.stages)
+    least = blocks * config.width**2 // 2
+    if least <= size:
+        least = count_parameters(config) // 2
+    if least > size:
+        raise ValueError(
+            f"{path} is damaged: its model has at least {least:,} bytes of weights, but there are only {size:,}."
+        )
+
+
+@contextlib.contextmanager
+def _damage_named(path: pathlib.Path) -> Iterator[None]:
+    """Gives every error of Keras and HDF5 the name of the file: they raise what the wrong bytes lead them to."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(
+            f"{path} cannot be loaded, it is damaged or was written by another version: {printable(error, 300)}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _archive(path: pathlib.Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OSError, RuntimeError) as error:
+        raise ValueError(f"{path} is not a .keras file, or it is damaged: {printable(error, 200)}.") from None
+
+
+def _existing(path: str | os.PathLike[str]) -> pathlib.Path:
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}; the path of a model file was expected.")
+    return path
+
+
+def _read_note(path: pathlib.Path) -> str | None:
     """What a `.weights.h5` says about its model; None where it says nothing."""
     import h5py
 
     try:
         with h5py.File(path) as file:
-            return file.attrs.get(_NOTE)
-    except OSError as error:
-        raise ValueError(f"{path} is not an HDF5 file, or it is truncated ({error}).") from None
+            note = file.attrs.get(_NOTE)
+    except Exception as error:
+        raise ValueError(f"{path} is not an HDF5 file, or it is damaged: {printable(error, 200)}.") from None
+    if note is not None and not isinstance(note, str):
+        raise ValueError(f"{path} says nothing sensible about its model: its note is a {type(note).__name__}.")
+    return note
 
 
 def _note_config(path: pathlib.Path, model: Any) -> None:

@@ -1,0 +1,160 @@
+"""Damaged `.keras` and `.weights.h5` files: one-line errors that name the file, before memory is taken."""
+
+import json
+import re
+import zipfile
+
+import h5py
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, ViTConfig
+from keras_vit.checkpoints import class_names, read_keras, read_weights_h5, save_model
+from keras_vit.zoo import load_any
+
+CONFIG = ViTConfig(image_size=8, patch_size=8, width=8, depth=1, heads=2, mlp_width=8, classes=3)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A sound file of each kind."""
+    folder, model = tmp_path_factory.mktemp("files"), VisionTransformer(CONFIG)
+    for name in ("sound.keras", "sound.weights.h5"):
+        save_model(model, folder / name)
+    return folder
+
+
+def members(path):
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def changed_config(**fields):
+    def change(text):
+        model = json.loads(text)
+        model["config"]["config"].update(fields)
+        return json.dumps(model).encode()
+
+    return change
+
+
+def changed_class(**fields):
+    return lambda text: json.dumps({**json.loads(text), **fields}).encode()
+
+
+CHANGED = {
+    "no json": (lambda text: b"{", "says nothing sensible about its model"),
+    "no text": (lambda text: b"\xff\xfe", "says nothing sensible"),
+    "empty": (lambda text: b"", "says nothing sensible"),
+    "deep": (lambda text: b"[" * 60_000, "says nothing sensible"),
+    "list": (lambda text: b"[]", "holds another kind of model"),
+    "foreign": (changed_class(class_name="Sequential"), "holds another kind of model"),
+    "foreign registration": (changed_class(registered_name="evil>VisionTransformer"), "holds another kind of model"),
+    "no config": (changed_class(config={}), "says nothing sensible .*config"),
+    "config is a list": (changed_class(config=[1]), "says nothing sensible"),
+    "unknown field": (changed_config(unknown=1), "says nothing sensible .*unknown"),
+    "wrong type": (changed_config(width="8"), "says nothing sensible .*width"),
+    "control characters": (changed_config(gelu="\x1b[31m"), r"says nothing sensible .*\\x1b"),
+    "too deep": (changed_config(depth=10**9), "its model has at least .* bytes of weights, but there are only"),
+    "too wide": (changed_config(width=2**20, heads=1), "its model has at least"),
+    "too many classes": (changed_config(classes=10**9), "its model has at least"),
+    "another width": (changed_config(mlp_width=16), "cannot be loaded, it is damaged"),
+    "wrong name": (
+        changed_class(config={"config": CONFIG.to_dict(), "name": ["a"]}),
+        "cannot be loaded, it is damaged",
+    ),
+}
+
+
+def written(files, kind, folder, change):
+    """A file whose words about its model are changed."""
+    path = folder / f"changed{kind}"
+    if kind == ".keras":
+        parts = members(files / "sound.keras")
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in parts.items():
+                archive.writestr(name, change(data) if name == "config.json" else data)
+    else:
+        path.write_bytes((files / "sound.weights.h5").read_bytes())
+        with h5py.File(path, "r+") as file:
+            text = change(file.attrs["keras_vit"].encode())
+            try:
+                file.attrs["keras_vit"] = text if isinstance(text, str) else text.decode()
+            except UnicodeDecodeError:
+                file.attrs["keras_vit"] = np.frombuffer(text, "u1")
+    return path
+
+
+@pytest.mark.parametrize("kind", [".keras", ".weights.h5"])
+@pytest.mark.parametrize("what", CHANGED)
+def test_changed_words_about_the_model(files, tmp_path, kind, what):
+    change, message = CHANGED[what]
+    path = written(files, kind, tmp_path, change)
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))} .*{message}") as caught:
+        load_any(path)
+    assert "\n" not in str(caught.value) and "\x1b" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.weights.h5"])
+def test_a_keras_file_without_a_member(files, tmp_path, missing):
+    with zipfile.ZipFile(tmp_path / "less.keras", "w") as archive:
+        for name, data in members(files / "sound.keras").items():
+            if name != missing:
+                archive.writestr(name, data)
+    with pytest.raises(ValueError, match=r"less.keras is not a .keras file"):
+        read_keras(tmp_path / "less.keras")
+
+
+def test_a_keras_file_with_more_members(files, tmp_path):
+    """Keras unpacks them."""
+    with zipfile.ZipFile(tmp_path / "more.keras", "w") as archive:
+        for name, data in {**members(files / "sound.keras"), "assets/../../x": b"", "assets/y": b""}.items():
+            archive.writestr(name, data)
+    with pytest.raises(ValueError, match=r"more.keras is not .* it has a member 'assets/\.\./\.\./x'"):
+        read_keras(tmp_path / "more.keras")
+
+
+def test_a_config_that_unpacks_without_end(files, tmp_path):
+    for name in ("bomb.keras", "small.keras"):
+        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("config.json", b" " * (2**25 if name == "bomb.keras" else 2**10))
+            archive.writestr("model.weights.h5", b"")
+    with pytest.raises(ValueError, match="bomb.keras is damaged: its config.json has 33,554,432 bytes"):
+        read_keras(tmp_path / "bomb.keras")
+    with pytest.raises(ValueError, match="small.keras says nothing sensible"):
+        read_keras(tmp_path / "small.keras")
+
+
+@pytest.mark.parametrize("name", ["a.keras", "a.weights.h5"])
+@pytest.mark.parametrize("data", [b"", b"PK", b"\x89HDF\r\n\x1a\n", b"<!doctype html>"])
+def test_not_such_a_file(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=f"{name} is not "):
+        load_any(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name} is not "):
+        class_names(tmp_path / name)
+    (tmp_path / name).unlink()
+    with pytest.raises(FileNotFoundError, match=name):
+        load_any(tmp_path / name)
+
+
+@pytest.mark.parametrize("keep", [0.9, 0.5])
+def test_truncated(files, tmp_path, keep):
+    for name, read in (("sound.keras", read_keras), ("sound.weights.h5", read_weights_h5)):
+        data = (files / name).read_bytes()
+        (tmp_path / name).write_bytes(data[: int(keep * len(data))])
+        with pytest.raises(ValueError, match=f"{name} is not "):
+            read(tmp_path / name)
+
+
+def test_a_flipped_bit_in_the_weights_of_a_keras_file(files, tmp_path):
+    data = bytearray((files / "sound.keras").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "a.keras").write_bytes(data)
+    with pytest.raises(ValueError, match="a.keras cannot be loaded, it is damaged .*CRC"):
+        read_keras(tmp_path / "a.keras")
+
+
+def test_sound_files(files):
+    for name in ("sound.keras", "sound.weights.h5"):
+        assert load_any(files / name).config == CONFIG
