@@ -1,11 +1,16 @@
-"""Files that are there in whole or not at all."""
+"""Files that are there in whole or not at all, and locks between processes."""
 
 import contextlib
+import errno
 import os
 import secrets
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+_POLL = 0.1  # seconds between two looks at a lock
+# What file systems without locks answer, some network ones among them.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, getattr(errno, "EOPNOTSUPP", errno.ENOSYS)}
 _LONGEST_NAME = 60  # characters of a name that a temporary one repeats: with four bytes each, file systems take it
 
 
@@ -40,6 +45,44 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Writes a text file in UTF-8; it appears when it is complete."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Holds the lock that a file stands for, against other processes and threads. The file is there only meanwhile.
+
+    The operating system holds it for as long as the process lives: a killed one leaves the file, but no lock. On a
+    file system without locks this does nothing.
+
+    Args:
+        path: The lock file; its folder exists.
+        waiting: Called once if another one has the lock. An error that it raises ends the waiting.
+
+    Raises:
+        OSError: if the file cannot be made.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        waiting()
+        lock.acquire(poll_interval=_POLL)
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+            raise
+        lock = None
+    try:
+        yield
+    finally:
+        # Removed while it is held, so that nobody else's lock is; Windows wants it closed first.
+        removals = [lambda: os.unlink(path)]
+        if lock is not None:
+            removals.insert(0 if sys.platform == "win32" else 1, lock.release)
+        for remove in removals:
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                remove()
 
 
 def _to_disk(path: Path) -> None:

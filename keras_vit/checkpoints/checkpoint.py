@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
 from keras_vit.checkpoints import big_vision, bit, vit_jax
 from keras_vit.checkpoints.layout import Contents, Layout, check_arrays, extract, fill
@@ -104,8 +105,9 @@ def load_model(
         model = MODELS[type(config)](config, input_tensor=input_tensor, name=name, dtype=dtype)
     total = sum(array.bytes for array in contents.arrays.values())
     fresh = () if keep_head else ("head/",)
-    with _progress(f"Loading {os.path.basename(source)}", total) as report:
-        fill(model, contents, source, fresh, convert, report)
+    title = f"Loading {os.path.basename(source)}"
+    with ProgressBar(title, total, in_bytes=True, shown=total >= PROGRESS_FROM) as bar:
+        fill(model, contents, source, fresh, convert, bar.advance)
     if config.classes and keep_head and any("head is all zeros" in oddity for oddity in contents.oddities):
         warnings.warn(
             f"The head of {source} is all zeros, so its logits mean nothing: the file is for fine-tuning. Pass "
@@ -252,28 +254,3 @@ def _with_names(contents: Contents, names: Any) -> Contents:
     except (TypeError, ValueError) as error:
         oddity = f"{NAMES_LEFT_OUT}: {printable(error, 200)}"
         return dataclasses.replace(contents, oddities=[*contents.oddities, oddity])
-
-
-class _progress:
-    """A progress bar in bytes on the terminal, for large files only."""
-
-    def __init__(self, title: str, total: int) -> None:
-        self._bar = None
-        if total >= PROGRESS_FROM:
-            from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-            console = Console(stderr=True)
-            self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-            self._task = self._bar.add_task(title, total=total)
-
-    def __enter__(self) -> Any:
-        if self._bar is None:
-            return lambda bytes: None
-        self._bar.start()
-        return lambda bytes: self._bar.advance(self._task, bytes)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

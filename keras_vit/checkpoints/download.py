@@ -18,18 +18,20 @@ import hashlib
 import os
 import pathlib
 import re
+import string
 import sys
 import urllib.parse
-from collections.abc import Callable, Iterator
 
+from keras_vit._files import locked
+from keras_vit._progress import ProgressBar
+from keras_vit._text import printable
 from keras_vit.checkpoints.catalogue import catalogue, find_entry
-from keras_vit.checkpoints.checksums import wrong_hash
 from keras_vit.checkpoints.entry import Entry, published_url
-from keras_vit.checkpoints.file_lock import file_lock
-from keras_vit.checkpoints.transfer import AddressFailed, DiskFull, Wanted, can_resume, forget, transfer, what_is_wrong
+from keras_vit.checkpoints.transfer import AddressFailed, DiskFull, can_resume, forget, transfer, what_is_wrong
 
 _BUCKETS = "https://storage.googleapis.com/"
 _FILES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".csv")
+_Attempts = list[tuple[str, str]]
 
 
 class DownloadError(OSError):
@@ -39,7 +41,7 @@ class DownloadError(OSError):
         attempts: Addresses and files that were tried, each with its answer.
     """
 
-    def __init__(self, message: str, attempts: list[tuple[str, str]] | None = None) -> None:
+    def __init__(self, message: str, attempts: _Attempts | None = None) -> None:
         super().__init__(message)
         self.attempts = attempts or []
 
@@ -49,10 +51,11 @@ class _Source:
     """A file to be had: what to call it, where it lies in a mirror and in the cache, where it is published."""
 
     title: str
-    in_mirror: tuple[str, ...]
     in_cache: str
     urls: tuple[str, ...]
-    wanted: Wanted
+    npz: bool
+    in_mirror: tuple[str, ...] = ()
+    size: tuple[int, int] | None = None
 
 
 def fetch(
@@ -64,10 +67,10 @@ def fetch(
 ) -> pathlib.Path:
     """The path of a checkpoint file, which is downloaded if it is not on this machine yet.
 
-    A download goes to a temporary name and is moved into place when it is complete and checked: its size and hash
-    where the catalogue knows them, the hashes that storage servers send, and that it is an `.npz` at all. What
-    breaks off is resumed, now or by the next call. Of several processes that want the same file one fetches it and
-    the others wait.
+    A download goes to a temporary name and is moved into place when it is complete and checked: its size where the
+    catalogue knows it (an unknown file may have up to `transfer.LARGEST` bytes), the MD5 that storage servers send,
+    and that it is an `.npz` at all. What breaks off is resumed, now or by the next call. Of several processes that
+    want the same file one fetches it and the others wait.
 
     Args:
         source: An entry of the catalogue, its name (see `find_entry`), an `https`, `http` or `gs` address, or a path.
@@ -80,38 +83,48 @@ def fetch(
 
     Raises:
         TypeError: if `source` is none of these.
-        ValueError: if the catalogue has no such name.
+        ValueError: if the catalogue has no such name, or the address is none.
         FileNotFoundError: if there is no file at the path.
         DownloadError: if the file cannot be had, or there is no room for it.
     """
     local = _local_path(source)
     if local is not None:
         return local
-    wish = _source(source)
+    wanted = _source(source)
     home = (cache_folder() if folder is None else pathlib.Path(folder)).expanduser().absolute()
-    target = home / wish.in_cache
+    target = home / wanted.in_cache
     folders, addresses = _mirrors()
-    attempts: list[tuple[str, str]] = []
-    for path in (mirror / name for mirror in folders for name in wish.in_mirror):
-        problem = _problem(path, wish.wanted, check_hash=True)
+    attempts: _Attempts = []
+    for path in [*(mirror / name for mirror in folders for name in wanted.in_mirror), target]:
+        problem = _problem(path, wanted.npz)
         if problem is None:
             return path
-        attempts.append((str(path), problem))
-    problem = _problem(target, wish.wanted)
-    if problem is None:
-        return target
-    if target.exists():
-        attempts.append((str(target), problem))
+        if path != target or path.exists():
+            attempts.append((str(path), problem))
     if _is_offline() if offline is None else offline:
         raise DownloadError(
-            f"{wish.title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1 or offline=True).\n"
-            f"{_listed(attempts)}{_advice(wish, target)}",
+            f"{wanted.title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1 or offline=True).\n"
+            f"{_listed(attempts)}{_advice(wanted, target)}",
             attempts,
         )
-    with _ProgressBar(wish, progress) as bar, _locked(target, wish, bar.wait):
+    name = wanted.title.rpartition("/")[2]
+    with contextlib.ExitStack() as stack:
+        bar = stack.enter_context(ProgressBar(f"Downloading {name}", in_bytes=True, shown=progress, stays=True))
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            lock = locked(
+                target.with_name(f"{target.name}.lock"),
+                lambda: bar.say(f"Another process downloads {name}; waiting for it."),
+            )
+            stack.enter_context(lock)
+        except OSError as error:
+            raise DownloadError(
+                f"{wanted.title} cannot be kept in the cache: {error}. Set KERAS_VIT_HOME to a folder that can be "
+                "written to."
+            ) from error
         # Another process may have fetched the file while this one waited.
-        if _problem(target, wish.wanted) is not None:
-            _download(wish, target, addresses, attempts, bar.show)
+        if _problem(target, wanted.npz) is not None:
+            _download(wanted, target, addresses, attempts, bar)
     return target
 
 
@@ -146,36 +159,51 @@ def _local_path(source: Entry | str | os.PathLike[str]) -> pathlib.Path | None:
 
 def _source(source: Entry | str) -> _Source:
     if isinstance(source, str):
-        scheme = _scheme(source)
-        if scheme and scheme not in ("https", "http", "gs"):
-            raise ValueError(
-                f"{source!r} is no address to download from; it must start with https://, http:// or gs://."
-            )
-        source = _published(source) if scheme else _named(source)
+        source = _published(_address(source)) if _scheme(source) else _named(source)
     if isinstance(source, str):
         parts = urllib.parse.urlsplit(source)
-        name = urllib.parse.unquote(parts.path).rpartition("/")[2] or parts.netloc
-        return _Source(name, (), _in_cache(parts), (source,), Wanted(npz=name.endswith(".npz")))
+        file = urllib.parse.unquote(parts.path).rpartition("/")[2]
+        # Addresses differ in more than what file names can: in case, in a replaced character, in what stands after ?.
+        mark = hashlib.sha256(source.encode()).hexdigest()[:32]
+        safe = re.sub(r"[^\w.+=-]", "_", file[-100:], flags=re.ASCII).lstrip(".") or "file"
+        folder = re.sub(r"[^\w.-]", "_", parts.netloc[:100], flags=re.ASCII)
+        return _Source(source, f"{folder}/{mark}/{safe}", (source,), npz=file.endswith(".npz"))
     names = [f"{source.name}.npz"]
     if sum(entry.basename == source.basename for entry in catalogue().values()) <= 1:
         names.append(f"{source.basename}.npz")
-    wanted = Wanted(npz=True, size=source.size_range(), sha256=source.sha256)
-    return _Source(source.name, tuple(names), f"{source.name}.npz", source.urls, wanted)
+    return _Source(source.name, names[0], source.urls, True, tuple(names), source.size_range())
+
+
+def _address(text: str) -> str:
+    """An address in the characters that servers are asked in: others are quoted, a host's name is made IDNA."""
+    if _scheme(text) not in ("https", "http", "gs"):
+        raise ValueError(f"{text!r} is no address to download from; it must start with https://, http:// or gs://.")
+    if _scheme(text) == "gs":
+        text = _BUCKETS + urllib.parse.quote(text.partition("://")[2])
+    try:
+        parts = urllib.parse.urlsplit(text)
+        host = (parts.hostname or "").encode("idna").decode()
+        if not host:
+            raise ValueError("it names no host")
+        host = f"[{host}]" if ":" in host else host
+        netloc = host if parts.port is None else f"{host}:{parts.port}"
+        if parts.username is not None:
+            raise ValueError("a name and password in an address are not supported")
+        path, query = (urllib.parse.quote(part, safe=string.punctuation) for part in (parts.path, parts.query))
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no address to download from: {printable(error, 200)}.") from None
+    return urllib.parse.urlunsplit((parts.scheme, netloc, path, query, ""))
 
 
 def _published(url: str) -> Entry | str:
     """The entry that is published at an address, or the address if none is."""
-    if url.startswith("gs://"):
-        url = _BUCKETS + urllib.parse.quote(url.removeprefix("gs://"))
     name = urllib.parse.unquote(url.removeprefix(_BUCKETS).removesuffix(".npz"))
     if url.startswith(_BUCKETS) and url.endswith(".npz"):
         for candidate in (name, name.removeprefix("vit_models/")):
-            try:
+            with contextlib.suppress(ValueError):
                 entry = find_entry(candidate)
-            except ValueError:
-                continue
-            if urllib.parse.unquote(entry.url) == urllib.parse.unquote(url):
-                return entry
+                if urllib.parse.unquote(entry.url) == urllib.parse.unquote(url):
+                    return entry
     return url
 
 
@@ -186,18 +214,6 @@ def _named(name: str) -> Entry:
         if pathlib.PurePath(name).suffix in _FILES or name.startswith((".", "~", "/")):
             raise FileNotFoundError(f"There is no file {name}. As a name: {error}") from None
         raise
-
-
-def _in_cache(parts: urllib.parse.SplitResult) -> str:
-    """The path in the cache of a file that the catalogue does not have: its host and path, in harmless letters."""
-    host = f"{parts.hostname}_{parts.port}" if parts.port else str(parts.hostname)
-    names = [host, *(part for part in urllib.parse.unquote(parts.path).split("/") if part.strip("."))]
-    *folders, file = (re.sub(r"[^\w.+=-]", "_", name) for name in names)
-    if parts.query:
-        stem, dot, suffix = file.rpartition(".")
-        mark = hashlib.sha256(parts.query.encode()).hexdigest()[:8]
-        file = f"{stem}.{mark}.{suffix}" if dot else f"{file}.{mark}"
-    return "/".join([*folders, file])
 
 
 def _scheme(source: str | os.PathLike[str]) -> str:
@@ -220,46 +236,25 @@ def _is_offline() -> bool:
     return os.environ.get("KERAS_VIT_OFFLINE", "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
-def _problem(path: pathlib.Path, wanted: Wanted, check_hash: bool = False) -> str | None:
+def _problem(path: pathlib.Path, npz: bool) -> str | None:
     """Why a file on this machine cannot be used; None if it can."""
     if not path.is_file():
         return "no such file"
-    hashes = {"sha256": wanted.sha256} if wanted.sha256 and check_hash else {}
-    problem = what_is_wrong(path, wanted.npz) or wrong_hash(path, hashes)
+    problem = what_is_wrong(path, npz)
     return f"damaged: {problem}" if problem else None
 
 
-@contextlib.contextmanager
-def _locked(target: pathlib.Path, wish: _Source, waiting: Callable[[], None]) -> Iterator[None]:
-    """Holds the lock on a file of the cache, whose folder is made."""
-    with contextlib.ExitStack() as stack:
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(file_lock(target.with_name(f"{target.name}.lock"), waiting))
-        except OSError as error:
-            raise DownloadError(
-                f"{wish.title} cannot be kept in the cache: {error}. Set KERAS_VIT_HOME to a folder that can be "
-                "written to."
-            ) from error
-        yield
-
-
 def _download(
-    wish: _Source,
-    target: pathlib.Path,
-    addresses: list[str],
-    attempts: list[tuple[str, str]],
-    report: Callable[[int, int | None], None],
+    wanted: _Source, target: pathlib.Path, addresses: list[str], attempts: _Attempts, bar: ProgressBar
 ) -> None:
     """Tries all addresses; the first file that is right is moved to `target`."""
     part = target.with_name(f"{target.name}.part")
-    own = [(published_url(base, name.removesuffix(".npz")), True) for base in addresses for name in wish.in_mirror]
+    own = [published_url(base, name.removesuffix(".npz")) for base in addresses for name in wanted.in_mirror]
     try:
-        for url, is_own in [*own, *((url, False) for url in wish.urls)]:
-            # Whoever has a mirror knows what is in it; sizes from listings are about the published file.
-            wanted = dataclasses.replace(wish.wanted, size=None) if is_own else wish.wanted
+        for url in [*own, *wanted.urls]:
             try:
-                transfer(url, part, wanted, report)
+                # Whoever has a mirror knows what is in it; sizes from listings are about the published file.
+                transfer(url, part, wanted.npz, None if url in own else wanted.size, bar.update)
             except AddressFailed as error:
                 attempts.append((url, str(error)))
                 continue
@@ -267,7 +262,7 @@ def _download(
             return
     except DiskFull as error:
         raise DownloadError(
-            f"{wish.title} could not be downloaded: {error}. Make room, or set KERAS_VIT_HOME to a folder on another "
+            f"{wanted.title} could not be downloaded: {error}. Make room, or set KERAS_VIT_HOME to a folder on another "
             "disk.",
             attempts,
         ) from error
@@ -276,47 +271,16 @@ def _download(
             forget(part)
     kept = f"What arrived is kept in {part}, and the next try goes on with it.\n" if can_resume(part) else ""
     raise DownloadError(
-        f"{wish.title} could not be downloaded.\n{_listed(attempts)}{kept}{_advice(wish, target)}", attempts
+        f"{wanted.title} could not be downloaded.\n{_listed(attempts)}{kept}{_advice(wanted, target)}", attempts
     )
 
 
-def _listed(attempts: list[tuple[str, str]]) -> str:
+def _listed(attempts: _Attempts) -> str:
     return "".join(f"  {where}\n    {answer}\n" for where, answer in attempts)
 
 
-def _advice(wish: _Source, target: pathlib.Path) -> str:
+def _advice(wanted: _Source, target: pathlib.Path) -> str:
     text = f"If you get the file in another way, put it at\n  {target}\nor pass its path as weights."
-    if wish.in_mirror:
-        text += f" KERAS_VIT_MIRROR may name a folder or base address that has {wish.in_mirror[0]}."
+    if wanted.in_mirror:
+        text += f" KERAS_VIT_MIRROR may name a folder or base address that has {wanted.in_mirror[0]}."
     return text
-
-
-class _ProgressBar:
-    """A progress bar in bytes on the terminal, or nothing."""
-
-    def __init__(self, wish: _Source, wanted: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-        self._console = Console(stderr=True)
-        self._shown = wanted and self._console.is_terminal
-        self._title = wish.title.rpartition("/")[2]
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        self._bar = Progress(*columns, console=self._console, disable=not self._shown)
-        self._task = None
-
-    def __enter__(self) -> "_ProgressBar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def show(self, received: int, total: int | None) -> None:
-        if self._task is None:
-            self._task = self._bar.add_task(f"Downloading {self._title}", total=total)
-            self._bar.start()
-        self._bar.update(self._task, completed=received, total=total)
-
-    def wait(self) -> None:
-        if self._shown:
-            self._console.print(f"Another process downloads {self._title}; waiting for it.")

@@ -28,7 +28,6 @@ class Entry:
         licence: SPDX name of its licence.
         notes: What is unusual about it.
         urls: Where it is, in the order to try.
-        sha256: Hash of the file in hexadecimal digits.
         inferred: Names of the fields that are deduced.
     """
 
@@ -45,7 +44,6 @@ class Entry:
     size: str | None = None
     licence: str | None = None
     notes: tuple[str, ...] = ()
-    sha256: str | None = None
     inferred: tuple[str, ...] = ()
 
     @property

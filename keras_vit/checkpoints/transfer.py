@@ -1,7 +1,10 @@
-"""One file from one address: resumed where it broke off, retried where that may help, checked before it counts."""
+"""One file from one address: resumed where it broke off, tried again where that may help, checked before it counts."""
 
+import base64
+import binascii
 import dataclasses
 import errno
+import hashlib
 import http.client
 import json
 import os
@@ -16,19 +19,23 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.checkpoints.checksums import sent_hashes, wrong_hash
+from keras_vit._text import printable
 
 TIMEOUT = 30.0  # seconds without a byte
 PAUSES = (0.5, 1.0, 2.0)  # seconds before another try, after tries that brought nothing new
+LARGEST = 2**34  # bytes of a file whose size nobody knows; the largest published one has a third of it
 _LONGEST_PAUSE = 30.0  # seconds that a server may ask for
 _PIECE = 2**18  # bytes read at a time
 _HEAD = 512  # bytes that tell what a file is
 _BUSY = (408, 425, 429, 500, 502, 503, 504)  # answers of servers that may have another one later
-_FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 class AddressFailed(Exception):
     """An address gave no file that can be used; the message is what it answered."""
+
+    def __init__(self, answer: str) -> None:
+        super().__init__(printable(answer, 400))
 
 
 class DiskFull(Exception):
@@ -44,37 +51,25 @@ class _Temporary(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-    """What is known of a file before it is there.
-
-    Attributes:
-        npz: Whether it is an `.npz` file.
-        size: The least and the most bytes it may have, or None.
-        sha256: Its hash in hexadecimal digits, or None.
-    """
-
-    npz: bool
-    size: tuple[int, int] | None = None
-    sha256: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class _State:
     """What has to be remembered to go on with a file that broke off; kept beside it as JSON."""
 
     url: str
     validator: str  # the ETag or the date by which the server knows whether its file is still the same
     total: int | None
-    hashes: dict[str, str]
+    md5: str | None
 
 
-def transfer(url: str, part: pathlib.Path, wanted: Wanted, report: Callable[[int, int | None], None]) -> None:
+def transfer(
+    url: str, part: pathlib.Path, npz: bool, size: tuple[int, int] | None, report: Callable[[int, int | None], None]
+) -> None:
     """Fetches a file into `part`, going on with what is there if the server still has the same file.
 
     Args:
         url: An `http` or `https` address.
         part: Where the bytes go; complete and checked when this returns.
-        wanted: What is known of the file.
+        npz: Whether the file is an `.npz`.
+        size: The least and the most bytes that it may have; None for anything up to `LARGEST`.
         report: Called with the bytes there are and the bytes there will be (None if the server does not tell).
 
     Raises:
@@ -84,7 +79,7 @@ def transfer(url: str, part: pathlib.Path, wanted: Wanted, report: Callable[[int
     fruitless, most = 0, _size(part) if _read_state(part, url) else 0
     while True:
         try:
-            return _try(url, part, wanted, report)
+            return _try(url, part, npz, size, report)
         except _Temporary as error:
             fruitless = 0 if can_resume(part) and _size(part) > most else fruitless + 1
             most = max(most, _size(part))
@@ -106,100 +101,79 @@ def can_resume(part: pathlib.Path) -> bool:
 
 
 def what_is_wrong(path: pathlib.Path, npz: bool) -> str | None:
-    """Whether a file is obviously not what it should be: a web page, or an `.npz` that lacks its end.
-
-    Args:
-        path: The file.
-        npz: Whether it should be an `.npz`.
-
-    Returns:
-        What it is instead, in words; None if nothing is wrong.
-    """
+    """Whether a file is obviously not what it should be, in words: a web page, or an `.npz` that lacks its end."""
     with path.open("rb") as file:
         problem = _wrong_start(file.read(_HEAD), npz)
-    if problem is None and npz:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                archive.infolist()
-        except zipfile.BadZipFile:
-            return "it is not complete: the end of the .npz is missing"
+    if problem is None and npz and not zipfile.is_zipfile(path):
+        return "it is not complete: the end of the .npz is missing"
     return problem
 
 
-def _try(url: str, part: pathlib.Path, wanted: Wanted, report: Callable[[int, int | None], None]) -> None:
+def _try(url: str, part: pathlib.Path, npz: bool, size: tuple[int, int] | None, report: Callable[..., None]) -> None:
     state = _read_state(part, url)
     offset = _size(part) if state else 0
-    resumed = state is not None
-    if state is None or offset != state.total:
-        with _open(url, part, state, offset) as response:
-            resumed = resumed and response.status == 206
-            _check_response(response, part, state, offset, wanted, resumed)
-            if not resumed:
-                offset, state = 0, _begin(url, part, response.headers)
-            _check_room(part, state.total, offset)
-            received = _receive(response, part, offset, state.total, wanted, report)
-        if state.total is not None and received != state.total:
-            raise _Temporary(f"ended the connection after {received:,} of {state.total:,} bytes")
-    hashes = {**state.hashes, "sha256": wanted.sha256} if wanted.sha256 else state.hashes
-    problem = what_is_wrong(part, wanted.npz) or wrong_hash(part, hashes)
+    with _open(url, part, state, offset) as response:
+        resumed = state is not None and response.status == 206
+        headers = response.headers
+        if response.status != 200 and not resumed:
+            raise AddressFailed(_status(response.status, response.reason))
+        if headers.get("Content-Encoding", "identity") != "identity":
+            raise AddressFailed(
+                f"sent the file with the encoding {headers['Content-Encoding']}, which nobody asked for"
+            )
+        if not resumed:
+            offset, state = 0, _begin(url, part, headers, size)
+        elif not re.fullmatch(rf"bytes {offset}-\d+/({state.total}|\*)", headers.get("Content-Range", "")):
+            forget(part)
+            raise _Temporary(f"sent another range than asked for ({headers.get('Content-Range', 'none')})")
+        if state.total is not None and shutil.disk_usage(part.parent).free < state.total - offset:
+            raise DiskFull(_no_room(part, state.total))
+        limit = state.total or (size[1] if size else LARGEST)
+        received = _receive(response, part, offset, state.total, limit, npz, report)
+    if state.total is not None and received < state.total:
+        raise _Temporary(f"ended the connection after {received:,} of {state.total:,} bytes")
+    problem = what_is_wrong(part, npz) or _wrong_md5(part, state.md5)
+    if problem is None and size and received < size[0]:
+        problem = f"it has {received:,} bytes, expected {size[0]:,} to {size[1]:,}"
     if problem is not None:
         forget(part)
         # The pieces of a resumed file may not belong together: once more from the start.
         raise (_Temporary if resumed else AddressFailed)(f"sent a wrong file: {problem}")
 
 
-def _check_response(
-    response: Any, part: pathlib.Path, state: _State | None, offset: int, wanted: Wanted, resumed: bool
-) -> None:
-    """Raises unless the response's body is the file, or the rest of it."""
-    headers = response.headers
-    if response.status != 200 and not resumed:
-        raise AddressFailed(_status(response.status, response.reason))
-    if headers.get("Content-Encoding", "identity") != "identity":
-        raise AddressFailed(f"sent the file with the encoding {headers['Content-Encoding']}, which was not asked for")
-    if resumed:
-        there = headers.get("Content-Range", "")
-        if not re.fullmatch(rf"bytes {offset}-\d+/({state.total}|\*)", there):
-            forget(part)
-            raise _Temporary(f"sent another range than asked for ({there or 'none'})")
-        return
-    length = _integer(headers.get("Content-Length"))
-    if wanted.size and length is not None and not wanted.size[0] <= length <= wanted.size[1]:
-        raise AddressFailed(f"has a file of {length:,} bytes, expected {wanted.size[0]:,} to {wanted.size[1]:,}")
-
-
 def _open(url: str, part: pathlib.Path, state: _State | None, offset: int) -> Any:
     """The server's response, once it is one that a file can be in."""
     headers = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}
-    if state is not None and offset > 0:
+    if state is not None:
         headers |= {"Range": f"bytes={offset}-", "If-Range": state.validator}
     try:
         return urllib.request.build_opener().open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         with error:
             answer = _status(error.code, error.reason, _text(error))
-            if error.code == 416 and "Range" in headers:
+            if error.code == 416 and state is not None:
                 forget(part)
                 raise _Temporary(answer, 0.0) from None
             if error.code in _BUSY:
                 pause = _integer(error.headers.get("Retry-After"))
                 raise _Temporary(answer, None if pause is None else float(pause)) from None
         raise AddressFailed(answer) from None
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        answer = f"did not answer: {_words(reason)}"
-        if isinstance(reason, ssl.SSLCertVerificationError | http.client.InvalidURL):
-            raise AddressFailed(answer) from None
-        raise _Temporary(answer) from None
+        final = isinstance(reason, ssl.SSLCertVerificationError | http.client.InvalidURL | ValueError)
+        raise (AddressFailed if final else _Temporary)(f"did not answer: {_words(reason)}") from None
 
 
-def _begin(url: str, part: pathlib.Path, headers: Any) -> _State:
+def _begin(url: str, part: pathlib.Path, headers: Any, size: tuple[int, int] | None) -> _State:
     """Starts the file anew, and remembers what is needed to go on with it."""
     total = _integer(headers.get("Content-Length"))
+    if total is not None and not (size[0] <= total <= size[1] if size else total <= LARGEST):
+        expected = f"{size[0]:,} to {size[1]:,}" if size else f"at most {LARGEST:,}"
+        raise AddressFailed(f"has a file of {total:,} bytes, expected {expected}")
     etag = headers.get("ETag", "")
     # A weak ETag stands for "about the same file", which is not enough to join two halves.
     validator = etag if etag.startswith('"') else headers.get("Last-Modified", "")
-    state = _State(url, validator, total, sent_hashes(headers, whole=True))
+    state = _State(url, validator, total, _sent_md5(headers))
     forget(part)
     if validator and total is not None:
         _state_path(part).write_text(json.dumps(dataclasses.asdict(state)), encoding="utf-8")
@@ -211,7 +185,8 @@ def _receive(
     part: pathlib.Path,
     received: int,
     total: int | None,
-    wanted: Wanted,
+    limit: int,
+    npz: bool,
     report: Callable[[int, int | None], None],
 ) -> int:
     """Appends the body to the file; gives back how many bytes there are now."""
@@ -220,12 +195,14 @@ def _receive(
     try:
         with part.open("ab") as file:
             while piece := _read(response):
-                file.write(piece)
                 received += len(piece)
+                if received > limit:
+                    raise AddressFailed(f"sent more than {limit:,} bytes, which is more than the file may have")
+                file.write(piece)
                 report(received, total)
                 if head is not None:
                     head += piece[:_HEAD]
-                    if len(head) >= _HEAD and (problem := _wrong_start(head, wanted.npz)):
+                    if len(head) >= _HEAD and (problem := _wrong_start(head, npz)):
                         raise AddressFailed(f"sent a wrong file: {problem}")
                     head = head if len(head) < _HEAD else None
             file.flush()
@@ -248,9 +225,29 @@ def _read(response: Any) -> bytes:
         raise _Temporary(f"broke off: {_words(error)}") from None
 
 
-def _check_room(part: pathlib.Path, total: int | None, there: int) -> None:
-    if total is not None and shutil.disk_usage(part.parent).free < total - there:
-        raise DiskFull(_no_room(part, total))
+def _sent_md5(headers: Any) -> str | None:
+    """The MD5 that a server sends with a file, as hexadecimal digits: Google's storage in `x-goog-hash`, if it has one.
+
+    An ETag is no hash in general and is not taken for one.
+    """
+    hashes = ",".join(headers.get_all("x-goog-hash") or []).split(",")
+    encoded = [text.strip().removeprefix("md5=") for text in hashes if text.strip().startswith("md5=")]
+    for text in [*encoded, (headers.get("Content-MD5") or "").strip()]:
+        try:
+            digest = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            continue
+        if len(digest) == 16:
+            return digest.hex()
+    return None
+
+
+def _wrong_md5(path: pathlib.Path, expected: str | None) -> str | None:
+    if expected is None:
+        return None
+    with path.open("rb") as file:
+        actual = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    return None if actual == expected else f"its md5 is {actual}, expected {expected}"
 
 
 def _no_room(part: pathlib.Path, total: int | None) -> str:
@@ -260,8 +257,7 @@ def _no_room(part: pathlib.Path, total: int | None) -> str:
 
 
 def _wrong_start(head: bytes, npz: bool) -> str | None:
-    start = head.lstrip().lower()
-    if start.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
+    if head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
         return "it is a web page, not the file"
     if not head:
         return "it is empty"
@@ -278,10 +274,9 @@ def _read_state(part: pathlib.Path, url: str) -> _State | None:
     """What is remembered of an incomplete file; None unless it came from that address and can be resumed."""
     try:
         state = _State(**json.loads(_state_path(part).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return state if state.url == url and 0 < _size(part) < state.total else None
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
-    usable = state.url == url and state.total is not None and 0 < _size(part) <= state.total
-    return state if usable else None
 
 
 def _size(path: pathlib.Path) -> int:
@@ -289,7 +284,7 @@ def _size(path: pathlib.Path) -> int:
 
 
 def _integer(text: str | None) -> int | None:
-    return int(text) if text and text.strip().isdigit() else None
+    return int(text) if text and re.fullmatch(r"\s*\d{1,18}\s*", text, re.ASCII) else None
 
 
 def _status(code: int, reason: str, text: str = "") -> str:
@@ -299,12 +294,11 @@ def _status(code: int, reason: str, text: str = "") -> str:
 def _text(response: Any) -> str:
     """What an error page says, in one short line."""
     try:
-        page = response.read(4096).decode("utf-8", "replace")
+        page = response.read1(4096).decode("utf-8", "replace")
     except (OSError, http.client.HTTPException):
         return ""
     title = re.search(r"<title>(.*?)</title>", page, re.IGNORECASE | re.DOTALL)
-    words = re.sub(r"<[^>]*>", " ", title.group(1) if title else page).split()
-    line = " ".join(words)
+    line = " ".join(re.sub(r"<[^>]*>", " ", title.group(1) if title else page).split())
     return line if len(line) <= 200 else f"{line[:200]} ..."
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_vit.checkpoints.file_lock import file_lock
+from keras_vit._files import locked
 from keras_vit.export.formats import Format
 
 SUFFIX = ".exporting"
@@ -65,7 +65,7 @@ def workplace(path: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(
             dir=path.parent, prefix=f".{path.name}.", suffix=SUFFIX, ignore_cleanup_errors=True
         ) as name:
-            with file_lock(Path(name) / "lock"):
+            with locked(Path(name) / "lock"):
                 yield Path(name)
     finally:
         for folder in made:  # the innermost first
@@ -80,7 +80,7 @@ def clean(path: Path) -> None:
         with contextlib.suppress(OSError, _Busy):
             if not lock.exists() and time.time() - folder.stat().st_mtime < 60:
                 continue  # perhaps made a moment ago, and not locked yet
-            with file_lock(lock, waiting=_give_up):
+            with locked(lock, waiting=_give_up):
                 if not path.exists():
                     for old in (folder / REPLACED).glob("*"):
                         os.replace(old, path.with_name(old.name))

@@ -15,8 +15,7 @@ import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
-from keras_vit._files import replacing, write_text
-from keras_vit.checkpoints.file_lock import file_lock
+from keras_vit._files import locked, replacing, write_text
 from keras_vit.tables import Table
 
 RESULTS = ("model.keras", "classes.txt", "curve.png")  # what a finished run leaves beside its checkpoint
@@ -58,7 +57,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keeps other processes out, for as long as this one trains."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with file_lock(self.path / ".lock", waiting=self._refuse):
+        with locked(self.path / ".lock", waiting=self._refuse):
             if self._afresh:
                 self._clear()
                 write_text(self.path / "run.json", json.dumps(self._settings, indent=2) + "\n")

@@ -49,7 +49,6 @@ def test_every_row_makes_sense(entry):
     assert entry.urls and all(url.startswith("https://") and url.endswith(".npz") for url in entry.urls)
     assert entry.url.startswith("https://storage.googleapis.com/") and "+" not in entry.url
     assert (entry.top1 is None) or (70 < entry.top1 < 90 and entry.top1_source and entry.classes == 1000)
-    assert entry.sha256 is None  # none is published
     assert all(isinstance(note, str) and note for note in entry.notes)
 
 
