@@ -1,41 +1,50 @@
 """Vision Transformers in Keras 3, with the official numbers, on TensorFlow, JAX and PyTorch."""
 
-import keras_vit._backend  # noqa: F401, I001  before the first import of Keras
-from keras_vit import data, evaluation, export, layers, training
-from keras_vit.checkpoints import class_names, inspect_checkpoint, list_weights, to_checkpoint
-from keras_vit.factories import (
-    BiT_R50x1,
-    BiT_R50x3,
-    BiT_R101x1,
-    BiT_R101x3,
-    BiT_R152x2,
-    BiT_R152x4,
-    R26_ViT_B32,
-    R26_ViT_S32,
-    R50_ViT_B16,
-    R50_ViT_L32,
-    R_ViT_Ti16,
-    ViT_B8,
-    ViT_B16,
-    ViT_B32,
-    ViT_H14,
-    ViT_L16,
-    ViT_L32,
-    ViT_S16,
-    ViT_S32,
-    ViT_Ti16,
-)
-from keras_vit.models import (
-    BIT_VARIANTS,
-    VARIANTS,
-    BiT,
-    BiTConfig,
-    VisionTransformer,
-    ViTConfig,
-    feature_extractor,
-)
-from keras_vit.preprocessing import decode_predictions, load_image, preprocess_input
-from keras_vit.zoo import create_model, from_checkpoint, list_models
+from typing import TYPE_CHECKING
+
+from keras_vit._backend import choose_backend
+from keras_vit._lazy import IS_PROGRAM, import_later
+
+if TYPE_CHECKING or not IS_PROGRAM:
+    choose_backend()  # before the first import of Keras
+    from keras_vit import data, evaluation, export, layers, training
+    from keras_vit.checkpoints import class_names, inspect_checkpoint, list_models, list_weights, to_checkpoint
+    from keras_vit.factories import (
+        BiT_R50x1,
+        BiT_R50x3,
+        BiT_R101x1,
+        BiT_R101x3,
+        BiT_R152x2,
+        BiT_R152x4,
+        R26_ViT_B32,
+        R26_ViT_S32,
+        R50_ViT_B16,
+        R50_ViT_L32,
+        R_ViT_Ti16,
+        ViT_B8,
+        ViT_B16,
+        ViT_B32,
+        ViT_H14,
+        ViT_L16,
+        ViT_L32,
+        ViT_S16,
+        ViT_S32,
+        ViT_Ti16,
+    )
+    from keras_vit.models import (
+        BIT_VARIANTS,
+        VARIANTS,
+        BiT,
+        BiTConfig,
+        VisionTransformer,
+        ViTConfig,
+        feature_extractor,
+    )
+    from keras_vit.preprocessing import decode_predictions, load_image, preprocess_input
+    from keras_vit.zoo import create_model, from_checkpoint
+else:
+    _ROOMS = "checkpoints models preprocessing zoo factories layers data evaluation export training".split()
+    __getattr__ = import_later(__name__, *_ROOMS)
 
 __version__ = "0.1.0"
 

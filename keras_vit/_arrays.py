@@ -1,5 +1,6 @@
-"""Tensors of any framework as NumPy arrays."""
+"""Tensors of any framework as NumPy arrays, and memory that any framework can use."""
 
+import math
 from typing import Any
 
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
@@ -15,3 +16,12 @@ def to_numpy(values: Any) -> np.ndarray:
         values = values.numpy()
     array = np.asarray(values)
     return array.astype("float32") if array.dtype == "bfloat16" else array
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros at an address that backends can use without copying (a multiple of 64 bytes)."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    buffer = np.zeros(size + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size].view(dtype).reshape(shape)

@@ -7,7 +7,6 @@ from typing import Any
 
 from keras_vit.checkpoints import (
     config_in_file,
-    count_parameters,
     find_checkpoint,
     load_model,
     open_checkpoint,
@@ -19,17 +18,14 @@ from keras_vit.checkpoints import (
 from keras_vit.models import (
     BIT_VARIANTS,
     MODELS,
-    VARIANTS,
     BiT,
     BiTConfig,
     VisionTransformer,
     ViTConfig,
-    count_macs,
     find_variant,
     variant_config,
     variant_of,
 )
-from keras_vit.tables import Table
 
 
 def create_model(
@@ -353,33 +349,3 @@ def _is_variant(source: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def list_models(query: str | None = None) -> Table:
-    """The variants, for `create_model`, as rows of a table.
-
-    Args:
-        query: Part of a name in any spelling, such as `"B/16"` or `"R50"`; None for all.
-
-    Returns:
-        A list of dicts with `name`, `family`, `params` and `macs` (multiply-accumulate operations for one image),
-        both with 1,000 classes at `image_size` pixels. Printing it draws a table.
-
-    Raises:
-        ValueError: if no variant fits.
-    """
-    names = [*VARIANTS, *BIT_VARIANTS]
-    if query is not None:
-        wanted = _plain(query)
-        names = [name for name in names if wanted in _plain(name)] or [find_variant(query)]
-    rows = []
-    for name in names:
-        config = variant_config(name)
-        family = "BiT" if name in BIT_VARIANTS else "hybrid" if VARIANTS[name].stem_stages is not None else "ViT"
-        counts = {"params": count_parameters(config), "macs": count_macs(config)}
-        rows.append({"name": name, "family": family, **counts, "image_size": config.image_size[0]})
-    return Table(rows)
-
-
-def _plain(name: str) -> str:
-    return "".join(filter(str.isalnum, name)).lower()

@@ -49,6 +49,7 @@ ONCE = (
     "test_packaging.py",
     "test_files.py",
     "test_pictures.py",
+    "test_quick.py",
     "test_randaugment.py",
     "test_text.py",
 )

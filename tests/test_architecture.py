@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": _ALL,  # the public face
 }
 # Files without a concept of their own. They import nothing of the package but `_text`, and every room may use them.
-SHARED = {"_arrays", "_backend", "_files", "_paths", "_progress", "_text", "_types", "interpolation", "tables"}
+SHARED = {"_arrays", "_backend", "_files", "_lazy", "_paths", "_progress", "_text", "_types", "interpolation", "tables"}
 
 # What the package needs to be imported: the dependencies of pyproject.toml.
 RUNTIME = {"keras", "numpy", "h5py", "rich", "ml_dtypes", "filelock"}

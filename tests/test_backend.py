@@ -30,14 +30,15 @@ def test_keras_s_own_choice_stands_where_it_works(fresh):
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
 def test_an_installed_framework_is_taken(fresh, name, monkeypatch):
-    monkeypatch.setenv("KERAS_BACKEND", "")
-    monkeypatch.delenv("KERAS_BACKEND")
+    monkeypatch.setenv("KERAS_BACKEND", "")  # Keras, too, takes this for no choice
     assert fresh(name) == name
 
 
 def test_the_user_s_choice_stands(fresh, monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_BACKEND", "numpy")
     assert fresh("torch") == "numpy"
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    assert fresh("tensorflow", "torch") == "torch"
     monkeypatch.delenv("KERAS_BACKEND")
     (tmp_path / "keras.json").write_text("{}")
     assert fresh("torch") is None
@@ -46,3 +47,12 @@ def test_the_user_s_choice_stands(fresh, monkeypatch, tmp_path):
 def test_without_any_framework_the_error_says_what_to_install(fresh):
     with pytest.raises(ImportError, match=r"keras-vit\[jax\]"):
         fresh()
+
+
+def test_a_choice_that_cannot_be_had_is_an_error(fresh, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "foo")
+    with pytest.raises(ValueError, match="one of tensorflow, jax, torch, but it is 'foo'"):
+        fresh("torch")
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    with pytest.raises(ImportError, match=r"jax is not installed: pip install .keras-vit\[jax\]"):
+        fresh("torch")

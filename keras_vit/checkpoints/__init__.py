@@ -1,21 +1,41 @@
 """Foreign files to models and back: one file per layout, one engine for all; published files and how to get them."""
 
-from keras_vit.checkpoints.augreg import augreg_index, best_augreg
-from keras_vit.checkpoints.catalogue import recommended
-from keras_vit.checkpoints.checkpoint import (
-    LAYOUTS,
-    CheckpointInfo,
-    count_parameters,
-    inspect_checkpoint,
-    load_model,
-    open_checkpoint,
-    to_checkpoint,
-)
-from keras_vit.checkpoints.class_list import class_names, with_names_beside
-from keras_vit.checkpoints.download import DownloadError
-from keras_vit.checkpoints.keras_files import config_in_file, read_keras, read_weights_h5, save_model
-from keras_vit.checkpoints.shipped import find_checkpoint
-from keras_vit.checkpoints.weights_table import list_weights
+from typing import TYPE_CHECKING
+
+from keras_vit._lazy import IS_PROGRAM, import_later
+
+if TYPE_CHECKING or not IS_PROGRAM:
+    from keras_vit.checkpoints.augreg import augreg_index, best_augreg
+    from keras_vit.checkpoints.catalogue import recommended
+    from keras_vit.checkpoints.checkpoint import (
+        LAYOUTS,
+        CheckpointInfo,
+        count_parameters,
+        inspect_checkpoint,
+        load_model,
+        open_checkpoint,
+        to_checkpoint,
+    )
+    from keras_vit.checkpoints.class_list import class_names, with_names_beside
+    from keras_vit.checkpoints.download import DownloadError
+    from keras_vit.checkpoints.keras_files import config_in_file, read_keras, read_weights_h5, save_model
+    from keras_vit.checkpoints.shipped import find_checkpoint
+    from keras_vit.checkpoints.variants_table import list_models
+    from keras_vit.checkpoints.weights_table import list_weights
+else:
+    # In the order of what they cost: listing and downloading need no NumPy, and most of the rest no Keras.
+    __getattr__ = import_later(
+        __name__,
+        "augreg",
+        "catalogue",
+        "weights_table",
+        "download",
+        "shipped",
+        "checkpoint",
+        "variants_table",
+        "keras_files",
+        "class_list",
+    )
 
 __all__ = [
     "LAYOUTS",
@@ -28,6 +48,7 @@ __all__ = [
     "count_parameters",
     "find_checkpoint",
     "inspect_checkpoint",
+    "list_models",
     "list_weights",
     "load_model",
     "open_checkpoint",

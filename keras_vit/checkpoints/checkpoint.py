@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit import layers, models
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
 from keras_vit.checkpoints import big_vision, bit, vit_jax
 from keras_vit.checkpoints.layout import Contents, Layout, check_arrays, extract, fill
 from keras_vit.checkpoints.npz import NpzFile, write_npz
-from keras_vit.layers import resize_table, skip_initialization
-from keras_vit.models import MODELS, BiT, BiTConfig, ModelConfig, VisionTransformer, ViTConfig, pair, variant_of
+from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 
 # In the order in which they look at a file: vit_jax takes every Vision Transformer of Flax that big_vision left.
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (big_vision.LAYOUT, vit_jax.LAYOUT, bit.TF, bit.BV)}
@@ -69,7 +69,7 @@ def load_model(
     input_tensor: Any = None,
     name: str | None = None,
     dtype: Any = None,
-) -> VisionTransformer | BiT:
+) -> "models.VisionTransformer | models.BiT":
     """Builds the model that `config` describes and fills it from a file.
 
     Every weight is assigned once. `config` may differ from `contents.config` in what is not stored, in the image
@@ -99,10 +99,10 @@ def load_model(
     def convert(path: str, values: np.ndarray) -> np.ndarray:
         if path != "position_embedding/table" or config.grid_size == contents.config.grid_size:
             return values
-        return resize_table(values, contents.config.grid_size, config.grid_size, config.interpolation)
+        return layers.resize_table(values, contents.config.grid_size, config.grid_size, config.interpolation)
 
-    with skip_initialization():
-        model = MODELS[type(config)](config, input_tensor=input_tensor, name=name, dtype=dtype)
+    with layers.skip_initialization():
+        model = models.MODELS[type(config)](config, input_tensor=input_tensor, name=name, dtype=dtype)
     total = sum(array.bytes for array in contents.arrays.values())
     fresh = () if keep_head else ("head/",)
     title = f"Loading {os.path.basename(source)}"
@@ -121,7 +121,7 @@ def load_model(
 
 
 def to_checkpoint(
-    model: VisionTransformer | BiT,
+    model: "models.VisionTransformer | models.BiT",
     path: str | os.PathLike[str],
     layout: str | None = None,
     overwrite: bool = False,
@@ -150,7 +150,7 @@ def to_checkpoint(
             they do not fit into a comment (64 KiB).
         FileExistsError: if there is a file already and `overwrite` is false.
     """
-    if not isinstance(model, (VisionTransformer, BiT)):
+    if not isinstance(model, (models.VisionTransformer, models.BiT)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
     layout = PUBLISHED[type(model.config)] if layout is None else layout
     if layout not in LAYOUTS:
@@ -159,7 +159,7 @@ def to_checkpoint(
         names = [name for name, known in LAYOUTS.items() if isinstance(model.config, known.config_type)]
         raise ValueError(f"A {type(model).__name__} can be written as one of {names}, but layout={layout!r} was given.")
     note: dict[str, Any] = {"written_by": "keras_vit"}
-    if isinstance(model, VisionTransformer):
+    if isinstance(model, models.VisionTransformer):
         note["grid_size"] = list(model.config.grid_size)
     if model.config.class_names is not None:
         note["class_names"] = list(model.config.class_names)

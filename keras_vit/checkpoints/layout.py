@@ -2,15 +2,17 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
+from keras_vit import models
 from keras_vit._text import printable
-from keras_vit.checkpoints.assign import assign
 from keras_vit.checkpoints.npz import StoredArray
-from keras_vit.models import ModelConfig, ViTConfig, weights_by_path
+from keras_vit.models import ModelConfig, ViTConfig
+
+if TYPE_CHECKING:
+    import keras
 
 ROWS_SHOWN = 8  # names listed in an error message
 NAME_SHOWN = 300  # characters of each
@@ -110,7 +112,7 @@ def check_arrays(contents: Contents, source: str) -> None:
 
 
 def fill(
-    model: keras.Model,
+    model: "keras.Model",
     contents: Contents,
     source: str,
     fresh: tuple[str, ...] = (),
@@ -130,7 +132,9 @@ def fill(
     Raises:
         ValueError: if an array holds NaN or infinity, or a weight of the model has no array.
     """
-    weights = weights_by_path(model)
+    from keras_vit.checkpoints.assign import assign  # needs Keras, unlike everything else about files
+
+    weights = models.weights_by_path(model)
     left = {path for path in weights if not path.startswith(fresh)}
     rows = [row for row in contents.layout.rows(contents.config) if row.path in left]
     # Largest first: what reading takes beside the weights then falls while the weights fill up. Pieces of one stored
@@ -157,7 +161,7 @@ def fill(
         raise ValueError(f"{source} has no arrays for these weights of the model: {_some(sorted(left))}.")
 
 
-def extract(model: keras.Model, layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:
+def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:
     """The arrays of a model in the names and shapes of a layout, sorted by name.
 
     Args:
@@ -169,10 +173,12 @@ def extract(model: keras.Model, layout: Layout, stack: bool = False) -> Iterator
         ValueError: if the model cannot be said in this layout, or has been quantized or given LoRA weights, or the
             layout does not stack.
     """
+    import keras
+
     layout.check_writable(model.config)
     if stack and layout.stacked is None:
         raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
-    weights = weights_by_path(model)
+    weights = models.weights_by_path(model)
 
     def read(path: str) -> np.ndarray:
         return keras.ops.convert_to_numpy(weights[path]).astype(np.float32, copy=False)

@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from keras_vit._arrays import aligned_zeros
 from keras_vit._files import replacing
 from keras_vit._text import printable
-from keras_vit.layers import aligned_zeros
 
 UNPACKED_BYTES = 2**30  # bytes that any compressed file may unpack to
 UNPACKED_RATIO = 20  # times its own size that a larger one may unpack to; trained weights need 1.1

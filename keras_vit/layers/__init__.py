@@ -1,18 +1,40 @@
 """Keras layers, one concept per file. They know Keras and nothing else."""
 
-from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.bit_unit import BiTUnit, PaddedMaxPooling2D, bit_conv
-from keras_vit.layers.class_token import ClassToken
-from keras_vit.layers.initialization import aligned_zeros, skip_initialization
-from keras_vit.layers.mlp import MLP
-from keras_vit.layers.patch_embedding import PatchEmbedding
-from keras_vit.layers.patch_resize import resize_patch_kernel
-from keras_vit.layers.pooling import MAPHead, TokenPooling
-from keras_vit.layers.position_embedding import AddPositionEmbedding, resize_table
-from keras_vit.layers.resnet_unit import ResNetUnit, group_norm
-from keras_vit.layers.sincos_position_embedding import AddSinCosPositionEmbedding, sincos2d
-from keras_vit.layers.std_conv import StdConv2D
-from keras_vit.layers.transformer_block import TransformerBlock
+from typing import TYPE_CHECKING
+
+from keras_vit._lazy import IS_PROGRAM, import_later
+
+if TYPE_CHECKING or not IS_PROGRAM:
+    from keras_vit.layers.attention import MultiHeadAttention
+    from keras_vit.layers.bit_unit import BiTUnit, PaddedMaxPooling2D, bit_conv
+    from keras_vit.layers.class_token import ClassToken
+    from keras_vit.layers.initialization import skip_initialization
+    from keras_vit.layers.mlp import MLP
+    from keras_vit.layers.patch_embedding import PatchEmbedding
+    from keras_vit.layers.patch_resize import resize_patch_kernel
+    from keras_vit.layers.pooling import MAPHead, TokenPooling
+    from keras_vit.layers.position_embedding import AddPositionEmbedding, resize_table
+    from keras_vit.layers.resnet_unit import ResNetUnit, group_norm
+    from keras_vit.layers.sincos_position_embedding import AddSinCosPositionEmbedding, sincos2d
+    from keras_vit.layers.std_conv import StdConv2D
+    from keras_vit.layers.transformer_block import TransformerBlock
+else:
+    __getattr__ = import_later(
+        __name__,
+        "attention",
+        "bit_unit",
+        "class_token",
+        "initialization",
+        "mlp",
+        "patch_embedding",
+        "patch_resize",
+        "pooling",
+        "position_embedding",
+        "resnet_unit",
+        "sincos_position_embedding",
+        "std_conv",
+        "transformer_block",
+    )
 
 __all__ = [
     "MLP",
@@ -28,7 +50,6 @@ __all__ = [
     "StdConv2D",
     "TokenPooling",
     "TransformerBlock",
-    "aligned_zeros",
     "bit_conv",
     "group_norm",
     "resize_patch_kernel",

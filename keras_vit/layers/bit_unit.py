@@ -6,14 +6,13 @@ import keras
 from keras import ops
 
 from keras_vit.layers._composite import CompositeLayer
+from keras_vit.layers.choices import POOL_PADDINGS
 from keras_vit.layers.resnet_unit import group_norm
 from keras_vit.layers.std_conv import StdConv2D
 
 # GroupNorm and StdConv in big_vision's `models/bit_paper.py`; both are added to a variance, inside the root.
 GROUP_NORM_EPSILON = 1e-5
 STD_CONV_EPSILON = 1e-10
-
-POOL_PADDINGS = {"-inf": float("-inf"), "zeros": 0.0}
 
 
 def bit_conv(

@@ -1,14 +1,14 @@
 """First values of weights, and how to do without them where a checkpoint follows."""
 
 import contextlib
-import math
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
 import keras
-import numpy as np
 from keras import initializers
+
+from keras_vit._arrays import aligned_zeros
 
 # Of the context, not of the process: other threads and other coroutines build their models as usual meanwhile.
 _skipped: ContextVar[bool] = ContextVar("keras_vit_skip_initialization", default=False)
@@ -66,12 +66,3 @@ class _Unwritten(initializers.Initializer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> initializers.Initializer:
         return initializer(**config)
-
-
-def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Zeros at an address that backends can use without copying (a multiple of 64 bytes)."""
-    dtype = np.dtype(dtype)
-    size = math.prod(shape) * dtype.itemsize
-    buffer = np.zeros(size + 64, np.uint8)
-    start = -buffer.ctypes.data % 64
-    return buffer[start : start + size].view(dtype).reshape(shape)

@@ -6,10 +6,9 @@ import keras
 from keras import ops
 
 from keras_vit.layers._composite import CompositeLayer, own_policy
+from keras_vit.layers.choices import GELUS
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
-
-GELUS = ("tanh", "exact")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -10,8 +10,6 @@ from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.mlp import MLP
 
-POOLINGS = ("token", "avg", "map", "none")
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenPooling(keras.layers.Layer):

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_vit.layers.bit_unit import POOL_PADDINGS
+from keras_vit.layers.choices import POOL_PADDINGS
 from keras_vit.models.config import ModelConfig, _check_activation, _check_positive, pair
 
 BIT_POOLINGS = ("avg", "none")

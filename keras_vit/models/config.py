@@ -7,8 +7,7 @@ from typing import Any, Self
 
 from keras_vit._text import printable
 from keras_vit.interpolation import METHODS
-from keras_vit.layers.mlp import GELUS
-from keras_vit.layers.pooling import POOLINGS
+from keras_vit.layers.choices import GELUS, POOLINGS
 
 POSITION_EMBEDDINGS = ("learned", "learned_patches", "sincos2d")
 

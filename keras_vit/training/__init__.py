@@ -1,17 +1,39 @@
 """The papers' recipes as plain Keras objects: schedules, optimizers, data, fine-tuning, pre-training."""
 
-from keras_vit.data import Augmentation, BadImage, ImageStream, as_dataset, open_data
-from keras_vit.training.curve import draw_curve
-from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
-from keras_vit.training.finetuning import finetune
-from keras_vit.training.freezing import freeze, unfreeze
-from keras_vit.training.lora import add_lora, load_adapters, merge_lora, save_adapters
-from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
-from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
-from keras_vit.training.pretraining import pretrain
+from typing import TYPE_CHECKING
+
+from keras_vit._lazy import IS_PROGRAM, import_later
+from keras_vit.data import Augmentation
 from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, recipe, schedule
-from keras_vit.training.running import Trained
-from keras_vit.training.schedules import WarmupDecay
+
+# What needs Keras to be imported.
+if TYPE_CHECKING or not IS_PROGRAM:
+    from keras_vit.data import BadImage, ImageStream, as_dataset, open_data
+    from keras_vit.training.curve import draw_curve
+    from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
+    from keras_vit.training.finetuning import finetune
+    from keras_vit.training.freezing import freeze, unfreeze
+    from keras_vit.training.lora import add_lora, load_adapters, merge_lora, save_adapters
+    from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
+    from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
+    from keras_vit.training.pretraining import pretrain
+    from keras_vit.training.running import Trained
+    from keras_vit.training.schedules import WarmupDecay
+else:
+    __getattr__ = import_later(
+        __name__,
+        "keras_vit.data",
+        "curve",
+        "distribution",
+        "finetuning",
+        "freezing",
+        "lora",
+        "losses",
+        "optimizers",
+        "pretraining",
+        "running",
+        "schedules",
+    )
 
 __all__ = [
     "AdamW",

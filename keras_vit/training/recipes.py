@@ -4,18 +4,19 @@ import dataclasses
 import difflib
 import functools
 import math
-from typing import Any
-
-import keras
+from typing import TYPE_CHECKING, Any
 
 from keras_vit.data import Augmentation
 from keras_vit.tables import Table
-from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
-from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
 from keras_vit.training.recipe_table import ROWS
-from keras_vit.training.schedules import WarmupDecay
 
-LOSSES = {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}
+# A recipe is data, which `keras-vit recipes` shows without Keras: what needs it is imported where it is used.
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.training.schedules import WarmupDecay
+
+LOSSES = ("softmax", "sigmoid")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 
 
@@ -98,7 +99,7 @@ class Recipe:
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be one of {OPTIMIZERS}, but {self.optimizer!r} was given.")
         if self.loss not in LOSSES:
-            raise ValueError(f"loss must be one of {tuple(LOSSES)}, but {self.loss!r} was given.")
+            raise ValueError(f"loss must be one of {LOSSES}, but {self.loss!r} was given.")
         if self.accumulate < 1 or self.batch_size < 1 or self.batch_size % self.accumulate:
             raise ValueError(
                 f"batch_size must be a multiple of accumulate, both at least 1, but batch_size={self.batch_size!r} "
@@ -213,7 +214,7 @@ def list_recipes(query: str | None = None) -> Table:
     return rows
 
 
-def schedule(recipe: Recipe, steps: int | None = None) -> WarmupDecay:
+def schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
     """The learning rate of a recipe, as a function of the update.
 
     Args:
@@ -224,6 +225,8 @@ def schedule(recipe: Recipe, steps: int | None = None) -> WarmupDecay:
     Raises:
         ValueError: if the recipe counts epochs and `steps` is not given.
     """
+    from keras_vit.training.schedules import WarmupDecay
+
     total = recipe.total_steps() if steps is None else steps
     warmup = recipe.warmup_steps
     if warmup > max(total / 2, 1):
@@ -232,7 +235,9 @@ def schedule(recipe: Recipe, steps: int | None = None) -> WarmupDecay:
     return WarmupDecay(recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end)
 
 
-def optimizer(recipe: Recipe, model: keras.Model | None = None, steps: int | None = None) -> keras.optimizers.Optimizer:
+def optimizer(
+    recipe: Recipe, model: "keras.Model | None" = None, steps: int | None = None
+) -> "keras.optimizers.Optimizer":
     """The optimizer of a recipe with its schedule, for `model.compile`.
 
     Args:
@@ -246,6 +251,8 @@ def optimizer(recipe: Recipe, model: keras.Model | None = None, steps: int | Non
     Raises:
         ValueError: if the recipe counts epochs and `steps` is not given, or `model` is missing.
     """
+    from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
+
     if recipe.layer_decay is not None and model is None:
         raise ValueError("layer_decay depends on the model: pass optimizer(recipe, model).")
     common: dict[str, Any] = {
@@ -263,9 +270,11 @@ def optimizer(recipe: Recipe, model: keras.Model | None = None, steps: int | Non
     return AdamW(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
 
 
-def loss(recipe: Recipe) -> keras.losses.Loss:
+def loss(recipe: Recipe) -> "keras.losses.Loss":
     """The loss of a recipe, on logits and one-hot labels."""
-    return LOSSES[recipe.loss](label_smoothing=recipe.label_smoothing)
+    from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
+
+    return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](label_smoothing=recipe.label_smoothing)
 
 
 @functools.cache

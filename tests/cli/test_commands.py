@@ -151,3 +151,9 @@ def test_as_a_program(golden, backend):
     command = [sys.executable, "-m", "keras_vit.cli", "info", str(golden("mini_token").path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["config"]["width"] == 48
+
+
+def test_the_framework_is_silent(program, golden, tmp_path):
+    """TensorFlow and oneDNN report their start, CUDA what it lacks; all before anything of ours runs."""
+    out, err, imported = program("convert", golden("mini_token").path, tmp_path / "mini.keras")
+    assert "keras" in imported and out.startswith("Wrote") and err == ""

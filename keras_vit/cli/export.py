@@ -1,0 +1,65 @@
+"""`keras-vit export`."""
+
+import argparse
+from pathlib import Path
+
+from keras_vit.cli.arguments import SOURCE, at_least_0, image_size_or_dynamic, whole
+from keras_vit.cli.framework import start_keras
+from keras_vit.cli.output import Answer
+
+HELP = "Writes a file that runs without Keras, and checks it."
+# Of `keras_vit.export.FORMATS`, which is slow to import; a test holds them together.
+SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch), .stablehlo (JAX) or none (SavedModel)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments to a parser."""
+    add = parser.add_argument
+    add("weights", metavar="WEIGHTS", help=SOURCE)
+    add("out", metavar="OUT", help=f"the file to write; its suffix tells the format: {SUFFIXES}")
+    add("--format", help="where the suffix does not tell")
+    add("--precision", default="float32", help="float16, dynamic_int8, int8 ... (default: %(default)s)")
+    add("--image-size", type=image_size_or_dynamic, help="pixels, or dynamic for any size (default: the checkpoint's)")
+    add("--batch-size", type=whole(1), help="images at a time (default: any number)")
+    add("--uint8", action="store_true", help="take pixels of 0..255 and scale them in the file")
+    add("--softmax", action="store_true", help="answer with probabilities")
+    add("--classes", metavar="FILE", help="a text file with a class name on each line")
+    add("--calibration", metavar="FOLDER", help="pictures for int8, like those of later")
+    add("--images", metavar="FOLDER", help="pictures to compare on; in a folder per class: accuracy too")
+    add("--tolerance", type=at_least_0, help="largest difference accepted, relative to the answers")
+    add("--allow-select-ops", action="store_true", help="allow operators that the runtime lacks")
+    add("--overwrite", action="store_true", help="replace OUT if it exists")
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Exports a checkpoint as the arguments say."""
+    start_keras()
+    from keras_vit.export import export
+    from keras_vit.export.command import find_images, read_folder, read_images
+    from keras_vit.zoo import load_any
+
+    model = load_any(options.weights)
+    if options.image_size is not None:
+        model = model.with_image_size(options.image_size)
+    names = model.config.class_names
+    if options.classes is not None:
+        names = Path(options.classes).read_text(encoding="utf-8").splitlines()
+    pictures, labels = (None, None) if options.images is None else read_folder(options.images, model, names)
+    report = export(
+        model,
+        options.out,
+        options.format,
+        precision=options.precision,
+        batch_size=options.batch_size,
+        uint8_input=options.uint8,
+        softmax=options.softmax,
+        class_names=names,
+        source=Path(options.weights).name if Path(options.weights).exists() else options.weights,
+        images=pictures,
+        labels=labels,
+        calibration=None if options.calibration is None else read_images(find_images(options.calibration), model),
+        allow_select_ops=options.allow_select_ops,
+        tolerance=options.tolerance,
+        overwrite=options.overwrite,
+    )
+    return Answer(report.to_dict(), report)

@@ -1,0 +1,50 @@
+"""`keras-vit info`."""
+
+import argparse
+import os
+from typing import Any
+
+from keras_vit.cli.framework import start_keras
+from keras_vit.cli.output import Answer, pairs_table
+
+HELP = "What a checkpoint file, a model file, or a name of the catalogue is."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments to a parser."""
+    parser.add_argument("source", metavar="FILE|NAME|URL")
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Describes a file from its contents, and a name from the catalogue."""
+    from keras_vit.checkpoints import find_checkpoint, inspect_checkpoint, list_weights
+    from keras_vit.checkpoints.shipped import SHIPPED
+
+    source = options.source
+    if source.endswith((".keras", ".weights.h5")):
+        return _describe(source, _model_file(source))
+    if os.path.exists(source) or source in SHIPPED or "://" in source:
+        return _describe(source, inspect_checkpoint(find_checkpoint(source)).to_dict())
+    rows = list_weights(source)
+    return Answer(rows[0], pairs_table(rows[0]["name"], rows[0])) if len(rows) == 1 else Answer([*rows], rows)
+
+
+def _model_file(path: str) -> dict[str, Any]:
+    start_keras()
+    from keras_vit.models import variant_of
+    from keras_vit.zoo import load_any
+
+    model = load_any(path)
+    return {
+        "layout": "weights.h5" if path.endswith(".weights.h5") else "keras",
+        "variant": variant_of(model.config),
+        "parameters": model.count_params(),
+        "bytes": os.path.getsize(path),
+        "config": model.config.to_dict(),
+    }
+
+
+def _describe(source: str, info: dict[str, Any]) -> Answer:
+    shown = {**info, **info["config"]}
+    del shown["config"]
+    return Answer(info, pairs_table(source, shown))

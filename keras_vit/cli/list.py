@@ -1,0 +1,26 @@
+"""`keras-vit list`."""
+
+import argparse
+
+from keras_vit.cli.output import Answer
+
+HELP = "The published checkpoints, or with --models the variants."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments to a parser."""
+    parser.add_argument("query", nargs="?", help="a variant such as B/16, or part of a name")
+    parser.add_argument("--models", action="store_true", help="list the variants instead of checkpoints")
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Lists what fits the query."""
+    if options.models:
+        from keras_vit.checkpoints import list_models
+
+        rows = list_models(options.query)
+    else:
+        from keras_vit.checkpoints import list_weights
+
+        rows = list_weights(options.query)
+    return Answer([*rows], rows)

@@ -1,0 +1,61 @@
+"""`keras-vit predict`."""
+
+import argparse
+from typing import Any
+
+from keras_vit._text import printable
+from keras_vit.cli.arguments import SOURCE, whole
+from keras_vit.cli.framework import start_keras
+from keras_vit.cli.output import Answer
+
+HELP = "Classifies images."
+TOP = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments to a parser."""
+    parser.add_argument("images", nargs="+", metavar="IMAGE")
+    parser.add_argument("--weights", default="ViT-B/16", help=f"{SOURCE} (default: %(default)s)")
+    parser.add_argument("--top", type=whole(1), help=f"how many classes to show (default: {TOP}, or all if fewer)")
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Reads all images before anything that takes long, and classifies them as one batch."""
+    start_keras()
+    import keras
+    import numpy as np
+    from rich.table import Table
+    from rich.text import Text
+
+    from keras_vit.checkpoints import class_names
+    from keras_vit.preprocessing import decode_predictions, load_image
+    from keras_vit.zoo import load_any
+
+    pictures = [load_image(path) for path in options.images]
+    model = load_any(options.weights, classifier_activation="softmax")
+    classes = model.config.classes
+    if classes is None:
+        raise ValueError(
+            f"{options.weights} has no head, so it knows no classes. Fine-tune it on images of yours with `keras-vit "
+            "finetune`, or measure its features with `keras-vit evaluate --few-shot`."
+        )
+    if options.top is not None and options.top > classes:
+        raise ValueError(f"--top must be at most {classes}, the classes of {options.weights}, but got {options.top}.")
+    images = np.concatenate([model.preprocess(picture) for picture in pictures])
+    answers = model.predict(images, verbose=0)
+    if model.config.classifier_activation is None:  # a file may hold a model with logits
+        answers = keras.ops.convert_to_numpy(keras.ops.softmax(answers))
+    names = model.config.class_names or class_names(options.weights)
+    decoded = decode_predictions(answers, top=options.top or min(TOP, classes), class_names=names)
+    table = Table("image", "class", "probability")
+    data = []
+    for path, best in zip(options.images, decoded, strict=True):
+        data.append({"image": path, "classes": [_class(*entry) for entry in best]})
+        for place, (_, name, probability) in enumerate(best):
+            image = "" if place else printable(path)
+            table.add_row(Text(image), Text(printable(name)), f"{100 * probability:.1f} %")
+    return Answer(data, table)
+
+
+def _class(identifier: str, name: str, probability: float) -> dict[str, Any]:
+    return {"id": identifier, "name": name, "probability": float(probability)}

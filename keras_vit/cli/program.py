@@ -1,0 +1,137 @@
+"""The program: its commands, what it prints when one fails, and its exit codes.
+
+0: done. 1: the job failed; the reason is on standard error. 2: wrong usage. 130: interrupted.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from keras_vit._text import printable
+from keras_vit.cli import convert, demo, download, evaluate, export, finetune, info, predict, recipes
+from keras_vit.cli import list as listing
+from keras_vit.cli.framework import TRACEBACK
+from keras_vit.cli.output import show
+
+DESCRIPTION = "Vision Transformers in Keras 3: list, inspect, download, convert and use checkpoints."
+COMMANDS = {
+    "list": listing,
+    "info": info,
+    "download": download,
+    "predict": predict,
+    "convert": convert,
+    "finetune": finetune,
+    "evaluate": evaluate,
+    "recipes": recipes,
+    "export": export,
+    "demo": demo,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: The command line without the program's name; None for the process's own.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SystemExit: for wrong usage (2), `--help` and `--version` (0).
+    """
+    try:
+        options = _parser().parse_args(arguments)
+        with _own_warnings():
+            answer = COMMANDS[options.command].run(options)
+        show(answer, options.json)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _interrupted()
+    except BrokenPipeError:
+        # Whoever read the output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if _has_interrupt(error):  # libraries turn an interrupt of their import into errors of their own
+            return _interrupted()
+        if os.environ.get(TRACEBACK):
+            traceback.print_exc()
+        _complain(_first_words(error))
+        return 1
+    return 0 if answer.ok else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="keras-vit", description=DESCRIPTION, epilog=f"{TRACEBACK}=1 shows where an error came from."
+    )
+    parser.add_argument("--version", action="version", version=f"keras-vit {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(name, help=command.HELP, description=command.HELP)
+        sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
+        command.add_arguments(sub)
+    return parser
+
+
+def _version() -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("keras-vit")
+    return "(not installed)"
+
+
+@contextlib.contextmanager
+def _own_warnings() -> Iterator[None]:
+    """Warnings of this package are a line each; those of others, which a user of the program cannot act on, go."""
+    package = str(Path(__file__).parents[1])
+
+    def show_warning(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:
+        if filename.startswith(package) and issubclass(category, UserWarning):
+            _complain(str(message))
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show_warning
+        yield
+
+
+def _complain(text: str) -> None:
+    """Prints a message on standard error, safe for a terminal whatever names are in it."""
+    lines = [printable(line) for line in text.split("\n")]
+    print("keras-vit: " + "\n".join(lines), file=sys.stderr)
+
+
+def _interrupted() -> int:
+    _complain("interrupted")
+    return 130
+
+
+def _has_interrupt(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _first_words(error: Exception) -> str:
+    """The message of an error without the arguments that Keras appends to it."""
+    text = str(error).partition("\n\nArguments received by")[0].strip()
+    if not text:
+        return type(error).__name__
+    return text if type(error).__module__.startswith("keras_vit") or _is_expected(error) else _with_type(error, text)
+
+
+def _is_expected(error: Exception) -> bool:
+    return isinstance(error, (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError))
+
+
+def _with_type(error: Exception, text: str) -> str:
+    """`KeyError: 'x'`: the text alone would say nothing."""
+    return f"{type(error).__name__}: {text}"
