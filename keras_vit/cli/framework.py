@@ -1,12 +1,11 @@
 """Starting Keras and its framework, as late as possible and without their start-up lines."""
 
-import contextlib
+import faulthandler
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
 
 from keras_vit._backend import choose_backend
+from keras_vit._lazy import IS_PROGRAM
 
 TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and libraries may print what they like
 
@@ -17,33 +16,22 @@ def start_keras() -> None:
     Raises:
         ImportError, ValueError: if there is no framework, or `KERAS_BACKEND` names another one.
     """
-    # 3: fatal errors only. TensorFlow also reports CUDA libraries that are loaded twice, as errors.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     choose_backend()
-    with _silence():
-        import keras  # noqa: F401
+    if IS_PROGRAM and "keras" not in sys.modules and not os.environ.get(TRACEBACK):
+        _silence_libraries()
+    import keras  # noqa: F401
 
 
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Keeps what libraries write to standard error, unless an error shows that it matters.
+def _silence_libraries() -> None:
+    """Lets only Python write to standard error from now on.
 
-    TensorFlow 2.21 reports the lack of CUDA whatever its log level is, past `sys.stderr`.
+    Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
+    other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.
     """
-    if "keras" in sys.modules or os.environ.get(TRACEBACK):
-        yield
-        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # for worker processes
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as written, contextlib.ExitStack() as stack:
-        terminal = os.dup(2)
-        stack.callback(os.close, terminal)
-        os.dup2(written.fileno(), 2)
-        try:
-            yield
-        except Exception:
-            written.seek(0)
-            os.write(terminal, written.read())
-            raise
-        finally:
-            sys.stderr.flush()
-            os.dup2(terminal, 2)
+    sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 2)
+    os.close(silence)
+    faulthandler.enable(sys.stderr)  # a library that ends the process cannot say so any more
