@@ -27,7 +27,6 @@ def run(options: argparse.Namespace) -> Answer:
     from rich.table import Table
     from rich.text import Text
 
-    from keras_vit.checkpoints import class_names
     from keras_vit.preprocessing import decode_predictions, load_image
     from keras_vit.zoo import load_any
 
@@ -45,8 +44,7 @@ def run(options: argparse.Namespace) -> Answer:
     answers = model.predict(images, verbose=0)
     if model.config.classifier_activation is None:  # a file may hold a model with logits
         answers = keras.ops.convert_to_numpy(keras.ops.softmax(answers))
-    names = model.config.class_names or class_names(options.weights)
-    decoded = decode_predictions(answers, top=options.top or min(TOP, classes), class_names=names)
+    decoded = decode_predictions(answers, top=options.top or min(TOP, classes), class_names=model.config.class_names)
     table = Table("image", "class", "probability")
     data = []
     for path, best in zip(options.images, decoded, strict=True):
