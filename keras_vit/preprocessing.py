@@ -31,6 +31,9 @@ RESIZES = {
     "timm": 0.9,  # timm's evaluation of ViT: Pillow's bicubic resize of the short side, then the centre
 }
 
+# Bicubic and Lanczos filters overshoot: floats may lie outside 0..255, by half of the range at most.
+OVERSHOOT = 128.0
+
 
 def load_image(
     file: "str | os.PathLike | BinaryIO | Image.Image",
@@ -136,7 +139,7 @@ def preprocess_input(images: Any) -> Any:
 
     Raises:
         ValueError: if the last dimension is not 3 or the rank is not 3 or 4, if the images of a list differ
-            in size, or if integers lie outside 0..255 (looked at in NumPy input only).
+            in size, or if values are no pixels (see `check_pixels`; looked at in NumPy input only).
         TypeError: if the values are not real numbers.
 
     Warns:
@@ -147,13 +150,38 @@ def preprocess_input(images: Any) -> Any:
         _check_channels(images.shape)
         return (_to_float32(images) - 127.5) / 127.5
 
-    images = _as_pixels(images)
-    _check_channels(images.shape)
-    _check_range(images)
+    images = check_pixels(images, stacklevel=3)
     pixels = images.astype("float32")
     pixels -= 127.5
     pixels /= 127.5
     return pixels
+
+
+def check_pixels(images: Any, channels: int = 3, *, stacklevel: int = 2) -> np.ndarray:
+    """Images as an array of pixels in 0..255, which is all that is checked.
+
+    Args:
+        images: Values in 0..255, `(batch, height, width, channels)` or `(height, width, channels)`: an array, a
+            tensor of any backend, or a list of equally large images.
+        channels: How many there have to be.
+        stacklevel: Whose line a warning points at, as for `warnings.warn`; the caller's by default.
+
+    Returns:
+        The values in their own dtype.
+
+    Raises:
+        ValueError: if the shape is another one, the images of a list differ in size, integers lie outside 0..255,
+            or floats are not finite or further outside than a resampling filter overshoots (`OVERSHOOT`).
+        TypeError: if the values are not real numbers.
+
+    Warns:
+        UserWarning: if floats all lie in [-1, 1]: they look scaled already.
+    """
+    is_tensor = hasattr(images, "shape") and hasattr(images, "dtype") and not isinstance(images, np.ndarray)
+    images = _as_pixels(to_numpy(images) if is_tensor else images)
+    _check_channels(images.shape, channels)
+    _check_range(images, stacklevel + 1)
+    return images
 
 
 def decode_predictions(
@@ -331,31 +359,41 @@ def _check_dtype(dtype: Any) -> None:
         raise TypeError(f"images must hold integers or floats in 0..255, but their dtype is {dtype}.")
 
 
-def _check_channels(shape: Any) -> None:
+def _check_channels(shape: Any, channels: int = 3) -> None:
     if getattr(shape, "rank", 0) is None:  # A TensorFlow tensor of unknown rank.
         return
     shape = tuple(shape)
-    if len(shape) in (3, 4) and shape[-1] in (3, None):
+    if len(shape) in (3, 4) and shape[-1] in (channels, None):
         return
-    hints = {1: " Repeat the grey channel: numpy.repeat(images, 3, -1).", 4: " Drop alpha: images[..., :3]."}
-    hint = hints.get(shape[-1], "") if len(shape) in (3, 4) else ""
-    if len(shape) in (3, 4) and shape[-3] == 3:
-        hint = " The channels seem to come first: move them with numpy.moveaxis(images, -3, -1)."
-    expected = "(batch, height, width, 3) or (height, width, 3)"
+    hint = ""
+    if len(shape) in (3, 4):
+        hints = {1: " Repeat the grey channel: numpy.repeat(images, 3, -1).", 4: " Drop alpha: images[..., :3]."}
+        hint = hints.get(shape[-1], "") if channels == 3 else ""
+        if shape[-3] == channels:
+            hint = " The channels seem to come first: move them with numpy.moveaxis(images, -3, -1)."
+    expected = f"(batch, height, width, {channels}) or (height, width, {channels})"
     raise ValueError(f"images must have shape {expected}, but {shape} was given.{hint}")
 
 
-def _check_range(images: np.ndarray) -> None:
-    if not images.size:
+def _check_range(images: np.ndarray, stacklevel: int) -> None:
+    if not images.size or images.dtype == "uint8":
         return
     least, most = images.min(), images.max()
-    if images.dtype.kind in "iu" and (least < 0 or most > 255):
-        raise ValueError(f"images must hold values in 0..255, but they reach from {least} to {most}.")
-    if images.dtype.kind not in "iu" and least >= -1 and most <= 1 and images.any():
+    if images.dtype.kind in "iu":
+        if least < 0 or most > 255:
+            raise ValueError(f"images must hold values in 0..255, but they reach from {least} to {most}.")
+        return
+    if not np.isfinite(least) or not np.isfinite(most):
+        raise ValueError("images must hold values in 0..255, but there are NaN or infinite values among them.")
+    if least < -OVERSHOOT or most > 255 + OVERSHOOT:
+        raise ValueError(
+            f"images must hold values in 0..255, but they reach from {least:.6g} to {most:.6g}. Scale them first."
+        )
+    if least >= -1 and most <= 1 and images.any():
         warnings.warn(
-            f"preprocess_input expects 0..255, but these floats lie between {least:.3g} and {most:.3g}. "
-            "Multiply values in [0, 1] by 255; leave preprocess_input out if they are in [-1, 1] already.",
-            stacklevel=3,
+            f"values in 0..255 are expected, but these floats lie between {least:.3g} and {most:.3g}. Multiply values "
+            "in [0, 1] by 255; leave the preprocessing out if they are in [-1, 1] already.",
+            stacklevel=stacklevel,
         )
 
 

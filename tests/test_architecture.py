@@ -41,8 +41,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "demo": _ALL | {"__init__"},
     "__init__": _ALL,  # the public face
 }
-# Files without a concept of their own. They import nothing of the package but `_text`, and every room may use them.
-SHARED = {"_arrays", "_backend", "_files", "_lazy", "_paths", "_progress", "_text", "_types", "interpolation", "tables"}
+SHARED = {
+    "_arrays",
+    "_backend",
+    "_files",
+    "_keras",
+    "_lazy",
+    "_paths",
+    "_progress",
+    "_text",
+    "_types",
+    "interpolation",
+    "tables",
+}
 
 # What the package needs to be imported: the dependencies of pyproject.toml.
 RUNTIME = {"keras", "numpy", "h5py", "rich", "ml_dtypes", "filelock"}
@@ -63,7 +74,7 @@ LAZY = {
     "grain": "data",
     "sklearn": "demo",
 }
-MAX_LINES = 400
+MAX_LINES = 500  # a file is as long as its concept; this only keeps heaps from growing
 
 # Methods that Keras or Python calls; a class says what it does, these mean the same everywhere.
 PROTOCOL = set(
@@ -236,7 +247,7 @@ PLANTED = {
     "pickle": ("checkpoints/planted.py", "import pickle", "can run code"),
     "allow_pickle": ("checkpoints/planted.py", "import numpy\nnumpy.load('', allow_pickle=True)", "unpickled"),
     "undocumented": ("models/planted.py", "class A:\n    def f(self):\n        pass", "A.f has no docstring"),
-    "long_file": ("models/planted.py", "#\n" * MAX_LINES, "the limit is 400"),
+    "long_file": ("models/planted.py", "#\n" * MAX_LINES, f"the limit is {MAX_LINES}"),
 }
 
 

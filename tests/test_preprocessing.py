@@ -493,6 +493,17 @@ def test_preprocess_refuses_integers_that_are_no_pixels(value):
         preprocess_input(pixels)
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(np.nan, "NaN or infinite"), (np.inf, "NaN or infinite"), (4095.0, "0 to 4095"), (-129.0, "-129 to 0")],
+)
+def test_preprocess_refuses_floats_that_are_no_pixels(value, message):
+    pixels = np.zeros((5, 4, 3))
+    pixels[0, 0, 0] = value
+    with pytest.raises(ValueError, match=f"values in 0..255.*{message}"):
+        preprocess_input(pixels)
+
+
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-1, 1), (0.2, 0.7), (-1, -0.5)])
 def test_preprocess_warns_of_floats_that_are_scaled_already(low, high):
     pixels = np.linspace(low, high, 60, dtype="float32").reshape(5, 4, 3)
@@ -505,8 +516,8 @@ def test_preprocess_warns_of_floats_that_are_scaled_already(low, high):
 def test_preprocess_is_silent_where_it_cannot_tell():
     preprocess_input(np.zeros((5, 4, 3)))  # A black picture; warnings are errors here.
     preprocess_input(np.ones((5, 4, 3), dtype="uint8"))
-    preprocess_input(np.full((5, 4, 3), np.nan))
     preprocess_input(np.full((5, 4, 3), 260.0))  # Bicubic resizing overshoots.
+    preprocess_input(np.full((5, 4, 3), -30.0))
     assert preprocess_input(np.zeros((0, 5, 4, 3))).shape == (0, 5, 4, 3)
 
 

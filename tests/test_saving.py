@@ -3,6 +3,7 @@
 import functools
 import gc
 import importlib.util
+import inspect
 import os
 import subprocess
 import sys
@@ -129,20 +130,90 @@ def test_config_round_trip(model):
     assert serialized["registered_name"] == "keras_vit>VisionTransformer"
 
 
-def test_clone(model):
-    """Keras rebuilds the graph layer by layer, so that the clone is a plain functional model with the same layers."""
-    clone = keras.models.clone_model(model)
-    assert isinstance(clone, keras.Model) and clone is not model
-    assert [layer.name for layer in clone.layers] == [layer.name for layer in model.layers]
-    assert not any(a is b for a, b in zip(clone.weights, model.weights, strict=True))
-    clone.set_weights(model.get_weights())
-    np.testing.assert_array_equal(forward(clone, images()), forward(model, images()))
+FAMILIES = {
+    "vit": (CONFIG.replace(class_names=tuple("abcde"), **RATES), ("block_0", "block_1/attention")),
+    "bit": (
+        keras_vit.BiTConfig(image_size=16, stages=(1,), width=32, classes=5, class_names=tuple("abcde")),
+        ("conv_root", "block1_unit1"),
+    ),
+}
 
-    counted = []
-    keras.models.clone_model(
-        model, clone_function=lambda layer: counted.append(layer) or layer.from_config(layer.get_config())
+
+@pytest.fixture(params=FAMILIES)
+def original(request):
+    """A model with all that a clone could forget."""
+    config, frozen = FAMILIES[request.param]
+    kind = keras_vit.VisionTransformer if request.param == "vit" else keras_vit.BiT
+    with keras_vit.layers.skip_initialization():
+        model = kind(config, name="mine", dtype="mixed_bfloat16")
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(0.1, 0.3, w.shape) for w in model.get_weights()])
+    model.get_layer("head").enable_lora(2, lora_alpha=3)
+    if request.param == "vit":
+        model.get_layer("block_1").mlp.fc1.enable_lora(2)
+        model.get_layer("block_1").mlp.fc1.bias.trainable = False
+    for name in frozen:
+        layer = model.get_layer(name.partition("/")[0])
+        (layer.attention if name.endswith("attention") else layer).trainable = False
+    return model
+
+
+def test_clone(original):
+    """Keras clones layer by layer; the clone is a model of its class with the same config, and new weights."""
+    clone = keras.models.clone_model(original)
+    assert type(clone) is type(original) and clone.get_config() == original.get_config()
+    assert clone.config == original.config and clone.dtype_policy.name == "mixed_bfloat16"
+    assert not {id(weight) for weight in clone.weights} & {id(weight) for weight in original.weights}
+    got, wanted = weights_by_path(clone), weights_by_path(original)
+    assert [(path, w.shape, w.trainable) for path, w in got.items()] == [
+        (path, w.shape, w.trainable) for path, w in wanted.items()
+    ]
+    assert any("lora_kernel_a" in path for path in got) and not all(w.trainable for w in got.values())
+    clone.set_weights(original.get_weights())
+    np.testing.assert_array_equal(forward(clone, images()), forward(original, images()))
+    # It is a model of this package in every respect.
+    again = clone.with_config(image_size=32, name="other").with_config(image_size=16)
+    assert again.config == original.config
+    assert type(keras.models.clone_model(clone)) is type(original)
+
+
+def test_clones_of_compiled_models_train(model):
+    model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    clone = keras.models.clone_model(model)
+    before = clone.get_weights()
+    clone.train_on_batch(images(), np.array([0, 1, 2]))
+    assert any(np.any(a != b) for a, b in zip(clone.get_weights(), before, strict=True))
+
+
+def test_clone_with_a_function_of_ones_own(model):
+    seen = []
+    clone = keras.models.clone_model(
+        model, clone_function=lambda layer: seen.append(layer) or layer.from_config(layer.get_config())
     )
-    assert {layer.name for layer in counted} == {layer.name for layer in model.layers if layer.name != "images"}
+    assert {layer.name for layer in seen} == {layer.name for layer in model.layers if layer.name != "images"}
+    assert type(clone) is keras_vit.VisionTransformer and clone.config == CONFIG
+
+    def drops(layer):
+        config = layer.get_config()
+        return layer.from_config({**config, "dropout": 0.5} if "dropout" in config else config)
+
+    # What the config does not say is no VisionTransformer any more.
+    assert type(keras.models.clone_model(model, clone_function=drops)) is type(keras.Model(model.input, model.output))
+    wider = keras.models.clone_model(model, input_tensors=keras.Input((16, 16, 3), name="other"))
+    assert type(wider) is keras_vit.VisionTransformer
+    added = keras.models.clone_model(model, call_function=lambda layer, *a, **k: keras.layers.ReLU()(layer(*a, **k)))
+    assert not isinstance(added, keras_vit.VisionTransformer)
+
+
+def test_the_constructor_shows_its_arguments():
+    """Keras asks for a constructor that takes anything; readers and editors do not."""
+    for kind in (keras_vit.VisionTransformer, keras_vit.BiT):
+        assert list(inspect.signature(kind).parameters) == ["config", "input_tensor", "name", "dtype", "trainable"]
+        with pytest.raises(TypeError):
+            kind(CONFIG, "a name")
+        with pytest.raises(TypeError):
+            kind()
+    assert list(inspect.signature(make()).parameters) == ["args", "kwargs"]  # of a call, as of any Keras layer
 
 
 def test_part_of_a_model(model, tmp_path):
@@ -271,6 +342,19 @@ def test_mixed_precision_trains(policy):
     after = model.get_weights()
     assert all(np.isfinite(values).all() and values.dtype == np.float32 for values in after)
     assert max(np.abs(a - b).max() for a, b in zip(after, before, strict=True)) > 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_double_precision(backend, family):
+    """A model in float64 computes all of it so, head and predictions included."""
+    if backend == "jax":
+        pytest.skip("JAX has float64 only where jax_enable_x64 is set for the whole process")
+    config, _ = FAMILIES[family]
+    kind = keras_vit.VisionTransformer if family == "vit" else keras_vit.BiT
+    model = kind(config.replace(classifier_activation="softmax"), dtype="float64")
+    assert {weight.dtype for weight in model.weights} == {"float64"}
+    assert model.get_layer("head").compute_dtype == model.get_layer("predictions").compute_dtype == "float64"
+    assert forward(model, images()).dtype == np.float64
 
 
 # Quantization

@@ -356,6 +356,40 @@ def test_preprocess(tiny):
     assert raw.preprocess(pixels).shape == (2, 16, 48, 3)
 
 
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("pixels", "message"),
+    [
+        (np.full((4, 4, 3), 500, "uint16"), "500"),
+        (np.full((4, 4, 3), -1, "int32"), "-1"),
+        (np.full((4, 4, 3), np.nan), "NaN"),
+        (np.full((4, 4, 3), np.inf), "infinite"),
+        (np.full((4, 4, 3), 65535.0), "65535"),
+        (np.full((4, 4, 1), 1, "uint8"), "Repeat the grey channel"),
+        (np.full((4, 4), 1, "uint8"), "must have shape"),
+    ],
+)
+def test_preprocess_refuses_what_are_no_pixels(pixels, message, inside):
+    config = keras_vit.ViTConfig(
+        image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, include_preprocessing=inside
+    )
+    with pytest.raises(ValueError, match=message):
+        keras_vit.VisionTransformer(config.replace(pooling="none")).preprocess(pixels)
+
+
+def test_preprocess_takes_the_channels_of_the_model():
+    config = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, channels=1)
+    model = keras_vit.VisionTransformer(config)
+    grey = np.full((4, 4, 1), 255, "uint8")
+    np.testing.assert_array_equal(model.preprocess(grey), np.ones((1, 8, 8, 1), "f4"))
+    np.testing.assert_array_equal(model.preprocess(keras.ops.convert_to_tensor(grey)), np.ones((1, 8, 8, 1), "f4"))
+    with pytest.raises(ValueError, match=r"\(height, width, 1\)"):
+        model.preprocess(np.full((4, 4, 3), 255, "uint8"))
+    with pytest.warns(UserWarning, match="Multiply values") as caught:
+        model.preprocess(grey / 255)
+    assert caught[0].filename == __file__
+
+
 def test_preprocessing_in_the_graph(tiny):
     """Pixels in, the same numbers out as with `preprocess_input` outside."""
     pixels = np.random.default_rng(2).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)

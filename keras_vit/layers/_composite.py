@@ -45,7 +45,15 @@ def at_least_float32(policy: keras.DTypePolicy, name: str) -> Any:
     """The policy of a layer outside any other that computes in float32 or better, also where it has been quantized."""
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and name in policy:
         return policy[name]
-    return keras.backend.result_type(policy.compute_dtype, "float32")
+    return float32_or_better(policy.compute_dtype)
+
+
+def float32_or_better(dtype: str) -> str:
+    """float64 for float64, otherwise float32.
+
+    `keras.backend.result_type` is no help: of float64 and float32 it makes float32.
+    """
+    return "float64" if dtype == "float64" else "float32"
 
 
 def unquantized_policy(layer: keras.layers.Layer) -> str:

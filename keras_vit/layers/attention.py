@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers._composite import CompositeLayer, own_policy
+from keras_vit.layers._composite import CompositeLayer, float32_or_better, own_policy
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 
@@ -92,7 +92,7 @@ class MultiHeadAttention(CompositeLayer):
 def _weights(query: Any, key: Any) -> Any:
     """Softmax of the scaled scores, computed in at least float32 as in the original."""
     scores = ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key)
-    dtype = keras.backend.result_type(query.dtype, "float32")
+    dtype = float32_or_better(keras.backend.standardize_dtype(query.dtype))
     return ops.cast(ops.softmax(ops.cast(scores, dtype)), query.dtype)
 
 

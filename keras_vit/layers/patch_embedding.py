@@ -22,7 +22,8 @@ class PatchEmbedding(keras.layers.Layer):
     Output: `(batch, rows, columns, D)`, one embedding per patch.
 
     Raises:
-        ValueError: if an image does not divide into whole patches.
+        ValueError: if an image does not divide into whole patches. In graphs of TensorFlow for any size, where this
+            shows only when they run, TensorFlow raises its InvalidArgumentError.
     """
 
     def __init__(self, width: int, patch_size: int | tuple[int, int], **kwargs: Any) -> None:
@@ -40,7 +41,8 @@ class PatchEmbedding(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
 
     def call(self, images: Any) -> Any:
-        self._grid(images.shape)
+        if None in self._grid(images.shape):
+            images = self._checked_in_graph(images)
         return ops.conv(images, self.kernel, self.patch_size, "valid", data_format="channels_last") + self.bias
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -56,6 +58,19 @@ class PatchEmbedding(keras.layers.Layer):
                 )
             grid.append(None if size is None else size // patch)
         return tuple(grid)
+
+    def _checked_in_graph(self, images: Any) -> Any:
+        """The images, where their size shows only when a graph of TensorFlow runs (other backends know all sizes)."""
+        import tensorflow as tf
+
+        size, patch = tf.shape(images)[1:3], tf.constant(self.patch_size)
+        whole = tf.reduce_all((size % patch == 0) & (size > 0))
+        message = (
+            f"The height and width of the input of {self.name!r} are no multiple of the patch size {self.patch_size}:"
+        )
+        with tf.control_dependencies([tf.debugging.Assert(whole, [message, size])]):
+            # XLA drops the assertion, but no reshape to another number of values.
+            return tf.reshape(images, tf.concat([tf.shape(images)[:1], size // patch * patch, images.shape[3:]], 0))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "width": self.width, "patch_size": self.patch_size}

@@ -7,19 +7,21 @@ from typing import Any, Self
 import keras
 import numpy as np
 
+from keras_vit._keras import ClonableModel
 from keras_vit.layers._composite import quantized_policies
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,
+    copy_structure,
     layers_to_start_anew,
     quick_initialization,
     replaced,
 )
 from keras_vit.models.config import ModelConfig
-from keras_vit.preprocessing import preprocess_input, resize_images
+from keras_vit.preprocessing import check_pixels, resize_images
 
 
-class ImageModel(keras.Model):
+class ImageModel(ClonableModel):
     """A functional model that is made from a config and takes the images that the config says.
 
     Subclasses set `config_type`, the class of their configs.
@@ -65,12 +67,29 @@ class ImageModel(keras.Model):
         policy = keras.dtype_policies.get(dtype)
         name = name or default_name.lower().translate(str.maketrans("-/+", "___"))
         super().__init__(images, outputs(config, images, policy), name=name)
+        self._set_up(config, policy)
+        self.trainable = trainable
+
+    def _set_up(self, config: Any, policy: Any) -> None:
         self._config = config
         self._policy = policy
         # Keras asks the model, not its layers, whether the loss has to be scaled for float16.
         self.dtype_policy = getattr(policy, "default_policy", policy)
-        self.trainable = trainable
         self.input_spec = None  # call() below says more than Keras does when images do not fit
+
+    def init_as_clone(self, source: Self, inputs: Any, outputs: Any, name: str | None = None) -> None:
+        """What the constructor does where `keras.models.clone_model` has made the layers of another model anew.
+
+        Args:
+            source: The model that is cloned.
+            inputs: Symbolic images.
+            outputs: What the new layers make of them.
+            name: Name of the model.
+        """
+        super().__init__(inputs, outputs, name=name)
+        self._set_up(source._config, source._policy)
+        self.trainable = source.trainable
+        copy_structure(source, self)
 
     def call(self, images: Any, training: bool | None = None, mask: Any = None) -> Any:
         config = self._config
@@ -99,15 +118,21 @@ class ImageModel(keras.Model):
         """Resizes images as the original evaluation does and scales them as this model expects.
 
         Args:
-            images: `(height, width, 3)` or `(batch, height, width, 3)`, uint8 or values of 0..255.
+            images: `(height, width, channels)` or `(batch, height, width, channels)`, uint8 or values of 0..255: an
+                array, a tensor of any backend, or a list of equally large images.
 
         Returns:
-            float32 array `(batch, height, width, 3)` for `model.predict`.
+            float32 array `(batch, height, width, channels)` for `model.predict`.
+
+        Raises:
+            TypeError, ValueError: if the values are no pixels, or the channels not as many as the model's.
+
+        Warns:
+            UserWarning: if floats all lie in [-1, 1]: they look scaled already.
         """
-        images = np.asarray(images)
-        images = images[None] if images.ndim == 3 else images
-        images = resize_images(images, self._config.image_size)
-        return images if self._config.include_preprocessing else preprocess_input(images)
+        images = check_pixels(images, self._config.channels, stacklevel=3)
+        images = resize_images(images if images.ndim == 4 else images[None], self._config.image_size)
+        return images if self._config.include_preprocessing else (images - 127.5) / 127.5
 
     def with_config(
         self, *, name: str | None = None, dtype: Any = None, fresh: str | Iterable[str] = (), **changes: Any

@@ -6,8 +6,9 @@ from typing import Any
 import keras
 from keras import layers
 
+from keras_vit._keras import clonable
 from keras_vit.layers import BiTUnit, PaddedMaxPooling2D, bit_conv, group_norm
-from keras_vit.layers._composite import at_least_float32
+from keras_vit.layers._composite import at_least_float32, float32_or_better
 from keras_vit.layers.bit_unit import GROUP_NORM_EPSILON
 from keras_vit.models._base import ImageModel
 from keras_vit.models.bit_config import BiTConfig
@@ -28,7 +29,7 @@ def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
         pooling `"none"` rows and columns in between.
     """
     policy = keras.dtype_policies.get(dtype)
-    output_dtype = keras.backend.result_type(policy.compute_dtype, "float32")
+    output_dtype = float32_or_better(policy.compute_dtype)
     x = images
     if config.include_preprocessing:
         x = layers.Rescaling(1 / 127.5, -1.0, dtype=output_dtype, name="preprocessing")(x)
@@ -62,6 +63,7 @@ def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@clonable
 class BiT(ImageModel):
     """A BiT as a functional Keras model: a function of one `BiTConfig`.
 
@@ -109,6 +111,9 @@ class BiT(ImageModel):
         Args:
             classes: Outputs of the new head; None for no head.
             class_names: What they stand for.
+
+        Raises:
+            ValueError: if the model answers for every place; `with_config` takes a pooling as well.
         """
         return self.with_config(classes=classes, class_names=class_names, fresh=("head",) if classes else ())
 

@@ -65,7 +65,15 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
             )
         if name in _FOLDED and before and not after:
             raise ValueError(f"{name} cannot become {after}: the kernels of this model were standardised for good.")
-    return config.replace(**changes)
+    new = config.replace(**changes)
+    if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:
+        poolings = "'token', 'avg' or 'map'" if hasattr(new, "class_token") else "'avg'"
+        raise ValueError(
+            f"classes={new.classes}: this model has no pooling, so that a head would answer for every token. Pass a "
+            f"pooling as well, as in model.with_config(classes={new.classes}, pooling=...), one of {poolings} for an "
+            "answer per image; pooling='none' asks for an answer per token."
+        )
+    return new
 
 
 def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[str]) -> set[str]:
@@ -115,11 +123,7 @@ def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
         new: A model of the same config, or of one that `replaced` made of it.
         fresh: Names of layers of `new` that keep what they have.
     """
-    layers = layers_by_path(old)
-    for path, layer in layers_by_path(new).items():
-        if path.partition("/")[0] not in fresh and path in layers:
-            _copy_adapters(layers[path], layer)
-            layer.trainable = layers[path].trainable
+    copy_structure(old, new, fresh)
     values, standardized = weights_by_path(old), {}
     if any(name in _FOLDED for name in changed_fields(old.config, new.config)):
         standardized = _standardized_kernels(old)
@@ -128,7 +132,34 @@ def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
             # A copy: on JAX, training donates the buffers of one model, and they must not be the other's.
             value = standardized[path] if path in standardized else keras.ops.copy(values[path])
             variable.assign(_resized(path, value, old.config, new.config))
-            variable.trainable = values[path].trainable  # LoRA trains single weights of a layer
+
+
+def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
+    """Gives a model LoRA's adapters where another one has them, and lets the same layers and weights train.
+
+    The values of the adapters are weights like others; here they are new.
+
+    Args:
+        old: The model that has them.
+        new: A model with the same layers.
+        fresh: Names of layers of `new` that stay as they are.
+    """
+    layers, weights = layers_by_path(old), weights_by_path(old)
+    for path, layer in layers_by_path(new).items():
+        if path.partition("/")[0] not in fresh and path in layers:
+            if has_adapters(layers[path]):
+                if not has_adapters(layer):
+                    layer.enable_lora(layers[path].lora_rank)
+                layer.lora_alpha = layers[path].lora_alpha
+            layer.trainable = layers[path].trainable
+    for path, weight in weights_by_path(new).items():
+        if path.partition("/")[0] not in fresh:
+            weight.trainable = weights[path].trainable  # LoRA trains single weights of a layer
+
+
+def has_adapters(layer: keras.layers.Layer) -> bool:
+    """Whether a layer has LoRA's adapters."""
+    return getattr(layer, "lora_enabled", False)
 
 
 def weights_by_path(model: keras.Model) -> dict[str, Any]:
@@ -160,12 +191,6 @@ def _resized(path: str, value: Any, old: Any, new: Any) -> Any:
     if path == "position_embedding/table" and new.grid_size != old.grid_size:
         return resize_table(keras.ops.convert_to_numpy(value), old.grid_size, new.grid_size, new.interpolation)
     return value
-
-
-def _copy_adapters(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
-    """LoRA's adapters for a layer where another one has them; their values are weights like others."""
-    if getattr(old, "lora_enabled", False):
-        new.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
 
 
 def _standardized_kernels(model: keras.Model) -> dict[str, Any]:

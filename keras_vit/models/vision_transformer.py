@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import layers
 
+from keras_vit._keras import clonable
 from keras_vit.layers import (
     AddPositionEmbedding,
     AddSinCosPositionEmbedding,
@@ -15,7 +16,7 @@ from keras_vit.layers import (
     TokenPooling,
     TransformerBlock,
 )
-from keras_vit.layers._composite import at_least_float32, own_policy
+from keras_vit.layers._composite import at_least_float32, float32_or_better, own_policy
 from keras_vit.layers.initialization import initializer
 from keras_vit.models._base import ImageModel
 from keras_vit.models.config import ViTConfig
@@ -37,7 +38,7 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
         `"none"` a token axis in between.
     """
     policy = keras.dtype_policies.get(dtype)
-    output_dtype = keras.backend.result_type(policy.compute_dtype, "float32")
+    output_dtype = float32_or_better(policy.compute_dtype)
     x = images
     if config.include_preprocessing:
         x = layers.Rescaling(1 / 127.5, -1.0, dtype=output_dtype, name="preprocessing")(x)
@@ -116,6 +117,7 @@ def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@clonable
 class VisionTransformer(ImageModel):
     """A Vision Transformer as a functional Keras model: a function of one `ViTConfig`.
 
@@ -190,6 +192,9 @@ class VisionTransformer(ImageModel):
             classes: Outputs of the new head; None for no head.
             keep_pre_logits: Whether the tanh layer stays. The original drops it when it fine-tunes.
             class_names: What the outputs stand for.
+
+        Raises:
+            ValueError: if the model answers for every token and has no head: `with_config` takes a pooling as well.
         """
         return self.with_config(
             classes=classes,

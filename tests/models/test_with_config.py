@@ -275,3 +275,20 @@ def test_adapters_travel():
     np.testing.assert_array_equal(forward(other, images), forward(model, images))
     assert trained(other) == trained(model) and len(trained(model)) == 2
     assert trained(model.with_classes(5)) == trained(model) | {"head/kernel", "head/bias"}
+
+
+@pytest.mark.parametrize("family", ["vit", "bit"])
+def test_a_head_for_every_token_has_to_be_asked_for(family):
+    """`include_top=False` gives all tokens: a head on each of them is not what anybody means by 5 classes."""
+    model = make(family).with_config(classes=None, pooling="none", **({} if family == "bit" else NO_PRE_LOGITS))
+    for change in (lambda: model.with_classes(5), lambda: model.with_config(classes=5)):
+        with pytest.raises(ValueError, match=r"no pooling.*with_config\(classes=5, pooling=\.\.\.\)"):
+            change()
+    pooling = "avg" if family == "bit" else "token"
+    assert model.with_config(classes=5, pooling=pooling).output_shape == (None, 5)
+    everywhere = model.with_config(classes=5, pooling="none")
+    assert everywhere.output_shape == (*model.output_shape[:-1], 5)
+    assert everywhere.with_classes(4).output_shape == (*model.output_shape[:-1], 4)  # as it is
+
+
+NO_PRE_LOGITS = {"representation_size": None}
