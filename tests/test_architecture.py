@@ -41,19 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "demo": _ALL | {"__init__"},
     "__init__": _ALL,  # the public face
 }
-SHARED = {
-    "_arrays",
-    "_backend",
-    "_files",
-    "_keras",
-    "_lazy",
-    "_paths",
-    "_progress",
-    "_text",
-    "_types",
-    "interpolation",
-    "tables",
-}
+# Files without a concept of their own. They import nothing of the package but `_text`, and every room may use them.
+SHARED = set("_arrays _backend _devices _files _keras _lazy _paths _progress _text _types interpolation tables".split())
 
 # What the package needs to be imported: the dependencies of pyproject.toml.
 RUNTIME = {"keras", "numpy", "h5py", "rich", "ml_dtypes", "filelock"}

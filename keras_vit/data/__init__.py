@@ -5,24 +5,30 @@ from typing import TYPE_CHECKING
 from keras_vit._lazy import IS_PROGRAM, import_later
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.checks import BadImage
-from keras_vit.data.folder import SPLITS
+from keras_vit.data.class_names import match_labels
+from keras_vit.data.folder import IMAGE_SUFFIXES, image_files
+from keras_vit.data.randaugment import randaugment, randaugment_operation
+from keras_vit.data.splits import has_test_split, pick_split
 
 # What needs Keras to be imported.
 if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.data.opening import open_data
-    from keras_vit.data.randaugment import randaugment, randaugment_operation
     from keras_vit.data.streams import Batches, ImageStream, as_dataset
 else:
-    __getattr__ = import_later(__name__, "opening", "randaugment", "streams")
+    __getattr__ = import_later(__name__, "opening", "streams")
 
 __all__ = [
-    "SPLITS",
+    "IMAGE_SUFFIXES",
     "Augmentation",
     "BadImage",
     "Batches",
     "ImageStream",
     "as_dataset",
+    "has_test_split",
+    "image_files",
+    "match_labels",
     "open_data",
+    "pick_split",
     "randaugment",
     "randaugment_operation",
 ]

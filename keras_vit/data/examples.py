@@ -54,7 +54,7 @@ def fingerprint(*parts: Any) -> str:
 def open_arrays(
     images: Any,
     labels: Any,
-    split: str = "train",
+    training: bool = True,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     on_bad_image: str = "stop",
@@ -65,7 +65,7 @@ def open_arrays(
         images: `(n, height, width, 3)`, grey `(n, height, width)` or `(n, height, width, 1)`, in 0..255; or a list
             of images of different sizes.
         labels: `(n,)` numbers or `(n, classes)` shares.
-        split: One class alone is good enough for `"test"`.
+        training: Whether one class alone is an error.
         classes: How many there are; `None` for as many as the labels show.
         class_names: Their names in order.
         on_bad_image: `"skip"` leaves out images with NaN or infinite values; `"stop"` raises an error.
@@ -92,7 +92,7 @@ def open_arrays(
     if class_names is not None and classes is None:
         classes = len(class_names)
     labels, classes = check_labels(labels, classes, "labels", name)
-    if classes < 2 or (split == "train" and (labels == labels[0]).all()):
+    if training and (classes < 2 or (labels == labels[0]).all()):
         raise ValueError(f"A classifier needs two classes or more, but all {len(labels)} labels are the same.")
 
     keep, bad = [], []

@@ -2,6 +2,7 @@
 
 import collections
 import os
+import stat
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,13 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_vit._progress import ProgressBar
+from keras_vit._text import printable
 from keras_vit.data.checks import BadImage
+from keras_vit.data.class_names import check_class_name
 from keras_vit.data.examples import Examples, fingerprint
+from keras_vit.data.splits import is_folder, split_folders, visible
 from keras_vit.preprocessing import load_image
 
-SUFFIXES = set(".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split())
-SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
-NO_PICTURES = ("thumbs.db", "desktop.ini")  # left behind by Windows, as hidden files by others
+# What an image file is called, without case.
+IMAGE_SUFFIXES = frozenset(".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split())
 PROGRESS_FROM = 2000  # files; fewer are looked at before a bar is worth drawing
 
 # What becomes of the modes that are not RGB: as `load_image` and TensorFlow's decoder have it.
@@ -64,7 +68,13 @@ def open_folder(
     if not root.is_dir():
         what = "It is a file." if root.exists() else "There is no such folder."
         raise FileNotFoundError(f"data must be an image folder, but {str(root)!r} was given. {what}")
-    folder, training = _split_folder(root, split), _split_folder(root, "train")
+    folders = split_folders(root, class_names)
+    if split not in folders:
+        (other,) = folders.values()
+        missing = "train" if split == "train" else "test or val"
+        raise ValueError(f"There is no {missing} folder in {printable(root)}, which has {other.name}.")
+    folder = folders[split]
+    training = folders.get("train", folder)
     bad: list[BadImage] = []
     names = list(class_names) if class_names is not None else _classes(training, on_bad_image, bad)
     files = _files(folder, names, on_bad_image, bad, one_split=folder == training)
@@ -92,38 +102,37 @@ def open_folder(
     )
 
 
-def _split_folder(root: Path, split: str) -> Path:
-    """`root/train` for a root with splits, `root` for a folder of classes."""
-    found = {s: next((root / n for n in names if (root / n).is_dir()), None) for s, names in SPLITS.items()}
-    if found["train"] is None:
-        return root
-    if found[split] is None:
-        raise ValueError(f"There is no {' or '.join(SPLITS[split])} folder in {root}, which has {found['train'].name}.")
-    return found[split]
+def image_files(folder: str | os.PathLike[str], others: list[str] | None = None) -> list[Path]:
+    """All image files below a folder, sorted. Hidden files, and what systems leave behind, are none.
+
+    Args:
+        folder: Where to look.
+        others: Is told of the files that are no images by their names.
+
+    Raises:
+        ValueError: if a link leads back to a folder that it lies in.
+    """
+    return _image_files(Path(folder), [] if others is None else others, (os.path.realpath(Path(folder).parent),))
 
 
-def _visible(folder: Path) -> list[os.DirEntry]:
-    with os.scandir(folder) as entries:
-        shown = [e for e in entries if not e.name.startswith(".") and e.name.lower() not in NO_PICTURES]
-    return sorted(shown, key=lambda entry: entry.name)
-
-
-def _pictures(folder: Path, others: list[str]) -> list[Path]:
-    """All pictures below a folder, sorted; `others` is told of files that are none by their names."""
-    found = []
-    for entry in _visible(folder):
-        if entry.is_dir():
-            found += _pictures(Path(entry.path), others)
-        elif Path(entry.name).suffix.lower() in SUFFIXES:
-            found.append(Path(entry.path))
+def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> list[Path]:
+    real = os.path.realpath(folder)
+    if real in above:
+        raise ValueError(f"{printable(folder)} is a link to a folder that it lies in: remove it.")
+    images = []
+    for entry in visible(folder):
+        if is_folder(entry):
+            images += _image_files(Path(entry.path), others, (*above, real))
+        elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
+            images.append(Path(entry.path))
         else:
             others.append(entry.path)
-    return found
+    return images
 
 
 def _classes(folder: Path, on_bad_image: str, bad: list[BadImage]) -> list[str]:
-    names = [entry.name for entry in _visible(folder) if entry.is_dir()]
-    empty = [name for name in names if not _pictures(folder / name, [])]
+    names = [entry.name for entry in visible(folder) if is_folder(entry)]
+    empty = [name for name in names if not image_files(folder / name)]
     for name in empty:
         if on_bad_image == "stop":
             raise ValueError(
@@ -132,6 +141,8 @@ def _classes(folder: Path, on_bad_image: str, bad: list[BadImage]) -> list[str]:
             )
         bad.append(BadImage(str(folder / name), "a class folder without pictures: there is no such class"))
     names = [name for name in names if name not in empty]
+    for name in names:
+        check_class_name(name, f"The folder {str(folder / name)!r}")
     if len(names) < 2:
         found = f"only {names[0]!r}" if names else "none"
         raise ValueError(
@@ -146,35 +157,43 @@ def _files(
 ) -> dict[str, list[Path]]:
     """The pictures of every class, after a look at whether the classes are the same."""
     others: list[str] = []
-    there = {e.name: _pictures(Path(e.path), others) for e in _visible(folder) if e.is_dir()}
-    unknown = [name for name, paths in there.items() if name not in names and paths]
+    files: dict[str, list[Path]] = {}
+    for entry in visible(folder):
+        if is_folder(entry):
+            files[entry.name] = image_files(entry.path, others)
+        elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
+            others.append(entry.path)  # beside the folders of the classes
+    unknown = [name for name, paths in files.items() if name not in names and paths]
     if unknown:
         raise ValueError(
             f"{str(folder)!r} has classes that {'class_names' if one_split else 'the training data'} "
             f"does not have: {unknown[:10]}. The classes are {names[:10]}{' ...' if len(names) > 10 else ''}."
         )
     for name in names:
-        if not there.get(name):
+        if not files.get(name):
             reason = f"no pictures of the class {name!r}"
             if on_bad_image == "stop":
                 raise ValueError(f'{str(folder)!r} has {reason}. Add some, or go on with on_bad_image="skip".')
             bad.append(BadImage(str(folder / name), reason))
     if others:
-        what = f"{len(others)} file{'s are' if len(others) > 1 else ' is'} no picture by name"
-        warnings.warn(f"{what} and left out: {', '.join(others[:3])}.", stacklevel=4)
-    return {name: there.get(name, []) for name in names}
+        what = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+        listed = ", ".join(map(printable, others[:3]))
+        text = f"{what} no picture of a class, by name or by place, and left out: {listed}."
+        warnings.warn(text, stacklevel=4)
+    return {name: files.get(name, []) for name in names}
 
 
 def _look_at(paths: list[Path], check: str, bad: list[BadImage], converted: list[BadImage]) -> np.ndarray:
     """The indices of the files that can be read, as far as `check` sees."""
-    from rich.progress import track
-
-    with ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool:
+    text = "Decoding pictures" if check == "decode" else "Looking at pictures"
+    shown = len(paths) >= PROGRESS_FROM
+    keep = []
+    with (
+        ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool,
+        ProgressBar(text, len(paths), shown=shown) as bar,
+    ):
         looked = pool.map(_decode if check == "decode" else _header, paths)
-        text = "Decoding pictures" if check == "decode" else "Looking at pictures"
-        looked = track(looked, text, total=len(paths), disable=len(paths) < PROGRESS_FROM)
-        keep = []
-        for i, (fault, mode) in enumerate(looked):
+        for i, (fault, mode) in enumerate(bar.track(looked)):
             if fault:
                 bad.append(BadImage(str(paths[i]), fault))
             else:
@@ -192,7 +211,10 @@ def _header(path: Path) -> tuple[str | None, str]:
         raise ImportError('Image folders need Pillow: pip install "keras-vit[images]".') from error
 
     try:
-        if not path.stat().st_size:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return "neither a file nor a folder", ""
+        if not status.st_size:
             return "an empty file", ""
         with Image.open(path) as image:
             if 0 in image.size:
@@ -216,5 +238,9 @@ def _decode(path: Path) -> tuple[str | None, str]:
 
 def _stop(bad: list[BadImage]) -> None:
     kinds = collections.Counter(Path(image.path).parent.name for image in bad)
-    more = f" There are {len(bad)} such files, in {', '.join(sorted(kinds)[:5])}." if len(bad) > 1 else ""
-    raise ValueError(f'{bad[0].path}: {bad[0].reason}.{more} Repair them, or go on without: on_bad_image="skip".')
+    more = (
+        f" There are {len(bad)} such files, in {', '.join(map(printable, sorted(kinds)[:5]))}." if len(bad) > 1 else ""
+    )
+    raise ValueError(
+        f'{printable(bad[0].path)}: {bad[0].reason}.{more} Repair them, or go on without: on_bad_image="skip".'
+    )

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_vit.data.augmentation import Augmentation
+from keras_vit.data.class_names import check_class_name
 from keras_vit.data.examples import open_arrays, open_tfds
 from keras_vit.data.folder import open_folder
 from keras_vit.data.pipelines import PipelineStream, is_pipeline
+from keras_vit.data.splits import pick_split
 from keras_vit.data.streams import ExampleStream, ImageStream
 
 WITHOUT = Augmentation(crop="resize", flip=False)
@@ -20,6 +22,7 @@ def open_data(
     image_size: int | tuple[int, int],
     batch_size: int,
     split: str = "train",
+    shuffle: bool | None = None,
     augmentation: Augmentation | None = None,
     seed: int = 0,
     classes: int | None = None,
@@ -36,17 +39,19 @@ def open_data(
     Args:
         source: One of
 
-            - a folder with `train/` and `test/` (or `val/`), each with one folder of pictures for each class; or the
-              folder of the classes itself. Needs Pillow.
+            - a folder with `train/` and `test/` (`Training/`, `val/` and the like: see `splits.py`), each with one
+              folder of pictures for each class; or the folder of the classes itself. Needs Pillow.
             - `(images, labels)`: arrays, tensors, or a list of images of different sizes.
             - `"tfds:NAME"`: a data set of tensorflow-datasets, where that is installed.
-            - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, or any
-              iterable of (images, labels): used as it is, in its own order, with its own crops
+            - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, a list
+              of batches, or any iterable of (images, labels): used as it is, in its own order, with its own crops
               (`keras_vit.data.pipelines` says what is added).
             - a dict with any of these for `"train"` and `"test"`.
         image_size: Of the images that come out, an integer or `(height, width)`.
         batch_size: Images in a batch.
-        split: `"train"`: shuffled, without end, every batch full. `"test"`: in order, once.
+        split: `"train"` or `"test"`.
+        shuffle: `True`: shuffled, without end, every batch full, for training. `False`: in order, once. `None`: as
+            `split` says.
         augmentation: What is done to training images; `None`: they are scaled to size.
         seed: A whole number from 0. The same seed gives the same batches.
         classes: How many there are, where the data does not say it.
@@ -83,16 +88,23 @@ def open_data(
     ):
         if value not in known:
             raise ValueError(f"{name} must be one of {list(known)}, but {value!r} was given.")
-    if split == "test" and augmentation is not None:
-        raise ValueError('Test images are not augmented: leave augmentation out, or take split="train".')
+    shuffle = split == "train" if shuffle is None else shuffle
+    if not isinstance(shuffle, bool) or (shuffle and split == "test"):
+        raise ValueError(f'shuffle must be True (for split="train"), False or None, but {shuffle!r} was given.')
+    if not shuffle and augmentation is not None:
+        raise ValueError("Images that come in order, once, are not augmented: leave augmentation out.")
     if isinstance(source, Mapping):
-        if split not in source:
-            raise ValueError(f"data has no {split!r}, only {list(source)}: give a dict with 'train' and 'test'.")
-        source = source[split]
-    if split == "train":
+        source = pick_split(source, split)
+    if shuffle:
         augmentation = augmentation or WITHOUT
     if class_names is not None:
         class_names = list(class_names)
+        for name in class_names:
+            if not isinstance(name, str):
+                raise TypeError(f"class_names must be strings in the order of the labels, but {name!r} is among them.")
+            check_class_name(name, f"{name!r} in class_names")
+        if len(set(class_names)) < len(class_names):
+            raise ValueError("class_names must differ from each other.")
         if classes not in (None, len(class_names)):
             raise ValueError(f"There are {len(class_names)} class_names, but classes={classes}.")
         classes = len(class_names)
@@ -101,10 +113,10 @@ def open_data(
         examples = open_tfds(source.removeprefix("tfds:"), split)
     elif isinstance(source, (str, os.PathLike)):
         examples = open_folder(source, split, class_names, on_bad_image, check)
-    elif isinstance(source, (tuple, list)) and len(source) == 2:
-        examples = open_arrays(*source, split, classes, class_names, on_bad_image)
+    elif isinstance(source, (tuple, list)) and len(source) == 2 and not is_pipeline(source):
+        examples = open_arrays(*source, shuffle, classes, class_names, on_bad_image)
     elif is_pipeline(source):
-        options = (batch_size, augmentation, seed, classes, class_names, on_bad_image, split == "train", use_keras_cv)
+        options = (batch_size, augmentation, seed, classes, class_names, on_bad_image, shuffle, resize, use_keras_cv)
         return PipelineStream(source, size, *options)
     else:
         kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set, or a dict"

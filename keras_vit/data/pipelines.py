@@ -21,18 +21,25 @@ import numpy as np
 from keras_vit._arrays import to_numpy
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.checks import BadImage, check_labels, check_pixels, one_hot
+from keras_vit.data.crops import resize_for_evaluation
 from keras_vit.data.mixing import ImageRandAugment, keras_cv_randaugment, mixup
-from keras_vit.data.streams import MIXUP, RANDAUGMENT, ImageStream, count_steps
+from keras_vit.data.streams import MIXUP, RANDAUGMENT, EndOfData, ImageStream, count_steps
 
 TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
 IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")
 
 
 def is_pipeline(source: Any) -> bool:
-    """Whether it can be iterated over, and is neither text, nor an array, nor a dict."""
+    """Whether it can be iterated over, and is neither text, nor an array, nor a dict; a list has to be of batches."""
     if isinstance(source, keras.utils.PyDataset):
         return True
+    if isinstance(source, list):
+        return bool(source) and all(isinstance(item, Mapping) or _is_tuple_of_two(item) for item in source)
     return hasattr(source, "__iter__") and not isinstance(source, (str, bytes, Mapping, tuple, list, np.ndarray, set))
+
+
+def _is_tuple_of_two(item: Any) -> bool:
+    return isinstance(item, tuple) and len(item) == 2
 
 
 class PipelineStream(ImageStream):
@@ -48,6 +55,7 @@ class PipelineStream(ImageStream):
         class_names: Their names in order.
         on_bad_image: `"skip"` leaves out bad batches, or bad examples if they come one by one.
         training: Whether it starts again when it ends.
+        resize: How images of another size come to `image_size`, where they are not trained on.
         use_keras_cv: Whether KerasCV does the RandAugment; `None`: of `tf.data`, where it is installed.
     """
 
@@ -62,11 +70,12 @@ class PipelineStream(ImageStream):
         class_names: Sequence[str] | None = None,
         on_bad_image: str = "stop",
         training: bool = True,
+        resize: str = "squash",
         use_keras_cv: bool | None = None,
     ):
         super().__init__()
         self._source, self._size, self._seed = source, image_size, seed
-        self._skip, self._training = on_bad_image == "skip", training
+        self._skip, self.endless, self._resize = on_bad_image == "skip", training, resize
         self._mixup = augmentation.mixup if augmentation is not None else 0.0
         self._one_by_one = self._batchwise = None
         if augmentation is not None and augmentation.randaugment is not None:
@@ -87,7 +96,7 @@ class PipelineStream(ImageStream):
         if self._first is None:
             raise ValueError("data must hold images, but the pipeline has none that are good.")
         images, labels = self._first
-        self.classes = _count_classes(labels, classes)
+        self.classes = _count_classes(labels, classes, training)
         if training and len(images) != batch_size:
             text = f"The pipeline makes batches of {len(images)}, not of batch_size={batch_size}: its own are used."
             warnings.warn(text, stacklevel=3)
@@ -128,12 +137,13 @@ class PipelineStream(ImageStream):
         while True:
             pulled, self._first = self._first or next(self._batches, None), None
             if pulled is None:
-                if not self._training:
-                    raise IndexError(f"The pipeline has {self._next} batches: there is none for step {step}.")
+                if not self.endless:
+                    raise EndOfData(f"The pipeline has {self._next} batches: there is none for step {step}.")
                 raise ValueError(f"The pipeline ends after {self._next} batches and cannot be started again.")
             self._next += 1
             if self._next > step:
-                return self._augmented(pulled[0], one_hot(pulled[1], self.classes), step)
+                images, labels = pulled
+                return self._augmented(images, one_hot(labels, self.classes) if self.classes else labels, step)
 
     def _restart(self) -> None:
         if hasattr(self._source, "__next__") and getattr(self, "_next", 0):
@@ -158,20 +168,22 @@ class PipelineStream(ImageStream):
                     raise ValueError(f"{TOO_MANY} in a row are bad, the last: {self.bad[-1].reason}")
                 if checked is None:
                     continue
+                if images.shape[1:3] != self._size:
+                    images = np.stack([resize_for_evaluation(image, self._size, self._resize) for image in images])
                 held.append((images.astype("float32"), checked))
                 if not self._single or len(held) == self.batch_size:
                     yield _joined(held)
                     held = []
-            if held and not self._training:
+            if held and not self.endless:
                 yield _joined(held)
-            if not self._training or not number:
+            if not self.endless or not number:
                 return
 
     def _checked(self, images: np.ndarray, labels: np.ndarray, where: str) -> np.ndarray | None:
         """The labels as `check_labels` returns them, or `None` if this is bad and left out."""
         try:
             check_pixels(images, where)
-            if images.shape[1:3] != self._size:
+            if self.endless and images.shape[1:3] != self._size:
                 given, wanted = ("{} x {}".format(*size) for size in (images.shape[1:3], self._size))
                 hint = "Resize in the pipeline: keras_vit.preprocessing.resize_images."
                 raise ValueError(f"The images of {where} are {given}, but the model takes {wanted}. {hint}")
@@ -224,11 +236,13 @@ def _joined(held: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.n
     return np.concatenate(images), np.concatenate(labels)
 
 
-def _count_classes(labels: np.ndarray, classes: int | None) -> int:
+def _count_classes(labels: np.ndarray, classes: int | None, training: bool) -> int:
     if classes is not None:
         return classes
     if labels.ndim == 2 and labels.shape[1] > 1:
         return labels.shape[1]
+    if not training:
+        return 0
     raise ValueError("The labels of the pipeline are numbers: say how many classes there are, with classes=...")
 
 

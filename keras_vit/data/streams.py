@@ -7,17 +7,19 @@ would have seen. Pipelines of other libraries cannot be asked for a step: `keras
 """
 
 import functools
+import itertools
 import operator
 import os
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit._text import printable
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.checks import BadImage, one_hot
 from keras_vit.data.crops import crop_and_flip, resize_for_evaluation
@@ -28,15 +30,20 @@ from keras_vit.data.mixing import ImageRandAugment, mixup
 ORDER, IMAGE, RANDAUGMENT, MIXUP = range(4)
 
 
+class EndOfData(IndexError):
+    """Test data has no such batch. A class of its own: an `IndexError` of somebody's pipeline is no end of data."""
+
+
 class ImageStream:
     """Batches of images and labels by the number of the step.
 
     Attributes:
         class_names: In the order of the labels, or `None` if they have no names.
-        classes: How many there are.
+        classes: How many there are; 0 if nobody has said it of test data.
         examples: How many there are, or `None` if the data does not say.
         batch_size: Of full batches.
         steps_per_epoch: Full batches in the training data, at least 1; all batches of test data; `None` if unknown.
+        endless: Whether it is training data: shuffled, augmented, and every batch full.
         bad: What was left out, with reasons; it grows when a file turns out to be bad later.
         converted: Pictures that are not RGB with 8 bits, and what is done with them.
     """
@@ -46,6 +53,7 @@ class ImageStream:
     examples: int | None = None
     batch_size: int = 0
     steps_per_epoch: int | None = None
+    endless: bool = False
 
     def __init__(self) -> None:
         self.bad: list[BadImage] = []
@@ -61,7 +69,8 @@ class ImageStream:
         Returns:
             Images, float32 `(batch, height, width, 3)` in 0..255, before any scaling; labels, float32
             `(batch, classes)`, one-hot or mixed. Batches of training data are full. Batches of test data come in
-            order and may be shorter.
+            order and may be shorter; where nobody has said how many classes there are, their labels are the
+            pipeline's own, int64 `(batch,)`.
 
         Raises:
             IndexError: if test data has no such batch.
@@ -74,7 +83,18 @@ class ImageStream:
         return {"classes": self.classes, "examples": self.examples, "batch_size": self.batch_size}
 
     def close(self) -> None:
-        """End the threads that read ahead."""
+        """End what reads ahead. A stream may be closed more than once."""
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All batches of test data, once."""
+        if self.endless:
+            raise TypeError("Training data has no end: ask for a step with stream.batch(step).")
+        for step in itertools.count():
+            try:
+                batch = self.batch(step)
+            except EndOfData:
+                return
+            yield batch
 
     def _report(self) -> None:
         """Warn of bad images when the first are found."""
@@ -82,7 +102,9 @@ class ImageStream:
             self._reported, first = True, self.bad[0]
             what = "A bad image is" if len(self.bad) == 1 else f"{len(self.bad)} bad images are"
             hint = "stream.bad has all of them, also what is found later"
-            warnings.warn(f"{what} left out. {first.path}: {first.reason.rstrip('.')}. ({hint}.)", stacklevel=3)
+            warnings.warn(
+                f"{what} left out. {printable(first.path)}: {first.reason.rstrip('.')}. ({hint}.)", stacklevel=3
+            )
 
     def __enter__(self):
         return self
@@ -128,7 +150,7 @@ class ExampleStream(ImageStream):
         self._data, self._size, self._augmentation, self._seed = examples, image_size, augmentation, seed
         self._skip, self._resize, self._prefetch = on_bad_image == "skip", resize, prefetch
         self.class_names, self.classes, self.batch_size = examples.class_names, examples.classes, batch_size
-        self.examples = len(examples.labels)
+        self.examples, self.endless = len(examples.labels), augmentation is not None
         if not self.examples:
             raise ValueError("data must hold images, but none of them can be read.")
         self.steps_per_epoch = count_steps(self.examples, batch_size, training=augmentation is not None)
@@ -148,7 +170,7 @@ class ExampleStream(ImageStream):
         step = operator.index(step)
         last = self.steps_per_epoch if self._augmentation is None else None
         if step < 0 or (last is not None and step >= last):
-            raise IndexError(f"step must be 0 or more{f' and below {last}' if last else ''}, but {step} was given.")
+            raise EndOfData(f"step must be 0 or more{f' and below {last}' if last else ''}, but {step} was given.")
         wanted = range(step, step + 1 + self._prefetch)
         for other in [s for s in self._ahead if s not in wanted]:
             self._ahead.pop(other).cancel()

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.evaluation.batches import batches, predictions, prepare
+from keras_vit.data import match_labels
+from keras_vit.evaluation.batches import open_batches, predictions
+from keras_vit.preprocessing import imagenet1k_classes
 from keras_vit.tables import Table
 
 OUTPUTS = ("logits", "softmax", "sigmoid")  # what a model's numbers are, and so what its loss is
@@ -115,43 +117,80 @@ def evaluate(
     *,
     top: Sequence[int] = (1, 5),
     outputs: str | None = None,
-    preprocess: bool = False,
+    preprocess: bool | None = None,
     batch_size: int = 64,
     class_names: Sequence[str] | None = None,
+    on_bad_image: str = "stop",
     progress: bool = True,
 ) -> AccuracyResult:
     """Measures a classifier on labelled images, batch by batch: no more than a batch is held in memory.
 
     Args:
         model: A Keras model with outputs `(batch, classes)`, or a function from images to such.
-        data: `(images, labels)`, or batches of these (see `batches`). Labels are integers or one-hot. Images are as
-            the model wants them, or pixels for `preprocess`.
+        data: What `keras_vit.data.open_data` takes (a folder, of which the `test/` is taken, `(images, labels)`, a
+            pipeline, `"tfds:NAME"`, a dict of splits), what it returns, or a list or generator of batches. Labels are
+            integers or one-hot. Images in arrays and pipelines are as the model wants them, or pixels with
+            `preprocess=True`.
         top: The ks of the top-k accuracies; those with more than the model's classes are left out.
         outputs: What the outputs are, for the loss: one of `OUTPUTS`. None: what the model's config says, and for
             models that are not of this package no loss.
-        preprocess: Whether the images are pixels of 0..255 in any size, for `model.preprocess`.
-        batch_size: Images per batch, for arrays.
-        class_names: What the classes are called, in the order of the outputs.
+        preprocess: Whether the images are pixels of 0..255 in any size. `None`: those of files, of streams and in
+            lists of images of different sizes are.
+        batch_size: Images per batch, where the data does not come in batches.
+        class_names: What the labels stand for, in their order, where the data does not say it (see `open_data`).
+            Where the model knows the names of its outputs, too, labels and outputs are matched by name: the data
+            may have fewer classes than the model, in another order.
+        on_bad_image: `"stop"` or `"skip"`, for pixels (see `open_data`).
         progress: Whether a bar is shown.
 
     Returns:
         Accuracy over all images and per class, loss, and the confusion matrix.
 
     Raises:
-        TypeError, ValueError: if the data or an argument makes no sense, if a label is larger than the model's
-            outputs allow, or if an output is not finite.
+        TypeError, ValueError: if the data or an argument makes no sense, if the data has classes that the model does
+            not have, or if an output is not finite.
     """
     top, outputs = _check(model, top, outputs)
     started = time.perf_counter()
     counts: _Counts | None = None
-    pairs = batches(data, batch_size, title="images", progress=progress)
-    for scores, labels in predictions(model, pairs, lambda images: prepare(model, images, preprocess)):
-        counts = counts or _Counts(scores.shape[1], tuple(k for k in top if k <= scores.shape[1]), outputs)
-        counts.add(scores, labels)
-    names = None if class_names is None else tuple(class_names)
-    if names is not None and len(names) != counts.classes:
-        raise ValueError(f"class_names has {len(names)} names, but the model has {counts.classes} outputs.")
+    options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "class_names": class_names}
+    options |= {"on_bad_image": on_bad_image, "title": "images" if progress else None}
+    classes = getattr(getattr(model, "config", None), "classes", None)
+    with open_batches(model, data, "test", classes=classes, **options) as (pairs, data_names):
+        outputs_of, names = _outputs(model, data_names, classes)
+        for scores, labels in predictions(model, pairs):
+            if counts is None:
+                if classes is None:
+                    outputs_of, names = _outputs(model, data_names, scores.shape[1])
+                counts = _Counts(scores.shape[1], tuple(k for k in top if k <= scores.shape[1]), outputs)
+            counts.add(scores, labels if outputs_of is None else _looked_up(outputs_of, labels))
     return counts.result(names, time.perf_counter() - started)
+
+
+def _outputs(
+    model: Any, data_names: Sequence[str] | None, classes: int | None
+) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
+    """The output of each label, where names tell it, or None; and the names of the outputs."""
+    names = getattr(getattr(model, "config", None), "class_names", None)
+    if names is None and classes == 1000 and data_names is not None:
+        ids, imagenet = zip(*imagenet1k_classes(), strict=True)
+        names = imagenet if set(data_names) <= set(ids) else None
+    if data_names is None or classes is None:
+        return None, names
+    if names is not None:
+        return match_labels(data_names, names), tuple(names)
+    if len(data_names) != classes:
+        raise ValueError(
+            f"The classes of the data have {len(data_names)} names, but the model has {classes} outputs, and does not "
+            "know what they are called. Is it the model for this data? If it is: model.with_config(class_names=[...])."
+        )
+    return None, tuple(data_names)
+
+
+def _looked_up(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    if labels.max() >= len(outputs):
+        raise ValueError(f"There is a label {labels.max()}, but the data has {len(outputs)} class names.")
+    return outputs[labels]
 
 
 class _Counts:

@@ -1,13 +1,21 @@
-"""Labelled images in whatever form they come, as batches of NumPy arrays with a progress bar."""
+"""Labelled images in whatever form they come, as batches for a model, with a progress bar; and its answers."""
 
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit._arrays import to_numpy
+from keras_vit._devices import batch_shares, fill_up
+from keras_vit._progress import ProgressBar
+from keras_vit.data import ImageStream, open_data, pick_split
 from keras_vit.models import BiT, VisionTransformer
+from keras_vit.preprocessing import preprocess_input
+
+SCALED_MOST = 16  # No scaling of pixels that is in use reaches it: mean 0 and deviation 1 end below 3.
 
 
 def batches(
@@ -33,15 +41,16 @@ def batches(
         raise ValueError(f"batch_size must be at least 1, but {batch_size} was given.")
     source, total = _open(data, batch_size)
     seen = 0
-    for place, batch in enumerate(_with_bar(source, total, title) if progress else source):
-        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            raise TypeError(f"Batch {place} of the data must be (images, labels), but {_spell(batch)} was given.")
-        images, labels = to_numpy(batch[0]), hard_labels(batch[1], f"batch {place}")
-        if len(images) != len(labels):
-            raise ValueError(f"Batch {place} of the data has {len(images)} images, but {len(labels)} labels.")
-        if len(images):
-            seen += len(images)
-            yield images, labels
+    with ProgressBar(title, total, shown=progress) as bar:
+        for place, batch in enumerate(bar.track(source)):
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                raise TypeError(f"Batch {place} of the data must be (images, labels), but {_spell(batch)} was given.")
+            images, labels = to_numpy(batch[0]), hard_labels(batch[1], f"batch {place}")
+            if len(images) != len(labels):
+                raise ValueError(f"Batch {place} of the data has {len(images)} images, but {len(labels)} labels.")
+            if len(images):
+                seen += len(images)
+                yield images, labels
     if not seen:
         raise ValueError("There are no images in the data. (A generator can be gone through once only.)")
 
@@ -81,38 +90,143 @@ def hard_labels(labels: Any, where: str = "labels") -> np.ndarray:
     return labels.astype("int64")
 
 
-def predictions(
-    model: Any, pairs: Iterable[tuple[np.ndarray, np.ndarray]], prepared: Callable[[np.ndarray], np.ndarray]
+@contextlib.contextmanager
+def open_batches(
+    model: Any,
+    data: Any,
+    split: str,
+    *,
+    preprocess: bool | None = None,
+    batch_size: int = 64,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    on_bad_image: str = "stop",
+    title: str | None = "images",
+) -> Iterator[tuple[Iterator[tuple[np.ndarray, np.ndarray]], list[str] | None]]:
+    """Opens labelled images for a model, and closes them at the end of the `with` statement.
+
+    Args:
+        model: A model of this package, if the images are pixels.
+        data: As in `keras_vit.evaluation.evaluate`.
+        split: `"train"` or `"test"`: which one of a folder, a data set of tensorflow-datasets, or a dict.
+        preprocess: Whether the images are pixels of 0..255; `None` for data that cannot be anything else.
+        batch_size: Images per batch, where the data does not come in batches.
+        classes: How many there are, where pixels come with labels without names.
+        class_names: What the labels stand for, if it is known.
+        on_bad_image: `"stop"` or `"skip"`, for pixels.
+        title: What stands before the progress bar; None for no bar.
+
+    Yields:
+        The batches once, images as the model takes them with int64 labels; and the names of the classes, or None.
+
+    Raises:
+        TypeError, ValueError: if the data, or the model for it, is none.
+    """
+    if isinstance(data, Mapping):
+        data = pick_split(data, split)
+    if preprocess is None:
+        preprocess = _is_pixels(data)
+    elif not preprocess and _is_pixels(data):
+        raise ValueError("preprocess=False is for data that holds what the model takes; this data holds pixels.")
+    if not preprocess:
+        pairs = batches(data, batch_size, title=title or "", progress=title is not None)
+        yield _checked_range(model, pairs), None if class_names is None else list(class_names)
+        return
+    if not isinstance(model, (VisionTransformer, BiT)):
+        raise ValueError(
+            "preprocess=True needs a model of keras_vit, which knows its own preprocessing, and so do image files; "
+            f"{type(model).__name__} was given. Preprocess the images yourself."
+        )
+    with contextlib.ExitStack() as stack:
+        stream = data
+        if not isinstance(data, ImageStream):
+            named = class_names is not None or isinstance(data, (str, os.PathLike))
+            stream = open_data(
+                data,
+                image_size=model.config.image_size,
+                batch_size=batch_size,
+                split=split,
+                shuffle=False,
+                classes=None if named else classes,
+                class_names=class_names,
+                on_bad_image=on_bad_image,
+            )
+            stack.enter_context(stream)
+        scaled = model.config.include_preprocessing
+        pairs = batches(_Counted(stream), title=title or "", progress=title is not None)
+        yield ((images if scaled else preprocess_input(images), y) for images, y in pairs), stream.class_names
+
+
+class _Counted:
+    """The batches of a stream, with their number if it is known: for a progress bar."""
+
+    def __init__(self, stream: ImageStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return iter(self._stream)
+
+    def __len__(self) -> int:
+        if self._stream.steps_per_epoch is None:
+            raise TypeError("of unknown length")
+        return self._stream.steps_per_epoch
+
+
+def _is_pixels(data: Any) -> bool:
+    """Whether data cannot be anything but pixels: it is of image files, a stream, or images of different sizes."""
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (tuple, list)):
+        return len({np.shape(image) for image in data[0]}) > 1
+    return isinstance(data, (str, os.PathLike, ImageStream))
+
+
+def _checked_range(
+    model: Any, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What a model says to each batch, with the labels; later batches are filled up to the size of the first.
+    """The same batches; pixels for a model that takes -1..1 are an error."""
+    scaled = isinstance(model, (VisionTransformer, BiT)) and not model.config.include_preprocessing
+    for images, labels in pairs:
+        largest = images.max() if scaled else 0
+        if largest > SCALED_MOST:
+            raise ValueError(
+                f"The images reach {largest:g}, but the model takes values of -1..1: are they pixels? preprocess=True."
+            )
+        yield images, labels
+
+
+def predictions(model: Any, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What a model says to each batch, with the labels.
+
+    Shorter batches are filled up to the size of the largest before them, which spares JAX another compilation, and
+    every batch to a multiple of the number of devices that share it. What is filled in is dropped from the answers.
 
     Args:
         model: As in `predict`.
-        pairs: Batches of images and labels (see `batches`).
-        prepared: Makes of a batch of images what the model takes.
+        pairs: Batches of what the model takes, with labels.
     """
-    largest = None
-    for images, labels in pairs:
-        yield predict(model, prepared(images), largest), labels
-        largest = largest or len(images)
+    length = 0
+    shares = batch_shares(model)
+    for inputs, labels in pairs:
+        length = max(length, -(-len(inputs) // shares) * shares)
+        yield predict(model, inputs, length), labels
 
 
-def predict(model: Any, images: np.ndarray, like: int | None = None) -> np.ndarray:
+def predict(model: Any, images: np.ndarray, length: int = 0) -> np.ndarray:
     """What a model says to a batch, as a float array.
 
     Args:
         model: A Keras model with one output, or a function from a batch to an array.
         images: `(batch, ...)`.
-        like: Size that a Keras model has been given before. A shorter batch is filled up to it, which spares JAX
-            another compilation, and can be split over several devices where the whole ones can.
+        length: What a shorter batch is filled up to for a Keras model.
+
+    Returns:
+        `(batch, n)`, without what was filled in.
 
     Raises:
         ValueError: if there is not one output row per image, or one is not finite.
     """
     count = len(images)
     if isinstance(model, keras.Model):
-        if like is not None and count < like:
-            images = np.concatenate([images, np.repeat(images[-1:], like - count, axis=0)])
+        images = fill_up(images, length)
         answer = model.predict(images, batch_size=len(images), verbose=0)
     else:
         answer = model(images)
@@ -130,22 +244,6 @@ def predict(model: Any, images: np.ndarray, like: int | None = None) -> np.ndarr
         row = int(np.argmin(np.isfinite(rows).all(1)))
         raise ValueError(f"The model's output for image {row} of a batch is not finite: look at the image and weights.")
     return rows
-
-
-def prepare(model: Any, images: np.ndarray, preprocess: bool) -> np.ndarray:
-    """Images as the model wants them: pixels of 0..255 resized and scaled with `preprocess`, else as they are.
-
-    Raises:
-        ValueError: if `preprocess` is asked of a model that is not of this package.
-    """
-    if not preprocess:
-        return images
-    if not isinstance(model, (VisionTransformer, BiT)):
-        raise ValueError(
-            f"preprocess=True needs a model of keras_vit, which knows its own preprocessing; {type(model).__name__} "
-            "was given. Preprocess the images yourself."
-        )
-    return model.preprocess(images)
 
 
 def _open(data: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
@@ -168,16 +266,6 @@ def _open(data: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
         return data, len(data)
     except TypeError:  # a generator, or a dataset of unknown length
         return data, None
-
-
-def _with_bar(source: Iterable[Any], total: int | None, title: str) -> Iterator[Any]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # On standard error: the results go to standard output.
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield from bar.track(source, total=total, description=title)
 
 
 def _spell(value: Any) -> str:

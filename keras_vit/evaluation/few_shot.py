@@ -6,6 +6,7 @@ whitening, bias and targets, and the same closed form. It is all float64 NumPy, 
 
 import dataclasses
 import functools
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ import keras
 import numpy as np
 
 from keras_vit._arrays import to_numpy
-from keras_vit.evaluation.batches import batches, hard_labels, predictions, prepare
+from keras_vit.data import has_test_split, match_labels
+from keras_vit.evaluation.batches import hard_labels, open_batches, predict, predictions
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.tables import Table
 
@@ -180,8 +182,9 @@ def few_shot(
     shots: Sequence[int] = SHOTS,
     l2: float | Sequence[float] = L2,
     seeds: int | Sequence[int] = 3,
-    preprocess: bool = False,
+    preprocess: bool | None = None,
     batch_size: int = 64,
+    on_bad_image: str = "stop",
     progress: bool = True,
 ) -> FewShotResult:
     """Accuracy of a linear classifier that has seen a few examples of each class, on top of frozen features.
@@ -189,14 +192,18 @@ def few_shot(
     Args:
         model: A model of this package, whose `pre_logits` are taken; another Keras model or a function, whose output
             `(batch, features)` is taken; or None where `train` and `test` hold features.
-        train: Images to draw examples from, and their labels: `(images, labels)`, or batches of these (see `batches`).
-        test: Images to classify, likewise.
+        train: Images to draw examples from, and their labels: what `keras_vit.data.open_data` takes (a folder, of which
+            the `train/` is taken, `(images, labels)`, a pipeline, `"tfds:NAME"`, a dict of splits), what it returns
+            with `shuffle=False`, or a list or generator of batches.
+        test: Images to classify, likewise; of a folder the `test/` is taken. Classes with names are matched by name.
         shots: Examples per class. Each draw for more shots contains the one for fewer.
         l2: Strength of the regularisation, or several, such as `L2_SWEEP`: each is evaluated at next to no cost, and
             the best is chosen on training images that were not drawn.
         seeds: How many draws, or the seeds themselves.
-        preprocess: Whether the images are pixels of 0..255 in any size, for `model.preprocess`.
-        batch_size: Images per batch, for arrays.
+        preprocess: Whether the images are pixels of 0..255 in any size. `None`: those of files, of streams and in
+            lists of images of different sizes are.
+        batch_size: Images per batch, where the data does not come in batches.
+        on_bad_image: `"stop"` or `"skip"`, for pixels (see `open_data`).
         progress: Whether bars are shown.
 
     Returns:
@@ -207,8 +214,14 @@ def few_shot(
             if nothing is left to choose between several strengths.
     """
     shots, strengths, seeds = _check(shots, l2, seeds)
-    x_train, y_train = extract_features(model, train, preprocess, batch_size, "training images" if progress else None)
-    x_test, y_test = extract_features(model, test, preprocess, batch_size, "test images" if progress else None)
+    if _same_folder(train, test):
+        raise ValueError(f"{train} has no test/ folder: the probe would be tested on the images that it was fitted to.")
+    options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image}
+    titles = ("training images", "test images") if progress else (None, None)
+    x_train, y_train, names = _features(model, train, "train", **options, title=titles[0])
+    x_test, y_test, test_names = _features(model, test, "test", **options, title=titles[1])
+    if names is not None and test_names is not None:
+        y_test = match_labels(test_names, names, "test")[y_test]
     if x_train.shape[1] != x_test.shape[1]:
         raise ValueError(f"train has {x_train.shape[1]} features and test {x_test.shape[1]}: they must be the same.")
     classes = int(y_train.max()) + 1
@@ -237,7 +250,13 @@ def few_shot(
 
 
 def extract_features(
-    model: Any, data: Any, preprocess: bool = False, batch_size: int = 64, title: str | None = None
+    model: Any,
+    data: Any,
+    preprocess: bool | None = None,
+    batch_size: int = 64,
+    title: str | None = None,
+    split: str = "test",
+    on_bad_image: str = "stop",
 ) -> tuple[np.ndarray, np.ndarray]:
     """The frozen features of labelled images.
 
@@ -245,21 +264,34 @@ def extract_features(
         model: As in `few_shot`; with None the data holds features already.
         data: As in `few_shot`.
         preprocess: As in `few_shot`.
-        batch_size: Images per batch, for arrays.
+        batch_size: As in `few_shot`.
         title: What stands before the progress bar; None for no bar.
+        split: `"train"` or `"test"`: which one of a folder, a data set of tensorflow-datasets, or a dict.
+        on_bad_image: As in `few_shot`.
 
     Returns:
         Floats `(examples, features)` and int64 labels `(examples,)`.
     """
+    options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image}
+    return _features(model, data, split, **options, title=title)[:2]
+
+
+def _features(model: Any, data: Any, split: str, **options: Any) -> tuple[np.ndarray, np.ndarray, list[str] | None]:
+    """Features, labels, and the names of the classes if the data has some."""
     if model is None and isinstance(data, tuple) and len(data) == 2:
-        pairs = [(to_numpy(data[0]), hard_labels(data[1]))]
-        if pairs[0][0].shape[:1] != pairs[0][1].shape:
-            raise ValueError(f"There are {len(pairs[0][0])} rows of features, but {len(pairs[0][1])} labels.")
-    else:
-        pairs = batches(data, batch_size, title=title or "", progress=title is not None)
-    answers = predictions(_features_model(model), pairs, lambda images: prepare(model, images, preprocess))
-    features, labels = zip(*answers, strict=True)
-    return np.concatenate(features), np.concatenate(labels)
+        features, labels = to_numpy(data[0]), hard_labels(data[1])
+        if features.shape[:1] != labels.shape:
+            raise ValueError(f"There are {len(features)} rows of features, but {len(labels)} labels.")
+        return predict(_features_model(None), features), labels, None
+    with open_batches(model, data, split, **options) as (pairs, names):
+        features, labels = zip(*predictions(_features_model(model), pairs), strict=True)
+    return np.concatenate(features), np.concatenate(labels), names
+
+
+def _same_folder(train: Any, test: Any) -> bool:
+    """Whether training and test images would be the same files: one folder of classes, without splits."""
+    folder = isinstance(train, (str, os.PathLike)) and not str(train).startswith("tfds:")
+    return folder and str(train) == str(test) and not has_test_split(train)
 
 
 def _features_model(model: Any) -> Any:

@@ -3,13 +3,13 @@
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.data import SPLITS, Batches, ImageStream, open_data
+from keras_vit.data import Batches, ImageStream, has_test_split, open_data
 from keras_vit.models import BiT, VisionTransformer, pair
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.freezing import freeze
@@ -164,20 +164,11 @@ def logits_model(model: VisionTransformer | BiT) -> keras.Model:
 def _open_test_data(data: Any, validation: Any, train: ImageStream, options: dict[str, Any]) -> ImageStream | None:
     """The images to evaluate on, in the classes of the training images; None where there are none."""
     if validation is None:
-        if not _has_test_split(data):
+        if not has_test_split(data):
             return None
         validation = data
     options = options | {"classes": train.classes, "class_names": train.class_names}
     return open_data(validation, split="test", augmentation=None, **options)
-
-
-def _has_test_split(data: Any) -> bool:
-    if isinstance(data, Mapping):
-        return "test" in data
-    if isinstance(data, str) and data.startswith("tfds:"):
-        return True
-    folders = SPLITS["test"] if isinstance(data, (str, os.PathLike)) else ()
-    return any(os.path.isdir(os.path.join(data, folder)) for folder in folders)
 
 
 def test_batches(test: ImageStream | None, batch: Callable[[int], tuple[Any, Any]]) -> Batches | None:

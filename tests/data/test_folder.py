@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.data import as_dataset, open_data
+from keras_vit.data import as_dataset, has_test_split, open_data
 from keras_vit.data import folder as folder_module
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.preprocessing import load_image
@@ -171,7 +171,9 @@ def test_other_layouts(root, tmp_path):
     with open_data(root, image_size=SIZE, batch_size=4) as stream:
         assert stream.examples == 14
     (root / "train" / "ant" / "notes.txt").write_text("x")
-    with pytest.warns(UserWarning, match="1 file is no picture by name and left out: .*notes.txt"):
+    with pytest.warns(
+        UserWarning, match="1 file is no picture of a class, by name or by place, and left out: .*notes.txt"
+    ):
         open_data(root, image_size=SIZE, batch_size=4).close()
 
 
@@ -382,8 +384,9 @@ def test_without_pillow(root, monkeypatch):
 
 def test_many_files_show_progress(root, monkeypatch, capsys):
     monkeypatch.setattr(folder_module, "PROGRESS_FROM", 5)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
     train(root).close()
-    assert "Looking at pictures" in capsys.readouterr().out
+    assert "Looking at pictures" in capsys.readouterr().err
 
 
 # Arguments
@@ -410,3 +413,137 @@ def test_many_files_show_progress(root, monkeypatch, capsys):
 def test_refusals(root, options, message):
     with pytest.raises(ValueError, match=message):
         train(root, **options)
+
+
+# Splits
+
+
+def test_splits_by_other_names(tmp_path):
+    for train_name, test_name in (("Training", "Testing"), ("TRAIN", "Val"), ("training_set", "dev")):
+        root = make(tmp_path / train_name, **{train_name: TRAIN, test_name: TEST})
+        with open_data(root, image_size=SIZE, batch_size=4) as stream:
+            assert stream.class_names == ["ant", "bee", "cow"] and stream.examples == 13
+        with open_data(root, split="test", image_size=SIZE, batch_size=4) as stream:
+            assert stream.class_names == ["ant", "bee", "cow"] and stream.examples == 7
+        assert has_test_split(root) and not has_test_split(root / train_name)
+
+
+def test_test_images_are_taken_before_validation_images(tmp_path):
+    root = make(tmp_path, train=TRAIN, val=TRAIN, test=TEST)
+    with open_data(root, split="test", image_size=SIZE, batch_size=4) as stream:
+        assert stream.examples == 7
+
+
+def test_test_images_alone_can_be_tested_on(tmp_path):
+    root = make(tmp_path, Test=TEST)
+    with open_data(root, split="test", image_size=SIZE, batch_size=4) as stream:
+        assert stream.class_names == ["ant", "bee", "cow"] and stream.examples == 7
+    with pytest.raises(ValueError, match="no train folder in .*, which has Test"):
+        open_data(root, image_size=SIZE, batch_size=4)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_classes_beside_a_test_folder_are_refused(tmp_path, split):
+    make(tmp_path, test=TEST)
+    for name in TRAIN:
+        (tmp_path / "test" / name).rename(tmp_path / name)
+    picture(0).save(tmp_path / "test" / "a.png")  # as competitions have them, without labels
+    with pytest.raises(
+        ValueError, match="the folder 'test', which is called like a split, beside other folders: 'ant'"
+    ):
+        open_data(tmp_path, split=split, image_size=SIZE, batch_size=4)
+
+
+def test_splits_without_classes_are_refused(tmp_path):
+    for name in ("Training", "Testing"):
+        (tmp_path / name).mkdir()
+        picture(0).save(tmp_path / name / "a.png")
+    with pytest.raises(ValueError, match="Training is called like a split, but has no folders of classes"):
+        open_data(tmp_path, image_size=SIZE, batch_size=4)
+
+
+def test_a_class_that_is_called_like_a_split(tmp_path):
+    for name in ("bus", "train"):
+        (tmp_path / name).mkdir()
+        picture(0).save(tmp_path / name / "a.png")
+    with pytest.raises(ValueError, match="If 'train' is a class itself, say so"):
+        open_data(tmp_path, image_size=SIZE, batch_size=4)
+    with open_data(tmp_path, class_names=["bus", "train"], image_size=SIZE, batch_size=2) as stream:
+        assert stream.examples == 2
+
+
+def test_two_training_folders_are_refused(tmp_path):
+    make(tmp_path, train=TRAIN, Training=TRAIN)
+    with pytest.raises(ValueError, match="more than one train split"):
+        open_data(tmp_path, image_size=SIZE, batch_size=4)
+
+
+def test_splits_of_a_dict_by_other_names(root):
+    source = {"Training": root / "train", "validation": root / "test"}
+    assert has_test_split(source) and not has_test_split({"train": root})
+    with open_data(source, split="test", image_size=4, batch_size=4) as stream:
+        assert stream.examples == 7
+
+
+# Strange names
+
+
+def test_links_that_lead_back(root):
+    (root / "train" / "ant" / "again").symlink_to(root / "train", target_is_directory=True)
+    with pytest.raises(ValueError, match="ant/again is a link to a folder that it lies in") as caught:
+        train(root)
+    assert "\n" not in str(caught.value)
+
+
+def test_links_to_themselves_and_to_nothing(root):
+    folder = root / "train" / "ant"
+    (folder / "self.jpg").symlink_to(folder / "self.jpg")
+    (folder / "nothing.jpg").symlink_to(folder / "gone.jpg")
+    with pytest.raises(ValueError, match="There are 2 such files, in ant"):
+        train(root)
+    with pytest.warns(UserWarning, match="2 bad images"), train(root, on_bad_image="skip") as stream:
+        assert stream.examples == 13
+
+
+def test_what_systems_leave_behind_is_no_data(root):
+    for place in (root, root / "train", root / "train" / "ant"):
+        (place / "._0.jpg").write_bytes(b"x")
+        (place / "__MACOSX").mkdir()
+        (place / "__MACOSX" / "._0.jpg").write_bytes(b"x")
+        (place / ".ipynb_checkpoints").mkdir()
+    with train(root) as stream:
+        assert stream.examples == 13 and stream.class_names == ["ant", "bee", "cow"]
+
+
+def test_pictures_beside_the_classes_are_said_to_be_left_out(root):
+    picture(0).save(root / "train" / "loose.png")
+    with pytest.warns(UserWarning, match="1 file is no picture of a class.*loose.png"):
+        train(root).close()
+
+
+@pytest.mark.parametrize("name", [b"two\nlines", b"a\xffb", b" ant"])
+def test_names_that_no_class_can_have(root, name):
+    folder = os.path.join(os.fsencode(root / "train"), name)
+    os.mkdir(folder)
+    picture(0).save(os.path.join(os.fsdecode(folder), "a.png"))
+    with pytest.raises(ValueError, match="cannot be the name of a class: it") as caught:
+        train(root)
+    assert str(caught.value).isprintable()
+
+
+def test_files_with_names_that_are_not_utf_8(root):
+    path = os.fsdecode(os.path.join(os.fsencode(root / "train" / "ant"), b"a\xffb.png"))
+    picture(0).save(path)
+    with train(root) as stream:
+        assert stream.examples == 14
+    with open(path, "wb"):
+        pass
+    with pytest.raises(ValueError, match="an empty file") as caught:
+        train(root)
+    assert str(caught.value).isprintable()
+
+
+def test_a_pipe_is_no_picture(root):
+    os.mkfifo(root / "train" / "ant" / "pipe.jpg")
+    with pytest.raises(ValueError, match="pipe.jpg: neither a file nor a folder"):
+        train(root)

@@ -1,9 +1,8 @@
 """Arrays, pipelines of other libraries and tensorflow-datasets: the same stream, the same checks."""
 
 import importlib.util
-import io
 import sys
-import types
+import threading
 
 import keras
 import numpy as np
@@ -13,6 +12,8 @@ from keras_vit.data import as_dataset, open_data, pipelines
 from keras_vit.data import examples as examples_module
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.checks import check_labels, check_pixels, one_hot
+from tests.data import sources
+from tests.data.sources import batches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning"),
@@ -27,11 +28,6 @@ OPTIONS = {"image_size": SIZE, "batch_size": 4}
 def data():
     rng = np.random.default_rng(0)
     return rng.integers(0, 256, (12, *SIZE, 3), dtype="uint8"), np.arange(12) % 3
-
-
-def batches(data, size=4):
-    images, labels = data
-    return [(images[i : i + size], labels[i : i + size]) for i in range(0, len(images), size)]
 
 
 # Checks
@@ -181,22 +177,6 @@ def test_labels_out_of_the_given_range(data):
 # Pipelines
 
 
-class Sequence(keras.utils.PyDataset):
-    def __init__(self, data):
-        super().__init__()
-        self.batches = batches(data)
-        self.epochs = 0
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __getitem__(self, index):
-        return self.batches[index]
-
-    def on_epoch_end(self):
-        self.epochs += 1
-
-
 def tf_data(data):
     import tensorflow as tf
 
@@ -241,7 +221,7 @@ SOURCES = {
     "grain": (grain_data, None),
     "grain_single": (grain_single, None),
     "torch": (torch_loader, "torch"),
-    "keras": (Sequence, None),
+    "keras": (sources.Sequence, None),
     "iterable": (Iterable, None),
 }
 
@@ -370,6 +350,57 @@ def test_batches_of_another_size_are_said_to_be_so(data):
     stream.close()
 
 
+def test_streams_leave_no_thread(data, source):
+    before = set(threading.enumerate())
+    for opened in (source, data):
+        with open_data(opened, classes=3, **OPTIONS) as stream:
+            stream.batch(0)
+        stream.close()
+    # Frameworks may keep threads of their own, for all pipelines together.
+    assert [t.name for t in set(threading.enumerate()) - before if t.name.startswith("keras_vit")] == []
+
+
+def test_an_index_error_of_a_pipeline_is_not_its_end(data):
+    class Broken(sources.Sequence):
+        def __getitem__(self, index):
+            return self.batches[5 * index]
+
+    with open_data(Broken(data), classes=3, split="test", **OPTIONS) as stream:
+        with pytest.raises(IndexError, match="list index out of range"):
+            list(stream)
+
+
+def test_test_images_of_a_pipeline_come_to_size(data):
+    large = np.repeat(np.repeat(data[0], 2, 1), 2, 2), data[1]
+    with open_data(Iterable(large), classes=3, split="test", **OPTIONS) as stream:
+        images = np.concatenate([images for images, _ in stream])
+    np.testing.assert_allclose(images, data[0], rtol=0, atol=1e-4)  # between two equal pixels
+
+
+def test_labels_of_a_pipeline_in_order_need_no_number_of_classes(data):
+    with open_data(Iterable(data), split="train", shuffle=False, **OPTIONS) as stream:
+        assert stream.classes == 0
+        np.testing.assert_array_equal(np.concatenate([labels for _, labels in stream]), data[1])
+
+
+def test_training_images_in_order(data):
+    with open_data({"train": data}, split="train", shuffle=False, **OPTIONS) as stream:
+        assert stream.steps_per_epoch == 3 and not stream.endless
+        np.testing.assert_array_equal(np.concatenate([images for images, _ in stream]), data[0])
+    with pytest.raises(ValueError, match="are not augmented"):
+        open_data(data, shuffle=False, augmentation=Augmentation(), **OPTIONS)
+    with pytest.raises(ValueError, match="shuffle must be"):
+        open_data(data, split="test", shuffle=True, **OPTIONS)
+    with open_data(data, **OPTIONS) as stream, pytest.raises(TypeError, match="has no end"):
+        iter(stream).__next__()
+
+
+@pytest.mark.parametrize("names", [["a", "a", "b"], ["a", "", "b"], ["a", "b\n", "c"]])
+def test_names_that_cannot_be_told_apart_or_written(data, names):
+    with pytest.raises(ValueError, match="class"):
+        open_data(data, class_names=names, **OPTIONS)
+
+
 @pytest.mark.parametrize("source", [None, 3, np.zeros((4, 8, 8, 3)), (1, 2, 3), b"x"])
 def test_other_things_are_refused(source):
     with pytest.raises(TypeError, match="data must be an image folder"):
@@ -432,43 +463,15 @@ def test_without_keras_cv_keras_does_it(data, backend, monkeypatch):
 # tensorflow-datasets
 
 
-class FakeTfds(types.ModuleType):
-    """What `open_tfds` uses of tensorflow-datasets, over examples in memory."""
-
-    def __init__(self, examples, file_format, features=("image", "label"), splits=("train", "validation")):
-        super().__init__("tensorflow_datasets")
-        label = types.SimpleNamespace(num_classes=3, names=["ant", "bee", "cow"])
-        info = types.SimpleNamespace(
-            features=dict.fromkeys(features, label),
-            splits={split: types.SimpleNamespace(num_bytes=100) for split in splits},
-            file_format=types.SimpleNamespace(value=file_format),
-        )
-        source = {"as_dataset": lambda **options: examples, "as_data_source": lambda **options: examples}
-        self.built = types.SimpleNamespace(info=info, download_and_prepare=lambda: None, **source)
-        self.decode = types.SimpleNamespace(SkipDecoding=lambda: None)
-
-    def builder(self, name):
-        return self.built
-
-    def as_numpy(self, data):
-        return data
-
-
 @pytest.fixture
 def encoded(data):
-    image = pytest.importorskip("PIL.Image")
-
-    def encode(pixels):
-        stream = io.BytesIO()
-        image.fromarray(pixels).save(stream, "png")
-        return stream.getvalue()
-
-    return [{"image": encode(x), "label": np.int64(y)} for x, y in zip(*data, strict=True)]
+    pytest.importorskip("PIL.Image")
+    return sources.encoded(data)
 
 
 @pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
 def test_tfds(data, encoded, file_format, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", FakeTfds(encoded, file_format))
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", sources.FakeTfds(encoded, file_format))
     with open_data("tfds:animals", split="test", **OPTIONS) as stream:
         assert stream.class_names == ["ant", "bee", "cow"] and stream.examples == 12
         np.testing.assert_array_equal(stream.batch(1)[0], data[0][4:8])
@@ -480,14 +483,14 @@ def test_tfds_refusals(encoded, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ImportError, match="pip install tensorflow-datasets"):
         open_data("tfds:animals", **OPTIONS)
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", FakeTfds(encoded, "tfrecord", features=("text",)))
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", sources.FakeTfds(encoded, "tfrecord", features=("text",)))
     with pytest.raises(ValueError, match=r"has \['text'\], but image and label"):
         open_data("tfds:animals", **OPTIONS)
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", FakeTfds(encoded, "tfrecord", splits=("train",)))
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", sources.FakeTfds(encoded, "tfrecord", splits=("train",)))
     with pytest.raises(ValueError, match="no split test or validation"):
         open_data("tfds:animals", split="test", **OPTIONS)
     secret = [example | {"label": -1} for example in encoded]
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", FakeTfds(secret, "tfrecord"))
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", sources.FakeTfds(secret, "tfrecord"))
     with pytest.raises(ValueError, match=r"tfds:animals/validation\[0\] has the label -1"):
         open_data("tfds:animals", split="test", **OPTIONS)
     monkeypatch.setattr(examples_module, "IN_MEMORY", 10)

@@ -133,7 +133,7 @@ BAD = {
     "not finite": ((ROWS * np.nan, np.array([0, 1, 2, 0])), ValueError, "image 0 of a batch is not finite"),
     "nothing": ([], ValueError, "no images"),
     "no pairs": ([ROWS], TypeError, r"must be \(images, labels\)"),
-    "a path": ("folder", TypeError, "data must be"),
+    "a path": ("folder", ValueError, "needs a model of keras_vit, .* and so do image files"),
     "three": ((ROWS, ROWS, ROWS), TypeError, "Arrays must be given as"),
 }
 

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig
+from keras_vit.evaluation import evaluate, extract_features
 from keras_vit.training import MomentumSGD
 
 VIT = ViTConfig(
@@ -56,6 +57,18 @@ def curve(model, part=slice(None)):
     return model.fit(images, labels, batch_size=len(images), epochs=STEPS, shuffle=False, verbose=0).history["loss"]
 
 
+def odd(model):
+    """What is counted in a number of images that no number of devices divides: at once, and in batches."""
+    images, labels = np.resize(IMAGES, (37, *IMAGES.shape[1:])), np.resize(LABELS, 37)
+    counts = [evaluate(model, (images, labels), batch_size=size, progress=False) for size in (64, 16)]
+    features, _ = extract_features(model, (images, labels))
+    return {
+        "loss": [result.loss for result in counts],
+        "examples": [result.examples for result in counts],
+        "features": features[-1].tolist(),
+    }
+
+
 def shares(model):
     """What one device holds of the split weights, of all weights, and of the optimizer's variables."""
     from keras_vit.training.distribution import split_weights
@@ -76,7 +89,6 @@ def eight():
     import tempfile
 
     from keras_vit import from_checkpoint, to_checkpoint
-    from keras_vit.evaluation.accuracy import evaluate
     from keras_vit.training.distribution import data_parallel, model_parallel
 
     config, found = CONFIGS["vit"], {}
@@ -86,6 +98,9 @@ def eight():
         with distribution.scope():
             divided = compiled(config)
             found[name] = {"loss": curve(divided), **shares(divided)}
+            found[name]["odd"] = odd(divided)
+            found[name]["finite"] = all(np.isfinite(weight.numpy()).all() for weight in divided.weights)
+    found["one"]["odd"] = odd(model)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "vit.npz")
         to_checkpoint(model, path)
@@ -134,6 +149,10 @@ def mirrored():
         with strategy.scope():
             model = compiled(config, 1.0, optimizer)
         found["mirrored"][name] = curve(model)
+    found["odd"] = odd(model)
+    alone = compiled(config, 1.0, optimizer)
+    alone.set_weights(model.get_weights())
+    found["one"]["odd"] = odd(alone)
     return found
 
 

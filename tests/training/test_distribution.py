@@ -98,6 +98,20 @@ def test_loading_and_evaluating_on_several_devices(eight):
     assert eight["loaded"]["same_counts"] and eight["loaded"]["split"] == 1 / 4
 
 
+def same_figures(found, one):
+    assert found["examples"] == [37, 37]
+    np.testing.assert_allclose(found["loss"], one["loss"], rtol=TOLERANCE)
+    # Features of size 1 in float32, after a Transformer that was trained on several devices.
+    np.testing.assert_allclose(found["features"], one["features"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["data", "model"])
+def test_evaluating_images_that_cannot_be_divided(eight, way):
+    """37 on 8 devices: batches are filled up, the first and only one, too; the model is whole after it."""
+    same_figures(eight[way]["odd"], eight["one"]["odd"])
+    assert eight[way]["finite"]
+
+
 def test_two_processes(eight, backend):
     """Two devices each: the batch is divided between the processes, and the weights within them."""
     address = free_address()
@@ -111,6 +125,7 @@ def test_mirrored_strategy(backend):
     found = finish(start("mirrored", devices=1))[0]
     assert found["replicas"] == 2
     np.testing.assert_allclose(found["mirrored"]["MomentumSGD"], found["one"]["MomentumSGD"], rtol=TOLERANCE)
+    same_figures(found["odd"], found["one"]["odd"])  # batches of 37, and 5 at the end, on 2 devices
     # Keras's own clips what each replica has computed, before the sum, as docs/distribution.md says; where this fails,
     # Keras has changed for the better.
     assert abs(found["mirrored"]["SGD"][-1] - found["one"]["SGD"][-1]) > 1e-3

@@ -1,0 +1,166 @@
+"""`evaluate`, `few_shot` and `finetune` take the same data, and it is the same to them in whatever form it comes."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, ViTConfig, evaluation, training
+from keras_vit.data import open_data
+from tests.data.sources import KINDS, NAMES, plain_colours
+
+CONFIG = ViTConfig(
+    image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3, class_names=tuple(NAMES)
+)
+# One batch of all images, without anything random: their order does not matter to the step.
+RECIPE = training.recipe("finetune/cifar10").replace(
+    steps=1, batch_size=12, warmup_steps=0, image_size=8, learning_rate=0.1,
+    augmentation=training.Augmentation(crop="resize", flip=False),
+)  # fmt: skip
+DATA = plain_colours(12)[0], (np.arange(12) % 3)[::-1].copy()  # the last image is blue, and so on
+
+
+@pytest.fixture(params=KINDS)
+def source(request, backend, tmp_path, monkeypatch):
+    make, framework = KINDS[request.param]
+    if framework not in (None, backend):
+        pytest.skip(f"about {framework}")
+    return make(DATA, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def model():
+    keras.utils.set_random_seed(0)
+    model = VisionTransformer(CONFIG)
+    model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(8, 3)).astype("float32"))
+    return model
+
+
+def test_evaluate(source, model):
+    result = evaluation.evaluate(model, source, preprocess=True, batch_size=5, progress=False)
+    scores = model.predict(model.preprocess(DATA[0]), verbose=0)
+    wanted = np.zeros((3, 3), "int64")
+    np.add.at(wanted, (DATA[1], scores.argmax(1)), 1)
+    np.testing.assert_array_equal(result.confusion, wanted)
+    assert 0 < len(np.flatnonzero(wanted.sum(0))) and result.class_names == tuple(NAMES)
+
+
+def test_few_shot(source, model):
+    result = evaluation.few_shot(model, source, source, shots=[3], preprocess=True, batch_size=5, progress=False)
+    assert (result.train_examples, result.test_examples, result.classes) == (12, 12, 3)
+    features, labels = evaluation.extract_features(model, source, preprocess=True)
+    wanted, wanted_labels = evaluation.extract_features(model, DATA, preprocess=True)
+    np.testing.assert_array_equal(np.bincount(labels), [4, 4, 4])
+    order, wanted_order = (np.lexsort(np.round(x.T, 3)) for x in (features, wanted))
+    # Batches of other sizes: sums in another order.
+    np.testing.assert_allclose(features[order], wanted[wanted_order], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(labels[order], wanted_labels[wanted_order])
+
+
+# A pipeline keeps batches of its own size: here 4 of the 12 images.
+@pytest.mark.filterwarnings("ignore:The pipeline makes batches of 4, not of batch_size=12:UserWarning")
+def test_finetune(source, model, request):
+    pipeline = request.node.callspec.params["source"] in ("list", "tf.data", "torch", "PyDataset")
+    data = tuple(x[:4] for x in DATA) if pipeline else DATA
+    other = VisionTransformer(CONFIG)
+    other.set_weights(model.get_weights())
+    done = training.finetune(model, source, RECIPE, classes=3, verbose=False)
+    wanted = training.finetune(other, data, RECIPE.replace(batch_size=len(data[0])), verbose=False)
+    assert done.log[-1]["loss"] == pytest.approx(wanted.log[-1]["loss"], rel=1e-5)
+    for weight, same in zip(done.model.get_weights(), wanted.model.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, same, rtol=0, atol=1e-5)  # sums in another order
+
+
+def test_an_opened_stream(model):
+    for split in ("train", "test"):
+        with open_data(DATA, image_size=8, batch_size=5, split=split, shuffle=False) as stream:
+            result = evaluation.evaluate(model, stream, progress=False)
+        assert (
+            result.examples == 12
+            and result.accuracy == evaluation.evaluate(model, DATA, preprocess=True, progress=False).accuracy
+        )
+    with open_data(DATA, image_size=8, batch_size=5) as stream:
+        with pytest.raises(TypeError, match="Training data has no end"):
+            evaluation.evaluate(model, stream, progress=False)
+
+
+def test_pixels_for_a_model_that_takes_scaled_images_are_refused(model):
+    with pytest.raises(ValueError, match="images reach 2.., but the model takes values of -1..1.*preprocess=True"):
+        evaluation.evaluate(model, DATA, progress=False)
+    with pytest.raises(ValueError, match="preprocess=False is for data that holds what the model takes"):
+        evaluation.evaluate(model, "somewhere", preprocess=False, progress=False)
+
+
+def test_one_folder_is_no_training_and_test_set(model, tmp_path, monkeypatch):
+    root = KINDS["folder"][0](DATA, tmp_path, monkeypatch)
+    with pytest.raises(ValueError, match="has no test/ folder"):
+        evaluation.few_shot(model, root / "train", root / "train", shots=[1], progress=False)
+
+
+def test_the_head_has_no_say_in_a_probe(source, model):
+    headless = VisionTransformer(CONFIG.replace(classes=2, class_names=None))
+    result = evaluation.few_shot(headless, source, source, shots=[1], preprocess=True, progress=False)
+    assert result.classes == 3
+
+
+# Names
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    return KINDS["folder"][0](DATA, tmp_path, monkeypatch) / "test"
+
+
+@pytest.mark.parametrize("names", [("red", "green", "blue"), ("grey", "blue", "red", "black", "green")])
+def test_names_decide_which_output_a_folder_is(root, names):
+    """The model takes everything for its first class, and knows the names in another order, and other names."""
+    model = VisionTransformer(CONFIG.replace(classes=len(names), class_names=names))
+    model.get_layer("head").kernel.assign(np.zeros((8, len(names))))
+    model.get_layer("head").bias.assign(np.eye(len(names))[names.index("red")])
+    result = evaluation.evaluate(model, root, progress=False)
+    assert result.class_names == names and result.accuracy == 4 / 12
+    assert result.correct_per_class[names.index("red")] == 4
+    assert [result.images_per_class[names.index(name)] for name in NAMES] == [4, 4, 4]
+
+
+def test_a_subset_of_the_classes(root, model):
+    for path in (root / "green").iterdir():
+        path.unlink()
+    (root / "green").rmdir()
+    result = evaluation.evaluate(model, root, progress=False)
+    assert result.examples == 8 and result.images_per_class.tolist() == [4, 0, 4]
+
+
+def test_as_many_classes_with_other_names_are_refused(root, model):
+    (root / "green").rename(root / "dog")
+    with pytest.raises(ValueError, match="classes that the model does not know: 'dog'. Its 3 classes are 'blue'"):
+        evaluation.evaluate(model, root, progress=False)
+
+
+def test_given_names_are_matched_as_well(model):
+    data = DATA[0], 2 - DATA[1]
+    result = evaluation.evaluate(model, data, class_names=NAMES[::-1], preprocess=True, progress=False)
+    wanted = evaluation.evaluate(model, DATA, preprocess=True, progress=False)
+    np.testing.assert_array_equal(result.confusion, wanted.confusion)
+
+
+def test_without_names_of_the_model_the_number_decides(root):
+    model = VisionTransformer(CONFIG.replace(class_names=None))
+    assert evaluation.evaluate(model, root, progress=False).class_names == tuple(NAMES)
+    other = VisionTransformer(CONFIG.replace(classes=4, class_names=None))
+    with pytest.raises(ValueError, match="have 3 names, but the model has 4 outputs, and does not know"):
+        evaluation.evaluate(other, root, progress=False)
+
+
+def test_folders_called_by_wordnet_ids(root):
+    for name, wnid in zip(NAMES, ("n01440764", "n02099601", "n15075141"), strict=True):
+        (root / name).rename(root / wnid)
+    model = VisionTransformer(CONFIG.replace(classes=1000, class_names=None))
+    result = evaluation.evaluate(model, root, progress=False)
+    assert np.flatnonzero(result.images_per_class).tolist() == [0, 207, 999]
+    assert result.class_names[207] == "golden retriever"
+
+
+def test_names_of_training_and_test_images_are_matched(root, model, tmp_path):
+    (root / "green").rename(root / "dog")
+    with pytest.raises(ValueError, match="test has classes that the model does not know: 'dog'"):
+        evaluation.few_shot(model, {"train": tmp_path / "train"}, root, shots=[1], progress=False)
