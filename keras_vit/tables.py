@@ -1,7 +1,18 @@
-"""Rows of data that print as a table."""
+"""Rows and pairs of data that print as tables. Text in them is shown as it is: no markup, nothing for the terminal."""
 
 import io
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from keras_vit._text import printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+WIDTH = 200  # columns where there is no terminal
+_LONG_LIST = 60  # characters of a list that is still shown on one line
 
 
 class Table(list[dict[str, Any]]):
@@ -15,13 +26,9 @@ class Table(list[dict[str, Any]]):
     columns: dict[str, str] = {}
 
     def __str__(self) -> str:
-        from rich.console import Console
+        return as_text(self)
 
-        console = Console(file=io.StringIO(), width=200, no_color=True)
-        console.print(self.__rich__())
-        return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().split("\n"))
-
-    def __rich__(self) -> Any:
+    def __rich__(self) -> "RichTable":
         """The table that rich draws, for a terminal of any width."""
         from rich import box
         from rich.table import Table as RichTable
@@ -30,16 +37,51 @@ class Table(list[dict[str, Any]]):
         columns = self.columns or {key: key.replace("_", " ") for key in (self[0] if self else {})}
         for key, title in columns.items():
             numbers = any(isinstance(row[key], (int, float)) for row in self) or key == "size"
-            table.add_column(title, justify="right" if numbers else "left", no_wrap=numbers, overflow="fold")
+            table.add_column(_text(title), justify="right" if numbers else "left", no_wrap=numbers, overflow="fold")
         for row in self:
-            table.add_row(*(_text(row, key) for key in columns))
+            table.add_row(*(_text(_value(row, key)) for key in columns))
         if any(row.get("inferred") for row in self):
             table.caption = "~ deduced, not seen"
             table.caption_justify = "left"
         return table
 
 
-def _text(row: dict[str, Any], key: str) -> str:
+def pairs_table(title: str, pairs: Mapping[str, Any]) -> "RenderableType":
+    """A table of two columns for rich: what something is.
+
+    Args:
+        title: Above the table.
+        pairs: From names, whose underscores are shown as spaces, to values. Those that are None, an empty string or
+            an empty list are left out; a long list has a line for each entry.
+    """
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table as RichTable
+
+    table = RichTable(box=box.SIMPLE, show_header=False, pad_edge=False)
+    for key, value in pairs.items():
+        if value is not None and value != "" and value != []:
+            entries = value if isinstance(value, list) and len(str(value)) > _LONG_LIST else [value]
+            table.add_row(_text(key.replace("_", " ")), _text(*entries))
+    return Group(_text(title), table)  # rich would break a table's own title where the table ends
+
+
+def as_text(renderable: "RenderableType", width: int = WIDTH) -> str:
+    """What rich would draw, as plain text without colours and without spaces at the ends of lines."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(renderable)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().split("\n"))
+
+
+def _text(*lines: object) -> "Text":
+    from rich.text import Text
+
+    return Text("\n".join(map(printable, lines)))
+
+
+def _value(row: Mapping[str, Any], key: str) -> str:
     value = row[key]
     if value is None:
         return "-"

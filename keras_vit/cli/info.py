@@ -5,7 +5,8 @@ import os
 from typing import Any
 
 from keras_vit.cli.framework import start_keras
-from keras_vit.cli.output import Answer, pairs_table
+from keras_vit.cli.output import Answer
+from keras_vit.tables import pairs_table
 
 HELP = "What a checkpoint file, a model file, or a name of the catalogue is."
 

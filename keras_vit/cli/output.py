@@ -3,14 +3,12 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from keras_vit._text import printable
+from keras_vit.tables import WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,24 +37,10 @@ def show(answer: Answer, as_json: bool) -> None:
 
 
 def console() -> "Console":
-    """Standard output: as wide as the terminal, or 200 columns where it is none."""
+    """Standard output: as wide as the terminal, or `WIDTH` where it is none."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 200)
-
-
-def pairs_table(title: str, pairs: Mapping[str, Any]) -> "Table":
-    """A table of two columns; pairs without a value are left out, long lists have a line for each entry."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(printable(title)), show_header=False, title_justify="left")
-    for key, value in pairs.items():
-        if value in (None, [], ""):
-            continue
-        entries = value if isinstance(value, list) and len(str(value)) > 60 else [value]
-        table.add_row(key.replace("_", " "), Text("\n".join(map(printable, entries))))
-    return table
+    return Console(width=None if sys.stdout.isatty() else WIDTH)
 
 
 def megabytes(size: int) -> str:

@@ -3,10 +3,10 @@
 import argparse
 from typing import Any
 
-from keras_vit._text import printable
 from keras_vit.cli.arguments import SOURCE, whole
 from keras_vit.cli.framework import start_keras
 from keras_vit.cli.output import Answer
+from keras_vit.tables import Table
 
 HELP = "Classifies images."
 TOP = 5
@@ -24,8 +24,6 @@ def run(options: argparse.Namespace) -> Answer:
     start_keras()
     import keras
     import numpy as np
-    from rich.table import Table
-    from rich.text import Text
 
     from keras_vit.preprocessing import decode_predictions, load_image
     from keras_vit.zoo import load_any
@@ -38,6 +36,8 @@ def run(options: argparse.Namespace) -> Answer:
             f"{options.weights} has no head, so it knows no classes. Fine-tune it on images of yours with `keras-vit "
             "finetune`, or measure its features with `keras-vit evaluate --few-shot`."
         )
+    if len(model.output_shape) != 2:
+        raise ValueError(f"{options.weights} has a head on every token or place, so that no image gets one answer.")
     if options.top is not None and options.top > classes:
         raise ValueError(f"--top must be at most {classes}, the classes of {options.weights}, but got {options.top}.")
     images = np.concatenate([model.preprocess(picture) for picture in pictures])
@@ -45,14 +45,13 @@ def run(options: argparse.Namespace) -> Answer:
     if model.config.classifier_activation is None:  # a file may hold a model with logits
         answers = keras.ops.convert_to_numpy(keras.ops.softmax(answers))
     decoded = decode_predictions(answers, top=options.top or min(TOP, classes), class_names=model.config.class_names)
-    table = Table("image", "class", "probability")
-    data = []
-    for path, best in zip(options.images, decoded, strict=True):
-        data.append({"image": path, "classes": [_class(*entry) for entry in best]})
-        for place, (_, name, probability) in enumerate(best):
-            image = "" if place else printable(path)
-            table.add_row(Text(image), Text(printable(name)), f"{100 * probability:.1f} %")
-    return Answer(data, table)
+    pairs = list(zip(options.images, decoded, strict=True))
+    table = Table(
+        {"image": "" if place else path, "class": name, "probability": f"{100 * probability:.1f} %"}
+        for path, classes in pairs
+        for place, (_, name, probability) in enumerate(classes)
+    )
+    return Answer([{"image": path, "classes": [_class(*entry) for entry in classes]} for path, classes in pairs], table)
 
 
 def _class(identifier: str, name: str, probability: float) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """`ExportReport`: what an export wrote, and how the file compares with the model."""
 
 import dataclasses
-import io
 from typing import Any
+
+from keras_vit.tables import as_text, pairs_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,22 +60,11 @@ class ExportReport:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(file=io.StringIO(), width=120, no_color=True)
-        console.print(self.__rich__())
-        return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().split("\n"))
+        return as_text(self, 120)
 
     def __rich__(self) -> Any:
         """The table that rich draws, for a terminal of any width."""
-        from rich import box
-        from rich.table import Table
-
-        table = Table(title=self.path, title_justify="left", box=box.SIMPLE, show_header=False, pad_edge=False)
-        for name, value in self._rows():
-            if value is not None:
-                table.add_row(name, value)
-        return table
+        return pairs_table(self.path, dict(self._rows()))
 
     def _rows(self) -> list[tuple[str, str | None]]:
         def share(value: float | None) -> str | None:

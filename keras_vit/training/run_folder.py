@@ -47,7 +47,7 @@ class RunFolder:
         record = self.path / "run.json"
         if record.exists() and resume:
             self._check_same(record)
-        elif not record.exists() and self.path.is_dir() and any(self.path.iterdir()):
+        elif not record.exists() and self.path.is_dir() and any(self.path.glob("[!.]*")):
             raise ValueError(
                 f"output must be a new or empty folder, or one with a run in it, but {self.path} holds other files."
             )

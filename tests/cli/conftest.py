@@ -1,4 +1,4 @@
-"""The program in a fresh process."""
+"""The program in this process and in a fresh one, and small files for it."""
 
 import json
 import os
@@ -6,7 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import keras_vit
+from keras_vit.checkpoints import save_model
+from keras_vit.cli import main
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEAVY = ("keras", "tensorflow", "jax", "jaxlib", "torch", "h5py", "PIL", "scipy")
@@ -16,9 +21,61 @@ PROGRAM = f"""
 import atexit, json, os, sys
 atexit.register(lambda: os.write(int(os.environ["REPORT"]), json.dumps(
     sorted({{name.partition(".")[0] for name in sys.modules}} & set({HEAVY!r}))).encode()))
+from keras_vit.checkpoints import save_model
 from keras_vit.cli import main
 sys.exit(main())
 """
+
+
+@pytest.fixture(autouse=True)
+def no_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    monkeypatch.setenv("KERAS_VIT_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KERAS_VIT_MIRROR", raising=False)
+
+
+@pytest.fixture
+def run(capsys):
+    """A function that runs a command in this process and gives back what it prints on both streams."""
+
+    def run(*arguments, code=0):
+        try:
+            result = main([str(argument) for argument in arguments])
+        except SystemExit as error:  # wrong usage
+            result = error.code
+        streams = capsys.readouterr()
+        assert result == code, streams.err
+        assert "Traceback" not in streams.err and (code == 0 or streams.out == "")
+        return streams
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """A function that makes a file of a small model whose answers are those of its bias."""
+
+    def make(file="tiny.npz", bias=(0.0, 2.0, 1.0), **fields):
+        config = keras_vit.ViTConfig(
+            **{"image_size": 8, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "mlp_width": 16, "classes": 3}
+            | fields
+        )
+        model = keras_vit.VisionTransformer(config)
+        if config.classes is not None:
+            model.get_layer("head").bias.assign(bias)
+        path = tmp_path_factory.mktemp("tiny") / file
+        save_model(model, path)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def photo(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 120, 3)).astype("uint8")
+    image.fromarray(pixels).save(tmp_path / "photo.png")
+    return tmp_path / "photo.png"
 
 
 @pytest.fixture

@@ -15,13 +15,6 @@ from tests.test_readme import with_a_head
 RECOMMENDED = "augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_384"
 
 
-@pytest.fixture(autouse=True)
-def no_network(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
-    monkeypatch.setenv("KERAS_VIT_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("KERAS_VIT_MIRROR", raising=False)
-
-
 @pytest.fixture
 def mirror(tmp_path, monkeypatch):
     """A folder of the user's own that has the recommended Ti/16 under its published name: full size, random weights."""
@@ -32,50 +25,36 @@ def mirror(tmp_path, monkeypatch):
     return model
 
 
-@pytest.fixture
-def photo(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    pixels = np.random.default_rng(0).integers(0, 256, (90, 120, 3)).astype("uint8")
-    image.fromarray(pixels).save(tmp_path / "photo.png")
-    return tmp_path / "photo.png"
-
-
-def run(capsys, *arguments, code=0):
-    """What the command prints on both streams."""
-    assert main([str(argument) for argument in arguments]) == code
-    return capsys.readouterr()
-
-
-def test_list(capsys):
-    assert "imagenet21k/ViT-B_16" in run(capsys, "list", "B/16").out
-    rows = json.loads(run(capsys, "list", "B/16", "--json").out)
+def test_list(run):
+    assert "imagenet21k/ViT-B_16" in run("list", "B/16").out
+    rows = json.loads(run("list", "B/16", "--json").out)
     assert {row["variant"] for row in rows} == {"ViT-B/16"}
-    rows = json.loads(run(capsys, "list", "--models", "--json").out)
+    rows = json.loads(run("list", "--models", "--json").out)
     assert {row["name"] for row in rows} >= set(keras_vit.VARIANTS)
     b16 = next(row for row in rows if row["name"] == "ViT-B/16")
     assert (b16["params"], round(b16["macs"] / 1e9, 3)) == (86_567_656, 17.564)
 
 
-def test_info(capsys, golden):
-    out = run(capsys, "info", golden("alt_opt_target").path).out
+def test_info(run, golden):
+    out = run("info", golden("alt_opt_target").path).out
     assert "opt/target/" in out and "vit_jax" in out
-    info = json.loads(run(capsys, "info", golden("alt_zero_head").path, "--json").out)
+    info = json.loads(run("info", golden("alt_zero_head").path, "--json").out)
     assert info["config"]["representation_size"] == 48 and "zero" in " ".join(info["oddities"])
-    assert json.loads(run(capsys, "info", "sam/ViT-B_16", "--json").out)["image_size"] == 224
+    assert json.loads(run("info", "sam/ViT-B_16", "--json").out)["image_size"] == 224
 
 
-def test_pretrained_and_predict_from_a_mirror(capsys, mirror, photo):
+def test_pretrained_and_predict_from_a_mirror(run, mirror, photo):
     model = keras_vit.ViT_Ti16(pretrained=True)
     assert model.config.image_size == (384, 384) and model.config.classifier_activation == "softmax"
     images = model.preprocess(keras_vit.load_image(photo))
     wanted = keras_vit.decode_predictions(model.predict(images, verbose=0), top=2)[0]
-    (found,) = json.loads(run(capsys, "predict", photo, "--weights", "Ti/16", "--top", 2, "--json").out)
+    (found,) = json.loads(run("predict", photo, "--weights", "Ti/16", "--top", 2, "--json").out)
     assert found["image"] == str(photo)
     assert [(entry["id"], entry["name"]) for entry in found["classes"]] == [entry[:2] for entry in wanted]
     # The same computation twice; only the number of images in a batch may differ.
     np.testing.assert_allclose([e["probability"] for e in found["classes"]], [e[2] for e in wanted], rtol=1e-4)
-    assert wanted[0][1] in run(capsys, "predict", photo, "--weights", RECOMMENDED).out
-    assert RECOMMENDED in run(capsys, "download", "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
+    assert wanted[0][1] in run("predict", photo, "--weights", RECOMMENDED).out
+    assert RECOMMENDED in run("download", "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
                               "--imagenet2012-steps_20k-lr_0.03-res_384").out.replace("\n", "")  # fmt: skip
 
 
@@ -93,10 +72,10 @@ CONVERSIONS = [
 
 
 @pytest.mark.parametrize(("name", "layout", "other"), CONVERSIONS)
-def test_convert_there_and_back(capsys, golden, tmp_path, name, layout, other):
+def test_convert_there_and_back(run, golden, tmp_path, name, layout, other):
     between = tmp_path / (other if "." in other else f"{other}.npz")
-    run(capsys, "convert", golden(name).path, between, *([] if "." in other else ["--layout", other]))
-    run(capsys, "convert", between, tmp_path / "back.npz", "--layout", layout)
+    run("convert", golden(name).path, between, *([] if "." in other else ["--layout", other]))
+    run("convert", between, tmp_path / "back.npz", "--layout", layout)
     reference = keras_vit.from_checkpoint(golden(name).path)
     keras_vit.to_checkpoint(reference, tmp_path / "wanted.npz", layout=layout)
     with np.load(tmp_path / "wanted.npz") as wanted, np.load(tmp_path / "back.npz") as got:
@@ -105,22 +84,22 @@ def test_convert_there_and_back(capsys, golden, tmp_path, name, layout, other):
             np.testing.assert_array_equal(got[array], wanted[array], strict=True)
 
 
-def test_convert_between_keras_formats(capsys, golden, tmp_path):
-    run(capsys, "convert", golden("mini_token").path, tmp_path / "a.keras")
-    run(capsys, "convert", tmp_path / "a.keras", tmp_path / "b.weights.h5")
-    run(capsys, "convert", tmp_path / "b.weights.h5", tmp_path / "c.keras")
+def test_convert_between_keras_formats(run, golden, tmp_path):
+    run("convert", golden("mini_token").path, tmp_path / "a.keras")
+    run("convert", tmp_path / "a.keras", tmp_path / "b.weights.h5")
+    run("convert", tmp_path / "b.weights.h5", tmp_path / "c.keras")
     first, last = (keras.saving.load_model(tmp_path / name) for name in ("a.keras", "c.keras"))
     assert last.config == first.config
     for wanted, got in zip(first.get_weights(), last.get_weights(), strict=True):
         np.testing.assert_array_equal(got, wanted)
 
 
-def test_convert_replaces_nothing_unasked(capsys, golden, tmp_path):
+def test_convert_replaces_nothing_unasked(run, golden, tmp_path):
     target = tmp_path / "model.keras"
     target.write_text("precious")
-    assert "exists" in run(capsys, "convert", golden("mini_token").path, target, code=1).err
+    assert "exists" in run("convert", golden("mini_token").path, target, code=1).err
     assert target.read_text() == "precious" and list(tmp_path.iterdir()) == [target]
-    run(capsys, "convert", golden("mini_token").path, target, "--overwrite")
+    run("convert", golden("mini_token").path, target, "--overwrite")
     assert isinstance(keras.saving.load_model(target), keras_vit.VisionTransformer)
 
 
@@ -135,9 +114,9 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_failures_are_one_message_and_exit_code_1(capsys, photo, failure):
+def test_failures_are_one_message_and_exit_code_1(run, photo, failure):
     arguments, word = FAILURES[failure]
-    result = run(capsys, *(str(photo) if a == "{photo}" else a for a in arguments), code=1)
+    result = run(*(str(photo) if a == "{photo}" else a for a in arguments), code=1)
     assert word in result.err and "Traceback" not in result.err and result.out == ""
 
 
@@ -157,3 +136,18 @@ def test_the_framework_is_silent(program, golden, tmp_path):
     """TensorFlow and oneDNN report their start, CUDA what it lacks; all before anything of ours runs."""
     out, err, imported = program("convert", golden("mini_token").path, tmp_path / "mini.keras")
     assert "keras" in imported and out.startswith("Wrote") and err == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("a.keras", "b.npz"), ("a.npz", "b.weights.h5"), ("a.weights.h5", "b.keras")]
+)
+def test_convert_keeps_the_names_of_the_classes(run, tiny, tmp_path, first, second):
+    run("convert", tiny(class_names=("[a]", "b", "c")), tmp_path / first)
+    run("convert", tmp_path / first, tmp_path / second)
+    assert keras_vit.class_names(tmp_path / second) == ["[a]", "b", "c"]
+
+
+def test_the_help_of_export_names_the_formats(run):
+    out = run("export", "--help").out
+    for row in keras_vit.export.FORMATS.values():
+        assert row.suffix in out

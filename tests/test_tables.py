@@ -1,0 +1,47 @@
+"""Rows and pairs that print as tables, whatever names strangers have put into them."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from keras_vit.tables import Table, as_text, pairs_table
+
+HOSTILE = "[bold]a[/bold] [/] \x1b]0;title\x07\x1b[31mred\nnext"
+
+
+def on_a_terminal(renderable):
+    console = Console(file=io.StringIO(), force_terminal=True, width=200, color_system="truecolor")
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("draw", [as_text, on_a_terminal])
+def test_names_are_shown_as_they_are_and_control_nothing(draw):
+    for table in (Table([{"name": HOSTILE, HOSTILE: 1}]), pairs_table(HOSTILE, {"name": HOSTILE, "names": [HOSTILE]})):
+        shown = draw(table)
+        assert r"[bold]a[/bold] [/] \x1b]0;title\x07\x1b[31mred\nnext" in shown
+        assert "\x1b]" not in shown and "\x1b[31m" not in shown
+
+
+def test_a_table_is_its_rows():
+    rows = Table(
+        [{"name": "a", "params": 1_500_000, "rate": 0.001, "share": 2.0, "none": None, "inferred": ["params"]}]
+    )
+    rows.columns = {"name": "name", "params": "parameters", "rate": "rate", "share": "share", "none": "none"}
+    text = str(rows)
+    assert rows == [dict(rows[0])]
+    assert text.split("\n")[-3].split() == ["a", "~1.5", "M", "0.001", "2.00", "-"]
+    assert "~ deduced, not seen" in text and "parameters" in text
+
+
+def test_an_empty_table_can_be_printed():
+    assert str(Table()) == ""
+
+
+def test_pairs_without_a_value_are_left_out():
+    text = as_text(pairs_table("title", {"long_name": 0, "flag": False, "empty": "", "nothing": None, "no_names": []}))
+    assert "title" in text and "long name" in text and "False" in text
+    assert "empty" not in text and "nothing" not in text and "no names" not in text
+    many = as_text(pairs_table("", {"names": [f"name {i}" for i in range(20)]}))
+    assert sum("name " in line for line in many.split("\n")) == 20
