@@ -21,7 +21,6 @@ PROGRAM = f"""
 import atexit, json, os, sys
 atexit.register(lambda: os.write(int(os.environ["REPORT"]), json.dumps(
     sorted({{name.partition(".")[0] for name in sys.modules}} & set({HEAVY!r}))).encode()))
-from keras_vit.checkpoints import save_model
 from keras_vit.cli import main
 sys.exit(main())
 """
