@@ -41,7 +41,7 @@ if TYPE_CHECKING or not IS_PROGRAM:
         feature_extractor,
     )
     from keras_vit.preprocessing import decode_predictions, load_image, preprocess_input
-    from keras_vit.zoo import create_model, from_checkpoint
+    from keras_vit.zoo import create_model, from_checkpoint, load
 else:
     _ROOMS = "checkpoints models preprocessing zoo factories layers data evaluation export training".split()
     __getattr__ = import_later(__name__, *_ROOMS)
@@ -87,6 +87,7 @@ __all__ = [
     "layers",
     "list_models",
     "list_weights",
+    "load",
     "load_image",
     "preprocess_input",
     "to_checkpoint",

@@ -3,8 +3,9 @@
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
+from keras_vit._types import DType, ImageSize, Source, Tensor
 from keras_vit.checkpoints import (
     config_in_file,
     find_checkpoint,
@@ -32,8 +33,8 @@ def create_model(
     variant: str,
     *,
     pretrained: bool = False,
-    weights: str | os.PathLike[str] | None = None,
-    image_size: int | tuple[int, int] | str | None = None,
+    weights: Source | None = None,
+    image_size: ImageSize | Literal["dynamic"] | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     include_top: bool = True,
@@ -47,9 +48,9 @@ def create_model(
     attention_dropout: float | None = None,
     drop_path: float | None = None,
     remat: bool = False,
-    input_tensor: Any = None,
+    input_tensor: Tensor | None = None,
     name: str | None = None,
-    dtype: Any = None,
+    dtype: DType = None,
 ) -> VisionTransformer | BiT:
     """A Vision Transformer of the papers.
 
@@ -116,11 +117,14 @@ def create_model(
         "pooling": pooling,
         "classifier_activation": classifier_activation,
         "include_preprocessing": include_preprocessing,
-        "interpolation": interpolation,
-        "attention_dropout": attention_dropout or 0.0,
-        "drop_path": drop_path or 0.0,
-        "remat": remat,
     }
+    if variant not in BIT_VARIANTS:
+        options |= {
+            "interpolation": interpolation,
+            "attention_dropout": attention_dropout or 0.0,
+            "drop_path": drop_path or 0.0,
+            "remat": remat,
+        }
     build: dict[str, Any] = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
     if weights is not None and not str(weights).endswith(".weights.h5"):
         weights = find_checkpoint(weights)
@@ -134,6 +138,8 @@ def create_model(
         for argument, value in (("class_token", class_token), ("representation_size", representation_size)):
             if value not in (None, getattr(held, argument, None)):
                 raise ValueError(f"{argument}={value} contradicts {weights}: leave it out, the file tells.")
+        if not include_top or (classes is None and held.classes is None):
+            options["classifier_activation"] = None  # there is no head for it
         return from_checkpoint(weights, **options, **build, dropout=dropout or 0.0)
 
     base = variant_config(variant)
@@ -144,7 +150,11 @@ def create_model(
         options["dropout"] = base.dropout if dropout is None else dropout
     if classes is None and include_top and isinstance(class_names, Sequence):
         options["classes"] = len(class_names)
-    config = _adapt(base, pre_logits=True, input_tensor=input_tensor, **options)
+    elif image_size is None:
+        options["image_size"] = _size_of_bit(input_tensor)
+    if not include_top:
+        options["classifier_activation"] = None
+    config = _adapt(base, variant, pre_logits=include_top and bool(representation_size), **options)
     if weights is not None and config.class_names is None and os.path.isfile(weights):
         noted = config_in_file(weights)
         if noted is not None and noted.classes == config.classes:
@@ -157,9 +167,9 @@ def create_model(
 
 
 def from_checkpoint(
-    path: str | os.PathLike[str],
+    path: Source,
     *,
-    image_size: int | tuple[int, int] | str | None = None,
+    image_size: ImageSize | Literal["dynamic"] | None = None,
     grid_size: tuple[int, int] | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
@@ -173,9 +183,9 @@ def from_checkpoint(
     attention_dropout: float = 0.0,
     drop_path: float = 0.0,
     remat: bool = False,
-    input_tensor: Any = None,
+    input_tensor: Tensor | None = None,
     name: str | None = None,
-    dtype: Any = None,
+    dtype: DType = None,
 ) -> VisionTransformer | BiT:
     """The model that a checkpoint file holds; its architecture is read off the arrays.
 
@@ -216,18 +226,19 @@ def from_checkpoint(
     path = find_checkpoint(path)
     contents = open_checkpoint(path, grid_size, None if image_size == "dynamic" else image_size)
     base = _with_names_beside(contents.config, path)
+    fields: dict[str, Any] = {
+        "interpolation": interpolation,
+        "dropout": dropout,
+        "attention_dropout": attention_dropout,
+        "drop_path": drop_path,
+        "remat": remat,
+    }
     if isinstance(base, BiTConfig):
-        _refuse(
-            str(path),
-            pre_logits=pre_logits,
-            interpolation=interpolation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            drop_path=drop_path,
-            remat=remat,
-        )
+        _refuse(str(path), pre_logits=pre_logits, **fields)
+        fields, image_size = {}, _size_of_bit(input_tensor) if image_size is None else image_size
     config = _adapt(
         base,
+        str(path),
         image_size=image_size,
         classes=classes,
         class_names=class_names,
@@ -236,25 +247,120 @@ def from_checkpoint(
         pooling=pooling,
         classifier_activation=classifier_activation,
         include_preprocessing=include_preprocessing,
-        interpolation=interpolation,
-        dropout=dropout,
-        attention_dropout=attention_dropout,
-        drop_path=drop_path,
-        remat=remat,
-        input_tensor=input_tensor,
+        **fields,
     )
     keep_head = classes in (None, base.classes)
-    if pre_logits and not include_top:
-        raise ValueError("pre_logits=True needs include_top=True; without the top there are no pre-logits.")
-    if pre_logits and not base.representation_size:
-        raise ValueError(f"{path} has no pre-logits: leave pre_logits=True out.")
-    reads_pre_logits = isinstance(base, ViTConfig) and base.classes and base.representation_size
-    if reads_pre_logits and include_top and keep_head and pre_logits is False:
-        raise ValueError(
-            f"The head of {path} reads its pre-logits, so pre_logits=False needs a new head: pass classes=..., or "
-            "include_top=False for features."
-        )
     return load_model(path, contents, config, keep_head=keep_head, input_tensor=input_tensor, name=name, dtype=dtype)
+
+
+def load(
+    source: Source,
+    *,
+    image_size: ImageSize | Literal["dynamic"] | None = None,
+    grid_size: tuple[int, int] | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    include_top: bool = True,
+    pre_logits: bool | None = None,
+    pooling: str | None = None,
+    classifier_activation: str | None = None,
+    include_preprocessing: bool | None = None,
+    interpolation: str | None = None,
+    dropout: float | None = None,
+    attention_dropout: float | None = None,
+    drop_path: float | None = None,
+    remat: bool | None = None,
+    name: str | None = None,
+    dtype: DType = None,
+) -> VisionTransformer | BiT:
+    """The model that a user names, whatever kind of thing holds it.
+
+    An option that is None is as the source has it: files of Keras say all of it; checkpoints of the original code say
+    nothing of activations (logits), rates (0) and preprocessing (outside the model). An option that a source cannot
+    honour is an error; docs/loading.md has a table.
+
+    Args:
+        source: A variant such as `"ViT-B/16"`, which stands for its recommended ImageNet-1k checkpoint; a name of the
+            catalogue; `"glyphs"`, the one that comes along; the address of an `.npz`; or the path of an `.npz` of a
+            known layout, or of a `.keras` or `.weights.h5` file. A file comes before a variant of the same name.
+        image_size: Height and width in pixels, or `"dynamic"` for any size; position embeddings are resized.
+        grid_size: Rows and columns of an `.npz`'s position embeddings, where they are no square.
+        classes: Another number than the source's gives a new, zero-initialised head.
+        class_names: What the outputs stand for, in order.
+        include_top: Whether the head and the pre-logits are there.
+        pre_logits: Whether the tanh layer before the head is there. None: with the source's own head, but not with a
+            new one, as in the original's fine-tuning.
+        pooling: As in `create_model`.
+        classifier_activation: Name of an activation on the head; `"linear"` for logits.
+        include_preprocessing: Whether the model takes pixels of 0..255 and scales them to [-1, 1] itself.
+        interpolation: How position embeddings change size, as in `create_model`.
+        dropout: Rate in the encoder.
+        attention_dropout: Rate on the attention weights.
+        drop_path: Stochastic depth of the last block.
+        remat: Whether blocks are recomputed in the backward pass to save memory.
+        name: Name of the model.
+        dtype: Dtype policy, such as `"mixed_bfloat16"`; None for a Keras file's own, or the global one.
+
+    Returns:
+        A `VisionTransformer`, or a `BiT`; a Keras file's frozen layers are frozen. It is not compiled.
+
+    Raises:
+        FileNotFoundError, DownloadError: if there is no such file, or it cannot be fetched.
+        TypeError, ValueError: if the source is none of these or damaged, or an option makes no sense for it.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        hint = " It is a model already: model.with_config(...) changes it." if hasattr(source, "with_config") else ""
+        raise TypeError(f"source must be a name, an address or a path, but {type(source).__name__} was given.{hint}")
+    options = {
+        "image_size": image_size,
+        "classes": classes,
+        "class_names": class_names,
+        "pre_logits": pre_logits,
+        "pooling": pooling,
+        "classifier_activation": classifier_activation,
+        "include_preprocessing": include_preprocessing,
+        "interpolation": interpolation,
+        "dropout": dropout,
+        "attention_dropout": attention_dropout,
+        "drop_path": drop_path,
+        "remat": remat,
+    }
+    options = {option: value for option, value in options.items() if value is not None}
+    if not str(source).endswith((".keras", ".weights.h5")):
+        if _is_variant(source):
+            source = recommended(str(source)).name
+        return from_checkpoint(source, grid_size=grid_size, include_top=include_top, name=name, dtype=dtype, **options)
+    if "://" in str(source):
+        raise ValueError(
+            f"{source} is the address of a Keras file, which is not made for files from strangers. Download it "
+            "yourself if you trust it, and pass the path; addresses of .npz files are fetched."
+        )
+    if grid_size is not None:
+        raise ValueError(f"{source} says its grid itself: leave grid_size={grid_size} out.")
+    model = (read_keras if str(source).endswith(".keras") else read_weights_h5)(source)
+    return _changed(model, str(source), options, include_top, name, dtype)
+
+
+def _changed(
+    model: VisionTransformer | BiT,
+    source: str,
+    options: dict[str, Any],
+    include_top: bool,
+    name: str | None,
+    dtype: DType,
+) -> VisionTransformer | BiT:
+    """A model of a Keras file with the options of `load`."""
+    asked = dict(options)
+    if isinstance(model.config, BiTConfig):
+        transformer = ("pre_logits", "interpolation", "dropout", "attention_dropout", "drop_path", "remat")
+        _refuse(source, **{option: asked.pop(option) for option in transformer if option in asked})
+    config = _adapt(_with_names_beside(model.config, source), source, include_top=include_top, **asked)
+    changes = {field: value for field, value in vars(config).items() if value != getattr(model.config, field)}
+    if "pooling" in options:
+        changes["pooling"] = options["pooling"]
+    if not changes and name is None and dtype is None:
+        return model
+    return model.with_config(name=name, dtype=dtype, **changes)
 
 
 def _refuse(model: str, **arguments: Any) -> None:
@@ -267,70 +373,80 @@ def _refuse(model: str, **arguments: Any) -> None:
         )
 
 
+def _size_of_bit(input_tensor: Tensor | None) -> tuple[int, int] | Literal["dynamic"]:
+    """The image size of a BiT where none is given: it has none of its own, so that of the input, or any."""
+    size = (None,) if input_tensor is None else tuple(input_tensor.shape[1:3])
+    return "dynamic" if None in size else size
+
+
 def _adapt(
     base: ViTConfig | BiTConfig,
+    source: str,
     *,
-    image_size: int | tuple[int, int] | str | None,
-    classes: int | None,
-    class_names: Sequence[str] | None,
-    include_top: bool,
-    pre_logits: bool | None,
-    pooling: str | None,
-    classifier_activation: str | None,
-    include_preprocessing: bool,
-    input_tensor: Any,
-    **transformer: Any,
+    include_top: bool = True,
+    image_size: ImageSize | Literal["dynamic"] | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    pre_logits: bool | None = None,
+    pooling: str | None = None,
+    classifier_activation: str | None = None,
+    **fields: Any,
 ) -> ViTConfig | BiTConfig:
-    """The config that a user wants, from the one of the variant or of the file."""
-    fields: dict[str, Any] = {"include_preprocessing": include_preprocessing}
-    if isinstance(base, ViTConfig):
-        fields |= transformer
-        if not include_top or not (classes in (None, base.classes) if pre_logits is None else pre_logits):
-            fields["representation_size"] = None
-    elif image_size is None:
-        given = None if input_tensor is None else tuple(input_tensor.shape[1:3])
-        image_size = "dynamic" if given is None or None in given else given
+    """The config that a user asks for, from the one of the source.
+
+    Args:
+        base: The config of the variant or of the file.
+        source: Its name, for messages.
+        include_top: See `load`, as for the others.
+        image_size: None for that of `base`.
+        classes: None for those of `base`.
+        class_names: None for those of `base`.
+        pre_logits: None for those of `base` where its head stays.
+        pooling: None for that of `base`, or none without the top.
+        classifier_activation: None for that of `base`.
+        fields: Other fields of the config, as they shall be.
+
+    Raises:
+        TypeError, ValueError: if the config cannot be so.
+    """
     if image_size == "dynamic":
         fields["dynamic"] = True
     elif image_size is not None:
         fields |= {"image_size": image_size, "dynamic": False}
     if not include_top:
-        if classes is not None:
-            raise ValueError(f"classes={classes} needs include_top=True; without the top there is no head.")
-        if class_names is not None:
-            raise ValueError("class_names needs include_top=True; without the top there are no classes.")
+        for option, value in (
+            ("classes", classes),
+            ("class_names", class_names),
+            ("pre_logits", pre_logits or None),
+            ("classifier_activation", classifier_activation),
+        ):
+            if value is not None:
+                raise ValueError(f"{option}={value!r} needs include_top=True; without the top there is no head.")
+        if isinstance(base, ViTConfig):
+            fields["representation_size"] = None
         return base.replace(classes=None, classifier_activation=None, pooling=pooling or "none", **fields)
-    classes = base.classes if classes is None else classes
-    activation = None if classes is None else classifier_activation
-    if class_names is not None:
-        fields["class_names"] = class_names
-    return base.replace(classes=classes, classifier_activation=activation, pooling=pooling or base.pooling, **fields)
-
-
-def load_any(source: str | os.PathLike[str], **options: Any) -> VisionTransformer | BiT:
-    """The model that a user names, from a file of any kind.
-
-    Args:
-        source: A path that ends with `.keras` or `.weights.h5`, what `from_checkpoint` takes, or a variant such as
-            `"ViT-B/16"` for its recommended weights.
-        options: Arguments of `from_checkpoint`; a `.keras` or `.weights.h5` file has its own.
-
-    Raises:
-        FileNotFoundError, ValueError: if there is no such file, or it holds no model of this package.
-    """
-    if str(source).endswith(".weights.h5"):
-        return _named(read_weights_h5(source), source)
-    if not str(source).endswith(".keras"):
-        if _is_variant(source):
-            return create_model(source, pretrained=True, **{"classifier_activation": None, **options})
-        return from_checkpoint(source, **options)
-    return _named(read_keras(source), source)
-
-
-def _named(model: VisionTransformer | BiT, path: str | os.PathLike[str]) -> VisionTransformer | BiT:
-    """The model, with the class names beside its file where it has none itself."""
-    names = _with_names_beside(model.config, path).class_names
-    return model if names == model.config.class_names else model.with_config(class_names=names)
+    keep_head = classes in (None, base.classes)
+    has_pre_logits = isinstance(base, ViTConfig) and base.representation_size is not None
+    if pre_logits and not has_pre_logits:
+        raise ValueError(f"{source} has no pre-logits: leave pre_logits=True out.")
+    if has_pre_logits and pre_logits is False and keep_head and base.classes:
+        raise ValueError(
+            f"The head of {source} reads its pre-logits, so pre_logits=False needs a new head: pass classes=..., or "
+            "include_top=False for features."
+        )
+    if has_pre_logits and not (keep_head if pre_logits is None else pre_logits):
+        fields["representation_size"] = None
+    if classifier_activation is not None:
+        if not (classes or base.classes):
+            raise ValueError(
+                f"classifier_activation={classifier_activation!r} needs a head, but {source} has none. Pass "
+                "classes=... for a new one."
+            )
+        fields["classifier_activation"] = None if classifier_activation == "linear" else classifier_activation
+    for field, value in (("classes", classes), ("class_names", class_names), ("pooling", pooling)):
+        if value is not None:
+            fields[field] = value
+    return base.replace(**fields)
 
 
 def _with_names_beside(config: ViTConfig | BiTConfig, path: str | os.PathLike[str]) -> ViTConfig | BiTConfig:
@@ -349,3 +465,6 @@ def _is_variant(source: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+load_any = load

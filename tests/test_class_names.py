@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit._paths import weights_folder
 from keras_vit.checkpoints import save_model
 from keras_vit.checkpoints.npz import write_npz
-from keras_vit.zoo import load_any
+from keras_vit.zoo import load
 
 NAMES = ("Straßenbahn", "猫", "a, b")
 VIT = keras_vit.ViTConfig(
@@ -48,7 +48,7 @@ def unnamed(tmp_path_factory):
 def test_every_kind_of_file_carries_them(config, ending, tmp_path):
     path = tmp_path / f"model{ending}"
     save_model(make(config), path)
-    assert load_any(path).config.class_names == NAMES
+    assert load(path).config.class_names == NAMES
     assert keras_vit.class_names(path) == list(NAMES)
     if ending == ".npz":
         assert keras_vit.from_checkpoint(path).config.class_names == NAMES
@@ -159,16 +159,16 @@ def test_names_beside_an_old_file(ending, tmp_path):
     assert keras_vit.class_names(path) is None
     (tmp_path / "classes.txt").write_text("\ufeffx\ny\nz\n", encoding="utf-8")
     assert keras_vit.class_names(path) == ["x", "y", "z"]
-    assert load_any(path).config.class_names == ("x", "y", "z")
+    assert load(path).config.class_names == ("x", "y", "z")
     # They belong to another model where the number differs.
     (tmp_path / "classes.txt").write_text("x\ny\n", encoding="utf-8")
     assert keras_vit.class_names(path) is None
-    assert load_any(path).config.class_names is None
+    assert load(path).config.class_names is None
     # A file's own names are the ones.
     (tmp_path / "classes.txt").write_text("x\ny\nz\n", encoding="utf-8")
     save_model(make(), path, overwrite=True)
     assert keras_vit.class_names(path) == list(NAMES)
-    assert load_any(path).config.class_names == NAMES
+    assert load(path).config.class_names == NAMES
 
 
 @pytest.mark.parametrize("content", [b"x\ny\n\xff\n", b"x\ny\n\x1b[2J\n", b"x\n\nz\n"])

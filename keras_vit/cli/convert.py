@@ -22,9 +22,9 @@ def run(options: argparse.Namespace) -> Answer:
     """Loads the model and writes it in the format that the target's name ends with."""
     start_keras()
     from keras_vit.checkpoints import save_model
-    from keras_vit.zoo import load_any
+    from keras_vit.zoo import load
 
-    model = load_any(options.source)
+    model = load(options.source)
     save_model(model, options.target, layout=options.layout, overwrite=options.overwrite)
     size = os.path.getsize(options.target)
     data = {"path": options.target, "bytes": size}

@@ -37,11 +37,11 @@ def run(options: argparse.Namespace) -> Answer:
     from rich.console import Group
 
     from keras_vit import evaluation
-    from keras_vit.zoo import load_any
+    from keras_vit.zoo import load
 
     if options.output and not probing:
         evaluation.need_matplotlib()  # better now than after all the work
-    model = load_any(options.weights)
+    model = load(options.weights)
     if options.image_size is not None:
         model = model.with_image_size(options.image_size)
     common = {"preprocess": True, "batch_size": options.batch_size}

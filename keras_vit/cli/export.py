@@ -36,9 +36,9 @@ def run(options: argparse.Namespace) -> Answer:
     start_keras()
     from keras_vit.export import export
     from keras_vit.export.command import find_images, read_folder, read_images
-    from keras_vit.zoo import load_any
+    from keras_vit.zoo import load
 
-    model = load_any(options.weights)
+    model = load(options.weights)
     if options.image_size is not None:
         model = model.with_image_size(options.image_size)
     names = model.config.class_names

@@ -33,9 +33,9 @@ def run(options: argparse.Namespace) -> Answer:
 def _model_file(path: str) -> dict[str, Any]:
     start_keras()
     from keras_vit.models import variant_of
-    from keras_vit.zoo import load_any
+    from keras_vit.zoo import load
 
-    model = load_any(path)
+    model = load(path)
     return {
         "layout": "weights.h5" if path.endswith(".weights.h5") else "keras",
         "variant": variant_of(model.config),

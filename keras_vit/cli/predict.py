@@ -26,10 +26,10 @@ def run(options: argparse.Namespace) -> Answer:
     import numpy as np
 
     from keras_vit.preprocessing import decode_predictions, load_image
-    from keras_vit.zoo import load_any
+    from keras_vit.zoo import load
 
     pictures = [load_image(path) for path in options.images]
-    model = load_any(options.weights, classifier_activation="softmax")
+    model = load(options.weights)
     classes = model.config.classes
     if classes is None:
         raise ValueError(

@@ -10,7 +10,7 @@ import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.checkpoints import class_names, read_keras, read_weights_h5, save_model
-from keras_vit.zoo import load_any
+from keras_vit.zoo import load
 
 CONFIG = ViTConfig(image_size=8, patch_size=8, width=8, depth=1, heads=2, mlp_width=8, classes=3)
 
@@ -91,7 +91,7 @@ def test_changed_words_about_the_model(files, tmp_path, kind, what):
     change, message = CHANGED[what]
     path = written(files, kind, tmp_path, change)
     with pytest.raises(ValueError, match=f"{re.escape(str(path))} .*{message}") as caught:
-        load_any(path)
+        load(path)
     assert "\n" not in str(caught.value) and "\x1b" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
@@ -130,12 +130,12 @@ def test_a_config_that_unpacks_without_end(files, tmp_path):
 def test_not_such_a_file(tmp_path, name, data):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=f"{name} is not "):
-        load_any(tmp_path / name)
+        load(tmp_path / name)
     with pytest.raises(ValueError, match=f"{name} is not "):
         class_names(tmp_path / name)
     (tmp_path / name).unlink()
     with pytest.raises(FileNotFoundError, match=name):
-        load_any(tmp_path / name)
+        load(tmp_path / name)
 
 
 @pytest.mark.parametrize("keep", [0.9, 0.5])
@@ -157,4 +157,4 @@ def test_a_flipped_bit_in_the_weights_of_a_keras_file(files, tmp_path):
 
 def test_sound_files(files):
     for name in ("sound.keras", "sound.weights.h5"):
-        assert load_any(files / name).config == CONFIG
+        assert load(files / name).config == CONFIG
