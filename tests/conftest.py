@@ -48,6 +48,7 @@ ONCE = (
     "test_download.py",
     "test_packaging.py",
     "test_files.py",
+    "test_fuzz.py",
     "test_pictures.py",
     "test_quick.py",
     "test_randaugment.py",

@@ -21,6 +21,7 @@ FORMATS = (".npz", ".keras", ".weights.h5")
 _CONFIG_TYPES = {model.__name__: config for config, model in MODELS.items()}
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _WEIGHTS = "model.weights.h5"  # what Keras calls the weights inside a .keras file
+_MEMBERS = ("metadata.json", "config.json", _WEIGHTS)
 _NOTE = "keras_vit"  # the attribute of a .weights.h5 file that says which model it is of
 
 
@@ -88,9 +89,10 @@ def read_keras(path: str | os.PathLike[str]) -> VisionTransformer | BiT:
         raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
     with _archive(path) as archive:
         # Keras unpacks the others beside the file. None of ours has any.
-        strange = sorted(set(archive.namelist()) - {"metadata.json", "config.json", _WEIGHTS})
-        if strange or _WEIGHTS not in archive.namelist():
-            what = f"a member {strange[0]!r}, which no model of keras_vit has" if strange else "no weights"
+        names = archive.namelist()
+        strange = sorted({name for name in names if name not in _MEMBERS or names.count(name) > 1})
+        if strange or _WEIGHTS not in names:
+            what = f"a member {printable(repr(strange[0]), 80)} too many" if strange else "no weights"
             raise ValueError(f"{path} is not a .keras file of this package, or it is damaged: it has {what}.")
         _check_size(path, config, archive.getinfo(_WEIGHTS).file_size)
     with _damage_named(path):
@@ -182,6 +184,8 @@ def _damage_named(path: pathlib.Path) -> Iterator[None]:
     """Gives every error of Keras and HDF5 the name of the file: they raise what the wrong bytes lead them to."""
     try:
         yield
+    except MemoryError:
+        raise
     except Exception as error:
         raise ValueError(
             f"{path} cannot be loaded, it is damaged or was written by another version: {printable(error, 300)}"

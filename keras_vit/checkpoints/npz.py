@@ -51,7 +51,11 @@ class StoredArray:
         Raises:
             ValueError: if the values do not have the checksum that the file says.
         """
-        return self._file.read(self)
+        return _as_float32(self.read_stored(), self.stored)
+
+    def read_stored(self) -> np.ndarray:
+        """The values in the type that they are stored in; bfloat16 as `V2`. Raises as `read` does."""
+        return self._file.read_stored(self)
 
     def piece(self, start: int, shape: tuple[int, ...]) -> "StoredArray":
         """An array of the values that follow the first `start` ones, of which only those are read."""
@@ -59,7 +63,10 @@ class StoredArray:
 
 
 _NUMPY_DTYPES = {"bfloat16": "V2"}
-_READABLE = ("float16", "float32", "float64", "bfloat16", "int32", "int64", "uint32", "uint64", "int8", "uint8", "bool")
+_READABLE = (
+    *("float16", "float32", "float64", "bfloat16", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+)
 
 
 # What the standard library and NumPy raise for archives and arrays with wrong bytes in them.
@@ -141,11 +148,9 @@ class NpzFile(Mapping[str, StoredArray]):
             )
         return tuple(grid)
 
-    def read(self, array: StoredArray) -> np.ndarray:
-        """See `StoredArray.read`."""
-        if array.start is not None:
-            return _as_float32(self._read_piece(array), array.stored)
-        return _as_float32(self._read_whole(array), array.stored)
+    def read_stored(self, array: StoredArray) -> np.ndarray:
+        """See `StoredArray.read_stored`."""
+        return self._read_whole(array) if array.start is None else self._read_piece(array)
 
     def _read_piece(self, array: StoredArray) -> np.ndarray:
         member, whole = self._members[array.name], self._arrays[array.name]
@@ -224,8 +229,11 @@ class NpzFile(Mapping[str, StoredArray]):
             name = member.filename.removesuffix(".npy")
             if name in members:
                 raise ValueError(f"{self.path} has two arrays of the name {name!r}, so nobody knows which is meant.")
-            if name != member.filename:
-                members[name] = member
+            if name == member.filename:
+                continue
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError(f"{self.path} has packed {name!r} in a way that NumPy does not (only deflate).")
+            members[name] = member
         if not members:
             raise ValueError(f"{self.path} is a zip archive without arrays (.npy): {_what_it_is(self.path)}.")
         size = self.path.stat().st_size

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,9 @@ import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
-from keras_vit._files import locked, replacing, write_text
+from keras_vit._files import locked, write_text
+from keras_vit._text import printable
+from keras_vit.checkpoints.npz import NpzFile, write_npz
 from keras_vit.tables import Table
 
 RESULTS = ("model.keras", "classes.txt", "curve.png")  # what a finished run leaves beside its checkpoint
@@ -90,8 +91,7 @@ class RunFolder:
         """
         path = self._checkpoint(step)
         try:
-            with replacing(path) as temporary:
-                _write_state(temporary, model, finished)
+            _write_state(path, model, finished)
         except OSError as error:
             newest = self.newest_step()
             kept = "There is no older one." if newest is None else f"The one of step {newest} is kept."
@@ -109,12 +109,26 @@ class RunFolder:
         return max(self._checkpoints(), default=None)
 
     def log(self) -> Table:
-        """The rows of the log so far."""
+        """The rows of the log so far.
+
+        Raises:
+            ValueError: if the file is damaged.
+        """
         path = self.path / "log.csv"
         if not path.exists():
             return Table()
-        with path.open(newline="", encoding="utf-8") as file:
-            return Table({key: _number(value) for key, value in row.items()} for row in csv.DictReader(file))
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = [
+                    {key: _number(value) for key, value in row.items()} for row in csv.DictReader(file, strict=True)
+                ]
+                if any(type(row.get("step")) is not int for row in rows):
+                    raise ValueError("a row has no step")
+        except (ValueError, TypeError, csv.Error) as error:
+            raise ValueError(
+                f"{path} is damaged ({printable(error, 200)}): remove it, or pass resume=False to start again."
+            ) from error
+        return Table(rows)
 
     def write_log(self, rows: list[dict[str, Any]]) -> None:
         """Writes all rows of the log. A row may lack what others have: a validation set can be added to a run."""
@@ -148,13 +162,14 @@ class RunFolder:
             )
         try:
             saved = json.loads(record.read_text(encoding="utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(
                 f"{record} is damaged, so the run cannot go on: pass resume=False to start again."
             ) from None
         if saved != self._settings:
+            differences = printable("; ".join(_differences(saved, self._settings)), 2000)
             raise ValueError(
-                f"{self.path} holds a run with other settings: {'; '.join(_differences(saved, self._settings))}. "
+                f"{self.path} holds a run with other settings: {differences}. "
                 "Choose another output, or pass resume=False to start again there."
             )
 
@@ -182,36 +197,38 @@ def _state(model: keras.Model) -> list[Any]:
 
 def _write_state(path: Path, model: keras.Model, finished: bool) -> None:
     """Writes an `.npz`, array by array. Python writes it and not HDF5, which crashes where a disk is full."""
-    with open(path, "wb") as file:
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.comment = json.dumps({"finished": finished}).encode()
-            for number, variable in enumerate(_state(model)):
-                value = np.asarray(keras.ops.convert_to_numpy(variable.value))
-                # The format knows no bfloat16: its bits are kept.
-                value = value.view("uint16") if value.dtype == "bfloat16" else value
-                with archive.open(f"{number}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, value, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())  # the old checkpoint goes only when the new one would survive a power cut
+    values = (np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in _state(model))
+    # The format knows no bfloat16: its bits are kept.
+    arrays = (value.view("uint16") if value.dtype == "bfloat16" else value for value in values)
+    numbered = ((str(number), value) for number, value in enumerate(arrays))
+    write_npz(path, numbered, {"finished": finished}, overwrite=True)
 
 
 def _read_state(path: Path, model: keras.Model) -> bool:
-    """Assigns all that is in the file; whether the run was over."""
+    """Assigns all that is in the file; whether the run was over. Nothing is assigned where anything is wrong."""
     variables = _state(model)
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            finished = json.loads(archive.zip.comment)["finished"]
-            arrays = [archive[str(number)] for number in range(len(archive))]
-    except (zipfile.BadZipFile, AttributeError, EOFError, KeyError, TypeError, ValueError) as error:
+        file = NpzFile(path)
+        stored = [(file[str(number)].shape, file[str(number)].stored) for number in range(len(file))]
+        finished = file.note["finished"]
+    except (KeyError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}): pass resume=False to start again.") from error
-    if [array.shape for array in arrays] != [tuple(variable.shape) for variable in variables]:
+    if stored != [(tuple(variable.shape), _stored_type(variable)) for variable in variables]:
         raise ValueError(
-            f"{path} is of another model: it holds {len(arrays)} arrays, where {len(variables)} of other shapes were "
-            "expected. Pass resume=False to start again."
+            f"{path} is of another model: it holds {len(stored)} arrays, where {len(variables)} of other shapes or "
+            "types were expected. Pass resume=False to start again."
         )
+    try:
+        arrays = [file[str(number)].read_stored() for number in range(len(file))]
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): pass resume=False to start again.") from error
     for variable, value in zip(variables, arrays, strict=True):
         variable.assign(value.view("bfloat16") if str(variable.dtype) == "bfloat16" else value)
-    return finished
+    return bool(finished)
+
+
+def _stored_type(variable: Any) -> str:
+    return "uint16" if str(variable.dtype) == "bfloat16" else str(variable.dtype)
 
 
 def _number(text: str) -> int | float | str | None:

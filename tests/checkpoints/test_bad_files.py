@@ -464,6 +464,15 @@ def test_arrays_that_share_their_bytes(tmp_path):
         load_all(path)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_packed_in_other_ways(tmp_path, method):
+    """Their libraries raise errors of their own, and unpack to thousands of times the size."""
+    with zipfile.ZipFile(tmp_path / "file.npz", "w", method) as file:
+        file.writestr("head/bias.npy", npy(np.zeros(11, "f4")))
+    with pytest.raises(ValueError, match="file.npz has packed 'head/bias' in a way that NumPy does not"):
+        load_all(tmp_path / "file.npz")
+
+
 def test_a_compressed_file_has_a_ceiling(tmp_path, monkeypatch):
     monkeypatch.setattr(npz, "UNPACKED_BYTES", 100_000)
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(50_000, "f4"))
