@@ -18,6 +18,7 @@ import numpy as np
 
 from keras_vit.checkpoints import vit_jax
 from keras_vit.checkpoints.flax import (
+    bounded,
     check_writable,
     depth_of,
     find_model,
@@ -116,7 +117,7 @@ def _modernised(arrays: dict[str, StoredArray]) -> tuple[dict[str, StoredArray],
 
 def _unstacked(arrays: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
     """The same with each array of all blocks as one array per block, of which only its part is read."""
-    depth = arrays[f"{_STACK}LayerNorm_0/scale"].shape[0]
+    depth = bounded(shape_of(arrays, f"{_STACK}LayerNorm_0/scale", 2)[0])
     single = {}
     for name, array in arrays.items():
         if name.startswith(_STACK) and array.shape[:1] == (depth,):

@@ -8,7 +8,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
-from keras_vit.checkpoints.flax import model_under, oddities, shape_of
+from keras_vit.checkpoints.flax import bounded, model_under, oddities, shape_of
 from keras_vit.checkpoints.layout import Contents, Layout, Row
 from keras_vit.checkpoints.npz import StoredArray
 from keras_vit.models import BiTConfig
@@ -130,7 +130,7 @@ def _config(arrays: Mapping[str, StoredArray], names: _Names) -> BiTConfig:
     """The model that the arrays' names and shapes tell of; it takes images of any size."""
     pattern = names.units.replace("{stage}", r"(\d+)").replace("{unit:02d}", r"(\d+)")
     units = {(int(s), int(u)) for s, u in re.findall(f"^{pattern}/", "\n".join(arrays), re.MULTILINE)}
-    stages = max(stage for stage, _ in units)
+    stages = bounded(max(stage for stage, _ in units))
     if max(map(max, units)) > len(units):
         raise ValueError(f"It has {len(units)} units, but their numbers go up to {max(map(max, units))}.")
     *_, channels, width = shape_of(arrays, f"{names.root}/kernel", 4)

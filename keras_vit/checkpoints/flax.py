@@ -8,6 +8,7 @@ from typing import Any
 from keras_vit.checkpoints.npz import StoredArray
 from keras_vit.models import ViTConfig
 
+MOST_BLOCKS = 1000  # the deepest published models have 50, BiT-R152 has 50 units
 # Prefixes that loaders know, most trusted first; and what may stand beside the model in a file without a prefix.
 _PREFIXES = ("", "params/", "opt/target/", "target/", "params/img/", "img/")
 _BESIDE = ("opt/", "opt_state/", "optimizer/", "extra/", "txt/", "step", "t", "b")
@@ -112,7 +113,19 @@ def length_of(arrays: Mapping[str, StoredArray], name: str) -> int | None:
 
 def depth_of(names: Iterable[str]) -> int:
     """The number of blocks, from the highest number that one has."""
-    return 1 + max(int(i) for i in re.findall(r"^Transformer/encoderblock_(\d+)/", "\n".join(names), re.MULTILINE))
+    numbers = re.findall(r"^Transformer/encoderblock_(\d+)/", "\n".join(names), re.MULTILINE)
+    return bounded(1 + max(int(number) for number in numbers))
+
+
+def bounded(blocks: int) -> int:
+    """The number of blocks, units or stages that a file claims, if a model can have as many.
+
+    Raises:
+        ValueError: if there are more than `MOST_BLOCKS`: a name or a shape costs nothing, and each block is looked at.
+    """
+    if blocks > MOST_BLOCKS:
+        raise ValueError(f"It claims to have {blocks:,} blocks, more than the {MOST_BLOCKS:,} that are read.")
+    return blocks
 
 
 def squarest_grid(patches: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.flax import (
+    bounded,
     check_writable,
     depth_of,
     find_model,
@@ -192,6 +193,7 @@ def _stages(arrays: Mapping[str, StoredArray]) -> tuple[int, ...]:
     """How many units each stage of the ResNet has."""
     units = {(int(s), int(u)) for s, u in re.findall(r"^block(\d+)/unit(\d+)/", "\n".join(arrays), re.MULTILINE)}
     stages = max((stage for stage, _ in units), default=0)
+    bounded(max(map(max, units), default=0))
     return tuple(max((u for s, u in units if s == stage), default=1) for stage in range(1, stages + 1))
 
 

@@ -512,3 +512,22 @@ def test_names_with_control_characters_are_escaped(reader, arrays, tmp_path):
     np.savez(tmp_path / "other.npz", **{"\x1b[31mred\n": np.ones(1)})
     with pytest.raises(ValueError, match=r"Its arrays are: \\x1b\[31mred\\n\."):
         reader(tmp_path / "other.npz")
+
+
+CLAIMS = {
+    "mini_token": ("Transformer/encoderblock_99999999/LayerNorm_0/scale", np.ones(48, "f4")),
+    "mini_hybrid": ("block1/unit99999999/conv1/kernel", np.ones(1, "f4")),
+    "bv_scan_map": ("params/Transformer/encoderblock/LayerNorm_0/scale", np.ones((99999999, 0), "f4")),
+    "bit_mini_bv": ("block99999999/unit01/conv1/kernel", np.ones(1, "f4")),
+}
+
+
+@pytest.mark.parametrize("case", CLAIMS)
+def test_claims_of_many_blocks_cost_nothing(reader, golden, tmp_path, case):
+    """A name or an empty array is enough to claim them; counting them up would take hours and the whole memory."""
+    name, values = CLAIMS[case]
+    arrays = read(golden(case).path)
+    assert case != "bv_scan_map" or name in arrays
+    np.savez(tmp_path / "file.npz", **(arrays | {name: values}))
+    with pytest.raises(ValueError, match="file.npz is no model .* claims to have (99,999,999|100,000,000) blocks"):
+        reader(tmp_path / "file.npz")

@@ -106,7 +106,7 @@ def test_a_keras_file_without_a_member(files, tmp_path, missing):
         read_keras(tmp_path / "less.keras")
 
 
-@pytest.mark.parametrize("names", [["assets/../../x", "assets/y"], ["config.json"], ["x" * 60_000]])
+@pytest.mark.parametrize("names", [["assets/../../x", "assets/y"], ["metadata.json"], ["x" * 60_000]])
 def test_a_keras_file_with_more_members(files, tmp_path, names):
     """Keras unpacks them."""
     (tmp_path / "more.keras").write_bytes((files / "sound.keras").read_bytes())
