@@ -281,6 +281,8 @@ def test_a_whole_variant(golden, tmp_path):
     info = keras_vit.inspect_checkpoint(tmp_path / "file.npz")
     assert (info.variant, info.config.classes, info.parameters) == ("BiT-R50x1", 3, model.count_params())
     again = keras_vit.create_model("r50x1", weights=tmp_path / "file.npz", image_size=32)
+    # The same layers with the same weights compute the same; running so large a model twice would only take time.
     assert again.config == model.config
-    x = np.random.default_rng(0).uniform(-1, 1, (1, 32, 32, 3)).astype("float32")
-    np.testing.assert_allclose(forward(again, x), forward(model, x), rtol=0, atol=SAME_FUNCTION)
+    for weight, expected in zip(again.weights, model.weights, strict=True):
+        assert weight.path.partition("/")[2] == expected.path.partition("/")[2]
+        np.testing.assert_array_equal(weight.numpy(), expected.numpy())
