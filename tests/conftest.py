@@ -52,6 +52,7 @@ ONCE = (
     "test_pictures.py",
     "test_quick.py",
     "test_randaugment.py",
+    "test_run_files.py",
     "test_text.py",
 )
 

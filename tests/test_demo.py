@@ -1,5 +1,6 @@
 """The shipped checkpoint, and the demo that stands on it."""
 
+import contextlib
 import importlib.util
 import io
 import json
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import keras_vit
-from keras_vit import demo
+from keras_vit import demo, training
 from keras_vit._paths import weights_folder
 from keras_vit.demo import digits, job
 from keras_vit.export import FORMATS
@@ -106,7 +107,8 @@ def ran(tmp_path_factory):
         pytest.importorskip(name)
     folder = tmp_path_factory.mktemp("demo")
     shown = io.StringIO()
-    result = demo.run(folder, seed=3, epochs=1, train_images=400, console=Console(file=shown, width=100))
+    with contextlib.redirect_stderr(shown):  # progress
+        result = demo.run(folder, seed=3, epochs=1, train_images=400, console=Console(file=shown, width=100))
     return result, folder, shown.getvalue()
 
 
@@ -119,6 +121,17 @@ def test_the_demo_learns_from_the_checkpoint(ran):
         assert result["accuracy_per_epoch"][name] == [0.1, result["accuracy"][name]]
         assert result["seconds"][name] > 0
     assert result["mistakes"] == round(500 * (1 - result["accuracy"]["transfer"]))
+
+
+def test_the_demo_fine_tunes_as_the_paper_does(ran):
+    _, folder, shown = ran
+    assert "fine-tuning" in shown and "finetune/cifar10" in shown
+    table_4 = training.recipe("finetune/cifar10")
+    fields = ("optimizer", "momentum", "momentum_dtype", "schedule", "clip_norm", "weight_decay", "loss", "dropout")
+    assert all(getattr(job.RECIPE, name) == getattr(table_4, name) for name in fields)
+    assert job.RECIPE.learning_rate in table_4.sweep["learning_rate"]
+    model = keras.saving.load_model(folder / "digits.keras")
+    assert not model.compiled and model.config.class_names == tuple("0123456789")
 
 
 def test_the_demo_s_files_give_the_same_answers(ran):

@@ -18,7 +18,7 @@ class Augmentation:
             image to size.
         min_area: The least share of the image's area that the inception crop keeps, in (0, 1].
         flip: Mirror half of the images, left to right.
-        mixup: `p` of the Beta(p, p) distribution that pairs of images are mixed by; 0: none.
+        mixup: `p` of the Beta(p, p) distribution that pairs of images are mixed by, at most 1; 0: none.
         randaugment: `(layers, magnitude)` of RandAugment, the magnitude as AugReg counts it (0 to 30; its tables
             have 0, 10, 15 and 20); `None`: none.
 
@@ -44,8 +44,8 @@ class Augmentation:
                 raise TypeError(f"{name} must be a number, but {value!r} was given.")
         if not 0 < self.min_area <= 1:
             raise ValueError(f"min_area must lie in (0, 1], a share of the image, but {self.min_area} was given.")
-        if not 0 <= self.mixup < float("inf"):
-            raise ValueError(f"mixup must be 0 (none) or the p of Beta(p, p), above 0, but {self.mixup} was given.")
+        if not 0 <= self.mixup <= 1:
+            raise ValueError(f"mixup must be 0 (none) or the p of Beta(p, p), at most 1, but {self.mixup} was given.")
         if self.randaugment is not None:
             object.__setattr__(self, "randaugment", _layers_magnitude(self.randaugment))
 

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,27 @@ from typing import Any
 import keras
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import keras_vit
+from keras_vit import training
 from keras_vit._files import write_text
 from keras_vit._paths import weights_folder
-from keras_vit.demo.digits import Digits, load_digits
+from keras_vit.checkpoints import save_model
+from keras_vit.demo.digits import load_digits
 from keras_vit.demo.picture import draw_picture
 from keras_vit.export import FORMATS, export
 from keras_vit.models import VisionTransformer
 
 IMAGE_SIZE = 32  # the checkpoint saw 24 x 24 pixels: a grid of 6 x 6 patches becomes one of 8 x 8
 EPOCHS = 5
-BATCH_SIZE = 32
-LEARNING_RATE = 0.03
+# The paper's: SGD with momentum 0.9, warm-up, cosine decay, gradients clipped at a norm of 1; a rate of its sweep.
+RECIPE = training.recipe("finetune/cifar10").replace(
+    batch_size=32,
+    learning_rate=0.03,
+    image_size=IMAGE_SIZE,
+    augmentation=training.Augmentation(crop="resize", flip=False),  # a cut or mirrored digit is another one, or none
+)
 NEEDS = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
 
 
@@ -68,17 +73,23 @@ def run(
         f"[bold]keras_vit {keras_vit.__version__}[/] on {keras.backend.backend()}: a Vision Transformer that knows "
         f"printed characters learns to read {len(train.labels):,} handwritten digits."
     )
-    models, histories, seconds = {}, {}, {}
-    models["transfer"] = keras_vit.from_checkpoint(
-        weights_folder() / "glyphs.npz", image_size=IMAGE_SIZE, classes=10, name="digits"
-    )
-    models["scratch"] = VisionTransformer(models["transfer"].config, name="scratch")
-    for name, model in models.items():
-        histories[name], seconds[name] = _fine_tune(model, name, train, test, epochs, console)
+    data = {"train": (train.pixels, train.labels), "test": (test.pixels, test.labels)}
+    steps = RECIPE.replace(epochs=epochs).total_steps(len(train.labels))
+    options: dict[str, Any] = {"steps": steps, "every": -(-steps // epochs), "seed": seed}
+    options["class_names"] = [str(digit) for digit in range(10)]
+    console.print("From the checkpoint:")
+    transfer = training.finetune(weights_folder() / "glyphs.npz", data, RECIPE, **options)
+    console.print("The same model from random weights:")
+    keras.utils.set_random_seed(seed)
+    scratch = training.finetune(VisionTransformer(transfer.model.config, name="scratch"), data, RECIPE, **options)
 
-    model = models["transfer"]
+    model = transfer.model.with_config(name="digits")  # not compiled: its file fits every backend
     images = model.preprocess(test.pixels)
     logits = model.predict(images, batch_size=100, verbose=0)
+    # A zero head gives every class the same logit, and the first of equals wins.
+    untrained = float(np.mean(test.labels == 0))
+    runs = {"transfer": transfer.log, "scratch": scratch.log}
+    histories = {name: [untrained, *(row["val_accuracy"] for row in log)] for name, log in runs.items()}
     result = {
         "backend": keras.backend.backend(),
         "seed": seed,
@@ -87,7 +98,7 @@ def run(
         "test_images": len(test.labels),
         "accuracy": {name: history[-1] for name, history in histories.items()},
         "accuracy_per_epoch": histories,
-        "seconds": seconds,
+        "seconds": {name: log[-1]["seconds"] for name, log in runs.items()},
         "mistakes": int(np.sum(logits.argmax(-1) != test.labels)),
         "files": _write_files(model, images, logits, output, console),
         "picture": str(output / "demo.png"),
@@ -100,72 +111,12 @@ def run(
     return result
 
 
-def _fine_tune(
-    model: VisionTransformer, name: str, train: Digits, test: Digits, epochs: int, console: Console
-) -> tuple[list[float], float]:
-    """Trains a model as the paper fine-tunes: SGD with momentum 0.9, warm-up, cosine decay, clipped gradients.
-
-    Returns:
-        Test accuracy before training and after each epoch, and the seconds it took, compilation included.
-    """
-    steps = epochs * -(-len(train.labels) // BATCH_SIZE)
-    warm_up = steps // 10
-    schedule = keras.optimizers.schedules.CosineDecay(
-        0.0, steps - warm_up, warmup_target=LEARNING_RATE, warmup_steps=warm_up
-    )
-    model.compile(
-        keras.optimizers.SGD(schedule, momentum=0.9, global_clipnorm=1.0),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    started = time.perf_counter()
-    history = model.fit(
-        model.preprocess(train.pixels),
-        train.labels,
-        batch_size=BATCH_SIZE,
-        epochs=epochs,
-        validation_data=(model.preprocess(test.pixels), test.labels),
-        validation_batch_size=100,
-        callbacks=[_Bar("from the checkpoint" if name == "transfer" else "from scratch", console)],
-        verbose=0,
-    )
-    # A zero head gives every class the same logit, and the first of equals wins.
-    untrained = float(np.mean(test.labels == 0))
-    return [untrained, *map(float, history.history["val_accuracy"])], time.perf_counter() - started
-
-
-class _Bar(keras.callbacks.Callback):
-    """One progress bar for a whole training run."""
-
-    def __init__(self, title: str, console: Console) -> None:
-        super().__init__()
-        columns = ("{task.description:<20}", BarColumn(), "{task.completed}/{task.total}", TimeElapsedColumn())
-        texts = [TextColumn(column) if isinstance(column, str) else column for column in columns]
-        self.progress = Progress(*texts, TextColumn("{task.fields[note]}"), console=console)
-        self.title = title
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        total = self.params["epochs"] * self.params["steps"]
-        self.task = self.progress.add_task(self.title, total=total, note="")
-        self.progress.start()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.progress.advance(self.task)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.progress.update(self.task, note=f"test accuracy {logs['val_accuracy']:.1%}")
-
-    def on_train_end(self, logs: Any = None) -> None:
-        self.progress.stop()
-
-
 def _write_files(
     model: VisionTransformer, images: np.ndarray, logits: np.ndarray, output: Path, console: Console
 ) -> dict[str, dict[str, Any]]:
     """Writes the model in three formats and compares what each file answers with what the model does."""
-    with console.status("Saving ..."), tempfile.TemporaryDirectory(dir=output, prefix=".saving.") as folder:
-        model.save(Path(folder) / "digits.keras")
-        os.replace(Path(folder) / "digits.keras", output / "digits.keras")
+    with console.status("Saving ..."):
+        save_model(model, output / "digits.keras", overwrite=True)
         keras_vit.to_checkpoint(model, output / "digits.npz", overwrite=True)
         reloaded = {
             "digits.keras": keras.saving.load_model(output / "digits.keras", compile=False),

@@ -188,6 +188,17 @@ class ImageModel(ClonableModel):
             return self.with_config(dynamic=True)
         return self.with_config(image_size=image_size, dynamic=False)
 
+    def name_classes(self, class_names: Iterable[str] | None) -> None:
+        """Says what the outputs of the head stand for; `model.config.class_names` and files have it then.
+
+        Args:
+            class_names: A name for each class, in order; None for none.
+
+        Raises:
+            TypeError, ValueError: if they are no strings, or not as many as classes.
+        """
+        self._config = self._config.replace(class_names=class_names)
+
     def get_config(self) -> dict[str, Any]:
         return {
             "config": self._config.to_dict(),

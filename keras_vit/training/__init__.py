@@ -9,30 +9,26 @@ from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, re
 # What needs Keras to be imported.
 if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.data import BadImage, ImageStream, as_dataset, open_data
-    from keras_vit.training.curve import draw_curve
     from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
     from keras_vit.training.finetuning import finetune
     from keras_vit.training.freezing import freeze, unfreeze
     from keras_vit.training.lora import add_lora, load_adapters, merge_lora, save_adapters
-    from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
-    from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
+    from keras_vit.training.optimization import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay, layer_decay
     from keras_vit.training.pretraining import pretrain
-    from keras_vit.training.running import Trained
-    from keras_vit.training.schedules import WarmupDecay
+    from keras_vit.training.run import Trained
+    from keras_vit.training.run_folder import draw_curve
 else:
     __getattr__ = import_later(
         __name__,
         "keras_vit.data",
-        "curve",
         "distribution",
         "finetuning",
         "freezing",
         "lora",
-        "losses",
-        "optimizers",
+        "optimization",
         "pretraining",
-        "running",
-        "schedules",
+        "run",
+        "run_folder",
     )
 
 __all__ = [

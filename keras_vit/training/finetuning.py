@@ -1,28 +1,25 @@
 """`finetune`: a pre-trained model, images in classes, a recipe of the paper."""
 
-import itertools
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.data import Batches, ImageStream, has_test_split, open_data
+from keras_vit.data import ImageStream
 from keras_vit.models import BiT, VisionTransformer, pair
 from keras_vit.preprocessing import preprocess_input
-from keras_vit.training.freezing import freeze
-from keras_vit.training.recipes import Recipe
-from keras_vit.training.recipes import recipe as find_recipe
-from keras_vit.training.running import Trained, run
+from keras_vit.training.recipes import Recipe, loss
+from keras_vit.training.run import Batch, Model, RunOptions, Task, Trained, run
 from keras_vit.zoo import load_any
 
 MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
 
 
 def finetune(
-    model: VisionTransformer | BiT | str | os.PathLike[str],
+    model: Model | str | os.PathLike[str],
     data: Any,
     recipe: Recipe | str,
     *,
@@ -31,7 +28,7 @@ def finetune(
     steps: int | None = None,
     batch_size: int | None = None,
     learning_rate: float | None = None,
-    warmup_steps: int | None = None,
+    warmup_steps: int | float | None = None,
     image_size: int | tuple[int, int] | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
@@ -47,12 +44,15 @@ def finetune(
 
     The run is counted in updates of the weights, and batch n is the same images with the same augmentation whatever
     happened before. With an `output` folder a run that was killed goes on from its last checkpoint when it is called
-    again in the same way, and ends with the same weights as one that was not.
+    again in the same way, and ends with the same weights as one that was not. A run that is over, also one that a
+    callback has stopped, is not trained again: the call gives the same model once more.
 
     Args:
-        model: What `from_checkpoint` takes (a file, a name of the catalogue), a variant such as `"ViT-B/16"` for its
-            recommended weights, or a model. A model is trained in place where its head fits the data; where its head
-            has another number of outputs, a copy with a new head of zeros is.
+        model: A model, a `.keras` or `.weights.h5` file of one, what `from_checkpoint` takes (a file, a name of the
+            catalogue), or a variant such as `"ViT-B/16"` for its recommended weights. A model and its files keep
+            their head where it has the classes of the data; a checkpoint always gets a new head of zeros. What is
+            frozen, adapters, and the model's name stay. A model is trained in place; where its head, its image size
+            or the rates of the recipe's dropout differ, a copy is.
         data: A folder with `train/` and `test/` in it or with one folder per class, `(images, labels)` arrays, a
             tf.data, grain or torch pipeline, or `"tfds:NAME"` (see `open_data`).
         recipe: A name (see `list_recipes`), or a `Recipe`.
@@ -61,16 +61,16 @@ def finetune(
         steps: Updates of the weights; None for the recipe's. Likewise the next four.
         batch_size: Images per update.
         learning_rate: The highest of the run.
-        warmup_steps: Updates until then.
+        warmup_steps: Updates until then, fewer than `steps`.
         image_size: Pixels, an integer or (height, width). None for the size of the model where one is given, and for
             the recipe's otherwise.
         classes: Number of classes, where the data does not tell (integer labels of a pipeline).
-        class_names: Their names, where the data does not tell.
+        class_names: Their names, where the data does not tell. They become `model.config.class_names`.
         every: Updates between two evaluations and checkpoints; None for an epoch, or a tenth of the run where that
             is shorter.
         seed: Decides the order of the images, their augmentation and all that is random in the model.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
-        resume: Whether a run in `output` goes on. False starts again and removes the old one's checkpoint.
+        resume: Whether a run in `output` goes on. False starts again and removes all that the old one has left.
         callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch.
         dtype: Dtype policy of a model that is loaded here, such as `"mixed_bfloat16"`.
         verbose: Whether there is a progress bar.
@@ -81,132 +81,116 @@ def finetune(
     Raises:
         TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
+        OSError: if a file of the run cannot be written. The newest checkpoint is kept.
     """
-    changes = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "warmup_steps": warmup_steps}
-    given = isinstance(model, (VisionTransformer, BiT))
-    size_unasked = image_size is None and not given
-    if image_size is None and given and not model.config.dynamic:
-        image_size = model.config.image_size
-    changes["image_size"] = image_size
-    options = {"seed": seed, "classes": classes, "class_names": class_names, "on_bad_image": on_bad_image}
-    recipe, stream, test = open_run(recipe, changes, data, validation, options)
-    model = _with_head(model, recipe, stream.classes, dtype) if given else _load(model, recipe, stream.classes, dtype)
-    if size_unasked:
-        _warn_of_many_patches(model, recipe)
-    if recipe.freeze:
-        freeze(model, recipe.freeze)
-    return run(
-        logits_model(model),
-        model,
-        recipe,
-        labelled(model, stream),
-        stream=stream,
-        validation=test_batches(test, labelled(model, test)),
-        settings={"model": model.get_config()["config"], "seed": seed, "data": stream.describe()},
+    options = RunOptions(
+        validation=validation,
         output=output,
-        resume=resume,
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        image_size=image_size,
+        classes=classes,
+        class_names=class_names,
         every=every,
+        seed=seed,
+        on_bad_image=on_bad_image,
+        resume=resume,
         callbacks=callbacks,
-        compile_with={"metrics": [keras.metrics.CategoricalAccuracy("accuracy")]},
-        title="fine-tuning",
+        dtype=dtype,
         verbose=verbose,
     )
+    return run(FINE_TUNING, model, data, recipe, options)
 
 
-def open_run(
-    recipe: Recipe | str, changes: dict[str, Any], data: Any, validation: Any, options: dict[str, Any]
-) -> tuple[Recipe, ImageStream, ImageStream | None]:
-    """What a run begins with; the global seed is set, too.
-
-    Args:
-        recipe: A recipe or its name.
-        changes: Fields of the recipe that are to have other values; those that are None keep theirs.
-        data: As in `finetune`.
-        validation: As in `finetune`.
-        options: Arguments of `open_data`: `seed`, `classes`, `class_names`, `on_bad_image`.
-
-    Returns:
-        The recipe with the changes and with a number of steps, the training images, and those to evaluate on.
-    """
-    recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
-    recipe = recipe.replace(**{name: value for name, value in changes.items() if value})
-    keras.utils.set_random_seed(options["seed"])
-    options = {**options, "image_size": recipe.image_size, "batch_size": recipe.batch_size // recipe.accumulate}
-    stream = open_data(data, split="train", augmentation=recipe.augmentation, **options)
-    recipe = recipe.replace(steps=recipe.total_steps(stream.examples))
-    return recipe, stream, _open_test_data(data, validation, stream, options)
-
-
-def labelled(
-    model: VisionTransformer | BiT, stream: ImageStream | None
-) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
-    """From the number of a batch to images as the model takes them, and labels."""
-
-    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = stream.batch(number)
-        return as_input(model, images), labels
-
-    return batch
-
-
-def as_input(model: VisionTransformer | BiT, pixels: np.ndarray) -> np.ndarray:
-    """Pixels of 0..255 as the model takes them."""
-    return pixels if model.config.include_preprocessing else preprocess_input(pixels)
-
-
-def logits_model(model: VisionTransformer | BiT) -> keras.Model:
+def logits_model(model: Model) -> keras.Model:
     """The model up to its logits, with the same weights: losses want them before the softmax."""
     if model.config.classifier_activation is None:
         return model
     return keras.Model(model.input, model.get_layer("head").output, name=model.name)
 
 
-def _open_test_data(data: Any, validation: Any, train: ImageStream, options: dict[str, Any]) -> ImageStream | None:
-    """The images to evaluate on, in the classes of the training images; None where there are none."""
-    if validation is None:
-        if not has_test_split(data):
-            return None
-        validation = data
-    options = options | {"classes": train.classes, "class_names": train.class_names}
-    return open_data(validation, split="test", augmentation=None, **options)
+def as_input(model: Model, pixels: np.ndarray) -> np.ndarray:
+    """Pixels of 0..255 as the model takes them."""
+    return pixels if model.config.include_preprocessing else preprocess_input(pixels)
 
 
-def test_batches(test: ImageStream | None, batch: Callable[[int], tuple[Any, Any]]) -> Batches | None:
-    """All batches of a test stream, once, made into inputs and targets by `batch`."""
-    if test is None:
-        return None
-    _check_divisible(test)
-    return Batches(batch, range(_count_batches(test)))
+def labelled_batches(model: Model, images: ImageStream, seed: int) -> Batch:
+    """From the number of a batch to images as the model takes them, and labels."""
+
+    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+        pixels, labels = images.batch(number)
+        return as_input(model, pixels), labels
+
+    return batch
 
 
-def _check_divisible(test: ImageStream) -> None:
-    """JAX cannot share a batch among devices that do not divide it; of test data, only the last may be short."""
-    distribution = keras.distribution.distribution()
-    if distribution is None or not test.examples:
-        return
-    mesh = distribution.device_mesh
-    groups = mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
-    last = test.examples % test.batch_size
-    if last % groups:
+def load_model(source: Any, recipe: Recipe, images: ImageStream, dtype: Any) -> Model:
+    """The model to fine-tune: with the recipe's image size and rates, and a head for the classes of the data.
+
+    Args:
+        source: A model, or what `load_any` takes.
+        recipe: Image size, rates of dropout, biases of a new head.
+        images: The training images.
+        dtype: Dtype policy of a model that is loaded; None for its own.
+    """
+    if isinstance(source, (VisionTransformer, BiT)):
+        return adapted(source, recipe, images)
+    options: dict[str, Any] = {"image_size": recipe.image_size, "classes": images.classes, "dtype": dtype}
+    options |= {name: getattr(recipe, name) for name in ("dropout", "drop_path") if getattr(recipe, name)}
+    model = load_any(source, **options)
+    # A head that fits by chance goes as well: the original always starts from zeros.
+    model = adapted(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
+    _warn_of_many_patches(model, recipe)
+    return model
+
+
+def adapted(model: Model, recipe: Recipe, images: ImageStream | None = None, new_head: bool = False) -> Model:
+    """A model as a recipe and the classes of the data want it: the one given, or a copy where something differs.
+
+    Args:
+        model: The model.
+        recipe: Image size, rates of dropout, biases of a new head.
+        images: The training images; None where the head does not matter.
+        new_head: Whether the head starts anew though it has the classes of the data.
+
+    Raises:
+        ValueError: if the recipe asks for what the model cannot have, or nothing would train.
+    """
+    config, changes = model.config, {}
+    if not config.dynamic and config.image_size != pair("image_size", recipe.image_size):
+        changes["image_size"] = recipe.image_size
+    for rate in ("dropout", "drop_path"):
+        value = getattr(recipe, rate)
+        if value and isinstance(model, BiT):
+            raise ValueError(f"{recipe.name} has {rate}={value:g}, but a BiT has no {rate}: recipe.replace({rate}=0).")
+        if value and getattr(config, rate) != value:
+            changes[rate] = value
+    if changes:
+        model = model.with_config(**changes)
+    return model if images is None else _with_head(model, recipe, images, new_head)
+
+
+def _with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool) -> Model:
+    names = tuple(images.class_names or ())
+    known = model.config.class_names
+    if model.config.classes == images.classes and not new_head and (not names or known in (None, names)):
+        if names:
+            model.name_classes(names)
+        return model
+    model = model.with_classes(images.classes, class_names=names or None)  # zeros, as the original has it
+    head = model.get_layer("head")
+    if not head.trainable:
         raise ValueError(
-            f"The last batch of the {test.examples} test images would have {last}, which cannot be shared by {groups} "
-            f"groups of devices. Leave {last % groups} images out, or evaluate afterwards with "
-            "keras_vit.evaluation.evaluate, which fills the batch up."
+            f"All of {model.name} is frozen, also the new head, which starts from zeros: nothing would be learned. "
+            "Call keras_vit.training.unfreeze(model, 'head') before, or freeze layers by their names."
         )
+    head.bias.assign(np.full(images.classes, recipe.head_bias, "float32"))
+    return model
 
 
-def _count_batches(stream: ImageStream) -> int:
-    """How many batches a test stream has; those of a pipeline that does not say it are read once."""
-    if stream.steps_per_epoch:
-        return stream.steps_per_epoch
-    for number in itertools.count():
-        try:
-            stream.batch(number)
-        except IndexError:
-            return number
-
-
-def _warn_of_many_patches(model: VisionTransformer | BiT, recipe: Recipe) -> None:
+def _warn_of_many_patches(model: Model, recipe: Recipe) -> None:
     """The papers' sizes are for patches of 14 to 32 pixels; with small ones the same pixels are far more work."""
     if not isinstance(model, VisionTransformer) or model.config.dynamic:
         return
@@ -220,20 +204,4 @@ def _warn_of_many_patches(model: VisionTransformer | BiT, recipe: Recipe) -> Non
         )
 
 
-def _load(source: Any, recipe: Recipe, classes: int, dtype: Any) -> VisionTransformer | BiT:
-    options: dict[str, Any] = {"image_size": recipe.image_size, "classes": classes, "dtype": dtype}
-    if recipe.dropout:
-        options["dropout"] = recipe.dropout
-    if recipe.drop_path:
-        options["drop_path"] = recipe.drop_path
-    model = _with_head(load_any(source, **options), recipe, classes, None)
-    # A head that fits by chance goes as well: the original always starts from zeros.
-    return model.with_classes(classes) if np.any(model.get_layer("head").get_weights()[0]) else model
-
-
-def _with_head(model: VisionTransformer | BiT, recipe: Recipe, classes: int, dtype: Any) -> VisionTransformer | BiT:
-    if dtype is not None:
-        raise ValueError("dtype is for models that are loaded here; build the model with that dtype instead.")
-    if not model.config.dynamic and model.config.image_size != pair("image_size", recipe.image_size):
-        model = model.with_image_size(recipe.image_size)
-    return model if model.config.classes == classes else model.with_classes(classes)
+FINE_TUNING = Task("fine-tuning", load_model, logits_model, labelled_batches, loss, keras.metrics.CategoricalAccuracy)

@@ -13,9 +13,9 @@ import numpy as np
 from keras_vit.checkpoints.npz import write_npz
 from keras_vit.layers import skip_initialization
 from keras_vit.models import weights_by_path
-from keras_vit.training.names import (
+from keras_vit.training.freezing import (
+    adapted_layers,
     check_patterns,
-    has_adapters,
     layers_by_name,
     matches,
     nothing_matches,
@@ -56,7 +56,7 @@ def add_lora(
     if rank < 1:
         raise ValueError(f"rank must be at least 1, but {rank!r} was given.")
     layers = layers_by_name(model)
-    adapted = _adapted(layers)
+    adapted = adapted_layers(model)
     if adapted:
         raise ValueError(f"{model.name} has adapters, for example at {next(iter(adapted))!r}. merge_lora() first.")
     trained = check_patterns("train", train)
@@ -131,7 +131,7 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
                 f"{model.name} {found}. Build the model as it was: the same variant, classes and patch size."
             )
     others = {name.rpartition("/")[0] for name in arrays} - set(about["targets"])
-    if not _adapted(layers):
+    if not adapted_layers(model):
         add_lora(model, about["rank"], about["targets"], alpha=about["alpha"], train=sorted(others))
     weights = weights_by_path(model)
     for name, array in arrays.items():
@@ -174,12 +174,8 @@ def _fits(name: str, patterns: Iterable[str]) -> bool:
     return any(matches(name, pattern) or matches(name, f"{pattern}/*") for pattern in patterns)
 
 
-def _adapted(layers: dict[str, keras.layers.Layer]) -> dict[str, keras.layers.Layer]:
-    return {name: layer for name, layer in layers.items() if has_adapters(layer)}
-
-
 def _require_adapters(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    adapted = _adapted(layers_by_name(model))
+    adapted = adapted_layers(model)
     if not adapted:
         raise ValueError(f"{model.name} has no adapters. add_lora(model, rank) gives it some.")
     return adapted

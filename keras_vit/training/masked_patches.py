@@ -29,13 +29,18 @@ def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, n
         int32 `(images, patches)`: what stands in the place of each patch, either `KEEP`, `MASK` or the number of
         another patch of the same image; and bool `(images, patches)`: which are to be predicted, a quarter of whose
         plan may be to keep them.
+
+    Raises:
+        ValueError: if there are not two patches.
     """
+    if patches < 2:
+        raise ValueError(f"Half of the patches are corrupted, so there must be at least 2, but there is {patches}.")
     rng = np.random.default_rng(seed)
     count = round(CORRUPTED * patches)
     corrupted = np.argsort(rng.random((images, patches)), axis=1) < count
     fate = rng.random((images, patches))
     # Another patch: a step of 1 to patches - 1 away, round the end.
-    others = (np.arange(patches) + rng.integers(1, max(patches, 2), (images, patches))) % patches
+    others = (np.arange(patches) + rng.integers(1, patches, (images, patches))) % patches
     plan = np.where(fate < MASKED, MASK, np.where(fate < MASKED + REPLACED, others, KEEP))
     return np.where(corrupted, plan, KEEP).astype("int32"), corrupted
 
@@ -88,15 +93,13 @@ class MaskedPatchLoss(keras.losses.Loss):
     logits.
     """
 
-    def __init__(self, reduction: str | None = None, name: str = "masked_patch_loss", dtype: Any = None) -> None:
-        super().__init__(name=name, reduction=None, dtype=dtype)  # the mean is over patches, not over images
-
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        """The loss of each image, `(batch,)`, in such a way that their mean is that over the corrupted patches."""
         y_true = ops.cast(y_true, "int32")
         logits = ops.cast(y_pred, "float32")
         counts = ops.cast(y_true >= 0, "float32")
         losses = keras.losses.sparse_categorical_crossentropy(ops.maximum(y_true, 0), logits, from_logits=True)
-        return ops.sum(losses * counts) / ops.maximum(ops.sum(counts), 1.0)
+        return ops.sum(losses * counts, axis=-1) / ops.maximum(ops.mean(ops.sum(counts, axis=-1)), 1e-9)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -106,7 +109,10 @@ class MaskedPatchAccuracy(keras.metrics.Mean):
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         y_true = ops.cast(y_true, "int32")
         right = ops.cast(ops.cast(ops.argmax(y_pred, axis=-1), "int32") == y_true, "float32")
-        super().update_state(right, sample_weight=ops.cast(y_true >= 0, "float32"))
+        counts = ops.cast(y_true >= 0, "float32")
+        if sample_weight is not None:
+            counts = counts * ops.reshape(ops.cast(sample_weight, "float32"), (-1, 1))
+        super().update_state(right, sample_weight=counts)
 
 
 def masked_patch_model(model: VisionTransformer) -> keras.Model:
@@ -121,13 +127,18 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
 
     Raises:
         TypeError: if `model` is no `VisionTransformer`.
-        ValueError: if it takes images of any size.
+        ValueError: if it takes images of any size, or of a single patch.
     """
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"Masked patch prediction needs a VisionTransformer, but {type(model).__name__} was given.")
     config = model.config
     if config.dynamic:
         raise ValueError("Masked patch prediction needs images of one size: call model.with_image_size((h, w)) first.")
+    if config.grid_size == (1, 1):
+        raise ValueError(
+            f"Masked patch prediction corrupts half of the patches, but images of {config.image_size} pixels are one "
+            f"patch of {config.patch_size}. Take larger images or smaller patches."
+        )
     plan = keras.Input((config.grid_size[0] * config.grid_size[1],), dtype="int32", name="plan")
     x = CorruptPatches(dtype=model.dtype_policy, name="corrupt_patches")(model.get_layer("tokens").output, plan)
     if config.class_token:

@@ -7,8 +7,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.models import BiT, VisionTransformer
-from keras_vit.training.finetuning import as_input, labelled, logits_model, open_run, test_batches
+from keras_vit.data import ImageStream
+from keras_vit.models import BiT, VisionTransformer, find_variant
+from keras_vit.training.finetuning import adapted, as_input, labelled_batches, logits_model
 from keras_vit.training.masked_patches import (
     NO_TARGET,
     MaskedPatchAccuracy,
@@ -17,15 +18,13 @@ from keras_vit.training.masked_patches import (
     mean_colours,
     plan_corruption,
 )
-from keras_vit.training.recipes import Recipe
-from keras_vit.training.running import Trained, run
-from keras_vit.zoo import create_model
-
-OBJECTIVES = ("labels", "masked_patches")
+from keras_vit.training.recipes import Recipe, loss
+from keras_vit.training.run import Batch, Model, RunOptions, Task, Trained, run
+from keras_vit.zoo import create_model, load_any
 
 
 def pretrain(
-    model: VisionTransformer | BiT | str,
+    model: Model | str | os.PathLike[str],
     data: Any,
     recipe: Recipe | str,
     *,
@@ -35,7 +34,8 @@ def pretrain(
     steps: int | None = None,
     batch_size: int | None = None,
     learning_rate: float | None = None,
-    warmup_steps: int | None = None,
+    warmup_steps: int | float | None = None,
+    image_size: int | tuple[int, int] | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     every: int | None = None,
@@ -51,7 +51,8 @@ def pretrain(
     Like `finetune` it is counted in updates and goes on after a kill.
 
     Args:
-        model: The name of a variant, for a model with random weights, or a model, which is trained in place.
+        model: The name of a variant, for a model with random weights; or a model or a file of one, as in `finetune`,
+            which goes on with the weights and the head that it has.
         data: As in `finetune`. Labels are not looked at by `"masked_patches"`.
         recipe: A name (see `list_recipes`), or a `Recipe`.
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
@@ -63,6 +64,7 @@ def pretrain(
         batch_size: As in `finetune`.
         learning_rate: As in `finetune`.
         warmup_steps: As in `finetune`.
+        image_size: As in `finetune`.
         classes: As in `finetune`.
         class_names: As in `finetune`.
         every: As in `finetune`.
@@ -70,7 +72,7 @@ def pretrain(
         on_bad_image: As in `finetune`.
         resume: As in `finetune`.
         callbacks: As in `finetune`.
-        dtype: Dtype policy of a model that is made here.
+        dtype: Dtype policy of a model that is made or loaded here.
         verbose: Whether there is a progress bar.
 
     Returns:
@@ -79,60 +81,92 @@ def pretrain(
     Raises:
         TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
+        OSError: if a file of the run cannot be written. The newest checkpoint is kept.
     """
     if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {OBJECTIVES}, but {objective!r} was given.")
-    changes = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "warmup_steps": warmup_steps}
-    given = isinstance(model, (VisionTransformer, BiT))
-    if given and not model.config.dynamic:
-        changes["image_size"] = model.config.image_size
-    options = {"seed": seed, "classes": classes, "class_names": class_names, "on_bad_image": on_bad_image}
-    recipe, stream, test = open_run(recipe, changes, data, validation, options)
-    if not given:
-        model = create(model, recipe, stream.classes, dtype)
-    common = {"stream": stream, "output": output, "resume": resume, "every": every, "callbacks": callbacks}
-    common |= {"settings": {"model": model.get_config()["config"], "objective": objective, "seed": seed}}
-    common["settings"]["data"] = stream.describe()
-    if objective == "masked_patches":
-        learner = masked_patch_model(model)
-        compile_with = {"loss": MaskedPatchLoss(), "metrics": [MaskedPatchAccuracy("accuracy")]}
-        masked = {"compile_with": compile_with, "title": "masked patches", "verbose": verbose}
-        test_set = test_batches(test, _corrupted(model, test, seed + 1))
-        return run(learner, model, recipe, _corrupted(model, stream, seed), validation=test_set, **common, **masked)
-
-    _check_head(model, stream.classes)
-    metrics = {"metrics": [keras.metrics.CategoricalAccuracy("accuracy")]}
-    common |= {"compile_with": metrics, "title": "pre-training", "verbose": verbose}
-    common["validation"] = test_batches(test, labelled(model, test))
-    return run(logits_model(model), model, recipe, labelled(model, stream), **common)
+        raise ValueError(f"objective must be one of {tuple(OBJECTIVES)}, but {objective!r} was given.")
+    options = RunOptions(
+        validation=validation,
+        output=output,
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        image_size=image_size,
+        classes=classes,
+        class_names=class_names,
+        every=every,
+        seed=seed,
+        on_bad_image=on_bad_image,
+        resume=resume,
+        callbacks=callbacks,
+        dtype=dtype,
+        verbose=verbose,
+    )
+    return run(OBJECTIVES[objective], model, data, recipe, options)
 
 
-def create(variant: str, recipe: Recipe, classes: int, dtype: Any = None) -> VisionTransformer | BiT:
+def create(variant: str, recipe: Recipe, classes: int, dtype: Any = None) -> Model:
     """A model with random weights as a recipe wants it: rates of dropout, size of images, biases of the head."""
     options: dict[str, Any] = {"dtype": dtype, "classes": classes, "image_size": recipe.image_size}
-    if not str(variant).startswith("BiT"):
+    if not find_variant(variant).startswith("BiT") or recipe.dropout or recipe.drop_path:
         options |= {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
     model = create_model(variant, classifier_activation=None, **options)
     model.get_layer("head").bias.assign(np.full(classes, recipe.head_bias, "float32"))
     return model
 
 
-def _check_head(model: VisionTransformer | BiT, classes: int) -> None:
-    if model.config.classes != classes:
+def new_or_given_model(source: Any, recipe: Recipe, images: ImageStream, dtype: Any) -> Model:
+    """The model to pre-train on labels, whose head has the classes of the data."""
+    model = model_of_any_head(source, recipe, images, dtype)
+    if model.config.classes != images.classes:
         raise ValueError(
-            f"model has {model.config.classes or 'no'} outputs, but the data has {classes} classes. "
-            f"Give model.with_classes({classes})."
+            f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes. "
+            f"Give model.with_classes({images.classes})."
         )
+    return adapted(model, recipe, images)
 
 
-def _corrupted(model: VisionTransformer, stream: Any, seed: int) -> Any:
+def model_of_any_head(source: Any, recipe: Recipe, images: ImageStream, dtype: Any) -> Model:
+    """The model to pre-train without labels, whose head stays as it is."""
+    if isinstance(source, (VisionTransformer, BiT)):
+        return adapted(source, recipe)
+    if _is_variant(source):
+        return create(source, recipe, images.classes, dtype)
+    options = {name: getattr(recipe, name) for name in ("dropout", "drop_path") if getattr(recipe, name)}
+    return load_any(source, image_size=recipe.image_size, dtype=dtype, **options)
+
+
+def _is_variant(source: str | os.PathLike[str]) -> bool:
+    try:
+        return not os.path.exists(source) and bool(find_variant(source))
+    except (TypeError, ValueError):
+        return False
+
+
+def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
     """Batches of images with a plan of their corruption, and the colours that have to be predicted."""
     grid = model.config.grid_size
 
     def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        pixels, _ = stream.batch(number)
+        pixels, _ = images.batch(number)
         plan, corrupted = plan_corruption(len(pixels), grid[0] * grid[1], (seed, number))
         targets = np.where(corrupted, mean_colours(pixels, grid), NO_TARGET).astype("int32")
         return {"images": as_input(model, pixels), "plan": plan}, targets
 
     return batch
+
+
+OBJECTIVES = {
+    "labels": Task(
+        "pre-training", new_or_given_model, logits_model, labelled_batches, loss, keras.metrics.CategoricalAccuracy
+    ),
+    "masked_patches": Task(
+        "masked patches",
+        model_of_any_head,
+        masked_patch_model,
+        corrupted_batches,
+        lambda recipe: MaskedPatchLoss(),
+        MaskedPatchAccuracy,
+    ),
+}

@@ -79,30 +79,21 @@ ROWS: tuple[dict[str, Any], ...] = (
         "sweep": {"learning_rate": (0.003, 0.01, 0.03, 0.06)},
         "source": _TABLE_4,
     },
-    {
-        "name": "finetune/imagenet2012-512",
-        "dataset": "ImageNet",
-        "models": "ViT-L/16 of Table 2",
-        **_FINE_TUNING,
-        "steps": 20_000,
-        "image_size": 512,
-        "polyak": 0.9999,
-        "learning_rate": 0.03,
-        "sweep": {"learning_rate": (0.003, 0.01, 0.03, 0.06)},
-        "source": f"arXiv 2010.11929, section 4.1 (resolution and Polyak averaging for Table 2); else {_TABLE_4}",
-    },
-    {
-        "name": "finetune/imagenet2012-518",
-        "dataset": "ImageNet",
-        "models": "ViT-H/14 of Table 2",
-        **_FINE_TUNING,
-        "steps": 20_000,
-        "image_size": 518,
-        "polyak": 0.9999,
-        "learning_rate": 0.03,
-        "sweep": {"learning_rate": (0.003, 0.01, 0.03, 0.06)},
-        "source": f"arXiv 2010.11929, section 4.1 (resolution and Polyak averaging for Table 2); else {_TABLE_4}",
-    },
+    *(
+        {
+            "name": f"finetune/imagenet2012-{size}",
+            "dataset": "ImageNet",
+            "models": f"{model} of Table 2",
+            **_FINE_TUNING,
+            "steps": 20_000,
+            "image_size": size,
+            "polyak": 0.9999,
+            "learning_rate": 0.03,
+            "sweep": {"learning_rate": (0.003, 0.01, 0.03, 0.06)},
+            "source": f"arXiv 2010.11929, section 4.1 (resolution and Polyak averaging for Table 2); else {_TABLE_4}",
+        }
+        for size, model in ((512, "ViT-L/16"), (518, "ViT-H/14"))
+    ),
     *(
         {
             "name": f"finetune/{name}",

@@ -4,9 +4,12 @@ import dataclasses
 import difflib
 import functools
 import math
+import numbers
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.data import Augmentation
+from keras_vit.models.config import pair
 from keras_vit.tables import Table
 from keras_vit.training.recipe_table import ROWS
 
@@ -14,18 +17,140 @@ from keras_vit.training.recipe_table import ROWS
 if TYPE_CHECKING:
     import keras
 
-    from keras_vit.training.schedules import WarmupDecay
+    from keras_vit.training.optimization import WarmupDecay
 
 LOSSES = ("softmax", "sigmoid")
 OPTIMIZERS = ("sgd", "adam", "adamw")
+SCHEDULES = ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant")
+_OPTIONAL = ("steps", "epochs", "clip_norm", "polyak", "layer_decay", "lora_rank", "lora_alpha")  # may be None
+# Fields that are numbers: what they must be, in words and as a test.
+_NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("steps batch_size accumulate lora_rank", "a whole number of at least 1", lambda n: _whole(n) and n >= 1),
+    ("learning_rate end weight_decay", "a number of at least 0", lambda n: 0 <= n < math.inf),
+    ("epochs clip_norm lora_alpha", "a number above 0", lambda n: 0 < n < math.inf),
+    (
+        "momentum beta_1 beta_2 dropout drop_path label_smoothing",
+        "a number of at least 0 and less than 1",
+        lambda n: 0 <= n < 1,
+    ),
+    ("polyak", "a number between 0 and 1", lambda n: 0 < n < 1),
+    ("layer_decay", "a number above 0 and at most 1", lambda n: 0 < n <= 1),
+    ("head_bias", "a finite number", math.isfinite),
+    ("warmup_steps", "a number of steps, or a share of all below 1", lambda n: n >= 0 and (_whole(n) or n < 1)),
+)
+
+
+def _whole(number: Any) -> bool:
+    return isinstance(number, numbers.Integral)
+
+
+def schedule(recipe: "Recipe", steps: int | None = None) -> "WarmupDecay":
+    """The learning rate of a recipe, as a function of the update; also `recipe.schedule(steps)`.
+
+    Args:
+        recipe: The recipe.
+        steps: Updates of the whole training; None for the recipe's. A warm-up that would take more than half of them
+            is shortened: to its share of the recipe's own steps, or else to a tenth.
+
+    Raises:
+        ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.
+    """
+    from keras_vit.training.optimization import WarmupDecay
+
+    warmup = recipe.warmup_steps
+    if steps is not None and warmup > max(steps / 2, 1):
+        share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
+        warmup = int(steps * share)
+    total = recipe.total_steps() if steps is None else steps
+    return WarmupDecay(recipe.learning_rate, total, str(recipe.schedule), warmup_steps=warmup, end=recipe.end)
+
+
+def optimizer(
+    recipe: "Recipe", model: "keras.Model | None" = None, steps: int | None = None
+) -> "keras.optimizers.Optimizer":
+    """The optimizer of a recipe with its schedule, for `model.compile`; also `recipe.optimizer(model, steps)`.
+
+    Args:
+        recipe: The recipe.
+        model: The model that it will train; needed for a recipe with `layer_decay`.
+        steps: As in `schedule`.
+
+    Returns:
+        `MomentumSGD` or `AdamW`. With `accumulate`, give it batches of `batch_size / accumulate` images.
+
+    Raises:
+        ValueError: if the recipe counts epochs and `steps` is not given, or `model` is missing.
+    """
+    from keras_vit.training.optimization import AdamW, MomentumSGD, layer_decay
+
+    if recipe.layer_decay is not None and model is None:
+        raise ValueError("layer_decay depends on the model: pass optimizer(recipe, model).")
+    common: dict[str, Any] = {
+        "learning_rate": schedule(recipe, steps),
+        "momentum_dtype": recipe.momentum_dtype,
+        "weight_decay": recipe.weight_decay or None,
+        "global_clipnorm": recipe.clip_norm,
+        "rate_multipliers": layer_decay(model, recipe.layer_decay) if recipe.layer_decay is not None else None,
+        "gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None,
+    }
+    if recipe.polyak is not None:
+        common |= {"use_ema": True, "ema_momentum": recipe.polyak}
+    if recipe.optimizer == "sgd":
+        return MomentumSGD(momentum=recipe.momentum, **common)
+    return AdamW(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
+
+
+def loss(recipe: "Recipe") -> "keras.losses.Loss":
+    """The loss of a recipe, on logits and one-hot labels; also `recipe.loss()`."""
+    from keras_vit.training.optimization import SigmoidLoss, SoftmaxLoss
+
+    return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](label_smoothing=recipe.label_smoothing)
+
+
+class Name(str):
+    """A name in a recipe; calling it makes what it names: `recipe.loss == "softmax"`, `recipe.loss()`."""
+
+    _make: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._make(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)  # copies are plain text
+
+
+class _NameField:
+    """A field of a recipe that is set to text and read as a `Name`.
+
+    Args:
+        default: The text where none is given.
+        make: From the recipe, and the arguments of the call, to the Keras object.
+    """
+
+    def __init__(self, default: str, make: Callable[..., Any]) -> None:
+        self._default, self._make = default, make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, recipe: "Recipe | None", owner: type | None = None) -> Name:
+        if recipe is None:
+            return Name(self._default)
+        name = Name(vars(recipe)[self._name])
+        name._make = functools.partial(self._make, recipe)
+        return name
+
+    def __set__(self, recipe: "Recipe", value: str) -> None:
+        vars(recipe)[self._name] = str(value) if isinstance(value, str) else value
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """How a model is trained: plain data, one row of a published table or your own.
 
-    `recipe("finetune/cifar10").replace(steps=100)` changes fields. `schedule`, `optimizer` and `loss` make Keras
-    objects of it.
+    `recipe("finetune/cifar10").replace(steps=100)` changes fields. Its names make Keras objects when they are called:
+    `recipe.optimizer(model)`, `recipe.schedule()` and `recipe.loss()`, as the functions `optimizer`, `schedule` and
+    `loss` of this room do.
 
     Args:
         name: Its name in `list_recipes()`.
@@ -38,8 +163,7 @@ class Recipe:
         learning_rate: At the end of the warm-up.
         sweep: Field to the values among which the authors chose.
         schedule: How the rate decays, see `WarmupDecay`.
-        warmup_steps: Updates of the warm-up; a float between 0 and 1 is a share of all. `schedule` shortens it for
-            a training that it would take half of.
+        warmup_steps: Updates of the warm-up; a float between 0 and 1 is a share of all.
         end: Last rate of a linear decay.
         optimizer: `"sgd"` with momentum, or `"adam"` and `"adamw"`, which are the same: decay is always decoupled.
         momentum: SGD's.
@@ -48,7 +172,7 @@ class Recipe:
         beta_2: Adam's.
         weight_decay: Of kernels: `w -= learning rate * weight_decay * w`.
         clip_norm: Greatest global norm of the gradients; None for any.
-        image_size: Pixels.
+        image_size: Pixels, an integer or (height, width).
         dropout: Rate inside the model.
         drop_path: Rate of stochastic depth in the last block.
         loss: `"softmax"` or `"sigmoid"`.
@@ -58,6 +182,9 @@ class Recipe:
         layer_decay: Factor of the learning rate from one block to the one before it; None for none.
         accumulate: Batches per update; each has `batch_size / accumulate` images.
         freeze: Patterns of layers that do not train, see `freeze`.
+        lora_rank: Rank of adapters that train instead of the rest of the model, see `add_lora`; None for none.
+        lora_alpha: Their scale; None for the rank.
+        lora_targets: Patterns of the layers that get them.
         augmentation: What happens to training images.
 
     Raises:
@@ -73,47 +200,82 @@ class Recipe:
     batch_size: int = 512
     learning_rate: float = 0.03
     sweep: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict, hash=False)
-    schedule: str = "cosine"
+    schedule: _NameField = _NameField("cosine", schedule)
     warmup_steps: int | float = 0
     end: float = 0.0
-    optimizer: str = "sgd"
+    optimizer: _NameField = _NameField("sgd", optimizer)
     momentum: float = 0.9
     momentum_dtype: str | None = None
     beta_1: float = 0.9
     beta_2: float = 0.999
     weight_decay: float = 0.0
     clip_norm: float | None = None
-    image_size: int = 224
+    image_size: int | tuple[int, int] = 224
     dropout: float = 0.0
     drop_path: float = 0.0
-    loss: str = "softmax"
+    loss: _NameField = _NameField("softmax", loss)
     label_smoothing: float = 0.0
     head_bias: float = 0.0
     polyak: float | None = None
     layer_decay: float | None = None
     accumulate: int = 1
     freeze: tuple[str, ...] = ()
+    lora_rank: int | None = None
+    lora_alpha: float | None = None
+    lora_targets: tuple[str, ...] = ("query", "value")
     augmentation: Augmentation = Augmentation()
 
     def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer must be one of {OPTIMIZERS}, but {self.optimizer!r} was given.")
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss must be one of {LOSSES}, but {self.loss!r} was given.")
-        if self.accumulate < 1 or self.batch_size < 1 or self.batch_size % self.accumulate:
+        for name, choices in (("optimizer", OPTIMIZERS), ("loss", LOSSES), ("schedule", SCHEDULES)):
+            if vars(self)[name] not in choices:
+                raise ValueError(f"{name} must be one of {choices}, but {vars(self)[name]!r} was given.")
+        for names, expected, fits in _NUMBERS:
+            for name in names.split():
+                self._check_number(name, expected, fits)
+        size = pair("image_size", self.image_size)
+        object.__setattr__(self, "image_size", size if isinstance(self.image_size, (tuple, list)) else size[0])
+        for name in ("freeze", "lora_targets"):
+            patterns = getattr(self, name)
+            patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+            if not all(isinstance(pattern, str) for pattern in patterns):
+                raise TypeError(f"{name} must be names of layers, but {patterns!r} was given.")
+            object.__setattr__(self, name, patterns)
+        if not isinstance(self.augmentation, Augmentation):
+            raise TypeError(f"augmentation must be an Augmentation, but {self.augmentation!r} was given.")
+        if self.lora_rank is None and self.lora_alpha is not None:
+            raise ValueError(f"lora_alpha={self.lora_alpha!r} is the scale of adapters: give lora_rank as well.")
+        if self.batch_size % self.accumulate:
             raise ValueError(
-                f"batch_size must be a multiple of accumulate, both at least 1, but batch_size={self.batch_size!r} "
-                f"and accumulate={self.accumulate!r} were given."
+                f"batch_size must be a multiple of accumulate, but batch_size={self.batch_size!r} and "
+                f"accumulate={self.accumulate!r} were given."
             )
-        if self.polyak is not None and not 0 < self.polyak < 1:
-            raise ValueError(f"polyak must be between 0 and 1, like 0.9999, but {self.polyak!r} was given.")
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(
+                f"A recipe has steps or epochs, but steps={self.steps} and epochs={self.epochs} were given."
+            )
+
+    def _check_number(self, name: str, expected: str, fits: Callable[[Any], bool]) -> None:
+        value = getattr(self, name)
+        if value is None and name in _OPTIONAL:
+            return
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(value):
+            raise ValueError(f"{name} must be {expected}, but {value!r} was given.")
+        # NumPy's numbers become Python's, which JSON knows.
+        object.__setattr__(self, name, int(value) if _whole(value) else float(value))
 
     def replace(self, **changes: Any) -> "Recipe":
-        """A copy with other values in some fields; `steps` and `epochs` take each other's place."""
+        """A copy with other values in some fields.
+
+        `steps` and `epochs` take each other's place. A warm-up that would take more than half of the new `steps` is
+        shortened to a tenth of them, unless `warmup_steps` is among the changes.
+        """
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
             if changes.get(one) is not None and changes.get(other) is None:
                 changes[other] = None
-        return dataclasses.replace(self, **changes)
+        new = dataclasses.replace(self, **changes)
+        if new.steps in (None, self.steps) or "warmup_steps" in changes or new.warmup_steps <= max(new.steps / 2, 1):
+            return new
+        return dataclasses.replace(new, warmup_steps=new.steps // 10)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as data that JSON can hold."""
@@ -123,10 +285,7 @@ class Recipe:
     def from_dict(cls, fields: dict[str, Any]) -> "Recipe":
         """The recipe of `to_dict`, also after a way through JSON."""
         fields = dict(fields)
-        augmentation = dict(fields.pop("augmentation", {}))
-        if augmentation.get("randaugment") is not None:
-            augmentation["randaugment"] = tuple(augmentation["randaugment"])
-        fields["freeze"] = tuple(fields.get("freeze", ()))
+        augmentation = fields.pop("augmentation", {})
         fields["sweep"] = {key: tuple(values) for key, values in fields.get("sweep", {}).items()}
         return cls(**fields, augmentation=Augmentation(**augmentation))
 
@@ -212,69 +371,6 @@ def list_recipes(query: str | None = None) -> Table:
             shown = {"learning_rate": f"{row.learning_rate:g}", "duration": duration}
             rows.append({**dataclasses.asdict(row), **shown})
     return rows
-
-
-def schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
-    """The learning rate of a recipe, as a function of the update.
-
-    Args:
-        recipe: The recipe.
-        steps: Updates of the whole training; None for the recipe's. A warm-up that would take more than half of them
-            is shortened: to its share of the recipe's own steps, or else to a tenth.
-
-    Raises:
-        ValueError: if the recipe counts epochs and `steps` is not given.
-    """
-    from keras_vit.training.schedules import WarmupDecay
-
-    total = recipe.total_steps() if steps is None else steps
-    warmup = recipe.warmup_steps
-    if warmup > max(total / 2, 1):
-        share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
-        warmup = int(total * share)
-    return WarmupDecay(recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end)
-
-
-def optimizer(
-    recipe: Recipe, model: "keras.Model | None" = None, steps: int | None = None
-) -> "keras.optimizers.Optimizer":
-    """The optimizer of a recipe with its schedule, for `model.compile`.
-
-    Args:
-        recipe: The recipe.
-        model: The model that it will train; needed for a recipe with `layer_decay`.
-        steps: Updates of the whole training; None for the recipe's.
-
-    Returns:
-        `MomentumSGD` or `AdamW`. With `accumulate`, give it batches of `batch_size / accumulate` images.
-
-    Raises:
-        ValueError: if the recipe counts epochs and `steps` is not given, or `model` is missing.
-    """
-    from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
-
-    if recipe.layer_decay is not None and model is None:
-        raise ValueError("layer_decay depends on the model: pass optimizer(recipe, model).")
-    common: dict[str, Any] = {
-        "learning_rate": schedule(recipe, steps),
-        "momentum_dtype": recipe.momentum_dtype,
-        "weight_decay": recipe.weight_decay or None,
-        "global_clipnorm": recipe.clip_norm,
-        "rate_multipliers": layer_decay(model, recipe.layer_decay) if recipe.layer_decay is not None else None,
-        "gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None,
-    }
-    if recipe.polyak is not None:
-        common |= {"use_ema": True, "ema_momentum": recipe.polyak}
-    if recipe.optimizer == "sgd":
-        return MomentumSGD(momentum=recipe.momentum, **common)
-    return AdamW(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
-
-
-def loss(recipe: Recipe) -> "keras.losses.Loss":
-    """The loss of a recipe, on logits and one-hot labels."""
-    from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
-
-    return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](label_smoothing=recipe.label_smoothing)
 
 
 @functools.cache

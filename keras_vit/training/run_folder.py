@@ -2,24 +2,35 @@
 
 import contextlib
 import csv
+import importlib.util
 import io
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
-from keras_vit._files import locked, write_text
+from keras_vit._files import locked, replacing, write_text
 from keras_vit._text import printable
+from keras_vit.checkpoints import save_model
 from keras_vit.checkpoints.npz import NpzFile, write_npz
 from keras_vit.tables import Table
 
-RESULTS = ("model.keras", "classes.txt", "curve.png")  # what a finished run leaves beside its checkpoint
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK, MUTED, TRAIN, TEST = "#1b1f27", "#6b7280", "#9aa4b2", "#1f6feb"
+RESULTS = (
+    "model.keras",
+    "adapters.npz",
+    "classes.txt",
+    "curve.png",
+)  # what a finished run leaves beside its checkpoint
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
 _OLDER = "step-*.h5"  # checkpoints of version 0.1 and before
 
@@ -139,6 +150,16 @@ class RunFolder:
             writer.writerows(rows)
         write_text(self.path / "log.csv", text.getvalue())
 
+    def write_results(
+        self, model: keras.Model, class_names: Sequence[str] | None, log: list[dict[str, Any]], recipe: str
+    ) -> None:
+        """Writes the trained model, the names of its classes, and the learning curve where matplotlib is installed."""
+        save_model(model, self.path / "model.keras", overwrite=True)
+        if class_names is not None:
+            write_text(self.path / "classes.txt", "".join(f"{name}\n" for name in class_names))
+        if importlib.util.find_spec("matplotlib") is not None:
+            draw_curve(log, self.path / "curve.png", f"{model.name}: {recipe}")
+
     def _checkpoint(self, step: int) -> Path:
         return self.path / f"step-{step:08d}.npz"
 
@@ -238,3 +259,45 @@ def _number(text: str) -> int | float | str | None:
         with contextlib.suppress(ValueError):
             return kind(text)
     return text
+
+
+def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: str = "") -> None:
+    """Draws loss, accuracy and learning rate over the steps of a run.
+
+    Args:
+        log: Rows with `step` and any of `loss`, `val_loss`, `accuracy`, `val_accuracy`, `learning_rate`.
+        path: The `.png` to write; it appears when it is complete.
+        title: Above the picture.
+
+    Raises:
+        ImportError: if matplotlib is not installed (`pip install "keras-vit[plots]"`).
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError('A picture needs matplotlib: pip install "keras-vit[plots]"', name="matplotlib") from None
+    figure = Figure(figsize=(12, 3.8), dpi=110, facecolor="white", layout="constrained")
+    figure.suptitle(title, color=INK, weight="bold", x=0.01, ha="left")
+    loss, accuracy, rate = figure.subplots(1, 3)
+    _curves(loss, log, "loss", {"loss": "training", "val_loss": "test"})
+    _curves(accuracy, log, "accuracy, %", {"accuracy": "training", "val_accuracy": "test"}, factor=100)
+    _curves(rate, log, "learning rate", {"learning_rate": "learning rate"})
+    with replacing(path) as temporary:
+        FigureCanvasAgg(figure).print_png(str(temporary))
+
+
+def _curves(axes: "Axes", log: list[dict[str, Any]], title: str, names: dict[str, str], factor: float = 1) -> None:
+    axes.set_title(title, color=INK, loc="left", fontsize=11)
+    for (name, label), colour in zip(names.items(), (TRAIN, TEST), strict=False):
+        points = [(row["step"], factor * row[name]) for row in log if row.get(name) is not None]
+        if points:
+            axes.plot(
+                *zip(*points, strict=True), ".-", color=colour, linewidth=1.8, label=f"{label} {points[-1][1]:.4g}"
+            )
+    axes.set_xlabel("step", color=MUTED)
+    axes.tick_params(colors=MUTED, labelsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#c9ced6")
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=9)

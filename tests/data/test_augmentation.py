@@ -49,6 +49,7 @@ def test_defaults_are_those_of_fine_tuning():
         ({"flip": 1}, TypeError, "flip must be True or False"),
         ({"mixup": -0.1}, ValueError, "mixup must be 0"),
         ({"mixup": float("nan")}, ValueError, "mixup must be 0"),
+        ({"mixup": 1.5}, ValueError, "mixup must be 0"),
         ({"mixup": True}, TypeError, "mixup must be a number"),
         ({"randaugment": 2}, TypeError, r"\(layers, magnitude\)"),
         ({"randaugment": (2, 0.5)}, TypeError, r"\(layers, magnitude\)"),

@@ -11,7 +11,7 @@ import sys
 import keras
 import numpy as np
 
-from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig
+from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, training
 from keras_vit.evaluation import evaluate, extract_features
 from keras_vit.training import MomentumSGD
 
@@ -84,6 +84,32 @@ def shares(model):
     return found
 
 
+def fine_tuned(model, validation=13, batch_size=BATCH):
+    """The log of a short run, evaluated on images that do not divide."""
+    pixels = (IMAGES + 1) * 127.5
+    recipe = training.Recipe(
+        steps=2,
+        batch_size=batch_size,
+        image_size=16,
+        learning_rate=0.1,
+        clip_norm=1.0,
+        augmentation=training.Augmentation(crop="resize", flip=False),
+    )
+    test = (pixels[:validation], LABELS[:validation])
+    done = training.finetune(model, (pixels, LABELS), recipe, validation=test, every=1, verbose=False)
+    # The model can be read, too: it is not lost.
+    total = float(sum(np.abs(keras.ops.convert_to_numpy(w)).sum() for w in done.model.trainable_weights))
+    return {name: [row[name] for row in done.log] for name in ("loss", "val_loss", "val_accuracy")} | {"total": [total]}
+
+
+def refused(model, batch_size):
+    """What is said of batches that the devices cannot share."""
+    try:
+        fine_tuned(model, batch_size=batch_size)
+    except ValueError as error:
+        return str(error)
+
+
 def eight():
     """JAX on 8 virtual devices: every kind of model whole, and divided in one way or another."""
     import tempfile
@@ -114,6 +140,10 @@ def eight():
         "same_counts": bool((there.confusion == here.confusion).all()),
         **shares(loaded),
     }
+    plain = config.replace(dropout=0.0)
+    found["tuned"] = {"one": fine_tuned(compiled(plain))}
+    with data_parallel().scope():
+        found["tuned"] |= {"shared": fine_tuned(compiled(plain)), "refused": refused(compiled(plain), 12)}
     logits = compiled(CONFIGS["hybrid"]).predict(IMAGES, verbose=0)
     with model_parallel(CONFIGS["hybrid"], 4).scope():
         divided = compiled(CONFIGS["hybrid"])
@@ -153,6 +183,11 @@ def mirrored():
     alone = compiled(config, 1.0, optimizer)
     alone.set_weights(model.get_weights())
     found["one"]["odd"] = odd(alone)
+    found["tuned"] = {"one": fine_tuned(compiled(config))}
+    with strategy.scope():
+        model, other = compiled(config), compiled(config)
+        found["tuned"]["inside"] = fine_tuned(other)
+    found["tuned"] |= {"shared": fine_tuned(model), "refused": refused(model, 5)}
     return found
 
 

@@ -112,6 +112,18 @@ def test_evaluating_images_that_cannot_be_divided(eight, way):
     assert eight[way]["finite"]
 
 
+def check_fine_tuning(tuned):
+    """The same numbers as on one device, also of 13 test images, which no number of devices but 1 and 13 divides."""
+    for where in set(tuned) - {"one", "refused"}:
+        for name, wanted in tuned["one"].items():
+            np.testing.assert_allclose(tuned[where][name], wanted, rtol=TOLERANCE, err_msg=f"{where} {name}")
+    assert tuned["refused"].startswith("The batches of") and "multiple of" in tuned["refused"]
+
+
+def test_fine_tuning_on_several_devices(eight):
+    check_fine_tuning(eight["tuned"])
+
+
 def test_two_processes(eight, backend):
     """Two devices each: the batch is divided between the processes, and the weights within them."""
     address = free_address()
@@ -126,6 +138,7 @@ def test_mirrored_strategy(backend):
     assert found["replicas"] == 2
     np.testing.assert_allclose(found["mirrored"]["MomentumSGD"], found["one"]["MomentumSGD"], rtol=TOLERANCE)
     same_figures(found["odd"], found["one"]["odd"])  # batches of 37, and 5 at the end, on 2 devices
+    check_fine_tuning(found["tuned"])
     # Keras's own clips what each replica has computed, before the sum, as docs/distribution.md says; where this fails,
     # Keras has changed for the better.
     assert abs(found["mirrored"]["SGD"][-1] - found["one"]["SGD"][-1]) > 1e-3

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import keras
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import VisionTransformer, ViTConfig, cli, training
+from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, cli, training
 from keras_vit.training import pretraining
 from keras_vit.training.masked_patches import masked_patch_model
 
@@ -83,7 +84,7 @@ def test_what_it_leaves(trained):
     assert (run / "classes.txt").read_text().split() == done.class_names
     model = keras.saving.load_model(run / "model.keras")
     assert not model.compiled
-    assert model.config == CONFIG.replace(classes=3, dropout=0.0)
+    assert model.config == CONFIG.replace(classes=3, dropout=0.0, class_names=("blue", "green", "red"))
     images = colours(6, 5)[0]
     # the same weights, another compilation
     got, wanted = (m.predict(m.preprocess(images), verbose=0) for m in (model, done.model))
@@ -239,8 +240,14 @@ def test_pretraining_without_labels_trains_the_encoder():
 def test_what_makes_no_sense_is_refused(tmp_path):
     with pytest.raises(ValueError, match="There is no recipe 'finetune/cifar'"):
         training.finetune(new_model(), colours(8), "finetune/cifar", verbose=False)
-    with pytest.raises(ValueError, match="every must be at least 1"):
-        training.finetune(new_model(), colours(8), RECIPE, steps=2, every=0, verbose=False)
+    for argument in ("every", "steps", "batch_size", "learning_rate", "warmup_steps"):
+        value = 0 if argument in ("every", "steps", "batch_size") else -1
+        with pytest.raises(ValueError, match=f"{argument} must be a"):
+            training.finetune(new_model(), colours(8), RECIPE, **{"steps": 2, argument: value}, verbose=False)
+    with pytest.raises(ValueError, match="warmup_steps must be a number of steps.*less than steps=2"):
+        training.finetune(new_model(), colours(8), RECIPE, steps=2, warmup_steps=2, verbose=False)
+    with pytest.raises(TypeError, match="model must be a model of keras_vit"):
+        training.finetune(keras.Sequential(), colours(8), RECIPE, verbose=False)
     with pytest.raises(ValueError, match="dtype is for models that are loaded"):
         training.finetune(new_model(), colours(8), RECIPE, dtype="mixed_bfloat16", verbose=False)
     with pytest.raises(ValueError, match="objective must be one of"):
@@ -253,3 +260,177 @@ def test_what_makes_no_sense_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds other files"):
         training.finetune(new_model(), colours(8), RECIPE, output=tmp_path, verbose=False)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_zeros_are_taken_at_their_word():
+    model = new_model()
+    before = weights_of(model)
+    done = training.finetune(model, colours(8), RECIPE, learning_rate=0.0, warmup_steps=0, steps=2, verbose=False)
+    assert (done.recipe.learning_rate, done.recipe.warmup_steps) == (0, 0)
+    for got, wanted in zip(weights_of(done.model), before, strict=True):
+        if not np.issubdtype(got.dtype, np.integer):  # states of random generators
+            np.testing.assert_array_equal(got, wanted)
+    assert float(done.recipe.replace(learning_rate=0.1).schedule()(0)) == pytest.approx(0.1)  # no warm-up
+
+
+def trained_names(model):
+    return {weight.path for weight in model.trainable_weights}
+
+
+@pytest.mark.parametrize("change", [{"classes": 5}, {"classes": 5, "image_size": 16}, {"image_size": 16}])
+def test_what_is_frozen_stays_frozen_and_the_name_too(change):
+    config = CONFIG.replace(**change)
+    model = VisionTransformer(config, name="mine")
+    training.freeze(model, ["embedding", "block_0"])
+    done = training.finetune(model, colours(8), RECIPE, image_size=8, steps=1, verbose=False)
+    assert done.model is not model and done.model.name == "mine"
+    assert trained_names(done.model) == trained_names(model)
+    assert "head/kernel" in trained_names(model) and "block_0/attention/query/kernel" not in trained_names(model)
+
+
+def test_a_model_that_is_frozen_as_a_whole_is_refused():
+    for classes, message in ((5, "also the new head"), (3, "nothing would be learned")):
+        model = new_model(CONFIG.replace(classes=classes))
+        model.trainable = False
+        with pytest.raises(ValueError, match=message):
+            training.finetune(model, colours(8), RECIPE, steps=1, verbose=False)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A model with a trained head, as a file and as an object."""
+    model = new_model(CONFIG.replace(dropout=0.0))
+    model.get_layer("head").kernel.assign(np.ones((8, 3)))
+    path = tmp_path_factory.mktemp("saved") / "model.keras"
+    model.save(path)
+    return path, model
+
+
+def test_a_saved_model_is_treated_like_the_model_itself(saved):
+    path, _ = saved
+    recipe = RECIPE.replace(dropout=0.2, drop_path=0.1, learning_rate=0.0)
+    done = training.finetune(path, colours(8), recipe, steps=1, dtype="mixed_bfloat16", verbose=False)
+    config = done.model.config
+    assert (config.dropout, config.drop_path, config.image_size) == (0.2, 0.1, (8, 8))
+    assert done.model.dtype_policy.name == "mixed_bfloat16"
+    np.testing.assert_array_equal(done.model.get_layer("head").get_weights()[0], np.ones((8, 3)))
+
+
+def test_the_rates_of_a_recipe_are_those_of_a_given_model_too(saved):
+    _, model = saved
+    done = training.finetune(model, colours(8), RECIPE.replace(drop_path=0.1), steps=1, verbose=False)
+    assert done.model.config.drop_path == 0.1 and model.config.drop_path == 0
+    resnet = BiT(BiTConfig(stages=(1,), width=32, classes=3, image_size=8))
+    with pytest.raises(ValueError, match="a BiT has no dropout"):
+        training.finetune(resnet, colours(8), RECIPE.replace(dropout=0.1), steps=1, verbose=False)
+
+
+def test_a_dtype_that_does_not_exist_is_an_error(saved, tmp_path):
+    path, model = saved
+    keras_vit.to_checkpoint(model, tmp_path / "model.npz")
+    for source in (path, tmp_path / "model.npz"):
+        with pytest.raises((TypeError, ValueError), match="nonsense"):
+            training.finetune(source, colours(8), RECIPE, steps=1, dtype="nonsense", verbose=False)
+
+
+def test_names_of_other_classes_need_another_head(tmp_path):
+    """As many classes are not the same classes."""
+    model = new_model(CONFIG.replace(class_names=("cat", "dog", "eel")))
+    model.get_layer("head").kernel.assign(np.ones((8, 3)))
+    options = {"steps": 1, "learning_rate": 0.0, "verbose": False}
+    same = training.finetune(model, colours(8), RECIPE, class_names=["cat", "dog", "eel"], **options)
+    assert same.model is model and same.class_names == ["cat", "dog", "eel"]
+    other = training.finetune(model, colours(8), RECIPE, class_names=["dog", "cat", "eel"], **options)
+    assert other.model.config.class_names == ("dog", "cat", "eel")
+    assert not np.any(other.model.get_layer("head").get_weights()[0])
+    unnamed = new_model()
+    done = training.finetune(unnamed, colours(8), RECIPE, class_names=["dog", "cat", "eel"], **options)
+    assert done.model is unnamed and unnamed.config.class_names == ("dog", "cat", "eel")
+
+
+def test_starting_again_leaves_no_old_model(tmp_path):
+    options = {"steps": 2, "every": 1, "output": tmp_path, "verbose": False}
+    training.finetune(new_model(), colours(8), RECIPE, **options)
+    assert (tmp_path / "model.keras").exists()
+
+    class Fail(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise RuntimeError("an early failure")
+
+    with pytest.raises(RuntimeError, match="an early failure"):
+        training.finetune(new_model(), colours(8), RECIPE, resume=False, callbacks=[Fail()], **options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json"]
+
+
+def test_starting_again_does_not_remove_the_model_that_it_starts_from(tmp_path):
+    training.finetune(new_model(), colours(8), RECIPE, steps=1, output=tmp_path, verbose=False)
+    with pytest.raises(ValueError, match="resume=False empties"):
+        training.finetune(
+            tmp_path / "model.keras", colours(8), RECIPE, steps=1, output=tmp_path, resume=False, verbose=False
+        )
+    assert (tmp_path / "model.keras").exists()
+
+
+def test_no_thread_is_left():
+    training.finetune(new_model(), colours(8), RECIPE, validation=colours(4, 1), steps=1, verbose=False)
+    before = threading.active_count()
+    for _ in range(2):
+        training.finetune(new_model(), colours(8), RECIPE, validation=colours(4, 1), steps=1, verbose=False)
+    assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize("polyak", [None, 0.5])
+def test_validation_counts_every_image_once(polyak):
+    """11 images in batches of 8: the last batch is filled up, and what fills it counts nothing."""
+    images, labels = colours(11, 1)
+    recipe = RECIPE.replace(polyak=polyak)
+    done = training.finetune(new_model(), colours(20), recipe, validation=(images, labels), steps=3, verbose=False)
+    logits = done.model.predict(done.model.preprocess(images), verbose=0).astype("float64")
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(11), labels]
+    assert done.accuracy == pytest.approx(np.mean(logits.argmax(-1) == labels), abs=1e-6)  # float32 sums of counts
+    assert done.log[-1]["val_loss"] == pytest.approx(losses.mean(), rel=1e-5)  # float32 logits of two compilations
+
+
+def test_a_pipeline_of_test_images_may_end_with_a_short_batch():
+    images, labels = colours(11, 1)
+
+    class Batches(keras.utils.PyDataset):
+        num_batches = 3
+
+        def __getitem__(self, index):
+            return tuple(array[4 * index : 4 * index + 4] for array in (images, labels))
+
+    batches = Batches()
+    done = training.finetune(new_model(), colours(20), RECIPE, validation=batches, steps=2, verbose=False)
+    logits = done.model.predict(done.model.preprocess(images), verbose=0)
+    assert done.accuracy == pytest.approx(np.mean(logits.argmax(-1) == labels), abs=1e-6)
+
+
+def test_adapters_of_a_recipe_are_merged_in_the_file(tmp_path):
+    recipe = RECIPE.replace(lora_rank=2, lora_targets="*/mlp/fc1", freeze="head")
+    done = training.finetune(new_model(), colours(8), recipe, steps=2, output=tmp_path, verbose=False)
+    assert trained_names(done.model) == {"block_0/mlp/fc1/lora_kernel_a", "block_0/mlp/fc1/lora_kernel_b"}
+    written = keras.saving.load_model(tmp_path / "model.keras")
+    assert not written.compiled and (tmp_path / "adapters.npz").exists()
+    images = done.model.preprocess(colours(6, 5)[0])
+    np.testing.assert_allclose(written.predict(images, verbose=0), done.model.predict(images, verbose=0), atol=1e-5)
+    model = new_model()
+    training.load_adapters(model, tmp_path / "adapters.npz")
+    again = training.finetune(done.model, colours(8), recipe, steps=1, verbose=False)  # goes on with its adapters
+    assert again.model is done.model and trained_names(again.model) == {w for w in trained_names(model) if "lora" in w}
+
+
+def test_pretraining_goes_on_with_a_model_of_a_file(saved):
+    path, _ = saved
+    recipe = RECIPE.replace(learning_rate=0.0, freeze=("embedding",))
+    done = training.pretrain(path, colours(8), recipe, image_size=16, steps=1, verbose=False)
+    assert done.model.config.image_size == (16, 16)
+    assert "embedding/kernel" not in trained_names(done.model)
+    np.testing.assert_array_equal(done.model.get_layer("head").get_weights()[0], np.ones((8, 3)))
+
+
+def test_masked_patches_need_more_than_one():
+    with pytest.raises(ValueError, match="one patch of"):
+        training.pretrain(
+            new_model(CONFIG.replace(patch_size=8)), colours(8), RECIPE, objective="masked_patches", verbose=False
+        )

@@ -8,8 +8,7 @@ from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.models import weights_by_path
 from keras_vit.training.freezing import freeze, unfreeze
 from keras_vit.training.lora import add_lora, load_adapters, merge_lora, save_adapters
-from keras_vit.training.losses import SoftmaxLoss
-from keras_vit.training.optimizers import AdamW
+from keras_vit.training.optimization import AdamW, SoftmaxLoss
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
 RNG = np.random.default_rng(0)

@@ -105,5 +105,9 @@ def test_it_is_learned():
 def test_what_has_no_patches_of_one_size_is_refused():
     with pytest.raises(TypeError, match="VisionTransformer"):
         masked_patch_model(BiT(BiTConfig(stages=(1,), width=32, classes=2)))
+    with pytest.raises(ValueError, match="one patch of"):
+        masked_patch_model(VisionTransformer(CONFIG.replace(image_size=4)))
+    with pytest.raises(ValueError, match="at least 2"):
+        plan_corruption(1, 1, 0)
     with pytest.raises(ValueError, match="with_image_size"):
         masked_patch_model(VisionTransformer(CONFIG.replace(dynamic=True)))

@@ -8,11 +8,9 @@ import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.layers import skip_initialization
 from keras_vit.models import weights_by_path
-from keras_vit.training.losses import SoftmaxLoss
-from keras_vit.training.names import matches
-from keras_vit.training.optimizers import DECAYED, AdamW, MomentumSGD, layer_decay
+from keras_vit.training.freezing import matches
+from keras_vit.training.optimization import DECAYED, AdamW, MomentumSGD, SoftmaxLoss, WarmupDecay, layer_decay
 from keras_vit.training.recipes import optimizer, recipe
-from keras_vit.training.schedules import WarmupDecay
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
 
@@ -293,3 +291,19 @@ def test_a_number_is_a_rate_that_can_be_set():
     optimizer = MomentumSGD(0.1)
     optimizer.learning_rate = 0.2
     assert float(keras.ops.convert_to_numpy(optimizer.learning_rate)) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    "make, arguments, message",
+    [
+        (MomentumSGD, {"learning_rate": -0.1}, "learning_rate must be a number of at least 0"),
+        (MomentumSGD, {"momentum": 1.5}, "momentum must be"),
+        (MomentumSGD, {"weight_decay": -1.0}, "weight_decay"),
+        (MomentumSGD, {"global_clipnorm": 0.0}, "global_clipnorm must be a number above 0"),
+        (AdamW, {"beta_1": 1.0}, "beta_1"),
+        (AdamW, {"beta_2": -0.1}, "beta_2"),
+    ],
+)
+def test_numbers_that_make_no_sense(make, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make(**arguments)

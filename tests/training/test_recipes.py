@@ -1,15 +1,17 @@
 """The published tables as data, and the Keras objects that come of them."""
 
+import copy
 import json
+import pickle
 
 import keras
+import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.layers import skip_initialization
-from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
-from keras_vit.training.optimizers import AdamW, MomentumSGD
+from keras_vit.training.optimization import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss
 from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, recipe, schedule
 
 # arXiv 2010.11929, Table 4: data, steps, rates. Written out again, so that a slip would have to be made twice.
@@ -193,9 +195,62 @@ def test_optimizer_of_a_recipe_of_ones_own():
         ({"optimizer": "lion"}, "optimizer"),
         ({"loss": "hinge"}, "loss"),
         ({"batch_size": 10, "accumulate": 4}, "multiple of accumulate"),
+        ({"schedule": "cos"}, "schedule"),
+        ({"batch_size": 10, "accumulate": 0}, "accumulate"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 2.5}, "batch_size"),
         ({"polyak": 1.0}, "polyak"),
+        ({"learning_rate": -0.1}, "learning_rate must be a number of at least 0, but -0.1"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"learning_rate": "0.1"}, "learning_rate"),
+        ({"momentum": 1.5}, "momentum"),
+        ({"beta_2": 1.0}, "beta_2"),
+        ({"weight_decay": -1}, "weight_decay"),
+        ({"clip_norm": 0}, "clip_norm must be a number above 0"),
+        ({"dropout": 1}, "dropout"),
+        ({"drop_path": -0.1}, "drop_path"),
+        ({"label_smoothing": 1.0}, "label_smoothing"),
+        ({"layer_decay": 0}, "layer_decay"),
+        ({"steps": 0}, "steps must be a whole number of at least 1, but 0"),
+        ({"steps": True}, "steps"),
+        ({"steps": 1, "epochs": 1}, "steps or epochs"),
+        ({"epochs": 0}, "epochs"),
+        ({"warmup_steps": -1}, "warmup_steps"),
+        ({"warmup_steps": 1.5}, "warmup_steps"),
+        ({"image_size": 0}, "image_size"),
+        ({"lora_rank": 0}, "lora_rank"),
+        ({"lora_alpha": 4.0}, "give lora_rank as well"),
     ],
 )
 def test_says_what_is_wrong(fields, message):
     with pytest.raises(ValueError, match=message):
         Recipe(**fields)
+
+
+@pytest.mark.parametrize("name", ["finetune/cifar10", "pretrain/augreg/i21k/medium1"])
+def test_the_names_in_a_recipe_make_what_they_name(name):
+    """`recipe.loss` reads as text and is called as a method; the functions do the same."""
+    found = recipe(name).replace(steps=10, warmup_steps=2)
+    assert type(found.loss()) is type(loss(found))
+    assert found.schedule().get_config() == schedule(found).get_config()
+    assert {**found.optimizer().get_config(), "name": ""} == {**optimizer(found).get_config(), "name": ""}
+    for copied in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found), found.replace(steps=10)):
+        assert copied == found and copied.optimizer == found.optimizer and copied.loss() is not None
+    assert found.replace(optimizer="adam", weight_decay=0.0).optimizer().weight_decay is None
+    assert [type(value) for key, value in found.to_dict().items() if key in ("loss", "optimizer", "schedule")] == 3 * [
+        str
+    ]
+
+
+def test_numbers_of_numpy_become_plain():
+    found = Recipe(learning_rate=np.float32(0.5), steps=np.int64(3), image_size=[16, np.int64(24)], freeze="head")
+    assert json.loads(json.dumps(found.to_dict()))["image_size"] == [16, 24]
+    assert Recipe.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert found.freeze == ("head",)
+
+
+def test_a_warm_up_that_is_asked_for_is_kept():
+    found = recipe("finetune/imagenet2012").replace(steps=10, warmup_steps=9)
+    assert found.schedule().warmup_steps == 9
+    with pytest.raises(ValueError, match="less than steps=10"):
+        found.replace(warmup_steps=10).schedule()

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training.schedules import WarmupDecay
+from keras_vit.training.optimization import DECAYS, WarmupDecay
+from keras_vit.training.recipes import SCHEDULES
 
 # What the reference file calls an argument of ours.
 NAMES = {
@@ -77,6 +78,9 @@ def test_ends_at_zero_and_not_below_it():
     [
         ({"decay": "cos"}, "decay must be one of 'cosine'"),
         ({"steps": 0}, "steps must be at least 1"),
+        ({"learning_rate": -0.1}, "learning_rate must be a number of at least 0"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"end": -1.0}, "end must be"),
         ({"warmup_steps": 10}, "warmup_steps must be a number of steps, at least 0 and less than steps=10"),
         ({"warmup_steps": 2.5}, "warmup_steps"),
         ({"cooldown_steps": -1}, "cooldown_steps"),
@@ -87,3 +91,15 @@ def test_ends_at_zero_and_not_below_it():
 def test_says_what_is_wrong(arguments, message):
     with pytest.raises(ValueError, match=message):
         WarmupDecay(**{"learning_rate": 0.1, "steps": 10, **arguments})
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_share_leaves_a_step_for_the_rest(steps):
+    schedule = WarmupDecay(1.0, steps, warmup_steps=0.9, cooldown_steps=0.9)
+    assert np.all(np.isfinite([float(schedule(step)) for step in range(steps + 1)]))
+    assert schedule.warmup_steps < steps
+
+
+def test_recipes_know_all_decays():
+    """By name only: a recipe is data, and needs no Keras."""
+    assert tuple(DECAYS) == SCHEDULES

@@ -1,6 +1,8 @@
-"""SGD with momentum and AdamW as the original code has them (optax), as Keras optimizers."""
+"""What the original code trains with, as Keras objects: its losses, its learning rates, its optimizers (optax's)."""
 
-from collections.abc import Mapping
+import math
+import numbers
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -8,7 +10,202 @@ import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 from keras import ops
 
-from keras_vit.training.names import matches
+from keras_vit.training.freezing import matches
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Losses: on logits and one-hot (or mixed) labels, computed in float32
+
+
+class _Loss(keras.losses.Loss):
+    """A loss per image, averaged over the batch, computed in at least float32.
+
+    Args:
+        label_smoothing: s in `label * (1 - s) + s / classes`.
+        reduction: Keras's, over the images.
+        name: Name of the loss.
+        dtype: Keras's.
+    """
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        reduction: str = "sum_over_batch_size",
+        name: str | None = None,
+        dtype: Any = None,
+    ) -> None:
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be at least 0 and less than 1, but {label_smoothing!r} was given.")
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        self.label_smoothing = label_smoothing
+
+    def _prepare(self, labels: Any, logits: Any) -> tuple[Any, Any]:
+        """Labels, smoothed, and logits in at least float32."""
+        if len(labels.shape) != len(logits.shape) or labels.shape[-1] != logits.shape[-1]:
+            raise ValueError(
+                f"{type(self).__name__} takes one-hot labels of the logits' shape {tuple(logits.shape)}, but labels of "
+                f"shape {tuple(labels.shape)} were given. keras.ops.one_hot(labels, classes) makes them from integers."
+            )
+        dtype = keras.backend.result_type(logits.dtype, "float32")
+        labels, logits = ops.cast(labels, dtype), ops.cast(logits, dtype)
+        if self.label_smoothing:
+            labels = labels * (1.0 - self.label_smoothing) + self.label_smoothing / logits.shape[-1]
+        return labels, logits
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SoftmaxLoss(_Loss):
+    """Cross-entropy with a softmax: `-mean over images(sum over classes(label * log_softmax(logit)))`.
+
+    As `cross_entropy_loss` in vit_jax/train.py and `softmax_xent` in big_vision/utils.py.
+
+    Call it with labels `(batch, classes)`, one-hot or mixed, and logits of that shape; others are a ValueError.
+    `label_smoothing=s` makes `label * (1 - s) + s / classes` of a label.
+    """
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """The loss of each image, `(batch,)`."""
+        labels, logits = self._prepare(y_true, y_pred)
+        return -ops.sum(labels * ops.log_softmax(logits, axis=-1), axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SigmoidLoss(_Loss):
+    """Cross-entropy with a sigmoid per class, summed over the classes and averaged over the images.
+
+    As `sigmoid_xent` in big_vision/utils.py; what ImageNet-21k and JFT models are pre-trained with, where an image
+    may have several labels. The head then starts with the bias -10, so that no class is likely.
+
+    Call it with labels `(batch, classes)`, 0, 1 or in between, and logits of that shape; others are a ValueError.
+    `label_smoothing=s` makes `label * (1 - s) + s / classes` of a label.
+    """
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """The loss of each image, `(batch,)`."""
+        labels, logits = self._prepare(y_true, y_pred)
+        likelihood = labels * ops.log_sigmoid(logits) + (1.0 - labels) * ops.log_sigmoid(-logits)
+        return -ops.sum(likelihood, axis=-1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Learning rates: functions of the number of updates, as in vit_jax and big_vision
+
+
+def _stair(schedule: "WarmupDecay", progress: Any, after_warmup: Any) -> Any:
+    factor = 1.0
+    for boundary, value in zip(schedule.boundaries, schedule.factors, strict=True):
+        factor = ops.where(after_warmup + schedule.warmup_steps >= boundary, value, factor)
+    return schedule.learning_rate * factor
+
+
+# The decay of each name: a function of the schedule s, the progress p after the warm-up in [0, 1], and its steps t.
+DECAYS: dict[str, Callable[["WarmupDecay", Any, Any], Any]] = {
+    "cosine": lambda s, p, t: s.learning_rate * 0.5 * (1.0 + ops.cos(math.pi * p)),
+    "linear": lambda s, p, t: s.end + (s.learning_rate - s.end) * (1.0 - p),
+    "polynomial": lambda s, p, t: s.end + (s.learning_rate - s.end) * (1.0 - p) ** s.power,
+    "rsqrt": lambda s, p, t: s.learning_rate / ops.sqrt(1.0 + t / s.timescale),
+    "stair": _stair,
+    "constant": lambda s, p, t: s.learning_rate,
+}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """A linear warm-up times a decay times a linear cool-down.
+
+    The k-th update, counted from 0, has the rate of step k, so the first one of a warm-up has rate 0. The decay
+    begins where the warm-up ends and stands still during it (`create_learning_rate_schedule` in vit_jax/utils.py
+    and big_vision/utils.py). With p the progress from the end of the warm-up to `steps`, in [0, 1]:
+
+    | decay | rate |
+    |---|---|
+    | `"cosine"` | `learning_rate * (1 + cos(pi * p)) / 2` |
+    | `"linear"` | `end + (learning_rate - end) * (1 - p)` |
+    | `"polynomial"` | `end + (learning_rate - end) * (1 - p) ** power` |
+    | `"rsqrt"` | `learning_rate / sqrt(1 + steps since the warm-up / timescale)` |
+    | `"stair"` | `learning_rate * factors[i]` from step `boundaries[i]` on |
+    | `"constant"` | `learning_rate` |
+
+    Args:
+        learning_rate: The rate at the end of the warm-up.
+        steps: Updates of the whole training, warm-up and cool-down included.
+        decay: A name of the table.
+        warmup_steps: Updates of the warm-up; a float between 0 and 1 is a share of `steps`.
+        cooldown_steps: Updates at the end during which the rate falls linearly to 0; a share of `steps` likewise.
+        end: Last rate of the linear and polynomial decays. vit_jax has 1e-5, big_vision 0.
+        power: Exponent of the polynomial decay.
+        timescale: Updates after which rsqrt has fallen to `1 / sqrt(2)`.
+        boundaries: Steps at which the stair changes, ascending.
+        factors: What the rate is multiplied by from each boundary on; not cumulative.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        steps: int,
+        decay: str = "cosine",
+        *,
+        warmup_steps: int | float = 0,
+        cooldown_steps: int | float = 0,
+        end: float = 0.0,
+        power: float = 1.0,
+        timescale: float = 10_000,
+        boundaries: tuple[int, ...] | list[int] = (),
+        factors: tuple[float, ...] | list[float] = (),
+    ) -> None:
+        if decay not in DECAYS:
+            raise ValueError(f"decay must be one of {', '.join(map(repr, DECAYS))}, but {decay!r} was given.")
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, but {steps!r} was given.")
+        for name, value in (("learning_rate", learning_rate), ("end", end)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a number of at least 0, but {value!r} was given.")
+        if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):
+            raise ValueError(
+                f"A stair needs ascending boundaries and one factor for each, but boundaries={boundaries!r} and "
+                f"factors={factors!r} were given."
+            )
+        self.learning_rate, self.steps, self.decay = learning_rate, steps, decay
+        self.warmup_steps = _steps("warmup_steps", warmup_steps, steps)
+        self.cooldown_steps = _steps("cooldown_steps", cooldown_steps, steps)
+        self.end, self.power, self.timescale = end, power, timescale
+        self.boundaries, self.factors = tuple(boundaries), tuple(factors)
+
+    def __call__(self, step: Any) -> Any:
+        """The learning rate, a float32 scalar tensor, after `step` updates, an integer or an integer tensor."""
+        step = ops.cast(step, "float32")
+        after_warmup = ops.maximum(step - self.warmup_steps, 0.0)
+        progress = ops.minimum(after_warmup / (self.steps - self.warmup_steps), 1.0)
+        rate = DECAYS[self.decay](self, progress, after_warmup)
+        if self.warmup_steps:
+            rate = rate * ops.minimum(1.0, step / self.warmup_steps)
+        if self.cooldown_steps:
+            rate = rate * ops.clip((self.steps - step) / self.cooldown_steps, 0.0, 1.0)
+        return ops.cast(rate, "float32")
+
+    def get_config(self) -> dict[str, Any]:
+        return {**vars(self), "boundaries": list(self.boundaries), "factors": list(self.factors)}
+
+
+def _steps(name: str, value: int | float, total: int) -> int:
+    """A number of steps; a share of them becomes the nearest number of at least 1, as in big_vision."""
+    if isinstance(value, float) and 0 < value < 1:
+        return min(max(1, round(value * total)), total - 1)
+    if value < 0 or value != int(value) or value >= max(total, 1):
+        raise ValueError(
+            f"{name} must be a number of steps, at least 0 and less than steps={total}, or a float between 0 and 1 as "
+            f"a share of them, but {value!r} was given."
+        )
+    return int(value)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Optimizers
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
 DECAYED = "*/kernel"
@@ -20,9 +217,9 @@ class ViTOptimizer(keras.optimizers.Optimizer):
     - **Clipping.** `global_clipnorm` scales all gradients by `global_clipnorm / norm` where their common norm is
       greater, as `optax.clip_by_global_norm`. The norm before clipping is kept in `gradient_norm`, a scalar
       variable: the last update's, to be logged.
-    - **Weight decay** is decoupled: `w -= learning_rate * weight_decay * w` beside the gradient's update, for the
-      weights that `decayed` names. big_vision writes the same as `wd = weight_decay * base learning rate` times the
-      schedule: its 0.0001 at rate 0.001 is AugReg's 0.1.
+    - **Weight decay** is decoupled: `w -= learning_rate * weight_decay * w` beside the gradient's update, for kernels
+      but those that `exclude_from_weight_decay()` names. big_vision writes the same as `wd = weight_decay * base
+      learning rate` times the schedule: its 0.0001 at rate 0.001 is AugReg's 0.1.
     - **Rates of their own.** The learning rate of a weight, also of its decay, is multiplied by the value of the
       first pattern in `rate_multipliers` that fits its name (see `layer_decay`).
     - **Steps are updates.** With `gradient_accumulation_steps=k` the gradients of k batches are averaged, then
@@ -38,13 +235,18 @@ class ViTOptimizer(keras.optimizers.Optimizer):
         self,
         learning_rate: Any,
         weight_decay: float | None = None,
-        decayed: str = DECAYED,
         rate_multipliers: Mapping[str, float] | None = None,
         momentum_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
+        if isinstance(learning_rate, numbers.Real) and not 0 <= learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be a number of at least 0, but {learning_rate!r} was given.")
+        if weight_decay is not None and not 0 <= weight_decay < math.inf:
+            raise ValueError(f"weight_decay must be a number of at least 0, but {weight_decay!r} was given.")
+        clip = kwargs.get("global_clipnorm")
+        if clip is not None and not 0 < clip < math.inf:
+            raise ValueError(f"global_clipnorm must be a number above 0, or None, but {clip!r} was given.")
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
-        self.decayed = decayed
         self.rate_multipliers = dict(rate_multipliers or {})
         self.momentum_dtype = momentum_dtype
 
@@ -64,7 +266,7 @@ class ViTOptimizer(keras.optimizers.Optimizer):
             for variable in variables
         ]
         # What exclude_from_weight_decay() names does not decay either.
-        decays = [matches(v.path, self.decayed) and self._use_weight_decay(v) for v in variables]
+        decays = [matches(v.path, DECAYED) and self._use_weight_decay(v) for v in variables]
         self._decays = [float(self.weight_decay or 0.0) if decay else 0.0 for decay in decays]
         self._multipliers = [
             next((value for pattern, value in self.rate_multipliers.items() if matches(v.path, pattern)), 1.0)
@@ -127,7 +329,6 @@ class ViTOptimizer(keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "decayed": self.decayed,
             "rate_multipliers": dict(self.rate_multipliers),
             "momentum_dtype": self.momentum_dtype,
         }
@@ -150,7 +351,6 @@ class MomentumSGD(ViTOptimizer):
         momentum_dtype: dtype in which m is kept; None for the weights'. The original keeps it in `"bfloat16"`, which
             halves its memory. m is rounded after it has been used, and with it the share that stays: 0.8984 for 0.9.
         weight_decay: See `ViTOptimizer`; fine-tuning has none.
-        decayed: Pattern of the weights that decay.
         rate_multipliers: Pattern to multiplier of the learning rate; the first one that fits.
         **kwargs: Keras's other arguments of an optimizer: `global_clipnorm`, `gradient_accumulation_steps`,
             `use_ema`, `ema_momentum`, `name` ...
@@ -162,12 +362,11 @@ class MomentumSGD(ViTOptimizer):
         momentum: float = 0.9,
         momentum_dtype: str | None = None,
         weight_decay: float | None = None,
-        decayed: str = DECAYED,
         rate_multipliers: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate, weight_decay, decayed, rate_multipliers, momentum_dtype, **kwargs)
-        self.momentum = momentum
+        super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
+        self.momentum = _share("momentum", momentum)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one weight and its momentum."""
@@ -199,7 +398,6 @@ class AdamW(ViTOptimizer):
         epsilon: Added to the root of v'.
         momentum_dtype: dtype in which m is kept; None for the weights'. big_vision has `"bfloat16"`.
         weight_decay: As the paper's Table 3 and AugReg give it; see `ViTOptimizer`.
-        decayed: Pattern of the weights that decay.
         rate_multipliers: Pattern to multiplier of the learning rate; the first one that fits.
         **kwargs: Keras's other arguments of an optimizer: `global_clipnorm`, `gradient_accumulation_steps`,
             `use_ema`, `ema_momentum`, `name` ...
@@ -213,13 +411,12 @@ class AdamW(ViTOptimizer):
         epsilon: float = 1e-8,
         momentum_dtype: str | None = None,
         weight_decay: float | None = None,
-        decayed: str = DECAYED,
         rate_multipliers: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate, weight_decay, decayed, rate_multipliers, momentum_dtype, **kwargs)
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
+        super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
+        self.beta_1 = _share("beta_1", beta_1)
+        self.beta_2 = _share("beta_2", beta_2)
         self.epsilon = epsilon
 
     def build(self, variables: list[Any]) -> None:
@@ -245,6 +442,12 @@ class AdamW(ViTOptimizer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
+
+
+def _share(name: str, value: float) -> float:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be a number of at least 0 and less than 1, but {value!r} was given.")
+    return value
 
 
 def _over_replicas(grads: list[Any]) -> tuple[list[Any], int]:
