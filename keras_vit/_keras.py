@@ -1,6 +1,7 @@
-"""The private parts of Keras that this package uses: each with its reason, and what would break without it.
+"""The private parts of Keras that this package uses, all in this file.
 
-`tests/test_keras_internals.py` says so when a new Keras has changed one of them.
+`PRIVATE` says of each why it is needed and what breaks without it; `tests/test_keras_internals.py` holds every one to
+what a new Keras does. The rest of the package uses the names that are defined here.
 """
 
 import inspect
@@ -9,8 +10,26 @@ from typing import Any, TypeVar
 
 import keras
 
+PRIVATE: dict[str, str] = {
+    "_flatten_layers": "Layers inside layers have no public list. Without it, freezing, adapters and quantization see "
+    "the outer layers only.",
+    "_run_through_graph": "clone_model builds the graph of a clone with it, and says nothing else of the model that is "
+    "cloned. Without it, clones are plain functional models, without config.",
+}
+
 T = TypeVar("T", bound=type)
-_SOURCE = "_keras_vit_source"
+_SOURCE = "keras_vit_source_of_clone"
+
+
+# Layers
+
+
+def layers_inside(layer: keras.layers.Layer, include_self: bool = True) -> list[keras.layers.Layer]:
+    """A layer or model and all layers inside it, outer ones before those that they contain."""
+    return layer._flatten_layers(include_self=include_self)
+
+
+# Models
 
 
 def clonable(cls: T) -> T:
@@ -63,7 +82,6 @@ class ClonableModel(keras.Model):
         return super().__new__(cls, *args, **kwargs)
 
     def _run_through_graph(self, *args: Any, **kwargs: Any) -> Any:
-        # clone_model makes the outputs of the clone with this method, and tells the constructor nothing else.
         outputs = super()._run_through_graph(*args, **kwargs)
         if isinstance(outputs, keras.KerasTensor):
             setattr(outputs, _SOURCE, weakref.ref(self))

@@ -5,6 +5,7 @@ planted fault each must have that one, which is how we know that the rules bite.
 """
 
 import ast
+import functools
 import importlib.util
 import json
 import re
@@ -41,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "demo": _ALL | {"__init__"},
     "__init__": _ALL,  # the public face
 }
-# Files without a concept of their own. They import nothing of the package but `_text`, and every room may use them.
+# Files without a concept of their own, which every room may use. Of the package they import `_text` and `_types` only.
 SHARED = set("_arrays _backend _devices _files _keras _lazy _paths _progress _text _types interpolation tables".split())
 
 # What the package needs to be imported: the dependencies of pyproject.toml.
@@ -73,16 +74,80 @@ PROTOCOL = set(
 )
 
 
+# The one file that may use private parts of Keras.
+KERAS_FILE = "_keras.py"
+# Rooms that still use private names of Keras themselves, until they take those that KERAS_FILE defines.
+USE_PRIVATE_KERAS = {"training", "export"}
+
+
+@functools.cache
+def private_in_keras() -> frozenset[str]:
+    """The private names of Keras's layers, models, optimizers, variables and symbolic tensors."""
+    import keras
+
+    inputs = keras.Input((2,))
+    layer = keras.layers.Dense(2)
+    model = keras.Model(inputs, layer(inputs))
+    optimizer = keras.optimizers.SGD()
+    model.compile(optimizer, keras.losses.MeanSquaredError())
+    optimizer.build(model.trainable_variables)
+    objects = (layer, model, optimizer, layer.kernel, inputs, model.loss)
+    names = {name for one in objects for name in (*dir(one), *vars(one))}
+    return frozenset(name for name in names if _is_private(name))
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
 def violations(package: Path) -> list[str]:
     """Every breach of the rules in a package folder, as `file:line: what`."""
-    return [breach for path in sorted(package.rglob("*.py")) for breach in _violations_of_file(path, package)]
+    breaches = [breach for path in sorted(package.rglob("*.py")) for breach in _violations_of_file(path, package)]
+    return breaches + circles(package)
+
+
+def circles(package: Path) -> list[str]:
+    """Files that import each other, whatever the number of steps; also where the imports stand inside functions."""
+    files = {_module(path, package): path for path in package.rglob("*.py")}
+    graph = {name: _imported_files(path, package, files) - {name} for name, path in files.items()}
+    while free := [name for name, targets in graph.items() if not targets & graph.keys()]:
+        for name in free:
+            del graph[name]
+    # What is left is on a circle or imports one. Without the latter:
+    while ends := [name for name in graph if not any(name in targets for targets in graph.values())]:
+        for name in ends:
+            del graph[name]
+    return [f"circle of imports: {' '.join(sorted(graph))}"] if graph else []
+
+
+def _module(path: Path, package: Path) -> str:
+    return ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported_files(path: Path, package: Path, files: dict[str, Path]) -> set[str]:
+    """The modules of the package that a file imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and _name(branch.test).split(".")[-1] == "TYPE_CHECKING"
+        for statement in branch.body
+        for node in ast.walk(statement)
+    }
+    found: set[str] = set()
+    for node, module, names in _imports(tree, path, package):
+        if id(node) not in for_types:
+            modules = {f"{module}.{name}" for name in names} & files.keys()
+            # `from package import module` needs the module only.
+            found |= modules if names and len(modules) == len(names) else modules | ({module} & files.keys())
+    return found
 
 
 def _violations_of_file(path: Path, package: Path) -> list[str]:
     name = path.relative_to(package).as_posix()
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source, name)
-    found = [*_bad_imports(tree, path, package), *_bad_code(tree)]
+    found = [*_bad_imports(tree, path, package), *_bad_code(tree), *_bad_names(tree, path, package)]
     lines = source.count("\n")
     if lines >= MAX_LINES:
         found.append((lines, f"{lines} lines, the limit is {MAX_LINES}"))
@@ -116,7 +181,7 @@ def _bad_imports(tree: ast.Module, path: Path, package: Path):
     if room not in MAY_IMPORT and room not in SHARED:
         yield 1, f"room {room!r} is not in the table MAY_IMPORT (tests/test_architecture.py): add what it may import"
         return
-    allowed = MAY_IMPORT.get(room, set()) | {room} | (SHARED if room not in SHARED else {"_text"})
+    allowed = MAY_IMPORT.get(room, set()) | {room} | (SHARED if room not in SHARED else {"_text", "_types"})
     on_import = {id(node) for node in _executed_on_import(tree)}
     rooms = {*MAY_IMPORT, *SHARED}
     for node, module, names in _imports(tree, path, package):
@@ -137,6 +202,78 @@ def _bad_imports(tree: ast.Module, path: Path, package: Path):
             yield line, f"{top!r} can run code of the file that it reads"
         elif top not in RUNTIME and top not in sys.stdlib_module_names:
             yield line, f"{top!r} is neither a runtime dependency nor in the table LAZY"
+
+
+def _bad_names(tree: ast.Module, path: Path, package: Path):
+    """Private names of Keras outside the file that is for them, and private names of other rooms."""
+    if path.name == KERAS_FILE:
+        return
+    room = _room(path, package)
+    for node, module, names in _imports(tree, path, package):
+        top, *rest = module.split(".")
+        if top == package.name and rest and rest[0] not in (room, *SHARED):
+            for name in filter(_is_private, [*rest, *names]):
+                yield node.lineno, f"{name!r} is private in the room {rest[0]!r}"
+    own = _defined_in(tree) | _names_of_room(package / room if (package / room).is_dir() else path)
+    in_own_classes = {
+        id(node)
+        for cls in ast.walk(tree)
+        if isinstance(cls, ast.ClassDef) and cls.name not in keras_classes(package) and not _is_keras_class(cls, set())
+        for node in (cls, *ast.walk(cls))
+        if isinstance(node, ast.ClassDef) or (isinstance(node, ast.Attribute) and _name(node.value) in ("self", "cls"))
+    }
+    for node in ast.walk(tree):
+        if id(node) in in_own_classes:
+            continue
+        keras_names = [name for name in _names_of_attributes(node) if name in private_in_keras()]
+        for name in keras_names if room not in USE_PRIVATE_KERAS else ():
+            yield node.lineno, f"{name!r} is private in Keras: give it a public name in {KERAS_FILE}"
+        if isinstance(node, ast.Attribute) and _is_private(node.attr) and not keras_names and node.attr not in own:
+            owner = _name(node.value)
+            if owner not in ("self", "cls") and owner not in sys.stdlib_module_names:
+                yield node.lineno, f"{node.attr!r} is private, and not of the room {room!r}"
+
+
+@functools.cache
+def keras_classes(package: Path) -> frozenset[str]:
+    """The names of the package's classes that derive from one of Keras's, in however many steps."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in package.rglob("*.py")]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    found: set[str] = set()
+    while more := {cls.name for cls in classes if _is_keras_class(cls, found)} - found:
+        found |= more
+    return frozenset(found)
+
+
+def _is_keras_class(cls: ast.ClassDef, known: set[str]) -> bool:
+    bases = [_name(base) for base in cls.bases]
+    return any(base.startswith(("keras.", "layers.", "initializers.")) or base in known for base in bases)
+
+
+def _names_of_attributes(node: ast.AST):
+    """Names that stand for attributes: `x.name`, methods, `getattr(x, "name")`."""
+    if isinstance(node, ast.Attribute):
+        yield node.attr
+    elif isinstance(node, ast.ClassDef):
+        yield from (method.name for method in node.body if isinstance(method, ast.FunctionDef))
+    elif isinstance(node, ast.Call) and _name(node.func) in ("getattr", "setattr", "hasattr", "delattr"):
+        yield from (arg.value for arg in node.args[1:2] if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+
+
+@functools.cache
+def _names_of_room(place: Path) -> frozenset[str]:
+    """All names that the files of a room define."""
+    files = place.rglob("*.py") if place.is_dir() else [place]
+    return frozenset().union(*(_defined_in(ast.parse(path.read_text(encoding="utf-8"))) for path in files))
+
+
+def _defined_in(tree: ast.Module) -> frozenset[str]:
+    """Functions, classes, variables, and attributes that are assigned."""
+    nodes = list(ast.walk(tree))
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    return frozenset(names)
 
 
 def _executed_on_import(tree: ast.Module):
@@ -230,6 +367,33 @@ PLANTED = {
     "private_keras_from": ("layers/planted.py", "from keras import src", "keras.src is private"),
     "private_keras_attribute": ("layers/planted.py", "import keras\nx = keras.src.x", "keras.src is private"),
     "tf_keras": ("export/planted.py", "def f(tf):\n    return tf.keras.Model", "Keras is imported as keras"),
+    "private_keras_method": (
+        "layers/planted.py",
+        "import keras\nclass A(keras.layers.Layer):\n    def _flatten_layers(self):\n        return []",
+        "'_flatten_layers' is private in Keras",
+    ),
+    "private_keras_name": (
+        "evaluation/planted.py",
+        "def f(layer):\n    return layer._layers",
+        "'_layers' is private in",
+    ),
+    "private_keras_string": (
+        "evaluation/planted.py",
+        "def f(x):\n    return getattr(x, '_keras_history', None)",
+        "'_keras_history' is private in Keras",
+    ),
+    "private_keras_own": (
+        "evaluation/planted.py",
+        "import keras\nclass A(keras.optimizers.SGD):\n    def build(self):\n        self._iterations = 1",
+        "'_iterations' is private in Keras",
+    ),
+    "private_of_another_room": ("zoo.py", "from keras_vit.checkpoints.npz import _as_float32", "private in the room"),
+    "private_file_of_another_room": (
+        "models/planted.py",
+        "import keras_vit.layers._new",
+        "private in the room 'layers'",
+    ),
+    "private_attribute": ("export/planted.py", "def f(model):\n    return model._secret", "'_secret' is private"),
     "lambda_layer": ("models/planted.py", "from keras import layers\nx = layers.Lambda(abs)", "Lambda layers"),
     "lambda_import": ("models/planted.py", "from keras.layers import Lambda", "Lambda layers"),
     "assert": ("models/planted.py", "def f(x):\n    assert x", "assert vanishes"),
@@ -253,6 +417,12 @@ ALLOWED = {
     "typing": ("models/planted.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
     "runtime": ("checkpoints/planted.py", "import h5py\nimport keras\nimport numpy as np\nfrom rich import box"),
     "no_pickle": ("checkpoints/planted.py", "import numpy\nnumpy.load('x', allow_pickle=False)"),
+    "private_in_the_room": ("checkpoints/planted.py", "from keras_vit.checkpoints.npz import _as_float32"),
+    "private_of_python": ("export/planted.py", "import os\nos._exit(1)"),
+    "private_of_its_own": (
+        "export/planted.py",
+        "class A:\n    def __init__(self):\n        self._a = 1\n\n\ndef f(a):\n    return a._a",
+    ),
     "protocol": ("layers/planted.py", "class A:\n    def call(self, x):\n        return x"),
 }
 
@@ -283,6 +453,47 @@ def test_a_planted_fault_is_found(case, plant):
     assert len(found) == 1
     assert found[0].startswith(f"{file}:")
     assert expected in found[0]
+
+
+CIRCLES = {
+    "two": {"models/one.py": "import keras_vit.models.two", "models/two.py": "from keras_vit.models import one"},
+    "three": {
+        "models/one.py": "import keras_vit.models.two",
+        "models/two.py": "from . import three",
+        "models/three.py": "from .one import x",
+    },
+    "in_functions": {
+        "models/one.py": "def f():\n    import keras_vit.models.two",
+        "models/two.py": "def f():\n    import keras_vit.models.one",
+    },
+    "through_the_room": {
+        "models/one.py": "from keras_vit.models import two, f",
+        "models/__init__.py": "import keras_vit.models.one",
+    },
+}
+
+
+@pytest.mark.parametrize("case", CIRCLES)
+def test_a_planted_circle_is_found(case, tmp_path):
+    house = tmp_path / "keras_vit"
+    (house / "models").mkdir(parents=True)
+    for name in ("__init__", "models/__init__", "models/one", "models/two", "models/three"):
+        (house / f"{name}.py").write_text("")
+    (house / "zoo.py").write_text("import keras_vit.models.one, keras_vit.models.two")
+    assert circles(house) == []
+    for file, code in CIRCLES[case].items():
+        (house / file).write_text(code)
+    (found,) = circles(house)
+    assert "keras_vit.models.one" in found and "zoo" not in found
+
+
+def test_imports_for_types_are_no_circle(tmp_path):
+    house = tmp_path / "keras_vit"
+    house.mkdir()
+    (house / "__init__.py").write_text("")
+    (house / "one.py").write_text("import keras_vit.two")
+    (house / "two.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import keras_vit.one")
+    assert circles(house) == []
 
 
 @pytest.mark.parametrize("case", ALLOWED)

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers._composite import CompositeLayer, float32_or_better, own_policy
+from keras_vit.layers.composite import CompositeLayer, float32_or_better, own_policy
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers._composite import CompositeLayer
 from keras_vit.layers.choices import POOL_PADDINGS
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.resnet_unit import group_norm
 from keras_vit.layers.std_conv import StdConv2D
 

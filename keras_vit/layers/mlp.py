@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers._composite import CompositeLayer, own_policy
 from keras_vit.layers.choices import GELUS
+from keras_vit.layers.composite import CompositeLayer, own_policy
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 

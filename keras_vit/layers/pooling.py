@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers._composite import CompositeLayer
 from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.mlp import MLP
 

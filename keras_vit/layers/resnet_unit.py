@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers._composite import CompositeLayer
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.std_conv import StdConv2D
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
-from keras_vit.layers._composite import CompositeLayer
 from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.stochastic import SeedGenerator, drop_path, dropout
 

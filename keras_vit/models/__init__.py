@@ -11,12 +11,13 @@ from keras_vit.models.variants import VARIANTS, Variant, find_variant, variant_c
 # What needs Keras to be imported.
 if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.models.bit import BiT
-    from keras_vit.models.changes import weights_by_path
+    from keras_vit.models.changes import has_adapters, layers_by_path, weights_by_path
     from keras_vit.models.families import MODELS
     from keras_vit.models.features import feature_extractor
+    from keras_vit.models.image_model import ImageModel
     from keras_vit.models.vision_transformer import VisionTransformer
 else:
-    __getattr__ = import_later(__name__, "bit", "changes", "families", "features", "vision_transformer")
+    __getattr__ = import_later(__name__, "bit", "changes", "families", "features", "image_model", "vision_transformer")
 
 __all__ = [
     "BIT_VARIANTS",
@@ -25,6 +26,7 @@ __all__ = [
     "BiT",
     "BiTConfig",
     "BiTVariant",
+    "ImageModel",
     "ModelConfig",
     "Variant",
     "ViTConfig",
@@ -32,6 +34,8 @@ __all__ = [
     "count_macs",
     "feature_extractor",
     "find_variant",
+    "has_adapters",
+    "layers_by_path",
     "pair",
     "variant_config",
     "variant_of",

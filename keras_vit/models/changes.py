@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from keras_vit._keras import layers_inside
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
 from keras_vit.models.config import ModelConfig
 
@@ -179,7 +180,7 @@ def layers_by_path(model: keras.Model) -> dict[str, keras.layers.Layer]:
     return {
         f"{layer.name}{inner.path.removeprefix(layer.path)}": inner
         for layer in model.layers
-        for inner in layer._flatten_layers()
+        for inner in layers_inside(layer)
         if inner.path
     }
 

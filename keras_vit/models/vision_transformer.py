@@ -16,10 +16,10 @@ from keras_vit.layers import (
     TokenPooling,
     TransformerBlock,
 )
-from keras_vit.layers._composite import at_least_float32, float32_or_better, own_policy
+from keras_vit.layers.composite import at_least_float32, float32_or_better, own_policy
 from keras_vit.layers.initialization import initializer
-from keras_vit.models._base import ImageModel
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.image_model import ImageModel
 from keras_vit.models.resnet_stem import resnet_stem
 from keras_vit.models.variants import variant_of
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_vit._keras import layers_inside
+
 
 class CompositeLayer(keras.layers.Layer):
     """A layer made of layers, which also reloads after `quantize()`.
@@ -23,9 +25,7 @@ class CompositeLayer(keras.layers.Layer):
 
 def quantized_policies(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicyMap | None:
     """The dtype policies of the quantized layers inside `layer`, by path; None where there are none."""
-    policies = {
-        inner.path: inner.dtype_policy for inner in layer._flatten_layers() if inner.quantization_mode is not None
-    }
+    policies = {inner.path: inner.dtype_policy for inner in layers_inside(layer) if inner.quantization_mode is not None}
     if not policies:
         return None
     result = keras.dtype_policies.DTypePolicyMap(default_policy=unquantized_policy(layer))

@@ -7,8 +7,8 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit._keras import ClonableModel
-from keras_vit.layers._composite import quantized_policies
+from keras_vit._keras import ClonableModel, layers_inside
+from keras_vit.layers.composite import quantized_policies
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,
@@ -213,7 +213,7 @@ class ImageModel(ClonableModel):
         config = dict(config)
         frozen = set(config.pop("frozen", ()))
         model = cls(cls.config_type(**config.pop("config")), **config)
-        for layer in model._flatten_layers(include_self=False):
+        for layer in layers_inside(model, include_self=False):
             if layer.path in frozen:
                 layer.trainable = False
         return model
@@ -234,7 +234,7 @@ def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:
 
 def _frozen(model: keras.Model) -> list[str]:
     """Paths of the layers that do not train; those inside a listed one go without saying."""
-    paths = {layer.path for layer in model._flatten_layers(include_self=False) if layer.path and not layer.trainable}
+    paths = {layer.path for layer in layers_inside(model, include_self=False) if layer.path and not layer.trainable}
     return sorted(path for path in paths if not any(path.startswith(f"{outer}/") for outer in paths))
 
 

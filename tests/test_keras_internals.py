@@ -1,0 +1,130 @@
+"""What this package knows of the inside of Keras: a new Keras in which it is otherwise fails here, and says where."""
+
+import ast
+import gc
+import inspect
+import weakref
+from pathlib import Path
+
+import keras
+import pytest
+
+from keras_vit import _keras
+from tests.test_architecture import private_in_keras
+
+
+class Outer(keras.layers.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.first, self.second = keras.layers.Dense(2), keras.Sequential([keras.layers.Dense(2)])
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+
+def functional(**options):
+    inputs = keras.Input((2,))
+    return keras.Model(inputs, keras.layers.Dense(2, name="dense")(inputs), **options)
+
+
+def test_every_private_name_has_its_reason():
+    """The table is what the file uses, no more and no less, and Keras still has each of them."""
+    tree = ast.parse(Path(_keras.__file__).read_text(encoding="utf-8"))
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    methods = {
+        method.name
+        for cls in ast.walk(tree)
+        if isinstance(cls, ast.ClassDef)
+        for method in cls.body
+        if isinstance(method, ast.FunctionDef)
+    }
+    assert (attributes | methods) & private_in_keras() == _keras.PRIVATE.keys()
+    assert all("Without it" in reason for reason in _keras.PRIVATE.values())
+
+
+def test_layers_inside():
+    outer = Outer()
+    outer(keras.ops.zeros((1, 2)))
+    dense = outer.second.layers[0]
+    assert _keras.layers_inside(outer)[0] is outer
+    inside = _keras.layers_inside(outer, include_self=False)
+    assert {id(layer) for layer in inside} >= {id(outer.first), id(outer.second), id(dense)}
+    assert outer not in inside
+    assert inside.index(outer.second) < inside.index(dense)  # outer ones first
+    assert len({id(layer) for layer in inside}) == len(inside)
+
+
+def test_clone_model_calls_what_is_overridden(monkeypatch):
+    """The outputs of a clone are what the model that is cloned gives for the new inputs."""
+    calls = []
+    plain = type(functional())._run_through_graph
+
+    def counted(self, *args, **kwargs):
+        outputs = plain(self, *args, **kwargs)
+        calls.append((self, outputs))
+        return outputs
+
+    monkeypatch.setattr(type(functional()), "_run_through_graph", counted)
+    model = functional()
+    clone = keras.models.clone_model(model)
+    assert isinstance(clone.output, keras.KerasTensor)
+    assert any(outputs is clone.output for source, outputs in calls if source is model)
+
+
+class Takes(keras.Model):
+    """A model that clone_model calls the class of: its constructor takes anything."""
+
+    seen = []
+
+    def __init__(self, *args, **kwargs):
+        self.seen.append((args, kwargs))
+        super().__init__(*args, **kwargs)
+
+    def get_config(self):
+        return {}
+
+
+class Refuses(keras.Model):
+    """A model whose constructor has arguments of its own: its clones are plain."""
+
+    def __init__(self, config):
+        inputs = keras.Input((2,))
+        super().__init__(inputs, keras.layers.Dense(2)(inputs))
+
+    def get_config(self):
+        return {}
+
+
+def test_which_constructors_clone_model_calls():
+    inputs = keras.Input((2,))
+    model = Takes(inputs, keras.layers.Dense(2)(inputs), name="takes")
+    clone = keras.models.clone_model(model)
+    assert type(clone) is Takes
+    arguments, options = Takes.seen[-1]
+    assert len(arguments) == 2 and options == {"name": "takes"}
+    # As long as this holds, `clonable` is needed.
+    assert type(keras.models.clone_model(Refuses(None))) is type(functional())
+
+
+def test_a_model_that_is_gone_leaves_no_trace():
+    """Tensors do not keep the model alive that they were computed with."""
+
+    @_keras.clonable
+    class Mine(_keras.ClonableModel):
+        def __init__(self, config, *, name=None):
+            inputs = keras.Input((2,))
+            super().__init__(inputs, keras.layers.Dense(config, name="dense")(inputs), name=name)
+
+        def init_as_clone(self, source, inputs, outputs, name=None):
+            super().__init__(inputs, outputs, name=name)
+
+    model = Mine(3)
+    clone = keras.models.clone_model(model)
+    assert type(clone) is Mine
+    assert list(inspect.signature(Mine).parameters) == ["config", "name"]
+    with pytest.raises(TypeError):
+        Mine(3, "a name")
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
