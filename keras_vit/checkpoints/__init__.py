@@ -17,9 +17,8 @@ if TYPE_CHECKING or not IS_PROGRAM:
         to_checkpoint,
     )
     from keras_vit.checkpoints.class_list import class_names, with_names_beside
-    from keras_vit.checkpoints.download import DownloadError
+    from keras_vit.checkpoints.download import DownloadError, find_checkpoint
     from keras_vit.checkpoints.keras_files import config_in_file, read_keras, read_weights_h5, save_model
-    from keras_vit.checkpoints.shipped import find_checkpoint
     from keras_vit.checkpoints.variants_table import list_models
     from keras_vit.checkpoints.weights_table import list_weights
 else:
@@ -30,7 +29,6 @@ else:
         "catalogue",
         "weights_table",
         "download",
-        "shipped",
         "checkpoint",
         "variants_table",
         "keras_files",

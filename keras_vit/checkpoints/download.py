@@ -2,7 +2,7 @@
 
 Where a file is looked for, in this order:
 
-1. a path that exists;
+1. a path that exists, or the name of a checkpoint that comes along with the package (`"glyphs"`);
 2. the folders in `KERAS_VIT_MIRROR`: a folder or base address of your own, or several separated by `;`. A mirror
    holds `<name>.npz` by the names of the catalogue (`imagenet21k/ViT-B_16.npz`), or the bare file name where no two
    files have the same;
@@ -23,6 +23,7 @@ import sys
 import urllib.parse
 
 from keras_vit._files import locked
+from keras_vit._paths import weights_folder
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
 from keras_vit.checkpoints.catalogue import catalogue, find_entry
@@ -32,6 +33,10 @@ from keras_vit.checkpoints.transfer import AddressFailed, DiskFull, can_resume, 
 _BUCKETS = "https://storage.googleapis.com/"
 _FILES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".csv")
 _Attempts = list[tuple[str, str]]
+
+
+# The checkpoints that come along: the file in weights/.
+SHIPPED = {"glyphs": "glyphs.npz"}
 
 
 class DownloadError(OSError):
@@ -56,6 +61,17 @@ class _Source:
     npz: bool
     in_mirror: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
+
+
+def find_checkpoint(source: Entry | str | os.PathLike[str]) -> pathlib.Path:
+    """The file that a user means: that of a name in `SHIPPED`, or what `fetch` gives, which takes and raises the same.
+
+    Args:
+        source: The name of a checkpoint that comes along, or what `fetch` takes.
+    """
+    if isinstance(source, str) and source in SHIPPED and not os.path.exists(source):
+        return weights_folder() / SHIPPED[source]
+    return fetch(source)
 
 
 def fetch(

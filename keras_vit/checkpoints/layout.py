@@ -132,7 +132,7 @@ def fill(
     Raises:
         ValueError: if an array holds NaN or infinity, or a weight of the model has no array.
     """
-    from keras_vit.checkpoints.assign import assign  # needs Keras, unlike everything else about files
+    from keras_vit.layers import assign  # needs Keras, unlike everything else about files
 
     weights = models.weights_by_path(model)
     left = {path for path in weights if not path.startswith(fresh)}

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     """Describes a file from its contents, and a name from the catalogue."""
     from keras_vit.checkpoints import find_checkpoint, inspect_checkpoint, list_weights
-    from keras_vit.checkpoints.shipped import SHIPPED
+    from keras_vit.checkpoints.download import SHIPPED
 
     source = options.source
     if source.endswith((".keras", ".weights.h5")):

@@ -8,7 +8,7 @@ if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.layers.attention import MultiHeadAttention
     from keras_vit.layers.bit_unit import BiTUnit, PaddedMaxPooling2D, bit_conv
     from keras_vit.layers.class_token import ClassToken
-    from keras_vit.layers.initialization import skip_initialization
+    from keras_vit.layers.initialization import assign, skip_initialization
     from keras_vit.layers.mlp import MLP
     from keras_vit.layers.patch_embedding import PatchEmbedding
     from keras_vit.layers.patch_resize import resize_patch_kernel
@@ -55,5 +55,6 @@ __all__ = [
     "resize_patch_kernel",
     "resize_table",
     "sincos2d",
+    "assign",
     "skip_initialization",
 ]

@@ -1,4 +1,4 @@
-"""First values of weights, and how to do without them where a checkpoint follows."""
+"""First values of weights, how to do without them where a checkpoint follows, and how to put that into them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import keras
+import numpy as np
 from keras import initializers
 
 from keras_vit._arrays import aligned_zeros
@@ -66,3 +67,21 @@ class _Unwritten(initializers.Initializer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> initializers.Initializer:
         return initializer(**config)
+
+
+def assign(variable: Any, values: np.ndarray) -> None:
+    """Assigns float32 values to a weight of the same shape.
+
+    `Variable.assign` is right everywhere, but on torch it copies the values once on their way.
+
+    Args:
+        variable: A Keras variable.
+        values: An array that nobody else will change: JAX keeps it instead of copying it.
+    """
+    if keras.backend.backend() == "torch":
+        import torch
+
+        with torch.no_grad():
+            variable.value.copy_(torch.from_numpy(values))
+    else:
+        variable.assign(values)
