@@ -66,6 +66,11 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> "RenderableType":
     return Group(_text(title), table)  # rich would break a table's own title where the table ends
 
 
+def megabytes(size: int) -> str:
+    """A number of bytes for people."""
+    return f"{size / 1e6:.2f} MB"
+
+
 def as_text(renderable: "RenderableType", width: int = WIDTH) -> str:
     """What rich would draw, as plain text without colours and without spaces at the ends of lines."""
     from rich.console import Console

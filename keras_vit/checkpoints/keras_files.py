@@ -8,17 +8,20 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import Any
-
-import keras
+from typing import TYPE_CHECKING, Any
 
 from keras_vit._files import replacing
 from keras_vit._text import printable
 from keras_vit.checkpoints.checkpoint import count_parameters, to_checkpoint
-from keras_vit.models import MODELS, BiT, ModelConfig, VisionTransformer, ViTConfig
+from keras_vit.models import BiTConfig, ModelConfig, ViTConfig
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.models import BiT, VisionTransformer
 
 FORMATS = (".npz", ".keras", ".weights.h5")
-_CONFIG_TYPES = {model.__name__: config for config, model in MODELS.items()}
+_CONFIG_TYPES: dict[str, type[ModelConfig]] = {"VisionTransformer": ViTConfig, "BiT": BiTConfig}
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _WEIGHTS = "model.weights.h5"  # what Keras calls the weights inside a .keras file
 _MEMBERS = ("metadata.json", "config.json", _WEIGHTS)
@@ -40,7 +43,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
 
 
 def save_model(
-    model: keras.Model, path: str | os.PathLike[str], layout: str | None = None, overwrite: bool = False
+    model: "keras.Model", path: str | os.PathLike[str], layout: str | None = None, overwrite: bool = False
 ) -> None:
     """Writes a model in the format that the path's ending names; the file appears when it is complete.
 
@@ -74,7 +77,7 @@ def save_model(
             _note_config(temporary, model)
 
 
-def read_keras(path: str | os.PathLike[str]) -> VisionTransformer | BiT:
+def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     """The model that a `.keras` file holds, without what it was compiled with.
 
     See `read_weights_h5` for what is checked, and what is not.
@@ -83,6 +86,8 @@ def read_keras(path: str | os.PathLike[str]) -> VisionTransformer | BiT:
         FileNotFoundError: if there is no such file.
         ValueError: if the file is damaged, or holds no model of this package.
     """
+    import keras
+
     path = _existing(path)
     config = config_in_file(path)
     if config is None:
@@ -99,7 +104,7 @@ def read_keras(path: str | os.PathLike[str]) -> VisionTransformer | BiT:
         return keras.saving.load_model(path, compile=False)
 
 
-def read_weights_h5(path: str | os.PathLike[str]) -> VisionTransformer | BiT:
+def read_weights_h5(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     """The model that a `.weights.h5` written by `save_model` is of, with its weights.
 
     What the file says about its model is checked before anything is built: it is one of this package, and its weights
@@ -110,6 +115,8 @@ def read_weights_h5(path: str | os.PathLike[str]) -> VisionTransformer | BiT:
         FileNotFoundError: if there is no such file.
         ValueError: if the file is damaged, or does not say which model of this package it is of.
     """
+    import keras
+
     path = _existing(path)
     note = _read_note(path)
     if note is None:
@@ -224,6 +231,7 @@ def _read_note(path: pathlib.Path) -> str | None:
 
 def _note_config(path: pathlib.Path, model: Any) -> None:
     import h5py
+    import keras
 
     with h5py.File(path, "r+") as file:
         file.attrs[_NOTE] = json.dumps(keras.saving.serialize_keras_object(model))

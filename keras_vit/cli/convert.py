@@ -4,10 +4,11 @@ import argparse
 import os
 
 from keras_vit._text import printable
-from keras_vit.cli.framework import start_keras
-from keras_vit.cli.output import Answer, megabytes
+from keras_vit.cli.command import Answer
+from keras_vit.tables import megabytes
 
 HELP = "Converts between .npz layouts, .keras and .weights.h5, both ways."
+NEEDS_KERAS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Loads the model and writes it in the format that the target's name ends with."""
-    start_keras()
     from keras_vit.checkpoints import save_model
     from keras_vit.zoo import load
 

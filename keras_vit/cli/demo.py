@@ -2,10 +2,10 @@
 
 import argparse
 
-from keras_vit.cli.framework import start_keras
-from keras_vit.cli.output import Answer
+from keras_vit.cli.command import Answer
 
 HELP = "Fine-tunes the checkpoint that comes along on real digits, without network."
+NEEDS_KERAS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Runs the demo, which prints what it does."""
-    start_keras()
     from keras_vit import demo
 
     code = demo.main(["--output", options.output])

@@ -3,9 +3,10 @@
 import argparse
 
 from keras_vit._text import printable
-from keras_vit.cli.output import Answer
+from keras_vit.cli.command import Answer
 
 HELP = "Fetches a checkpoint into the cache and prints where it is."
+NEEDS_KERAS = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,11 +3,10 @@
 import argparse
 from pathlib import Path
 
-from keras_vit.cli.arguments import SOURCE, at_least_0, image_size_or_dynamic, whole
-from keras_vit.cli.framework import start_keras
-from keras_vit.cli.output import Answer
+from keras_vit.cli.command import COUNT, SOURCE, Answer, at_least_0, image_size_or_dynamic
 
 HELP = "Writes a file that runs without Keras, and checks it."
+NEEDS_KERAS = True
 # Of `keras_vit.export.FORMATS`, which is slow to import; a test holds them together.
 SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch), .stablehlo (JAX) or none (SavedModel)"
 
@@ -20,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", help="where the suffix does not tell")
     add("--precision", default="float32", help="float16, dynamic_int8, int8 ... (default: %(default)s)")
     add("--image-size", type=image_size_or_dynamic, help="pixels, or dynamic for any size (default: the checkpoint's)")
-    add("--batch-size", type=whole(1), help="images at a time (default: any number)")
+    add("--batch-size", type=COUNT, help="images at a time (default: any number)")
     add("--uint8", action="store_true", help="take pixels of 0..255 and scale them in the file")
     add("--softmax", action="store_true", help="answer with probabilities")
     add("--classes", metavar="FILE", help="a text file with a class name on each line")
@@ -33,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Exports a checkpoint as the arguments say."""
-    start_keras()
     from keras_vit.export import export
     from keras_vit.export.command import find_images, read_folder, read_images
     from keras_vit.zoo import load

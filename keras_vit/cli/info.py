@@ -4,11 +4,11 @@ import argparse
 import os
 from typing import Any
 
-from keras_vit.cli.framework import start_keras
-from keras_vit.cli.output import Answer
+from keras_vit.cli.command import Answer
 from keras_vit.tables import pairs_table
 
 HELP = "What a checkpoint file, a model file, or a name of the catalogue is."
+NEEDS_KERAS = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,12 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Describes a file from its contents, and a name from the catalogue."""
-    from keras_vit.checkpoints import find_checkpoint, inspect_checkpoint, list_weights
-    from keras_vit.checkpoints.download import SHIPPED
-
     source = options.source
     if source.endswith((".keras", ".weights.h5")):
         return _describe(source, _model_file(source))
+    from keras_vit.checkpoints import find_checkpoint, inspect_checkpoint, list_weights
+    from keras_vit.checkpoints.download import SHIPPED
+
     if os.path.exists(source) or source in SHIPPED or "://" in source:
         return _describe(source, inspect_checkpoint(find_checkpoint(source)).to_dict())
     rows = list_weights(source)
@@ -31,17 +31,20 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def _model_file(path: str) -> dict[str, Any]:
-    start_keras()
+    from keras_vit.checkpoints import config_in_file, count_parameters
     from keras_vit.models import variant_of
-    from keras_vit.zoo import load
 
-    model = load(path)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"There is no file {path}; the path of a model file was expected.")
+    config = config_in_file(path)
+    if config is None:
+        raise ValueError(f"{path} does not say which model of keras_vit it is of.")
     return {
         "layout": "weights.h5" if path.endswith(".weights.h5") else "keras",
-        "variant": variant_of(model.config),
-        "parameters": model.count_params(),
+        "variant": variant_of(config),
+        "parameters": count_parameters(config),
         "bytes": os.path.getsize(path),
-        "config": model.config.to_dict(),
+        "config": config.to_dict(),
     }
 
 

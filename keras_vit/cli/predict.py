@@ -3,12 +3,11 @@
 import argparse
 from typing import Any
 
-from keras_vit.cli.arguments import SOURCE, whole
-from keras_vit.cli.framework import start_keras
-from keras_vit.cli.output import Answer
+from keras_vit.cli.command import COUNT, SOURCE, Answer
 from keras_vit.tables import Table
 
 HELP = "Classifies images."
+NEEDS_KERAS = True
 TOP = 5
 
 
@@ -16,12 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments to a parser."""
     parser.add_argument("images", nargs="+", metavar="IMAGE")
     parser.add_argument("--weights", default="ViT-B/16", help=f"{SOURCE} (default: %(default)s)")
-    parser.add_argument("--top", type=whole(1), help=f"how many classes to show (default: {TOP}, or all if fewer)")
+    parser.add_argument("--top", type=COUNT, help=f"how many classes to show (default: {TOP}, or all if fewer)")
 
 
 def run(options: argparse.Namespace) -> Answer:
     """Reads all images before anything that takes long, and classifies them as one batch."""
-    start_keras()
     import keras
     import numpy as np
 
@@ -42,7 +40,7 @@ def run(options: argparse.Namespace) -> Answer:
         raise ValueError(f"--top must be at most {classes}, the classes of {options.weights}, but got {options.top}.")
     images = np.concatenate([model.preprocess(picture) for picture in pictures])
     answers = model.predict(images, verbose=0)
-    if model.config.classifier_activation is None:  # a file may hold a model with logits
+    if model.config.classifier_activation in (None, "linear"):
         answers = keras.ops.convert_to_numpy(keras.ops.softmax(answers))
     decoded = decode_predictions(answers, top=options.top or min(TOP, classes), class_names=model.config.class_names)
     pairs = list(zip(options.images, decoded, strict=True))

@@ -5,7 +5,8 @@
 
 import argparse
 import contextlib
-import importlib.metadata
+import faulthandler
+import json
 import os
 import sys
 import traceback
@@ -13,13 +14,17 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import keras_vit
+from keras_vit._backend import choose_backend
+from keras_vit._lazy import IS_PROGRAM
 from keras_vit._text import printable
 from keras_vit.cli import convert, demo, download, evaluate, export, finetune, info, predict, recipes
 from keras_vit.cli import list as listing
-from keras_vit.cli.framework import TRACEBACK
-from keras_vit.cli.output import show
+from keras_vit.cli.command import Answer
+from keras_vit.tables import WIDTH
 
 DESCRIPTION = "Vision Transformers in Keras 3: list, inspect, download, convert and use checkpoints."
+TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and libraries may print what they like
 COMMANDS = {
     "list": listing,
     "info": info,
@@ -47,10 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: for wrong usage (2), `--help` and `--version` (0).
     """
     try:
-        options = _parser().parse_args(arguments)
+        arguments = sys.argv[1:] if arguments is None else list(arguments)
+        options = _parser(arguments).parse_args(arguments)
+        command = COMMANDS[options.command]
         with _own_warnings():
-            answer = COMMANDS[options.command].run(options)
-        show(answer, options.json)
+            if command.NEEDS_KERAS and "keras" not in sys.modules:
+                _start_keras()
+            answer = command.run(options)
+        _show(answer, options.json)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _interrupted()
@@ -68,23 +77,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if answer.ok else 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser with all commands, of which only the one that is going to run has its arguments."""
     parser = argparse.ArgumentParser(
         prog="keras-vit", description=DESCRIPTION, epilog=f"{TRACEBACK}=1 shows where an error came from."
     )
-    parser.add_argument("--version", action="version", version=f"keras-vit {_version()}")
+    parser.add_argument("--version", action="version", version=f"keras-vit {keras_vit.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.HELP, description=command.HELP)
-        sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
-        command.add_arguments(sub)
+        if name == chosen:
+            sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
+            command.add_arguments(sub)
     return parser
 
 
-def _version() -> str:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version("keras-vit")
-    return "(not installed)"
+def _start_keras() -> None:
+    """Imports Keras and its framework, without their start-up lines.
+
+    Raises:
+        ImportError, ValueError: if there is no framework, or `KERAS_BACKEND` names another one.
+    """
+    choose_backend()
+    if IS_PROGRAM and not os.environ.get(TRACEBACK):
+        _silence_libraries()
+    import keras  # noqa: F401
+
+
+def _silence_libraries() -> None:
+    """Lets only Python write to standard error from now on.
+
+    Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
+    other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # for worker processes
+    sys.stderr.flush()
+    sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 2)
+    os.close(silence)
+    faulthandler.enable(sys.stderr)  # a library that ends the process cannot say so any more
+
+
+def _show(answer: Answer, as_json: bool) -> None:
+    """Prints an answer on standard output: as wide as the terminal, or `WIDTH` where it is none."""
+    if as_json:
+        print(json.dumps(answer.data, indent=2))
+    elif isinstance(answer.shown, str):
+        print(answer.shown)
+    elif answer.shown is not None:
+        from rich.console import Console
+
+        Console(width=None if sys.stdout.isatty() else WIDTH).print(answer.shown)
 
 
 @contextlib.contextmanager

@@ -2,9 +2,10 @@
 
 import argparse
 
-from keras_vit.cli.output import Answer
+from keras_vit.cli.command import Answer
 
 HELP = "The papers' recipes."
+NEEDS_KERAS = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

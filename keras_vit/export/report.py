@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from keras_vit.tables import as_text, pairs_table
+from keras_vit.tables import as_text, megabytes, pairs_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ExportReport:
         outside = ", ".join(self.select_operators)
         return [
             ("format", f"{self.format}, {self.precision}"),
-            ("size", f"{self.bytes / 1e6:.2f} MB"),
+            ("size", megabytes(self.bytes)),
             ("input", self.input),
             ("output", self.output),
             ("largest difference", f"{self.max_abs_error:.1e} (allowed: {self.tolerance:.1e}), {self.images} images"),
@@ -88,7 +88,7 @@ class ExportReport:
             ("accuracy", accuracy),
             ("load", f"{self.load_seconds:.2f} s to the first answer"),
             ("latency", latency),
-            ("memory", None if self.peak_memory_bytes is None else f"{self.peak_memory_bytes / 1e6:.1f} MB at most"),
+            ("memory", None if self.peak_memory_bytes is None else f"{megabytes(self.peak_memory_bytes)} at most"),
             ("operators", ", ".join(self.operators)),
             ("outside the runtime", outside or "none"),
             ("export took", f"{self.seconds:.1f} s"),
