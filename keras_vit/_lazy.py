@@ -9,14 +9,16 @@ import sys
 from collections.abc import Callable
 from pathlib import PurePath
 
+_MODULES = {"keras_vit.cli", "keras_vit.data.worker"}
+
 
 def _is_program() -> bool:
-    """Whether this process is `keras-vit` or `python -m keras_vit.cli`.
+    """Whether this process is `keras-vit`, `python -m keras_vit.cli` or a worker of `keras_vit.data`.
 
     A wrong answer does little harm: what was not imported at once is imported when it is used.
     """
     started = sys.argv[0] if sys.argv else ""  # "-m" until the module's package has been imported
-    return PurePath(started).stem == "keras-vit" or (started == "-m" and "keras_vit.cli" in sys.orig_argv)
+    return PurePath(started).stem == "keras-vit" or (started == "-m" and not _MODULES.isdisjoint(sys.orig_argv))
 
 
 IS_PROGRAM = _is_program()

@@ -59,9 +59,7 @@ LAZY = {
     "onnxruntime": "onnx",
     "tf2onnx": "onnx",
     "openvino": "openvino",
-    "keras_cv": "keras-cv",
     "tensorflow_datasets": "tfds",
-    "grain": "data",
     "sklearn": "demo",
 }
 MAX_LINES = 500  # a file is as long as its concept; this only keeps heaps from growing

@@ -1,5 +1,7 @@
 """Crop, resize and flip of one image, in NumPy: the same on every backend, a function of the generator alone."""
 
+import math
+
 import numpy as np
 
 from keras_vit.data.augmentation import Augmentation
@@ -22,18 +24,21 @@ def crop_and_flip(
         generator: Where all randomness comes from.
 
     Returns:
-        float32 `(*size, 3)` in 0..255, not rounded unless `crop="random"`, as in the original.
+        `(*size, 3)` in 0..255, float32 and not rounded, or whole numbers for `crop="random"`, as in the original.
     """
     if augmentation.crop == "inception":
         top, left, height, width = inception_box(*pixels.shape[:2], generator, augmentation.min_area)
-        image = _bilinear(pixels[top : top + height, left : left + width], size)
-    elif augmentation.crop == "random":
-        image = _random_crop(pixels, size, generator)
+        pixels = pixels[top : top + height, left : left + width]
+    if augmentation.crop == "random":
+        rows, columns = _random_crop(pixels, size, generator)
     else:
-        image = _bilinear(pixels, size)
+        rows, columns = (_bilinear(old, new) for old, new in zip(pixels.shape, size, strict=False))
     if augmentation.flip and generator.random() < 0.5:
-        image = np.ascontiguousarray(image[:, ::-1])
-    return image
+        columns = tuple(part[:, ::-1] for part in columns)
+    image = _resample(pixels, rows, columns)
+    # big_vision casts its means to uint8, which cuts off the fraction. The margin is for float32 means of equal pixels
+    # that fall just short of a whole number.
+    return np.floor(image + 1e-3) if augmentation.crop == "random" else image
 
 
 def inception_box(
@@ -96,30 +101,56 @@ def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str
     return load_image(_picture(pixels), size, resize=resize)
 
 
-def _bilinear(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """`resize_images` up to rounding, several times faster: only the two samples that count are looked at."""
-    (above, below, down), (before, after, right) = (_two_samples(*n) for n in zip(pixels.shape, size, strict=False))
-    top, bottom = pixels[above].astype("float32"), pixels[below].astype("float32")
-    rows = top + (bottom - top) * down[:, None, None]
-    left = rows[:, before]
-    return left + (rows[:, after] - left) * right[:, None]
+# Along one axis: which samples of the old one each of the new one is made of, and their weights, `(samples, new)` each.
+_Samples = tuple[np.ndarray, np.ndarray]
 
 
-def _two_samples(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of `old` samples, the two that each of `new` lies between (half-pixel centres), and the share of the second."""
+def _bilinear(old: int, new: int) -> _Samples:
+    """The two samples that each new one lies between, with half-pixel centres: `resize_images`."""
     centre = (np.arange(new) + 0.5) * (old / new) - 0.5
     first = np.floor(centre)
-    lower, upper = (np.clip(n, 0, old - 1).astype("int64") for n in (first, first + 1))
-    return lower, upper, (centre - first).astype("float32")
+    share = centre - first
+    indices = np.clip([first, first + 1], 0, old - 1).astype("int64")
+    return indices, np.stack([1 - share, share]).astype("float32")
 
 
-def _random_crop(pixels: np.ndarray, size: tuple[int, int], generator: np.random.Generator) -> np.ndarray:
-    height, width = pixels.shape[:2]
-    scale = max(round(side * ENLARGED) / old for side, old in zip(size, (height, width), strict=True))
-    enlarged = round(height * scale), round(width * scale)
-    image = load_image(_picture(pixels), enlarged, resize="big_vision", crop_fraction=1.0)
-    top, left = (int(generator.integers(big - small + 1)) for big, small in zip(enlarged, size, strict=True))
-    return image[top : top + size[0], left : left + size[1]]
+def _area(old: int, new: int) -> _Samples:
+    """All samples that a new one covers, by how much of them it does: TensorFlow's `ResizeMethod.AREA`."""
+    edges = np.arange(new + 1) * (old / new)
+    indices = np.floor(edges[:-1]) + np.arange(math.ceil(old / new) + 1)[:, None]
+    covered = np.minimum(edges[1:], indices + 1) - np.maximum(edges[:-1], indices)
+    weights = np.maximum(covered, 0) / (old / new)
+    return np.minimum(indices, old - 1).astype("int64"), weights.astype("float32")
+
+
+def _resample(pixels: np.ndarray, rows: _Samples, columns: _Samples) -> np.ndarray:
+    """Sums of samples, first of rows and then of columns: `(height, width, 3)` to float32 `(rows, columns, 3)`.
+
+    Rows are taken whole and columns by flat index, which NumPy copies without a loop over pixels of three bytes.
+    """
+    flat = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
+    flat = sum(flat[index].astype("float32") * weight[:, None] for index, weight in zip(*rows, strict=True))
+    channels = np.arange(3)
+    image = sum(
+        flat.take((index[:, None] * 3 + channels).ravel(), axis=1) * np.repeat(weight, 3)
+        for index, weight in zip(*columns, strict=True)
+    )
+    return image.reshape(len(image), -1, 3)
+
+
+def _random_crop(
+    pixels: np.ndarray, size: tuple[int, int], generator: np.random.Generator
+) -> tuple[_Samples, _Samples]:
+    """The rows and columns of a random crop from the image as big_vision's `resize_small` enlarges it."""
+    shape = pixels.shape[:2]
+    scale = max(round(side * ENLARGED) / old for side, old in zip(size, shape, strict=True))
+    enlarged = [round(old * scale) for old in shape]
+    starts = [int(generator.integers(large - side + 1)) for large, side in zip(enlarged, size, strict=True)]
+    parts = zip(shape, enlarged, starts, size, strict=True)
+    rows, columns = (
+        tuple(part[:, start : start + side] for part in _area(old, large)) for old, large, start, side in parts
+    )
+    return rows, columns
 
 
 def _picture(pixels: np.ndarray):

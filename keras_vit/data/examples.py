@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ class Examples:
         kind: What it came from: `"folder"`, `"arrays"`, `"tfds:NAME"`.
         fingerprint: A hash that differs where the pictures or their labels do, as far as that is cheap to tell.
         class_names: In the order of the labels, or `None` if they have no names.
+        files: The files of the pictures, if each is one, for worker processes to read.
         bad: What was left out.
         converted: What was not RGB with 8 bits, and is made so.
     """
@@ -39,6 +41,7 @@ class Examples:
     kind: str
     fingerprint: str
     class_names: list[str] | None = None
+    files: Sequence[Path] | None = None
     bad: list[BadImage] = dataclasses.field(default_factory=list)
     converted: list[BadImage] = dataclasses.field(default_factory=list)
 

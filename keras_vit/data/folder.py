@@ -97,6 +97,7 @@ def open_folder(
         kind="folder",
         fingerprint=fingerprint(labels, [path.relative_to(folder).as_posix() for path in paths]),
         class_names=names,
+        files=paths,
         bad=bad,
         converted=converted,
     )

@@ -7,11 +7,13 @@ from typing import Any
 
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.class_names import check_class_name
+from keras_vit.data.example_stream import ExampleStream
 from keras_vit.data.examples import open_arrays, open_tfds
 from keras_vit.data.folder import open_folder
 from keras_vit.data.pipelines import PipelineStream, is_pipeline
 from keras_vit.data.splits import pick_split
-from keras_vit.data.streams import ExampleStream, ImageStream
+from keras_vit.data.streams import ImageStream
+from keras_vit.data.transform import ImageTransform
 
 WITHOUT = Augmentation(crop="resize", flip=False)
 
@@ -31,8 +33,8 @@ def open_data(
     check: str = "headers",
     resize: str = "squash",
     workers: int | None = None,
+    processes: bool | None = None,
     prefetch: int = 1,
-    use_keras_cv: bool | None = None,
 ) -> ImageStream:
     """A stream of batches.
 
@@ -61,11 +63,12 @@ def open_data(
         check: What is looked at in a folder before the first step: `"headers"` (opens every file, decodes none),
             `"decode"` (decodes all: also finds files that are cut short) or `"none"`.
         resize: How test images come to size: `"squash"` (vit_jax), `"big_vision"` or `"timm"`, as in `load_image`.
-        workers: Threads that read and decode; `None` for one on every core.
+        workers: How many threads or processes read and decode; `None` for one on every core.
+        processes: Whether they are processes of their own, which image files can be read by: threads of one Python
+            process wait for each other where there are many. They import neither Keras nor your program. `None`: for
+            training on 8 cores or more.
         prefetch: How many batches are made ahead while the model trains; each takes
             `batch_size * height * width * 12` bytes.
-        use_keras_cv: Whether RandAugment of a `tf.data` pipeline comes from KerasCV: faster, but a batch does not
-            repeat bit for bit. `None`: where it is installed.
 
     Returns:
         The stream. Close it, or use it in a `with` statement, to end its threads early.
@@ -116,14 +119,15 @@ def open_data(
     elif isinstance(source, (tuple, list)) and len(source) == 2 and not is_pipeline(source):
         examples = open_arrays(*source, shuffle, classes, class_names, on_bad_image)
     elif is_pipeline(source):
-        options = (batch_size, augmentation, seed, classes, class_names, on_bad_image, shuffle, resize, use_keras_cv)
+        options = (batch_size, augmentation, seed, classes, class_names, on_bad_image, shuffle, resize)
         return PipelineStream(source, size, *options)
     else:
         kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set, or a dict"
         raise TypeError(f"data must be {kinds} of these, but {type(source).__name__} was given.")
     if classes not in (None, examples.classes):
         raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
-    stream = ExampleStream(examples, size, batch_size, augmentation, seed, on_bad_image, resize, workers, prefetch)
+    transform = ImageTransform(size, augmentation, resize, seed)
+    stream = ExampleStream(examples, transform, batch_size, on_bad_image, workers, processes, prefetch)
     stream._report()
     return stream
 

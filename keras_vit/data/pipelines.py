@@ -1,14 +1,12 @@
 """Data pipelines of other libraries: `tf.data`, grain, torch, Keras, or any iterable of (images, labels).
 
 They are used as they are, in their own order and with their own crops and flips. Their images and labels are checked.
-Of an `Augmentation`, what mixes and recolours finished images is added: RandAugment and mixup. In a `tf.data` pipeline
-RandAugment comes from KerasCV where that is installed, which is several times faster than Keras's own.
+Of an `Augmentation`, what mixes and recolours finished images is added: RandAugment and mixup.
 
 A pipeline only goes forward. To resume at step 1,000, its first 1,000 batches are read and dropped: they are those of
 the first run if the pipeline itself always gives the same.
 """
 
-import importlib.util
 import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +20,9 @@ from keras_vit._arrays import to_numpy
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.checks import BadImage, check_labels, check_pixels, one_hot
 from keras_vit.data.crops import resize_for_evaluation
-from keras_vit.data.mixing import ImageRandAugment, keras_cv_randaugment, mixup
-from keras_vit.data.streams import MIXUP, RANDAUGMENT, EndOfData, ImageStream, count_steps
+from keras_vit.data.mixup import mixup
+from keras_vit.data.streams import EndOfData, ImageStream, count_steps
+from keras_vit.data.transform import MIXUP, RANDAUGMENT, augmented
 
 TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
 IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")
@@ -56,7 +55,6 @@ class PipelineStream(ImageStream):
         on_bad_image: `"skip"` leaves out bad batches, or bad examples if they come one by one.
         training: Whether it starts again when it ends.
         resize: How images of another size come to `image_size`, where they are not trained on.
-        use_keras_cv: Whether KerasCV does the RandAugment; `None`: of `tf.data`, where it is installed.
     """
 
     def __init__(
@@ -71,20 +69,11 @@ class PipelineStream(ImageStream):
         on_bad_image: str = "stop",
         training: bool = True,
         resize: str = "squash",
-        use_keras_cv: bool | None = None,
     ):
         super().__init__()
         self._source, self._size, self._seed = source, image_size, seed
         self._skip, self.endless, self._resize = on_bad_image == "skip", training, resize
-        self._mixup = augmentation.mixup if augmentation is not None else 0.0
-        self._one_by_one = self._batchwise = None
-        if augmentation is not None and augmentation.randaugment is not None:
-            if use_keras_cv is None:
-                use_keras_cv = _is_tf_data(source) and importlib.util.find_spec("keras_cv") is not None
-            if use_keras_cv:
-                self._batchwise = keras_cv_randaugment(*augmentation.randaugment)
-            else:
-                self._one_by_one = ImageRandAugment(*augmentation.randaugment, image_size)
+        self._augmentation = augmentation or Augmentation()
         self.batch_size, self.class_names = batch_size, class_names
         self.classes = classes or 0
         self._thread = ThreadPoolExecutor(1, "keras_vit_pipeline")
@@ -198,13 +187,12 @@ class PipelineStream(ImageStream):
             return None
 
     def _augmented(self, images: np.ndarray, labels: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
-        if self._batchwise is not None:
-            images = self._batchwise(images)
-        elif self._one_by_one is not None:
-            seeds = (np.random.SeedSequence([self._seed, RANDAUGMENT, step, i]) for i in range(len(images)))
-            images = np.stack([self._one_by_one(image, seed) for image, seed in zip(images, seeds, strict=True)])
-        if self._mixup:
-            images, labels = mixup(images, labels, self._mixup, np.random.default_rng([self._seed, MIXUP, step]))
+        if self._augmentation.randaugment is not None:
+            for i, image in enumerate(images):
+                images[i] = augmented(image, self._augmentation, [self._seed, RANDAUGMENT, step, i])
+        if self._augmentation.mixup:
+            generator = np.random.default_rng([self._seed, MIXUP, step])
+            images, labels = mixup(images, labels, self._augmentation.mixup, generator)
         return images, labels
 
 
@@ -253,8 +241,3 @@ def _length(source: Any) -> int | None:
         return len(source)
     except TypeError:  # Of unknown or infinite length.
         return None
-
-
-def _is_tf_data(source: Any) -> bool:
-    roots = {cls.__module__.partition(".")[0] for cls in type(source).__mro__}
-    return "tensorflow" in roots and hasattr(source, "element_spec")

@@ -6,28 +6,16 @@ from (seed, epoch, image), mixup from (seed, step). So a run that was stopped go
 would have seen. Pipelines of other libraries cannot be asked for a step: `keras_vit.data.pipelines`.
 """
 
-import functools
 import itertools
-import operator
-import os
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit._text import printable
-from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.checks import BadImage, one_hot
-from keras_vit.data.crops import crop_and_flip, resize_for_evaluation
-from keras_vit.data.examples import Examples
-from keras_vit.data.mixing import ImageRandAugment, mixup
-
-# What the first number of a random seed says it is for, so that no two uses share their numbers.
-ORDER, IMAGE, RANDAUGMENT, MIXUP = range(4)
+from keras_vit.data.checks import BadImage
 
 
 class EndOfData(IndexError):
@@ -117,134 +105,6 @@ def count_steps(examples: int, batch_size: int, training: bool) -> int:
     """Full batches in training data, at least 1; all batches of test data."""
     full, rest = divmod(examples, batch_size)
     return max(1, full) if training else full + bool(rest)
-
-
-class ExampleStream(ImageStream):
-    """A stream over examples that can be read in any order, with threads that read ahead.
-
-    Args:
-        examples: The data.
-        image_size: `(height, width)`.
-        batch_size: Images in a batch.
-        augmentation: For training; `None` for test data: in order, once, without changes.
-        seed: At least 0.
-        on_bad_image: `"stop"` or `"skip"`.
-        resize: How test images come to their size, one of `keras_vit.preprocessing.RESIZES`.
-        workers: Threads that decode; `None` for one on every core.
-        prefetch: How many batches are made ahead.
-    """
-
-    def __init__(
-        self,
-        examples: Examples,
-        image_size: tuple[int, int],
-        batch_size: int,
-        augmentation: Augmentation | None,
-        seed: int = 0,
-        on_bad_image: str = "stop",
-        resize: str = "squash",
-        workers: int | None = None,
-        prefetch: int = 1,
-    ):
-        super().__init__()
-        self._data, self._size, self._augmentation, self._seed = examples, image_size, augmentation, seed
-        self._skip, self._resize, self._prefetch = on_bad_image == "skip", resize, prefetch
-        self.class_names, self.classes, self.batch_size = examples.class_names, examples.classes, batch_size
-        self.examples, self.endless = len(examples.labels), augmentation is not None
-        if not self.examples:
-            raise ValueError("data must hold images, but none of them can be read.")
-        self.steps_per_epoch = count_steps(self.examples, batch_size, training=augmentation is not None)
-        self.bad, self.converted = examples.bad, examples.converted
-        self._unreadable: set[int] = set()
-        self._randaugment = None
-        if augmentation is not None and augmentation.randaugment is not None:
-            self._randaugment = ImageRandAugment(*augmentation.randaugment, image_size)
-        self._permutation = functools.lru_cache(2)(self._draw_permutation)
-        self._lock = threading.Lock()
-        self._ahead: dict[int, Future] = {}
-        self._readers = ThreadPoolExecutor(workers or min(32, os.cpu_count() or 1), "keras_vit_read")
-        self._batches = ThreadPoolExecutor(1, "keras_vit_batch")
-
-    def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The images and labels of a step: see `ImageStream.batch`."""
-        step = operator.index(step)
-        last = self.steps_per_epoch if self._augmentation is None else None
-        if step < 0 or (last is not None and step >= last):
-            raise EndOfData(f"step must be 0 or more{f' and below {last}' if last else ''}, but {step} was given.")
-        wanted = range(step, step + 1 + self._prefetch)
-        for other in [s for s in self._ahead if s not in wanted]:
-            self._ahead.pop(other).cancel()
-        for s in wanted:
-            if s not in self._ahead and (last is None or s < last):
-                self._ahead[s] = self._batches.submit(self._make, s)
-        try:
-            return self._ahead.pop(step).result()
-        finally:
-            self._report()
-
-    def describe(self) -> dict[str, Any]:
-        """What decides the batches apart from the augmentation and the seed, as plain data for JSON."""
-        return {"source": self._data.kind, "fingerprint": self._data.fingerprint, **super().describe()}
-
-    def close(self) -> None:
-        """End the threads that read ahead."""
-        self._batches.shutdown(cancel_futures=True)
-        self._readers.shutdown(cancel_futures=True)
-
-    def _draw_permutation(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng([self._seed, ORDER, epoch]).permutation(self.examples)
-
-    def _where(self, step: int) -> list[tuple[int, int]]:
-        """(epoch, index) of the images of a batch. Where an epoch ends within a batch, the next one fills it."""
-        first = step * self.batch_size
-        if self._augmentation is None:
-            return [(0, i) for i in range(first, min(first + self.batch_size, self.examples))]
-        places = (divmod(place, self.examples) for place in range(first, first + self.batch_size))
-        return [(epoch, int(self._permutation(epoch)[place])) for epoch, place in places]
-
-    def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        where = self._where(step)
-        read = [r for r in self._readers.map(self._example, where) if r is not None]
-        if not read:
-            raise ValueError(f'None of the images of batch {step} can be read. Leave them out: check="decode".')
-        images = np.stack([image for image, _ in read])
-        labels = one_hot(self._data.labels[[index for _, index in read]], self.classes)
-        if self._randaugment is not None:  # Here and not in the readers: the layer has one random state.
-            for i, place in enumerate(where):
-                images[i] = self._randaugment(images[i], np.random.SeedSequence([self._seed, RANDAUGMENT, *place]))
-        if self._augmentation is not None and self._augmentation.mixup:
-            generator = np.random.default_rng([self._seed, MIXUP, step])
-            images, labels = mixup(images, labels, self._augmentation.mixup, generator)
-        return images, labels
-
-    def _example(self, where: tuple[int, int]) -> tuple[np.ndarray, int] | None:
-        """The image at the model's size, and its index: of the next good one if it is bad in training."""
-        epoch, index = where
-        for i in range(index, index + self.examples):
-            i %= self.examples
-            pixels = self._read(i)
-            if pixels is not None and self._augmentation is not None:
-                generator = np.random.default_rng([self._seed, IMAGE, epoch, index])
-                return crop_and_flip(pixels, self._size, self._augmentation, generator), i
-            if self._augmentation is None:
-                return None if pixels is None else (resize_for_evaluation(pixels, self._size, self._resize), i)
-        raise ValueError("None of the images can be read any more.")
-
-    def _read(self, i: int) -> np.ndarray | None:
-        if i in self._unreadable:
-            return None
-        try:
-            return self._data.read(i)
-        except Exception as error:  # A disk that fails and a decoder that does are the same here: no picture.
-            name = self._data.name(i)
-            reason = str(error) if name in str(error) else f"{name}: {error}"
-            if not self._skip or isinstance(error, MemoryError):
-                raise ValueError(f'{reason} Repair the file, or go on without: on_bad_image="skip".') from error
-            with self._lock:
-                if i not in self._unreadable:
-                    self._unreadable.add(i)
-                    self.bad.append(BadImage(name, str(error)))
-            return None
 
 
 def as_dataset(stream: ImageStream, steps: Sequence[int]) -> keras.utils.PyDataset:

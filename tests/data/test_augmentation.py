@@ -1,33 +1,21 @@
 """Crops, flips, RandAugment and mixup: drawn as the original draws them, and the same for the same seed."""
 
-import keras
+import json
+
 import numpy as np
 import pytest
 
-from keras_vit.data import mixing
+from keras_vit.data import randaugment
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.crops import crop_and_flip, inception_box, resize_for_evaluation
+from keras_vit.data.mixup import mixup
+from keras_vit.data.transform import RANDAUGMENT, ImageTransform
 from keras_vit.preprocessing import load_image, resize_images
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning"),
-    # Equalization in Keras 3.15 on torch 2.13.
-    pytest.mark.filterwarnings("ignore:Tensor.T is deprecated on 0-D tensors:UserWarning"),
-]
-
-
-def seed(*numbers):
-    return np.random.SeedSequence(numbers)
 
 
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
-
-
-@pytest.fixture(scope="module")
-def randaugment():
-    return mixing.ImageRandAugment(2, 15, (16, 12))
 
 
 # The dataclass
@@ -157,61 +145,29 @@ def test_evaluation_of_arrays_is_that_of_files(resize, rng):
         np.testing.assert_array_equal(resize_for_evaluation(pixels.astype(dtype), (24, 16), resize), expected)
 
 
-# RandAugment
+# The whole transform
 
 
-def test_randaugment_is_a_function_of_the_seed(randaugment, rng):
-    image = rng.uniform(0, 255, (16, 12, 3)).astype("float32")
-    before = image.copy()
-    first = [randaugment(image, seed(0, i)) for i in range(8)]
-    other = mixing.ImageRandAugment(2, 15, (16, 12))
-    again = [other(image, seed(0, i)) for i in reversed(range(8))][::-1]
-    for a, b in zip(first, again, strict=True):
-        np.testing.assert_array_equal(a, b)
-        assert a.shape == image.shape and a.dtype == np.float32 and 0 <= a.min() and a.max() <= 255
-    assert len({a.tobytes() for a in first}) > 5
-    np.testing.assert_array_equal(image, before)
+def test_a_transform_is_a_function_of_seed_epoch_and_index(rng):
+    pixels = rng.integers(0, 256, (40, 60, 3), dtype="uint8")
+    transform = ImageTransform((16, 12), Augmentation(randaugment=(2, 1)), seed=3)
+    first = {(e, i): transform(pixels, e, i) for e in range(3) for i in range(3)}
+    again = ImageTransform.from_dict(json.loads(json.dumps(transform.to_dict())))
+    assert again == transform
+    for (epoch, index), image in reversed(first.items()):
+        np.testing.assert_array_equal(again(pixels, epoch, index), image)
+        assert image.shape == (16, 12, 3) and image.dtype == np.uint8
+    assert len({image.tobytes() for image in first.values()}) == len(first)
+    other = ImageTransform((16, 12), Augmentation(randaugment=(2, 1)), seed=4)
+    assert not np.array_equal(other(pixels, 0, 0), first[0, 0])
 
 
-def test_randaugment_knows_all_operations_of_the_layer():
-    layer = keras.layers.RandAugment(num_ops=1, seed=0)
-    parts = {part.name for part in layer._flatten_layers(include_self=False)}
-    assert parts == {getattr(layer, name).name for name in mixing.OPERATIONS} and len(parts) == len(mixing.OPERATIONS)
-
-
-@pytest.mark.parametrize("name", mixing.OPERATIONS)
-def test_each_operation_is_the_layers_own(name, randaugment, rng, monkeypatch):
-    monkeypatch.setattr(mixing, "OPERATIONS", (name,))
-    image = rng.uniform(0, 200, (16, 12, 3)).astype("float32")
-    out = mixing.ImageRandAugment(1, 15, (16, 12))(image, seed(3))
-    operation = getattr(randaugment.layer, name)
-    with keras.device("cpu"):
-        mixing.set_seed(randaugment.layer.generator, seed(3))
-        tensor = keras.ops.convert_to_tensor(image[None].copy())
-        drawn = operation.get_random_transformation(tensor, training=True, seed=randaugment.layer.generator)
-        expected = keras.ops.convert_to_numpy(operation.transform_images(tensor, drawn))[0]
-    np.testing.assert_array_equal(out, np.clip(expected, 0, 255))
-    assert not np.array_equal(out, image)
-
-
-def test_strengths_are_augregs():
-    weak, medium, strong = (mixing.ImageRandAugment(2, m, (200, 400)).layer for m in (0, 15, 30))
-    # Magnitude 15: 45 degrees either way, a shear of 0.45, 150 pixels, 6 bits.
-    assert medium.random_rotation.factor == pytest.approx((-45 / 360, 45 / 360))
-    assert medium.random_shear.x_factor[1] == pytest.approx(0.45)
-    assert medium.random_translation.height_factor == pytest.approx(0.75)
-    assert medium.random_translation.width_factor == pytest.approx(0.375)
-    assert medium.random_posterization.factor == (6, 6)
-    assert medium.factor[1] == 0.5
-    assert weak.random_rotation.factor == (0, 0) and weak.random_posterization.factor == (1, 1)
-    assert strong.random_translation.height_factor == 1.0 and strong.random_posterization.factor == (8, 8)
-    grey = mixing.ImageRandAugment(1, 20, (16, 16))
-    with keras.device("cpu"):
-        black = np.zeros((1, 16, 16, 3), "float32")
-        moved = grey.layer.random_translation.transform_images(
-            keras.ops.convert_to_tensor(black), {"translations": keras.ops.convert_to_tensor([[8.0, 0.0]])}
-        )
-    assert sorted(set(keras.ops.convert_to_numpy(moved).ravel().tolist())) == [0.0, 128.0]
+def test_randaugment_follows_crop_and_flip_on_whole_numbers(rng):
+    pixels = rng.integers(0, 256, (40, 60, 3), dtype="uint8")
+    plain = ImageTransform((16, 12), Augmentation(), seed=3)(pixels, 1, 2)
+    out = ImageTransform((16, 12), Augmentation(randaugment=(2, 15)), seed=3)(pixels, 1, 2)
+    generator = np.random.default_rng([3, RANDAUGMENT, 1, 2])
+    np.testing.assert_array_equal(out, randaugment(np.floor(plain).astype("uint8"), 2, 15, generator))
 
 
 # Mixup
@@ -221,7 +177,7 @@ def test_mixup_is_big_visions(rng):
     images = rng.uniform(0, 255, (5, 4, 4, 3)).astype("float32")
     labels = np.eye(5, dtype="float32")
     for p in (0.2, 0.8):
-        mixed, shares = mixing.mixup(images, labels, p, np.random.default_rng(7))
+        mixed, shares = mixup(images.copy(), labels, p, np.random.default_rng(7))
         a = np.random.default_rng(7).beta(p, p)
         a = max(a, 1 - a)
         # float32 products and sums of values up to 255.
@@ -229,5 +185,5 @@ def test_mixup_is_big_visions(rng):
         np.testing.assert_allclose(shares, a * labels + (1 - a) * np.roll(labels, 1, axis=0), rtol=0, atol=1e-6)
         np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=0, atol=1e-6)
         assert mixed.dtype == shares.dtype == np.float32
-        again, _ = mixing.mixup(images, labels, p, np.random.default_rng(7))
+        again, _ = mixup(images.copy(), labels, p, np.random.default_rng(7))
         np.testing.assert_array_equal(mixed, again)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.data import as_dataset, open_data, pipelines
+from keras_vit.data import as_dataset, open_data
 from keras_vit.data import examples as examples_module
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.checks import check_labels, check_pixels, one_hot
@@ -410,32 +410,9 @@ def test_other_things_are_refused(source):
 # KerasCV
 
 
-def has_keras_cv(backend):
-    return backend == "tensorflow" and importlib.util.find_spec("keras_cv") is not None
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_randaugment_of_tf_data_comes_from_keras_cv(data, backend):
-    if not has_keras_cv(backend):
-        pytest.skip("needs keras_cv and TensorFlow")
-    augmentation = Augmentation(randaugment=(2, 15))
-    same = np.repeat(data[0][:1], 12, axis=0)
-    with open_data(tf_data((same, data[1])), classes=3, augmentation=augmentation, **OPTIONS) as stream:
-        assert stream._batchwise is not None and stream._one_by_one is None
-        images = np.concatenate([stream.batch(step)[0] for step in range(3)])
-    assert images.shape == (12, *SIZE, 3) and images.dtype == np.float32
-    assert 0 <= images.min() and images.max() <= 255
-    assert len({image.tobytes() for image in images}) > 6  # Operations of its own for every image.
-    with open_data(tf_data(data), classes=3, augmentation=augmentation, use_keras_cv=False, **OPTIONS) as stream:
-        assert stream._batchwise is None
-        first = stream.batch(1)[0]
-    with open_data(tf_data(data), classes=3, augmentation=augmentation, use_keras_cv=False, **OPTIONS) as stream:
-        np.testing.assert_array_equal(stream.batch(1)[0], first)
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_users_own_keras_cv_layers_just_work(data, backend):
-    if not has_keras_cv(backend):
+    if backend != "tensorflow" or importlib.util.find_spec("keras_cv") is None:
         pytest.skip("needs keras_cv and TensorFlow")
     import keras_cv
     import tensorflow as tf
@@ -446,18 +423,6 @@ def test_a_users_own_keras_cv_layers_just_work(data, backend):
         images, _ = stream.batch(0)
     # Boxes of 4 x 4 around a random centre: at least a quarter of them lies within the image.
     assert (images == 7).mean() > 0.04 and (images == batches(data)[0][0]).mean() > 0.5
-
-
-def test_without_keras_cv_keras_does_it(data, backend, monkeypatch):
-    monkeypatch.setattr(pipelines.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setitem(sys.modules, "keras_cv", None)
-    source = tf_data(data) if backend == "tensorflow" else Iterable(data)
-    augmentation = Augmentation(randaugment=(2, 15))
-    with open_data(source, classes=3, augmentation=augmentation, **OPTIONS) as stream:
-        assert stream._one_by_one is not None
-        assert stream.batch(0)[0].shape == (4, *SIZE, 3)
-    with pytest.raises(ImportError, match=r"keras-vit\[keras-cv\]"):
-        open_data(source, classes=3, augmentation=augmentation, use_keras_cv=True, **OPTIONS)
 
 
 # tensorflow-datasets

@@ -1,0 +1,119 @@
+"""Worker processes: the same batches as threads, quick to start, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keras_vit.data import Augmentation, open_data
+from keras_vit.data.example_stream import ExampleStream
+from keras_vit.data.transform import ImageTransform
+from keras_vit.data.worker import Worker
+from tests.data.sources import folder, plain_colours
+
+OPTIONS = {"image_size": (8, 12), "batch_size": 5, "workers": 2}
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    pytest.importorskip("PIL.Image")
+    return folder(plain_colours(12), tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("augmentation", [Augmentation(), Augmentation(mixup=0.2, randaugment=(2, 15))])
+def test_processes_make_the_batches_of_threads(root, augmentation):
+    steps = (0, 1, 7, 2)
+    with open_data(root, augmentation=augmentation, processes=False, **OPTIONS) as stream:
+        expected = [stream.batch(step) for step in steps]
+    with open_data(root, augmentation=augmentation, processes=True, **OPTIONS) as stream:
+        for step, batch in zip(steps, expected, strict=True):
+            for a, b in zip(stream.batch(step), batch, strict=True):
+                np.testing.assert_array_equal(a, b)
+        processes = [worker._process for worker in stream._processes]
+        assert len(processes) == 2 and all(process.poll() is None for process in processes)
+    assert all(process.poll() == 0 for process in processes)
+    stream.close()
+    with pytest.raises(ValueError, match="The stream is closed"):
+        stream.batch(0)
+
+
+def test_bad_files_are_named_and_replaced(root):
+    path = sorted((root / "train" / "green").iterdir())[1]
+    with open_data(root, processes=True, **OPTIONS) as stream:
+        stream.batch(0)
+        path.write_bytes(path.read_bytes()[:40])
+        with pytest.raises(ValueError, match=f'{path.name}.*on_bad_image="skip"'):
+            for step in range(1, 9):
+                stream.batch(step)
+    batches = []
+    for processes in (True, False):
+        with pytest.warns(UserWarning, match=path.name):
+            with open_data(root, on_bad_image="skip", check="none", processes=processes, **OPTIONS) as stream:
+                batches.append([stream.batch(step)[0] for step in range(4)])
+                assert [bad.path for bad in stream.bad] == [str(path)]
+    np.testing.assert_array_equal(*batches)
+
+
+def test_a_worker_that_is_killed_is_an_error(root):
+    with open_data(root, processes=True, prefetch=0, **OPTIONS | {"workers": 1}) as stream:
+        stream.batch(0)
+        process = stream._processes[0]._process
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with pytest.raises(RuntimeError, match="ended by signal 9.*processes=False does without"):
+            stream.batch(1)
+
+
+def test_a_worker_ends_with_its_program(root):
+    worker = Worker(ImageTransform((8, 8), None))
+    worker._process.stdin.close()
+    worker._process.stdout.close()
+    assert worker._process.wait(60) == 0
+    worker.close()
+
+
+def test_streams_that_nobody_closes_leave_no_process(root):
+    stream = open_data(root, processes=True, **OPTIONS)
+    stream.batch(0)
+    stream.batch(1)
+    processes = [worker._process for worker in stream._processes]
+    for future in stream._ahead.values():
+        future.result()
+    stream._readers.shutdown()
+    stream._batches.shutdown()
+    del stream, future
+    import gc
+
+    gc.collect()
+    assert all(process.wait(60) == 0 for process in processes)
+
+
+def test_a_worker_imports_no_keras_and_no_framework():
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "keras_vit.data.worker"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    modules = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "numpy" in modules and "keras_vit.preprocessing" in modules
+    assert not {"keras", "tensorflow", "jax", "torch", "grain"} & modules
+
+
+def test_processes_are_for_files(root):
+    with pytest.raises(ValueError, match="processes=True is for image files"):
+        open_data(plain_colours(12), processes=True, **OPTIONS)
+
+
+@pytest.mark.parametrize(("cores", "processes"), [(2, False), (16, True)])
+def test_processes_begin_where_cores_are_many(root, monkeypatch, cores, processes):
+    monkeypatch.setattr("keras_vit.data.example_stream.cores", lambda: cores)
+    with open_data(root, **OPTIONS) as stream:
+        assert isinstance(stream, ExampleStream) and (stream._free is not None) == processes
+    with open_data(root, split="test", **OPTIONS) as stream:
+        assert stream._free is None
