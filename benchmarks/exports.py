@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 BACKENDS = ("tensorflow", "jax", "torch")
 FORMATS = {
@@ -169,7 +170,7 @@ def main():
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS))
     parser.add_argument("--precisions", nargs="+", default=["float32"])
-    parser.add_argument("--output", help="a Markdown file; what is in it is replaced")
+    parser.add_argument("--output", help="a Markdown file; what is in it up to its first section is replaced")
     parser.add_argument("--json", help="a file for the raw figures")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -182,8 +183,11 @@ def main():
             json.dump(rows, file, indent=1)
     text = HEAD.format(cores=os.cpu_count()) + "\n" + table(rows)
     if options.output:
+        # Sections that were written by hand stay.
+        old = Path(options.output).read_text("utf-8") if os.path.exists(options.output) else ""
+        _, heading, notes = old.partition("\n## ")
         with open(options.output, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(text + heading + notes)
     print(text)
 
 

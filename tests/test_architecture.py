@@ -55,6 +55,7 @@ LAZY = {
     "PIL": "images",
     "matplotlib": "plots",
     "ai_edge_litert": "export",
+    "ai_edge_quantizer": "export",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "tf2onnx": "onnx",
@@ -508,7 +509,8 @@ def test_every_runtime_import_is_declared_and_every_lazy_one_has_its_extra():
 # One backend at a time, in processes of their own.
 
 FRAMEWORKS = {"tensorflow": {"tensorflow"}, "jax": {"jax", "jaxlib"}, "torch": {"torch"}}
-EXTRAS = {"PIL", "matplotlib", "sklearn", "pandas", "ai_edge_litert", "onnx", "onnxruntime", "openvino"}
+EXTRAS = {"PIL", "matplotlib", "sklearn", "pandas", "onnx", "onnxruntime", "openvino"}
+EXTRAS |= {"ai_edge_litert", "ai_edge_quantizer"}
 # JAX is built on SciPy and brings it; with the other backends it may be missing.
 MISSING = {
     backend: EXTRAS.union(*(names for b, names in FRAMEWORKS.items() if b != backend))

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--uint8", action="store_true", help="take pixels of 0..255 and scale them in the file")
     add("--softmax", action="store_true", help="answer with probabilities")
     add("--classes", metavar="FILE", help="a text file with a class name on each line")
-    add("--calibration", metavar="FOLDER", help="pictures for int8, like those of later")
+    add("--calibration", metavar="FOLDER", help="pictures for int8, like those of later; their folders do not matter")
     add("--images", metavar="FOLDER", help="pictures to compare on; in a folder per class: accuracy too")
     add("--tolerance", type=at_least_0, help="largest difference accepted, relative to the answers")
     add("--allow-select-ops", action="store_true", help="allow operators that the runtime lacks")
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     """Exports a checkpoint as the arguments say."""
     from keras_vit.export import export
-    from keras_vit.export.command import find_images, read_folder, read_images
+    from keras_vit.export.images import labelled_pictures
     from keras_vit.zoo import load
 
     model = load(options.weights)
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> Answer:
     names = model.config.class_names
     if options.classes is not None:
         names = Path(options.classes).read_text(encoding="utf-8").splitlines()
-    pictures, labels = (None, None) if options.images is None else read_folder(options.images, model, names)
+    pictures, labels = (None, None) if options.images is None else labelled_pictures(options.images, model, names)
     report = export(
         model,
         options.out,
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> Answer:
         source=Path(options.weights).name if Path(options.weights).exists() else options.weights,
         images=pictures,
         labels=labels,
-        calibration=None if options.calibration is None else read_images(find_images(options.calibration), model),
+        calibration=options.calibration,
         allow_select_ops=options.allow_select_ops,
         tolerance=options.tolerance,
         overwrite=options.overwrite,

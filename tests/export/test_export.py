@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_vit.export import FORMATS, export, runtimes
-from keras_vit.export.placing import targets
+from keras_vit.export.formats import litert
 from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, images_for, new_model, skip_without
 from tests.tolerances import SAME_FUNCTION
 
@@ -70,10 +70,10 @@ def test_the_file_gives_the_model_s_answers(exported):
 
 def test_the_report_is_true(exported):
     model, row, path, options, report = exported
-    files = [part for target in targets(path, row) for part in (target, *target.rglob("*")) if part.is_file()]
+    files = [part for target in row.files(path) for part in (target, *target.rglob("*")) if part.is_file()]
     assert (report.format, report.path, report.precision) == (row.name, str(path), "float32")
     assert report.bytes == sum(file.stat().st_size for file in files)
-    assert set(path.parent.iterdir()) == set(targets(path, row))  # and nothing else is left
+    assert set(path.parent.iterdir()) == set(row.files(path))  # and nothing else is left
     assert report.top1_agreement == (1.0 if model.config.classes else None)
     assert report.operators and report.select_operators == ()
     assert report.load_seconds > 0 and report.latency_ms > 0 and report.peak_memory_bytes > 0
@@ -202,3 +202,24 @@ def test_litert_names_its_input_and_output(exported):
 
     signatures = Interpreter(model_path=str(exported[2])).get_signature_list()
     assert signatures == {"serving_default": {"inputs": ["images"], "outputs": ["probabilities"]}}
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="where the file is written in this process")
+@pytest.mark.parametrize("uint8", [False, True])
+def test_a_bad_quantization_is_refused(monkeypatch, tmp_path, uint8):
+    """On the images that it was calibrated with, which built-in noise would not tell."""
+    skip_without("litert")
+    model, ranges = new_model(), litert._ranges
+    images = images_for(CONFIG, 40, 0, 255).astype("uint8")
+    options = {"precision": "int8", "calibration": images, "uint8_input": uint8, "measure": False}
+    report = export(model, tmp_path / "good.tflite", **options)
+    assert 0 < report.max_abs_error < report.tolerance / 2 and report.top1_agreement > 0.9 and report.images == 40
+
+    def narrow(*arguments):
+        limits = ranges(*arguments)
+        return {name: {end: value / 4 for end, value in each.items()} for name, each in limits.items()}
+
+    monkeypatch.setattr(litert, "_ranges", narrow)
+    with pytest.raises(RuntimeError, match="does not give the answers|names another class"):
+        export(model, tmp_path / "bad.tflite", **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["good.tflite"]

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from keras_vit import BiTConfig
-from keras_vit.export import FORMATS, PRECISIONS, export, exporting, preparing
+from keras_vit.export import FORMATS, PRECISIONS, TOLERANCES, export, exporting
 from keras_vit.export.formats import format_of
-from keras_vit.export.signature import Signature
+from keras_vit.export.images import another_size, built_in_images
+from keras_vit.export.served_model import Signature, plain_model, served_model
 from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, fake_export, images_for, new_model, shared_model
 from tests.tolerances import SAME_FUNCTION
 
@@ -24,7 +25,7 @@ def test_the_written_model_computes_the_same(config):
     if not isinstance(config, BiTConfig):
         config = config.replace(dropout=0.3, drop_path=0.1, remat=True)
     mixed, plain = new_model(config, "mixed_bfloat16"), shared_model(config)
-    served = preparing.served_model(preparing.plain_model(mixed), uint8=True, softmax=True)
+    served = served_model(plain_model(mixed), uint8=True, softmax=True)
     assert all(layer.compute_dtype == "float32" for layer in served.layers)
     assert not [weight.path for weight in served.weights if "seed" in weight.path]
     pixels = images_for(config, 3, 0, 255).astype("uint8")
@@ -44,7 +45,7 @@ def test_adapters_are_merged():
     query.lora_kernel_b.assign(np.full(query.lora_kernel_b.shape, 0.5))
     images = images_for(CONFIG, 2)
     expected = model.predict(images, verbose=0)
-    served = preparing.served_model(preparing.plain_model(model), uint8=False, softmax=False)
+    served = served_model(plain_model(model), uint8=False, softmax=False)
     assert len(served.weights) == len(shared_model().weights)
     assert np.abs(expected - shared_model().predict(images, verbose=0)).max() > 0.01
     np.testing.assert_allclose(served.predict(images, verbose=0), expected, atol=SAME_FUNCTION)
@@ -63,7 +64,7 @@ def test_adapters_are_merged():
 )
 def test_signatures(changes, options, shape, dtype, value_range, output):
     uint8, softmax = options.get("uint8", False), options.get("softmax", False)
-    served = preparing.served_model(shared_model(CONFIG.replace(**changes)), uint8=uint8, softmax=softmax)
+    served = served_model(shared_model(CONFIG.replace(**changes)), uint8=uint8, softmax=softmax)
     signature = Signature.of(served, options.get("batch"), uint8)
     assert (signature.shape, signature.dtype) == (shape, dtype)
     assert (signature.value_range, signature.output, signature.steps) == (value_range, output, (4, 4))
@@ -118,6 +119,45 @@ def test_calibration_reaches_the_file_s_precision(monkeypatch, tmp_path):
     assert report.precision == fake_export.job.precision == "int8"
     export(shared_model(), tmp_path / "b.tflite", precision="int8", calibration=pixels, uint8_input=True)
     assert fake_export.calibration.dtype == "uint8"
+
+
+CALIBRATION = {
+    "array": lambda pixels, folder: pixels,
+    "list": lambda pixels, folder: list(pixels),
+    "list of sizes": lambda pixels, folder: [pixels[0], *np.repeat(pixels[1:], 2, axis=1)],
+    "folder": lambda pixels, folder: folder,
+    "folder's name": lambda pixels, folder: str(folder),
+    "pair": lambda pixels, folder: (pixels, np.arange(9) % 3),
+    "splits": lambda pixels, folder: {"train": (pixels, np.arange(9) % 3), "test": (pixels[:1], [0])},
+    "pipeline": lambda pixels, folder: [(pixels[i : i + 3], np.arange(3)) for i in (0, 3, 6)].__iter__(),
+}
+
+
+@pytest.mark.parametrize("kind", CALIBRATION)
+def test_calibration_from_anywhere(monkeypatch, tmp_path, kind):
+    image = pytest.importorskip("PIL.Image")
+    fake_export(monkeypatch)
+    pixels = images_for(CONFIG, 9, 0, 255).astype("uint8")
+    for number, each in enumerate(pixels):
+        (tmp_path / "photos" / f"album {number % 2}").mkdir(parents=True, exist_ok=True)
+        image.fromarray(each).save(tmp_path / "photos" / f"album {number % 2}" / f"{number}.png")
+    source = CALIBRATION[kind](pixels, tmp_path / "photos")
+    report = export(shared_model(), tmp_path / "m.tflite", precision="int8", calibration=source, uint8_input=True)
+    seen = fake_export.calibration
+    assert seen.shape == (9, 8, 12, 3) and seen.dtype == np.uint8
+    if kind != "list of sizes":  # a folder and shuffled data have another order
+        assert sorted(map(bytes, seen)) == sorted(map(bytes, pixels))
+    assert report.images == 9  # answers are compared on them, too
+
+
+def test_answers_are_compared_on_given_images_first(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    pixels = images_for(CONFIG, 9, 0, 255).astype("uint8")
+    many = np.repeat(pixels, 20, axis=0)
+    report = export(shared_model(), tmp_path / "a.tflite", precision="int8", calibration=many, images=pixels)
+    assert report.images == 9
+    report = export(shared_model(), tmp_path / "b.tflite", precision="int8", calibration=many)
+    assert report.images == 60  # every third: enough, and from all of them
 
 
 def test_the_report_prints_and_is_plain_data(monkeypatch, tmp_path):
@@ -193,7 +233,7 @@ def test_formats_are_told_by_the_suffix(tmp_path, format):
     row = FORMATS[format]
     assert format_of(tmp_path / f"model{row.suffix}", None) is row
     assert format_of(tmp_path / f"model{row.suffix}", format) is row
-    assert {name for name, how in PRECISIONS[format].items() if not how.reason} <= set(exporting.TOLERANCES)
+    assert {name for name, how in PRECISIONS[format].items() if not how.reason} <= set(TOLERANCES)
 
 
 def test_any_suffix_may_be_a_folder_s(tmp_path):
@@ -202,8 +242,8 @@ def test_any_suffix_may_be_a_folder_s(tmp_path):
 
 def test_built_in_images_are_the_same_every_time():
     signature = Signature.of(shared_model(), None, True)
-    images = preparing.built_in_images(signature, (8, 12))
+    images = built_in_images(signature, (8, 12))
     assert images.shape == (8, 8, 12, 3) and images.dtype == np.uint8
-    np.testing.assert_array_equal(images, preparing.built_in_images(signature, (8, 12)))
+    np.testing.assert_array_equal(images, built_in_images(signature, (8, 12)))
     assert images.std(axis=(1, 2, 3)).min() > 10  # none of them is empty
-    assert preparing.another_size(shared_model(CONFIG.replace(dynamic=True))) == (12, 20)
+    assert another_size(shared_model(CONFIG.replace(dynamic=True))) == (12, 20)

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_vit.export.precision import PRECISIONS, change_precision
-from keras_vit.export.precisions import litert, litert_file
-from keras_vit.export.precisions.rounding import batches, symmetric_int8
+from keras_vit.export import FORMATS, PRECISIONS
+from keras_vit.export.formats import litert
+from keras_vit.export.formats.int8 import batches, symmetric_int8
+from keras_vit.export.verification import Agreement
 
-for package in ("tensorflow", "ai_edge_litert", "onnx", "onnxruntime", "tf2onnx", "openvino"):
+for package in ("tensorflow", "ai_edge_litert", "ai_edge_quantizer", "onnx", "onnxruntime", "tf2onnx", "openvino"):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}", allow_module_level=True)
 
@@ -22,19 +23,24 @@ if os.environ.get("KERAS_BACKEND", "torch") != "torch":
     pytest.skip("from file to file, without Keras: once is enough", allow_module_level=True)
 
 FILES = {"litert": "litert.tflite", "onnx": "onnx.onnx", "openvino": "openvino.xml"}
-MADE = [(format, name) for format in FILES for name, row in PRECISIONS[format].items() if not row.reason]
 REFUSED = [(format, name) for format, rows in PRECISIONS.items() for name, row in rows.items() if row.reason]
-CHANGED = [(format, name) for format, name in MADE if name != "float32"]
+CHANGED = [
+    (format, name)
+    for format in FILES
+    for name, row in PRECISIONS[format].items()
+    if name != "float32" and not row.reason
+]
 IMAGE = (16, 16, 3)
 
 # Root mean square of the differences in parts of that of the answers (around their mean). float16 rounds weights by
 # up to 2**-11 = 5e-4; int8 by up to 1/254 of a row's largest weight, which is some 1 % of a typical one, and what the
 # weights are multiplied with as much again. The sums of many of those errors partly cancel out.
-ERRORS = {"float32": 1e-5, "float16": 2e-3, "dynamic_int8": 0.06, "int8": 0.08}
+ERRORS = {"float16": 2e-3, "dynamic_int8": 0.04, "int8": 0.05}
 # Bytes in parts of the float32 file's. In so small a model the graph weighs a lot, that of an .xml file even more.
 SIZES = {
-    "litert": {"float16": 0.52, "dynamic_int8": 0.30, "int8": 0.33},
-    "onnx": {"float16": 0.75, "dynamic_int8": 0.62, "int8": 0.72},
+    # Scales and zero points of int8 are 12 bytes for each output, where its weights are 64.
+    "litert": {"float16": 0.53, "dynamic_int8": 0.33, "int8": 0.37},
+    "onnx": {"float16": 0.60, "dynamic_int8": 0.45, "int8": 0.46},
     "openvino": {"float16": 0.75, "dynamic_int8": 0.55},
 }
 
@@ -45,8 +51,8 @@ import sys
 from pathlib import Path
 import numpy as np
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.export.signature import Signature
-from keras_vit.export.writers import litert, onnx, openvino
+from keras_vit.export.formats import litert, onnx, openvino
+from keras_vit.export.served_model import Signature
 
 folder = Path(sys.argv[1])
 config = ViTConfig(image_size=16, patch_size=4, width=64, depth=2, heads=2, mlp_width=256, classes=10)
@@ -88,8 +94,7 @@ def changed(sources, tmp_path_factory):
         if (format, precision) not in made:
             target = folder / f"{format}-{precision}" / FILES[format]
             target.parent.mkdir()
-            images = calibration() if PRECISIONS[format][precision].calibration else None
-            change_precision(format, sources / FILES[format], target, precision, images)
+            change_precision(format, sources / FILES[format], target, precision)
             made[format, precision] = target
         return made[format, precision]
 
@@ -102,6 +107,12 @@ def images_for(batch, seed=1):
 
 def calibration(count=32):
     return images_for(count, seed=2)
+
+
+def change_precision(format, source, target, precision, images=None):
+    if images is None and PRECISIONS[format][precision].calibration:
+        images = calibration()
+    FORMATS[format].change_precision(source, target, precision, images)
 
 
 def run_litert(path, images):
@@ -143,17 +154,14 @@ def size_of(path):
 
 
 @pytest.mark.parametrize("batch", [1, 7])
-@pytest.mark.parametrize(("format", "precision"), MADE)
+@pytest.mark.parametrize(("format", "precision"), CHANGED)
 def test_answers_are_close_to_float32(format, precision, batch, sources, changed):
     images = images_for(batch)
     expected = RUN[format](sources / FILES[format], images)
     answers = RUN[format](changed(format, precision), images)
     assert answers.dtype == np.float32
     assert np.std(expected) > 0.3
-    error = error_of(answers, expected)
-    assert error < ERRORS[precision]
-    if precision != "float32":
-        assert error > ERRORS[precision] / 100  # something did change
+    assert ERRORS[precision] / 100 < error_of(answers, expected) < ERRORS[precision]  # something did change
 
 
 @pytest.mark.parametrize(("format", "precision"), CHANGED)
@@ -166,123 +174,119 @@ def test_files_are_small_and_alone(format, precision, sources, changed):
 
 def test_the_float32_files_stay_as_they_are(sources, changed):
     before = {part: hashlib.sha256(part.read_bytes()).digest() for part in sources.iterdir()}
-    for format, precision in MADE:
+    for format, precision in CHANGED:
         changed(format, precision)
     assert before == {part: hashlib.sha256(part.read_bytes()).digest() for part in sources.iterdir()}
 
 
-def litert_constants(path):
-    """From (dtype, operator that takes it) to the numbers of elements of constants in a LiteRT file."""
+def litert_operators(path):
+    """Of each operator of a LiteRT file: its name, and the (dtype, elements) of its constants, None for others."""
     from ai_edge_litert import schema_py_generated as schema
+    from ai_edge_litert.tools import flatbuffer_utils
 
     names = {number: name for name, number in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
     dtypes = {number: name for name, number in vars(schema.TensorType).items() if not name.startswith("_")}
-    model = litert_file.read(path)
-    found = {}
-    for operator in model.subgraphs[0].operators:
-        for index in operator.inputs:
-            tensor = model.subgraphs[0].tensors[index]
-            data = model.buffers[tensor.buffer].data
-            if index >= 0 and data is not None and len(data):
-                key = (dtypes[tensor.type], names[litert_file.kind(model, operator)])
-                found.setdefault(key, []).append(int(np.prod(tensor.shape)))
-    return found
+    model = flatbuffer_utils.read_model(str(path))
+    (graph,) = model.subgraphs
 
+    def constant(index):
+        tensor = graph.tensors[index]
+        data = None if index < 0 else model.buffers[tensor.buffer].data
+        return None if data is None or not len(data) else (dtypes[tensor.type], int(np.prod(tensor.shape)))
 
-def test_what_is_in_a_litert_file(changed):
-    products = {"FULLY_CONNECTED": 13, "CONV_2D": 1}
-    half = litert_constants(changed("litert", "float16"))
-    assert len(half["FLOAT16", "DEQUANTIZE"]) == 14  # every matrix but the small head, the patches, the positions
-    assert not [key for key in half if key[0] == "INT8"]
-    for precision, bias in (("dynamic_int8", "FLOAT32"), ("int8", "INT32")):
-        found = litert_constants(changed("litert", precision))
-        for operator, count in products.items():
-            assert len(found["INT8", operator]) == count
-            assert len(found[bias, operator]) == count
-        assert found["INT8", "DEQUANTIZE"] == [17 * 64]
-    for precision, largest in (("float16", 640), ("dynamic_int8", 256), ("int8", 64)):
-        found = litert_constants(changed("litert", precision))
-        assert max(size for (dtype, _), sizes in found.items() if dtype == "FLOAT32" for size in sizes) == largest
-
-
-@pytest.mark.parametrize("precision", ["dynamic_int8", "int8"])
-@pytest.mark.parametrize("short", [83, 84])
-def test_litert_scales_are_one_for_each_row_or_one_for_all(precision, short, sources, tmp_path, monkeypatch):
-    """By whether the rows of this model, which have 83.2 weights on average, count as short."""
-    monkeypatch.setattr(litert, "SHORT", short)
-    path, images = tmp_path / "file.tflite", images_for(7)
-    change_precision(
-        "litert", sources / FILES["litert"], path, precision, calibration() if precision == "int8" else None
-    )
-    graph, products = litert_file.read(path).subgraphs[0], 0
     for operator in graph.operators:
-        given, weights, bias = (graph.tensors[i].quantization for i in [*operator.inputs, 0, 0][:3])
-        if len(operator.inputs) < 3 or weights is None or weights.scale is None:
-            continue
-        products += 1
-        assert len(weights.scale) == (len(np.zeros(graph.tensors[operator.inputs[1]].shape)) if short == 83 else 1)
-        if precision == "int8":
-            np.testing.assert_allclose(bias.scale, weights.scale * given.scale, rtol=1e-6)
-    assert products == 14
-    expected = run_litert(sources / FILES["litert"], images)
-    assert error_of(run_litert(path, images), expected) < ERRORS[precision]
+        code = model.operatorCodes[operator.opcodeIndex]
+        yield names[max(code.builtinCode, code.deprecatedBuiltinCode)], [constant(i) for i in operator.inputs]
 
 
-@pytest.mark.parametrize("precision", [name for format, name in MADE if format == "litert"])
-def test_litert_files_have_builtin_operators_alone(precision, changed):
-    from ai_edge_litert import schema_py_generated as schema
+def test_what_is_in_a_litert_file(sources, changed):
+    products = {"FULLY_CONNECTED": 13, "CONV_2D": 1}
+    for precision, dtype, bias in (
+        ("float16", None, "FLOAT32"),  # widened by an operator of its own, when the file is loaded
+        ("dynamic_int8", "INT8", "FLOAT32"),
+        ("int8", "INT8", "INT32"),
+    ):
+        operators = list(litert_operators(changed("litert", precision)))
+        for name, count in products.items():
+            constants = [inputs[1:] for kind, inputs in operators if kind == name]
+            assert len(constants) == count
+            assert {weights and weights[0] for weights, _ in constants} == {dtype}
+            assert {biases[0] for _, biases in constants} == {bias}
+        halves = [i for kind, inputs in operators for i in inputs if kind == "DEQUANTIZE" and i and i[0] == "FLOAT16"]
+        assert len(halves) == (14 if precision == "float16" else 0)
+        # All that is left in float32: biases, scales, the class token, and the position embeddings.
+        large = {i for _, inputs in operators for i in inputs if i and i[0] == "FLOAT32" and i[1] > 256}
+        assert large == {("FLOAT32", 17 * 64)}
 
-    model = litert_file.read(changed("litert", precision))
-    kinds = {litert_file.kind(model, operator) for operator in model.subgraphs[0].operators}
-    assert schema.BuiltinOperator.FULLY_CONNECTED in kinds
-    assert schema.BuiltinOperator.CUSTOM not in kinds
-    # What TensorFlow's tensordot leaves around each product.
-    assert not kinds & {schema.BuiltinOperator.REDUCE_PROD, schema.BuiltinOperator.GATHER}
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "dynamic_int8", "int8"])
+def test_litert_files_have_few_operators_all_builtin(precision, sources, changed):
+    """Keras's products are what `formats/tensorflow_function.py` makes of them: this fails when Keras changes them."""
+    path = sources / FILES["litert"] if precision == "float32" else changed("litert", precision)
+    names = [name for name, _ in litert_operators(path)]
+    assert names.count("FULLY_CONNECTED") == 13
+    # What tf.tensordot leaves around each product, and a bias that is added after it.
+    assert not {"CUSTOM", "REDUCE_PROD", "GATHER"} & set(names)
+    blocks, norms = 2, 5
+    # Residuals; epsilon, shift and mean of the normalisations; the position embeddings. No bias is among them.
+    assert names.count("ADD") == 2 * blocks + 3 * norms + 1
 
 
-def test_simpler_litert_files_compute_the_same(sources, changed):
-    plain, simple = (
-        litert_file.read(path).subgraphs[0] for path in (sources / FILES["litert"], changed("litert", "float32"))
-    )
-    assert len(simple.operators) < 0.6 * len(plain.operators)
-    images = images_for(7)
-    # The biases are added inside the products now: another order of the same sums.
-    np.testing.assert_allclose(
-        run_litert(changed("litert", "float32"), images), run_litert(sources / FILES["litert"], images), atol=1e-5
-    )
+def test_onnx_and_openvino_products_are_whole_too(sources):
+    import onnx
+    import openvino
+
+    graph = onnx.load_model(str(sources / FILES["onnx"])).graph
+    assert not [node.name for node in graph.node if "Tensordot" in node.name]
+    kinds = [o.get_type_name() for o in openvino.Core().read_model(str(sources / FILES["openvino"])).get_ops()]
+    assert kinds.count("MatMul") == 13 and "ReduceProd" not in kinds
 
 
 def test_a_new_model_has_no_biases(sources, tmp_path):
-    """TensorFlow leaves additions of zeros out, and what makes files simpler must not count on them."""
+    """TensorFlow leaves additions of zeros out, and the quantizer must not count on them."""
     images = images_for(7)
     expected = run_litert(sources / "unbiased.tflite", images)
-    for precision in ("float32", "dynamic_int8"):
+    for precision in ("dynamic_int8", "int8"):
         path = tmp_path / f"{precision}.tflite"
         change_precision("litert", sources / "unbiased.tflite", path, precision)
         assert error_of(run_litert(path, images), expected) < ERRORS[precision]
-        np.testing.assert_allclose(run_litert(path, images[:1]), run_litert(path, images)[:1], atol=1e-3)
 
 
 def test_a_fixed_batch_stays_and_is_calibrated(sources, tmp_path):
     """32 images in threes: the last batch is filled with the first images."""
     images = images_for(3)
-    for precision in ("float32", "int8"):
-        path = tmp_path / f"{precision}.tflite"
-        change_precision(
-            "litert", sources / "three.tflite", path, precision, calibration() if precision == "int8" else None
-        )
-        expected = run_litert(sources / "three.tflite", images)
-        assert error_of(run_litert(path, images), expected) < ERRORS[precision]
+    change_precision("litert", sources / "three.tflite", tmp_path / "three.tflite", "int8")
+    expected = run_litert(sources / "three.tflite", images)
+    assert error_of(run_litert(tmp_path / "three.tflite", images), expected) < ERRORS["int8"]
+
+
+def test_calibration_sees_the_extremes(sources):
+    """Not averages over batches, as the library has them: those clip outliers."""
+    from ai_edge_quantizer import recipe, recipe_manager
+
+    images = calibration(9)
+    images[4] *= 3
+    recipes = recipe_manager.RecipeManager()
+    recipes.load_quantization_recipe(recipe.static_wi8_ai8())
+    ranges = litert._ranges(sources / FILES["litert"], recipes, images)
+    (given,) = (limits for name, limits in ranges.items() if name.startswith("serving_default_images"))
+    np.testing.assert_allclose([np.min(given["min"]), np.max(given["max"])], [images.min(), images.max()])
 
 
 @pytest.mark.parametrize("format", ["litert", "onnx"])
 def test_calibration_decides_the_ranges(format, sources, tmp_path):
-    """Ranges of images that are nearly grey cut off what others have."""
+    """Ranges of images that are nearly grey cut off what others have, and the check sees it."""
     path = tmp_path / FILES[format]
     change_precision(format, sources / FILES[format], path, "int8", 0.05 * calibration())
-    images = images_for(7)
+    images = images_for(64)
     expected = RUN[format](sources / FILES[format], images)
-    assert error_of(RUN[format](path, images), expected) > 2 * ERRORS["int8"]
+    answers = RUN[format](path, images)
+    assert error_of(answers, expected) > 2 * ERRORS["int8"]
+    with pytest.raises(RuntimeError, match="does not give the answers|names another class"):
+        Agreement.of([answers], [expected], classes=True).require(format, "int8", None)
+    good = path.with_stem("good")
+    change_precision(format, sources / FILES[format], good, "int8")
+    Agreement.of([RUN[format](good, images)], [expected], classes=True).require(format, "int8", None)
 
 
 def test_what_is_in_an_onnx_file(changed):
@@ -297,8 +301,8 @@ def test_what_is_in_an_onnx_file(changed):
         return {(array.dtype.name, array.ndim) for array in arrays if array.size >= 1024}
 
     assert dtypes("float16") == {("float16", 2), ("float16", 3), ("float16", 4)}
-    assert dtypes("dynamic_int8") == {("int8", 2), ("float32", 3), ("int8", 4)}
-    assert dtypes("int8") == {("int8", 2), ("float32", 3), ("int8", 4)}
+    assert dtypes("dynamic_int8") == {("uint8", 2), ("float32", 3), ("int8", 4)}
+    assert dtypes("int8") == {("uint8", 2), ("float32", 3), ("uint8", 4)}
 
 
 def test_two_onnx_operators_that_stay_in_float32_share_a_value(tmp_path):
@@ -334,56 +338,19 @@ def test_what_is_in_an_openvino_file(changed):
 
 
 @pytest.mark.parametrize(("format", "precision"), REFUSED)
-def test_refused_with_a_reason(format, precision, tmp_path):
-    row = PRECISIONS[format][precision]
-    with pytest.raises(ValueError, match="precision must be one of") as caught:
-        change_precision(format, tmp_path / "no", tmp_path / "file", precision, calibration())
-    assert row.reason in str(caught.value)
-    assert "float32" in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+def test_refused_with_a_reason(format, precision):
+    with pytest.raises(ValueError, match="precision must be one of.*float32") as caught:
+        FORMATS[format].precision(precision)
+    assert PRECISIONS[format][precision].reason in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "says"),
-    [
-        (("tfjs", "no", "float16"), ValueError, "format must be one of"),
-        (("litert", "no", "float8"), ValueError, "precision must be one of .*dynamic_int8"),
-        (("litert", "no", "float16"), FileNotFoundError, "There is no file"),
-        (("litert", "", "int8"), ValueError, "calibration is missing"),
-        (("litert", "", "float16", calibration(8)), ValueError, "calibration was given"),
-        (("litert", "", "int8", calibration(7)), ValueError, "at least 8 images, .* but it is 7"),
-        (("onnx", "", "int8", calibration(8)[:, :8]), ValueError, r"\(count, 16, 16, 3\).*\(8, 8, 16, 3\)"),
-        (("litert", "", "int8", calibration(8)[0]), ValueError, r"\(count, 16, 16, 3\).*\(16, 16, 3\)"),
-        (("onnx", "", "int8", np.zeros((8, *IMAGE), "uint8")), ValueError, "must be float32.*uint8"),
-        (("litert", "", "int8", np.full((8, *IMAGE), np.nan)), ValueError, "must be finite"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_errors_say_what_to_do(arguments, error, says, sources, tmp_path):
-    format, name, *others = arguments
-    with pytest.raises(error, match=says):
-        change_precision(format, sources / (name or FILES[format]), tmp_path / "file", *others)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_package_is_named_with_its_extra(monkeypatch, tmp_path):
+def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"onnx and onnxruntime, .*keras-vit\[onnx\]") as caught:
-        change_precision("onnx", tmp_path / "no", tmp_path / "file", "float16")
+        FORMATS["onnx"].precision("float16")
     assert caught.value.name == "onnx"
-
-
-def test_no_litert_file(tmp_path):
-    (tmp_path / "text.tflite").write_text("not a model")
-    with pytest.raises(ValueError, match="none"):
-        change_precision("litert", tmp_path / "text.tflite", tmp_path / "file", "float16")
-
-
-def test_other_formats_are_copied_in_float32(tmp_path):
-    (tmp_path / "saved" / "variables").mkdir(parents=True)
-    (tmp_path / "saved" / "variables" / "data").write_bytes(b"1")
-    change_precision("saved_model", tmp_path / "saved", tmp_path / "copy", "float32")
-    assert (tmp_path / "copy" / "variables" / "data").read_bytes() == b"1"
+    with pytest.raises(ImportError, match=r"ai_edge_quantizer, .*keras-vit\[export\]"):
+        FORMATS["litert"].precision("int8")
 
 
 def test_symmetric_int8():
@@ -392,7 +359,6 @@ def test_symmetric_int8():
     np.testing.assert_array_equal(integers, [[64, -127, 32], [0, 0, 0]])  # 63.5 and 31.75: to the nearest, even ones
     np.testing.assert_allclose(scales, [[2 / 127], [1]])
     assert integers.dtype == np.int8
-    assert symmetric_int8(values, None)[1].shape == (1, 1)
 
 
 def test_batches():

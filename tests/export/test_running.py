@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from keras_vit.cli import main
-from keras_vit.export.checking import Agreement
-from keras_vit.export.command import read_folder
+from keras_vit.export.images import labelled_pictures
 from keras_vit.export.runtimes import run
+from keras_vit.export.verification import Agreement
 from tests.export.tiny import CONFIG, NAMES, fake_export, shared_model
 
 # A runtime that needs no file: it remembers what it was given, and answers with the mean of each image.
@@ -63,6 +63,37 @@ def test_agreement():
     assert np.isnan(Agreement.of([a * np.nan for a in answers], expected, True).max_abs_error)
 
 
+def agreement(behind, error=0.0):
+    """Of a file that names the model's second class for 100 images whose best leads by `behind`; size: 10."""
+    expected = np.tile([10.0, 10.0 - behind, 0.0], (100, 1))
+    return Agreement.of([np.array(expected[:, [1, 0, 2]]) + error], [expected], classes=True)
+
+
+def test_classes_have_to_be_kept():
+    """Whatever the tolerance is, unless the model itself hardly tells two classes apart."""
+    with pytest.raises(RuntimeError, match="names another class than the model for 100% of the images"):
+        agreement(0.6).require("litert", "int8", None)
+    with pytest.raises(RuntimeError, match="names another class"):
+        agreement(5.0).require("litert", "int8", 1.0)
+    assert agreement(0.4).top1_agreement == 0
+    assert agreement(0.4).require("litert", "int8", None) == pytest.approx(2.0)
+    expected = np.tile([10.0, 8.0], (100, 1))
+    answers = expected.copy()
+    answers[:5] = answers[:5, ::-1]
+    Agreement.of([answers], [expected], classes=True).require("litert", "int8", 0.3)
+    answers[5] = answers[5, ::-1]
+    with pytest.raises(RuntimeError, match="6% of the images"):
+        Agreement.of([answers], [expected], classes=True).require("litert", "int8", 0.3)
+    Agreement.of([answers], [expected], classes=False).require("litert", "int8", 0.3)  # features name no classes
+
+
+def test_differences_have_to_be_small():
+    for error in (2.5, np.nan):
+        with pytest.raises(RuntimeError, match="does not give the answers"):
+            agreement(0.1, error).require("litert", "int8", None)
+    agreement(0.1, 2.5).require("litert", "int8", 0.3)
+
+
 @pytest.fixture
 def pictures(tmp_path):
     """A folder of pictures for three of the model's classes."""
@@ -76,24 +107,27 @@ def pictures(tmp_path):
 
 
 def test_pictures_in_folders(pictures):
-    images, labels = read_folder(pictures, shared_model(), NAMES)
+    images, labels = labelled_pictures(pictures, shared_model(), NAMES)
     assert images.shape == (9, 8, 12, 3) and images.dtype == np.uint8
     assert images[:, 0, 0, 0].tolist() == [0, 1, 2, 20, 21, 22, 40, 41, 42]
     assert labels.tolist() == [3, 3, 3, 1, 1, 1, 2, 2, 2]
     three = shared_model(CONFIG.replace(classes=3))
-    assert read_folder(pictures, three, None)[1].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert read_folder(pictures / "drei", shared_model(), NAMES)[1] is None
+    assert labelled_pictures(pictures, three, None)[1].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert labelled_pictures(pictures / "drei", shared_model(), NAMES)[1] is None
+    (pictures / "vier").mkdir()
     with pytest.raises(ValueError, match="no pictures"):
-        read_folder(pictures / "vier", shared_model(), NAMES)
+        labelled_pictures(pictures / "vier", shared_model(), NAMES)
+    with pytest.raises(FileNotFoundError, match="no folder .*fünf"):
+        labelled_pictures(pictures / "fünf", shared_model(), NAMES)
 
 
 def test_folders_of_other_classes_are_no_labels(pictures):
     """As many folders as classes, but of other names: an accuracy on them would mean nothing."""
     three = shared_model(CONFIG.replace(classes=3))
-    with pytest.raises(ValueError, match="(?s)folders.*'drei'.*not.*classes.*'cat'"):
-        read_folder(pictures, three, ["eins", "zwei", "cat"])
+    with pytest.raises(ValueError, match="(?s)classes that the model does not know.*drei.*cat"):
+        labelled_pictures(pictures, three, ["eins", "zwei", "cat"])
     with pytest.raises(ValueError, match="3 folders.*5 classes"):  # nobody knows which class is which
-        read_folder(pictures, shared_model(), None)
+        labelled_pictures(pictures, shared_model(), None)
 
 
 def test_calibration_needs_no_classes(monkeypatch, capsys, tmp_path, pictures):
@@ -105,7 +139,7 @@ def test_calibration_needs_no_classes(monkeypatch, capsys, tmp_path, pictures):
     assert main(["export", *map(str, arguments)]) == 0
     assert len(fake_export.calibration) == 9
     assert main(["export", *map(str, [*arguments, "--images", pictures, "--overwrite"])]) == 1
-    assert "'drei'" in capsys.readouterr().err
+    assert "drei" in capsys.readouterr().err
 
 
 def test_the_command(monkeypatch, capsys, tmp_path, pictures):

@@ -10,8 +10,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.export import FORMATS, export, exporting, placing, writing
-from keras_vit.export.placing import targets
+from keras_vit.export import FORMATS, destination, export, writing_process
+from keras_vit.export.formats.format import Format, Precision
 from tests.export.tiny import fake_export, new_model, shared_model, skip_without
 
 SUFFIXES = {name: row.suffix for name, row in FORMATS.items()}
@@ -59,7 +59,7 @@ def test_overwriting_has_to_be_asked_for(monkeypatch, tmp_path, format, old):
     assert path.lstat().st_ino == before
     export(shared_model(), path, format, overwrite=True)
     assert (path if SUFFIXES[format] else path / "saved_model.pb").read_text() == "new"
-    wanted = {target.name for target in targets(path, FORMATS[format])}
+    wanted = {target.name for target in FORMATS[format].files(path)}
     assert {entry.name for entry in tmp_path.iterdir()} == wanted
 
 
@@ -175,9 +175,9 @@ def test_operators_that_the_runtime_lacks_have_to_be_allowed(monkeypatch, tmp_pa
 
 KILLED = """
 import pathlib, sys, time
-from keras_vit.export import placing
+from keras_vit.export import destination
 path = pathlib.Path(sys.argv[1])
-with placing.workplace(path) as folder:
+with destination.workspace(path) as folder:
     (folder / f"exported{path.suffix}").write_text("half")
     print("writing", flush=True)
     time.sleep(60)
@@ -205,25 +205,25 @@ def test_a_killed_export_leaves_nothing_in_the_way(monkeypatch, tmp_path):
 
 
 def test_what_a_killed_process_had_moved_away_comes_back(tmp_path):
-    folder = tmp_path / f".model.xml.abc{placing.SUFFIX}"
-    (folder / placing.REPLACED).mkdir(parents=True)
+    folder = tmp_path / f".model.xml.abc{destination.SUFFIX}"
+    (folder / destination.REPLACED).mkdir(parents=True)
     (folder / "lock").touch()
     for suffix in (".xml", ".bin"):
-        (folder / placing.REPLACED / f"model{suffix}").write_text("old")
+        (folder / destination.REPLACED / f"model{suffix}").write_text("old")
     (tmp_path / "model.bin").write_text("new")
-    placing.clean(tmp_path / "model.xml")
+    destination.clean(tmp_path / "model.xml")
     assert everything_in(tmp_path) == ["model.bin", "model.xml"]
     assert {path.read_text() for path in tmp_path.iterdir()} == {"old"}
 
 
 def test_a_folder_without_a_lock_is_left_while_it_is_young(tmp_path):
-    folder = tmp_path / f".model.xml.abc{placing.SUFFIX}"
+    folder = tmp_path / f".model.xml.abc{destination.SUFFIX}"
     folder.mkdir()
-    placing.clean(tmp_path / "model.xml")
+    destination.clean(tmp_path / "model.xml")
     assert folder.is_dir()
     old = time.time() - 120
     os.utime(folder, (old, old))
-    placing.clean(tmp_path / "model.xml")
+    destination.clean(tmp_path / "model.xml")
     assert not folder.exists()
 
 
@@ -232,7 +232,7 @@ def worker(monkeypatch, tmp_path, script):
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setattr(writing.sys, "executable", str(program))
+    monkeypatch.setattr(writing_process.sys, "executable", str(program))
     format = "torch" if keras.backend.backend() == "jax" else "stablehlo"
     skip_without(format)
     return tmp_path / "out" / f"model{SUFFIXES[format]}"
@@ -254,7 +254,7 @@ def test_what_the_worker_says_is_shown(monkeypatch, tmp_path):
 
 def test_a_full_disk_in_the_worker(monkeypatch, tmp_path):
     failure = f'{{"errno": {errno.ENOSPC}, "message": "No space left on device"}}'
-    path = worker(monkeypatch, tmp_path, f"echo half > $4; echo '{failure}' > $3/{writing.FAILURE}; exit 1")
+    path = worker(monkeypatch, tmp_path, f"echo half > $4; echo '{failure}' > $3/{writing_process.FAILURE}; exit 1")
     with pytest.raises(OSError, match="No space left on device. Nothing was written") as caught:
         export(shared_model(), path)
     assert caught.value.errno == errno.ENOSPC
@@ -267,7 +267,7 @@ def test_a_converter_that_fails_here(monkeypatch, tmp_path):
 
     here = {row.backend: row for row in FORMATS.values() if not row.beside}[keras.backend.backend()]
     skip_without(here.name)
-    monkeypatch.setattr(writing, "write", fails)
+    monkeypatch.setattr(writing_process, "write", fails)
     with pytest.raises(RuntimeError, match="(?s)could not be written.*KeyError.*no converter knows.*Nothing was"):
         export(shared_model(), tmp_path / f"model{here.suffix}", here.name)
     assert everything_in(tmp_path) == []
@@ -279,7 +279,7 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path):
     wanted |= {"saved_model": "tensorflow.*export", "torch": "torch.*torch", "stablehlo": "jax.*jax"}
     for format, words in wanted.items():
         # The precision's packages are asked for first.
-        monkeypatch.setattr(exporting, "precision_of", lambda *_: type("Row", (), {"calibration": False}))
+        monkeypatch.setattr(Format, "precision", lambda *_: Precision())
         with pytest.raises(ImportError, match=rf"needs .*{words.split('.*')[0]}.*keras-vit\[{words.split('.*')[1]}\]"):
             export(shared_model(), tmp_path / f"model{SUFFIXES[format]}", format)
     assert everything_in(tmp_path) == []

@@ -8,7 +8,6 @@ import pytest
 
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig
 from keras_vit.export import FORMATS, exporting
-from keras_vit.export.placing import targets
 
 CONFIG = ViTConfig(image_size=(8, 12), patch_size=4, width=16, depth=1, heads=2, mlp_width=24, classes=5)
 HYBRID = CONFIG.replace(image_size=(16, 16), patch_size=2, stem_stages=(1,), stem_width=32)
@@ -47,7 +46,7 @@ def fake_export(monkeypatch, difference=0.0, select=(), write=None):
     """Lets `export` write something else, and lets that answer as the model does but for a difference."""
 
     def write_anywhere(model, job, calibration, path):
-        for target in targets(path, FORMATS[job.format]):
+        for target in FORMATS[job.format].files(path):
             if write is not None:
                 write(target)
             elif target.suffix:

@@ -1,4 +1,4 @@
-"""Where a file is made before it is good, and how it gets to its place."""
+"""The destination of an export: checked before any work, a folder beside it to work in, the step into place."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_vit._files import locked
-from keras_vit.export.formats import Format
+from keras_vit.export.formats.format import Format
 
 SUFFIX = ".exporting"
 REPLACED = "replaced"  # the folder, in the temporary one, of what a new file takes the place of
@@ -19,14 +19,14 @@ class _Busy(Exception):
     """Another process has the lock."""
 
 
-def check_place(path: Path, row: Format, overwrite: bool) -> None:
+def check_destination(path: Path, row: Format, overwrite: bool) -> None:
     """Refuses a path where the file could not be left, before any work is done.
 
     Raises:
         FileExistsError: if something is there and may not be replaced.
         NotADirectoryError, PermissionError: if the folder cannot be written to.
     """
-    for target in targets(path, row):
+    for target in row.files(path):
         if not target.exists() and not target.is_symlink():
             continue
         if not overwrite:
@@ -43,13 +43,8 @@ def check_place(path: Path, row: Format, overwrite: bool) -> None:
         raise PermissionError(f"{path} cannot be written: the folder {folder} is read-only.")
 
 
-def targets(path: Path, row: Format) -> list[Path]:
-    """Everything that an export leaves: first what lies beside the path, and the path itself last."""
-    return [*(path.with_suffix(suffix) for suffix in row.beside), path]
-
-
 @contextlib.contextmanager
-def workplace(path: Path) -> Iterator[Path]:
+def workspace(path: Path) -> Iterator[Path]:
     """A hidden folder beside `path` to make it in; it is gone afterwards, whatever happens.
 
     Where an earlier process was killed while it exported to the same path, its folder is removed first. Folders that
@@ -98,7 +93,7 @@ def place(written: Path, path: Path, row: Format, folder: Path) -> None:
         row: Its format.
         folder: The temporary folder.
     """
-    pairs = list(zip(targets(written, row), targets(path, row), strict=True))
+    pairs = list(zip(row.files(written), row.files(path), strict=True))
     simple = written.is_file() and not path.is_dir()
     if len(pairs) == 1 and simple:
         os.replace(written, path)
@@ -122,7 +117,7 @@ def place(written: Path, path: Path, row: Format, folder: Path) -> None:
 
 def size_of(path: Path, row: Format) -> int:
     """Bytes of everything that belongs to a written file."""
-    parts = [part for target in targets(path, row) for part in (target, *target.rglob("*"))]
+    parts = [part for target in row.files(path) for part in (target, *target.rglob("*"))]
     return sum(part.stat().st_size for part in parts if part.is_file())
 
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from keras_vit.export.metadata import write_folder
-from keras_vit.export.signature import Signature
-from keras_vit.export.writers.tensorflow_function import tensorflow_module
+from keras_vit.export.formats.format import Format, only_float32
+from keras_vit.export.formats.metadata import write_folder
+from keras_vit.export.formats.tensorflow_function import tensorflow_module
+from keras_vit.export.served_model import Signature
 
 ASSETS = "assets.extra"  # the folder in a SavedModel that is anybody's to fill
 
@@ -14,7 +15,7 @@ def write(model: Any, signature: Signature, path: Path) -> None:
     """Writes the folder, with one signature, `serving_default`."""
     import tensorflow as tf
 
-    module = tensorflow_module(model, signature)
+    module = tensorflow_module(model, signature, whole_products=False)
     tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
 
 
@@ -32,3 +33,17 @@ def operators(path: Path) -> tuple[list[str], list[str]]:
     nodes = (node for function in graph.library.function for node in function.node_def)
     own = {function.signature.name for function in graph.library.function}
     return sorted({node.op for node in nodes} - own), []
+
+
+FORMAT = Format(
+    name="saved_model",
+    suffix="",
+    backend="tensorflow",
+    runtime="saved_model",
+    needs=("tensorflow",),
+    extra="export",
+    write=write,
+    annotate=annotate,
+    operators=operators,
+    precisions=only_float32("a SavedModel", "export to litert, which is TensorFlow's way to smaller files."),
+)

@@ -1,11 +1,17 @@
-"""The step that needs the format's backend: here if Keras runs on it, otherwise in a process of its own."""
+"""The step that needs the format's backend: in this process if Keras runs on it, otherwise in one of its own.
+
+    KERAS_BACKEND=tensorflow python -m keras_vit.export.writing_process FOLDER FILE
+
+is that other process. `FOLDER` holds `job.json`, `model.keras` and, for precisions that need images,
+`calibration.npy`; it leaves what `write` returns there as `result.json`. It ends as soon as its standard input does.
+"""
 
 import dataclasses
-import importlib
 import json
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,9 +19,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.export.formats import FORMATS, Format
-from keras_vit.export.precision import change_precision
-from keras_vit.export.signature import Signature
+from keras_vit.export.formats import FORMATS
+from keras_vit.export.formats.format import Format
+from keras_vit.export.served_model import Signature
 
 FAILURE = "failure.json"
 RESULT = "result.json"
@@ -29,7 +35,7 @@ class Job:
         format: A key of `FORMATS`.
         precision: What the file computes in.
         signature: What it takes and gives.
-        metadata: What it says about itself (see `metadata.describe`).
+        metadata: What it says about itself (see `served_model.describe`).
     """
 
     format: str
@@ -50,17 +56,17 @@ def write(model: Any, job: Job, calibration: np.ndarray | None, path: Path) -> d
     Returns:
         `"operators"`, the names of those in the file, and `"select"`, those that the runtime does not bring.
     """
-    writer = importlib.import_module(f"{__package__}.writers.{job.format}")
+    row = FORMATS[job.format]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the converters about their own insides
         if job.precision == "float32":
-            writer.write(model, job.signature, path)
+            row.write(model, job.signature, path)
         else:
-            plain = path.with_name(f"float32{path.suffix}")
-            writer.write(model, job.signature, plain)
-            change_precision(job.format, plain, path, job.precision, calibration)
-        writer.annotate(path, job.metadata)
-        operators, select = writer.operators(path)
+            float32 = path.with_name(f"float32{path.suffix}")
+            row.write(model, job.signature, float32)
+            row.change_precision(float32, path, job.precision, calibration)
+        row.annotate(path, job.metadata)
+        operators, select = row.operators(path)
     return {"operators": operators, "select": select}
 
 
@@ -90,24 +96,23 @@ def write_anywhere(model: Any, job: Job, calibration: np.ndarray | None, path: P
         "KERAS_BACKEND": row.backend,
         "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")])),
     }
-    command = [sys.executable, "-m", f"{__package__}.worker", str(folder), str(path)]
-    # The worker ends when its standard input does: it does not outlive this process.
+    command = [sys.executable, "-m", f"{__package__}.writing_process", str(folder), str(path)]
     with subprocess.Popen(
         command,
         env=environment,
-        stdin=subprocess.PIPE,
+        stdin=subprocess.PIPE,  # it ends with this process, when that lets go of the pipe
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-    ) as worker:
+    ) as process:
         try:
-            said = worker.stdout.read()
+            said = process.stdout.read()
         except BaseException:
-            worker.kill()
+            process.kill()
             raise
-    if worker.returncode:
-        _raise(row, folder, worker.returncode, said)
+    if process.returncode:
+        _raise(row, folder, process.returncode, said)
     (folder / "model.keras").unlink()
     return json.loads((folder / RESULT).read_text(encoding="utf-8"))
 
@@ -136,3 +141,32 @@ def _raise(row: Format, folder: Path, code: int, said: str) -> None:
     raise RuntimeError(
         f"The {row.name} file could not be written with {row.backend} ({ended}). It said:\n{said.strip()[-4000:]}"
     )
+
+
+def main(folder: Path, path: Path) -> None:
+    """The other process: writes the model in a folder to a path, as the job beside it says."""
+    try:
+        fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+        job = Job(**{**fields, "signature": Signature.from_dict(fields["signature"])})
+        # Not compiled: the optimizer may be one that only exists on the backend that saved it.
+        model = keras.saving.load_model(folder / "model.keras", compile=False)
+        images = folder / "calibration.npy"
+        calibration = np.load(images, allow_pickle=False) if images.exists() else None
+        result = write(model, job, calibration, path)
+        (folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
+    except OSError as error:
+        failure = {"errno": error.errno, "message": error.strerror or str(error)}
+        (folder / FAILURE).write_text(json.dumps(failure), encoding="utf-8")
+        raise
+
+
+def _end_with_parent() -> None:
+    # Not through sys.stdin: at the end of the process Python would wait for its lock.
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

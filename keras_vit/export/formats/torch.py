@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from keras_vit.export.metadata import as_files
-from keras_vit.export.signature import Signature, serve
+from keras_vit.export.formats.format import Format, only_float32
+from keras_vit.export.formats.metadata import as_files
+from keras_vit.export.served_model import Signature, serve
 
 LARGEST_BATCH = 2**15
 
@@ -63,3 +64,20 @@ def operators(path: Path) -> tuple[list[str], list[str]]:
     used = {str(node.target) for node in nodes if node.op == "call_function"}
     known = ("aten.", "<built-in", "_operator", "prims.", "torch.")
     return sorted(used), sorted(name for name in used if not name.startswith(known))
+
+
+FORMAT = Format(
+    name="torch",
+    suffix=".pt2",
+    backend="torch",
+    runtime="torch_program",
+    needs=("torch",),
+    extra="torch",
+    write=write,
+    annotate=annotate,
+    operators=operators,
+    precisions=only_float32(
+        "an exported program", "cast or quantize the model in PyTorch, or export to onnx or openvino."
+    ),
+    any_size="PyTorch's tracing cannot make position embeddings for sizes that it does not know yet",
+)

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from keras_vit.export.metadata import append_archive
-from keras_vit.export.signature import Signature, serve
+from keras_vit.export.formats.format import FLATBUFFER, Format, only_float32
+from keras_vit.export.formats.metadata import append_archive
+from keras_vit.export.served_model import Signature, serve
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -47,3 +48,18 @@ def operators(path: Path) -> tuple[list[str], list[str]]:
 
         module.operation.walk(visit)
     return sorted(name.removeprefix("stablehlo.") for name in names if name.startswith("stablehlo.")), []
+
+
+FORMAT = Format(
+    name="stablehlo",
+    suffix=".stablehlo",
+    backend="jax",
+    runtime="stablehlo",
+    needs=("jax", "flatbuffers"),
+    extra="jax",
+    write=write,
+    annotate=annotate,
+    operators=operators,
+    precisions=only_float32("a StableHLO program", "export to litert, onnx or openvino."),
+    largest=FLATBUFFER,
+)

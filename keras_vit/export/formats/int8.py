@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 
 
-def symmetric_int8(values: np.ndarray, axis: int | None) -> tuple[np.ndarray, np.ndarray]:
+def symmetric_int8(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
     """The nearest integers in -127..127 of values divided by their scales.
 
     Args:
         values: float32 of any shape.
-        axis: The axis for each index of which there is a scale of its own; None for one scale for all.
+        axis: The axis for each index of which there is a scale of its own.
 
     Returns:
         The integers, int8 of the same shape, and the scales, float32 of a shape that broadcasts against it. What is

@@ -1,47 +1,13 @@
-"""What a file says about itself: class names, image size, range of the pixels, where the weights came from."""
+"""Metadata in the forms that formats have a place for: pairs of strings, files, an archive at the end of a file."""
 
 import json
 import zipfile
 from pathlib import Path
 from typing import Any
 
-from keras_vit.export.signature import INPUT, Signature
-
 # The two files that hold the metadata where a format stores files.
 DETAILS = "keras_vit.json"
 LABELS = "labels.txt"
-
-
-def describe(
-    model: Any, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
-) -> dict[str, Any]:
-    """The metadata of a file, plain data.
-
-    Args:
-        model: The model that is exported.
-        signature: What the file takes and gives.
-        precision: What the file computes in.
-        class_names: One for each class, in order; None for none.
-        source: The checkpoint that the weights came from; None for unknown.
-
-    Returns:
-        `"model"`, `"source"`, `"image_size"`, `"any_image_size"`, `"input"`, `"input_dtype"`, `"input_range"`,
-        `"output"`, `"precision"`, `"classes"` and `"class_names"`; without those that are unknown.
-    """
-    entries = {
-        "model": model.name,
-        "source": source,
-        "image_size": list(model.config.image_size),
-        "any_image_size": signature.any_size,
-        "input": INPUT,
-        "input_dtype": signature.dtype,
-        "input_range": list(signature.value_range),
-        "output": signature.output,
-        "precision": precision,
-        "classes": model.config.classes,
-        "class_names": class_names,
-    }
-    return {key: value for key, value in entries.items() if value is not None}
 
 
 def as_strings(metadata: dict[str, Any]) -> dict[str, str]:

@@ -1,0 +1,134 @@
+"""What a format is: one row of `FORMATS`, with the functions that are particular to it."""
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.export.served_model import Signature
+
+FLATBUFFER = 2**31  # bytes that the offsets in a file can reach; also what a protobuf message may have
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """One precision of one format: what it needs, or why there is no such file.
+
+    Attributes:
+        packages: What has to be installed.
+        extra: The extra of keras-vit that brings it.
+        calibration: Whether images are needed.
+        reason: Why there is no such file, and what to do instead; empty where there is one.
+    """
+
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+    calibration: bool = False
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """One way to ship a model.
+
+    Attributes:
+        name: The format's name.
+        suffix: What the path has to end in; empty for a folder.
+        backend: The Keras backend that writes it.
+        runtime: The module in `runtimes` that runs it.
+        needs: Packages that have to be installed, to write the file and to check it.
+        extra: The extra of keras-vit that brings them.
+        write: Writes a model as the signature says to a path, in float32, under the format's backend.
+        annotate: Puts metadata into a written file, where the format has a place for it.
+        operators: The names of the operators in a file, and of those among them that are not the runtime's own.
+        precisions: The precisions that a file can have, and those that it cannot have.
+        change_precision: Makes a file of another precision from one in float32, without the model: the two paths, the
+            precision, and calibration images as the file takes them or None. None where there is only float32.
+        beside: Suffixes of further files that lie beside the one at the path.
+        largest: Bytes of weights that a file can hold; None for any number.
+        any_size: Why a Vision Transformer for images of any size cannot be written; None where it can.
+    """
+
+    name: str
+    suffix: str
+    backend: str
+    runtime: str
+    needs: tuple[str, ...]
+    extra: str
+    write: Callable[[Any, Signature, Path], None]
+    annotate: Callable[[Path, dict[str, Any]], None]
+    operators: Callable[[Path], tuple[list[str], list[str]]]
+    precisions: dict[str, Precision]
+    change_precision: Callable[[Path, Path, str, np.ndarray | None], None] | None = None
+    beside: tuple[str, ...] = ()
+    largest: int | None = None
+    any_size: str | None = None
+
+    def run(self, path: Path, images: np.ndarray) -> np.ndarray:
+        """The answers of a written file to a batch of images, computed in this process without the model.
+
+        Args:
+            path: The file or folder.
+            images: As the file takes them.
+        """
+        room = __package__.rpartition(".")[0]
+        return importlib.import_module(f"{room}.runtimes.{self.runtime}").load(path)(images)
+
+    def files(self, path: Path) -> list[Path]:
+        """Everything that an export to a path leaves: first what lies beside it, and the path itself last."""
+        return [*(path.with_suffix(suffix) for suffix in self.beside), path]
+
+    def missing(self) -> list[str]:
+        """The packages that are not installed."""
+        return _missing(self.needs)
+
+    def precision(self, name: str) -> Precision:
+        """The row of a precision.
+
+        Raises:
+            ValueError: if there is none, or no such file can be made. The message says what can, and why this cannot.
+            ImportError: if a package is missing that it needs.
+        """
+        offered = [known for known, row in self.precisions.items() if not row.reason]
+        row = self.precisions.get(name)
+        if row is None or row.reason:
+            why = f": {row.reason}" if row else "."
+            raise ValueError(
+                f"precision must be one of {offered} for the format {self.name!r}, but {name!r} was given{why}"
+            )
+        require(f"The precision {name!r} of {self.name!r}", row.packages, row.extra)
+        return row
+
+
+def only_float32(what: str, instead: str) -> dict[str, Precision]:
+    """The precisions of a format whose programs name the dtype of every step."""
+    reason = f"{what} names the dtype of each of its operations, so the weights cannot change without them: {instead}"
+    others = ("float16", "bfloat16", "dynamic_int8", "int8")
+    return {"float32": Precision(), **dict.fromkeys(others, Precision(reason=reason))}
+
+
+def require(what: str, packages: tuple[str, ...], extra: str) -> None:
+    """Refuses to begin where packages are missing.
+
+    Args:
+        what: What needs them, for the message.
+        packages: Their names.
+        extra: The extra of keras-vit that brings them.
+
+    Raises:
+        ImportError: if one is not installed.
+    """
+    missing = _missing(packages)
+    if missing:
+        raise ImportError(
+            f'{what} needs {" and ".join(missing)}, which is not installed: pip install "keras-vit[{extra}]"',
+            name=missing[0],
+        )
+
+
+def _missing(packages: tuple[str, ...]) -> list[str]:
+    return [name for name in packages if importlib.util.find_spec(name) is None]

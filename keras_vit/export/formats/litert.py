@@ -1,0 +1,146 @@
+"""LiteRT (TensorFlow Lite): one file for phones and small boards.
+
+Other precisions are made by ai-edge-quantizer. With int8, matrix products with weights and convolutions are integer;
+layer normalisation, softmax, GELU and the products of attention compute in float32: they are a small part of the
+time, and most of the error where all is integers.
+"""
+
+import contextlib
+import io
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.export.formats.format import FLATBUFFER, Format, Precision
+from keras_vit.export.formats.int8 import batches
+from keras_vit.export.formats.metadata import append_archive
+from keras_vit.export.formats.tensorflow_function import tensorflow_module
+from keras_vit.export.served_model import INPUT, Signature
+
+SIGNATURE = "serving_default"  # what TensorFlow calls the one function in the file
+CALIBRATION_BATCH = 4  # images at a time: all values of all layers are kept meanwhile
+
+
+def write(model: Any, signature: Signature, path: Path) -> None:
+    """Writes the file, with one signature, `serving_default`.
+
+    TensorFlow's own operators are not refused here: `operators` names them, and the caller decides.
+    """
+    import tensorflow as tf
+
+    module = tensorflow_module(model, signature)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([module.serve.get_concrete_function()], module)
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+    path.write_bytes(converter.convert())
+
+
+def annotate(path: Path, metadata: dict[str, Any]) -> None:
+    """Appends the metadata as a zip archive, the way TensorFlow Lite packs label files."""
+    append_archive(path, metadata)
+
+
+def operators(path: Path) -> tuple[list[str], list[str]]:
+    """The operators of the file, and those that are not builtin: Flex operators run TensorFlow's code."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    names = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
+    used, custom = set(), set()
+    for code in model.operatorCodes:
+        # The first field had a byte; operators beyond 127 are in the second.
+        builtin = max(code.builtinCode, code.deprecatedBuiltinCode)
+        if builtin == schema.BuiltinOperator.CUSTOM:
+            custom.add(code.customCode.decode())
+        else:
+            used.add(names[builtin])
+    return sorted(used | custom), sorted(custom)
+
+
+def change_precision(source: Path, target: Path, precision: str, calibration: np.ndarray | None = None) -> None:
+    """Makes a file of another precision from one in float32, without TensorFlow.
+
+    `"float16"` stores weights as float16, which the runtime widens when it loads the file. With `"dynamic_int8"` the
+    runtime quantizes what int8 weights are multiplied with, row by row, when it has it; with `"int8"` the ranges are
+    those seen on the calibration images, and the products' answers are int8 as well.
+    """
+    from ai_edge_quantizer import qtyping, quantizer, recipe_manager
+
+    recipe = recipe_manager.RecipeManager()
+    for kind in (qtyping.TFLOperationName.FULLY_CONNECTED, qtyping.TFLOperationName.CONV_2D):
+        if precision == "float16":
+            recipe.add_weight_only_config(".*", kind, 16, algorithm_key="float_casting")
+        elif precision == "dynamic_int8":
+            recipe.add_dynamic_config(".*", kind, 8)
+        else:
+            recipe.add_static_config(".*", kind, 8, 8)
+    with _quiet():
+        ranges = None if calibration is None else _ranges(source, recipe, calibration)
+        made = quantizer.Quantizer(str(source), recipe.get_quantization_recipe()).quantize(
+            ranges, enable_progress_bar=False, enable_progress_report=False
+        )
+    _write_without_names(made.quantized_model, target)
+
+
+def _ranges(source: Path, recipe: Any, images: np.ndarray) -> dict[str, Any]:
+    """The smallest and largest value of each tensor of a file over some images."""
+    from ai_edge_litert.interpreter import Interpreter
+    from ai_edge_quantizer import calibrator
+    from ai_edge_quantizer.utils import qsv_utils
+
+    batch = int(Interpreter(model_path=str(source)).get_input_details()[0]["shape_signature"][0])  # -1 for any
+    # The extremes, not the library's moving averages of them, which would clip the outliers of a ViT.
+    watching = calibrator.Calibrator(
+        str(source),
+        num_threads=os.cpu_count() or 1,
+        mode=calibrator.CalibrationMode.CALIBRATION_PROFILER_BASED,  # several times as fast as the other one
+        qsv_update_func=qsv_utils.min_max_update,
+    )
+    data = [{INPUT: part} for part in batches(images, batch if batch > 0 else CALIBRATION_BATCH)]
+    watching.calibrate({SIGNATURE: data}, recipe)
+    return watching.get_model_qsvs()
+
+
+def _write_without_names(data: bytearray, target: Path) -> None:
+    """Writes a file whose inner tensors have no names, which in a small model weigh as much as the graph."""
+    from ai_edge_litert.tools import flatbuffer_utils
+
+    model = flatbuffer_utils.read_model_from_bytearray(bytearray(data))
+    for graph in model.subgraphs:
+        ends = {*map(int, graph.inputs), *map(int, graph.outputs)}
+        for index, tensor in enumerate(graph.tensors):
+            tensor.name = tensor.name if index in ends else None
+    flatbuffer_utils.write_model(model, str(target))
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """The quantizer draws progress bars on standard error, and warns of the memory that calibration takes."""
+    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+_NEEDS = (("ai_edge_litert", "ai_edge_quantizer"), "export")
+FORMAT = Format(
+    name="litert",
+    suffix=".tflite",
+    backend="tensorflow",
+    runtime="litert",
+    needs=("tensorflow", "ai_edge_litert"),
+    extra="export",
+    write=write,
+    annotate=annotate,
+    operators=operators,
+    change_precision=change_precision,
+    precisions={
+        "float32": Precision(),
+        "float16": Precision(*_NEEDS),
+        "bfloat16": Precision(reason="LiteRT has no operations for bfloat16: float16 is as small and more accurate."),
+        "dynamic_int8": Precision(*_NEEDS),
+        "int8": Precision(*_NEEDS, calibration=True),
+    },
+    largest=FLATBUFFER,
+)

@@ -1,0 +1,248 @@
+"""ONNX: one file for ONNX Runtime, TensorRT and many others."""
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.export.formats.format import FLATBUFFER, Format, Precision
+from keras_vit.export.formats.int8 import batches, symmetric_int8
+from keras_vit.export.formats.metadata import as_strings
+from keras_vit.export.formats.tensorflow_function import tensorflow_module
+from keras_vit.export.served_model import INPUT, Signature
+
+OPSET = 18  # the newest that tf2onnx writes
+PRODUCTS = ["MatMul", "Gemm"]
+
+
+def write(model: Any, signature: Signature, path: Path) -> None:
+    """Writes the file through tf2onnx."""
+    import onnx
+    import tf2onnx
+
+    module = tensorflow_module(model, signature)
+    with _quiet(path.parent):
+        proto, _ = tf2onnx.convert.from_function(
+            module.serve,
+            input_signature=module.serve.input_signature,
+            opset=OPSET,
+            custom_op_handlers={"Erfc": (_erfc, [])},
+        )
+    _name_dimensions(proto.graph.input[0], signature.shape)
+    for dimension in proto.graph.output[0].type.tensor_type.shape.dim[:1]:
+        _set_dimension(dimension, signature.batch, "batch")
+    proto.producer_name = "keras_vit"
+    onnx.save_model(proto, str(path))
+
+
+def annotate(path: Path, metadata: dict[str, Any]) -> None:
+    """Puts the metadata into the file's `metadata_props`."""
+    import onnx
+
+    proto = onnx.load_model(str(path))
+    onnx.helper.set_model_props(proto, as_strings(metadata))
+    onnx.save_model(proto, str(path))
+
+
+def operators(path: Path) -> tuple[list[str], list[str]]:
+    """The operators of the file, and those of another domain than ONNX's own."""
+    import onnx
+
+    nodes = {(node.domain, node.op_type) for node in _nodes(onnx.load_model(str(path)).graph)}
+    foreign = {f"{domain}.{name}" for domain, name in nodes if domain not in ("", "ai.onnx")}
+    return sorted({name for domain, name in nodes if domain in ("", "ai.onnx")} | foreign), sorted(foreign)
+
+
+def _nodes(graph: Any) -> Any:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for part in [attribute.g, *attribute.graphs]:
+                yield from _nodes(part)
+
+
+def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
+    """TensorFlow writes the exact GELU with 1 - erf(x) as one operator, which ONNX does not have."""
+    shape, dtype = context.get_shape(node.output[0]), context.get_dtype(node.output[0])
+    given = node.input[0]
+    context.remove_node(node.name)
+    erf = context.make_node("Erf", [given], shapes=[shape], dtypes=[dtype])
+    one = context.make_const(f"{node.name}_one", np.array(1, "float32"))
+    context.make_node(
+        "Sub", [one.output[0], erf.output[0]], outputs=node.output, name=node.name, shapes=[shape], dtypes=[dtype]
+    )
+
+
+def _name_dimensions(value: Any, shape: tuple[int | None, ...]) -> None:
+    """Calls what may have any length by its name, where tf2onnx says `unk__123`."""
+    if value.name != INPUT:
+        raise RuntimeError(f"tf2onnx called the input {value.name!r}; {INPUT!r} was expected.")
+    names = ("batch", "height", "width", "channels")
+    for dimension, length, name in zip(value.type.tensor_type.shape.dim, shape, names, strict=True):
+        _set_dimension(dimension, length, name)
+
+
+def _set_dimension(dimension: Any, length: int | None, name: str) -> None:
+    if length is None:
+        dimension.dim_param = name
+    else:
+        dimension.dim_value = length
+
+
+def change_precision(source: Path, target: Path, precision: str, calibration: np.ndarray | None = None) -> None:
+    """Makes a file of another precision from one in float32, with the tools that ONNX Runtime brings along."""
+    if precision == "float16":
+        _to_float16(source, target)
+    elif precision == "dynamic_int8":
+        _to_dynamic_int8(source, target)
+    else:
+        _to_int8(source, target, calibration)
+
+
+def _to_float16(source: Path, target: Path) -> None:
+    """Lets everything compute in float16; the file still takes and gives what it did."""
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    with _quiet(target.parent):
+        model = convert_float_to_float16(onnx.load_model(str(source)), keep_io_types=True)
+    # Where two operators that stay in float32 take one value, the converter adds the same cast twice.
+    seen, nodes = set(), []
+    for node in model.graph.node:
+        if not seen.intersection(node.output):
+            seen.update(filter(None, node.output))
+            nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save_model(model, str(target))
+
+
+def _to_dynamic_int8(source: Path, target: Path) -> None:
+    """Stores weights as int8; what matrix products multiply them with is quantized when it is there.
+
+    Convolutions still compute in float32, with weights that are widened again: ONNX Runtime's integer convolution is
+    slower.
+    """
+    import onnx
+    from onnxruntime import quantization
+
+    model = onnx.load_model(str(source))
+    _store_convolutions(model)
+    with _quiet(target.parent):
+        quantization.quantize_dynamic(
+            model,
+            str(target),
+            op_types_to_quantize=PRODUCTS,
+            per_channel=True,
+            weight_type=quantization.QuantType.QUInt8,  # see _to_int8
+            extra_options={"MatMulConstBOnly": True},  # not the products of attention
+        )
+
+
+def _to_int8(source: Path, target: Path, images: np.ndarray) -> None:
+    """Lets products with weights take int8 alone, within the ranges seen on some images.
+
+    Args:
+        source: A float32 file.
+        target: Where to write.
+        images: Calibration images `(count, height, width, channels)`, as the file takes them.
+    """
+    import onnx
+    from onnxruntime import quantization
+
+    model = onnx.load_model(str(source))
+    name, length = model.graph.input[0].name, model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
+
+    class Images(quantization.CalibrationDataReader):
+        """The images one batch at a time, as the quantizer asks for them."""
+
+        parts = batches(images, length or 1)  # 0 where any number will do
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            """The next batch; None after the last one."""
+            part = next(self.parts, None)
+            return None if part is None else {name: part}
+
+    with _quiet(target.parent):
+        quantization.quantize_static(
+            model,
+            str(target),
+            Images(),
+            quant_format=quantization.QuantFormat.QDQ,
+            op_types_to_quantize=[*PRODUCTS, "Conv"],
+            per_channel=True,
+            # Both unsigned: with signed weights, processors without VNNI add pairs of products in 16 bits, which
+            # overflow. The error was three to six times as large there, and not detected by anything.
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QUInt8,
+            extra_options={
+                "MatMulConstBOnly": True,
+                # A product's answer is a float32 sum already: rounding it again would cost half of the accuracy.
+                "OpTypesToExcludeOutputQuantization": PRODUCTS,
+            },
+        )
+
+
+def _store_convolutions(model: Any) -> None:
+    """Makes the constant weights of convolutions int8, with a scale for each output."""
+    import onnx
+
+    graph = model.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    names = {node.input[1] for node in graph.node if node.op_type == "Conv" and node.input[1] in constants}
+    widened = []
+    for name in sorted(names):
+        values = onnx.numpy_helper.to_array(constants[name])
+        if values.dtype != np.float32:
+            continue
+        integers, scales = symmetric_int8(values, 0)
+        graph.initializer.remove(constants[name])
+        small, scale = f"{name}_int8", f"{name}_scales"
+        graph.initializer.append(onnx.numpy_helper.from_array(integers, small))
+        graph.initializer.append(onnx.numpy_helper.from_array(scales.ravel(), scale))
+        widened.append(onnx.helper.make_node("DequantizeLinear", [small, scale], [name], f"{name}_widened", axis=0))
+    nodes = [*widened, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+@contextlib.contextmanager
+def _quiet(folder: Path) -> Iterator[Any]:
+    """Temporary files are as large as the model: they go where it goes. Advice on preparing a model is not shown."""
+    old, tempfile.tempdir = tempfile.tempdir, str(folder)
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        tempfile.tempdir = old
+        logging.disable(before)
+
+
+_NEEDS = (("onnx", "onnxruntime"), "onnx")
+FORMAT = Format(
+    name="onnx",
+    suffix=".onnx",
+    backend="tensorflow",
+    runtime="onnx_runtime",
+    needs=("tensorflow", "tf2onnx", "onnx", "onnxruntime"),
+    extra="onnx",
+    write=write,
+    annotate=annotate,
+    operators=operators,
+    change_precision=change_precision,
+    precisions={
+        "float32": Precision(),
+        "float16": Precision(*_NEEDS),
+        "bfloat16": Precision(
+            reason="ONNX Runtime has no bfloat16 convolution on CPUs: float16 is as small and more accurate."
+        ),
+        "dynamic_int8": Precision(*_NEEDS),
+        "int8": Precision(*_NEEDS, calibration=True),
+    },
+    largest=FLATBUFFER,
+)

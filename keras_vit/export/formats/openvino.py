@@ -1,0 +1,119 @@
+"""OpenVINO: two files, `.xml` and `.bin`, for Intel's processors and graphics."""
+
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.export.formats.format import Format, Precision
+from keras_vit.export.formats.int8 import symmetric_int8
+from keras_vit.export.formats.metadata import as_strings
+from keras_vit.export.formats.tensorflow_function import tensorflow_module
+from keras_vit.export.served_model import INPUT, Signature
+
+PRODUCTS = ("MatMul", "Convolution")
+
+
+def write(model: Any, signature: Signature, path: Path) -> None:
+    """Writes `path` and the `.bin` file beside it."""
+    # OpenVINO's converter reports to its makers, from a forked process, where this package can be imported.
+    sys.modules.setdefault("openvino_telemetry", None)
+    import openvino
+
+    converted = openvino.convert_model(tensorflow_module(model, signature).serve)
+    converted.inputs[0].get_tensor().set_names({INPUT})
+    converted.outputs[0].get_tensor().set_names({signature.output})
+    openvino.save_model(converted, str(path), compress_to_fp16=False)
+
+
+def annotate(path: Path, metadata: dict[str, Any]) -> None:
+    """Puts the metadata into the `.xml` file, as OpenVINO's `rt_info` under `model_info`."""
+    tree = xml.etree.ElementTree.parse(path)
+    root = tree.getroot()
+    info = root.find("rt_info")
+    info = xml.etree.ElementTree.SubElement(root, "rt_info") if info is None else info
+    section = xml.etree.ElementTree.SubElement(info, "model_info")
+    for key, value in as_strings(metadata).items():
+        xml.etree.ElementTree.SubElement(section, key, value=value)
+    tree.write(path, encoding="utf-8", xml_declaration=True)
+
+
+def operators(path: Path) -> tuple[list[str], list[str]]:
+    """The operators of the model, and those of no opset of OpenVINO's."""
+    layers = xml.etree.ElementTree.parse(path).getroot().iter("layer")
+    used = {(layer.get("type"), layer.get("version", "")) for layer in layers}
+    foreign = {name for name, version in used if not version.startswith("opset")}
+    return sorted({name for name, _ in used}), sorted(foreign)
+
+
+def change_precision(source: Path, target: Path, precision: str, calibration: np.ndarray | None = None) -> None:
+    """Makes a file of smaller constants from one in float32, by OpenVINO itself: no other package is needed.
+
+    In float16 the runtime widens them when it loads the file. With `"dynamic_int8"`, the weights of matrix products
+    and convolutions are int8, everything else stays float32; the runtime quantizes what the weights are multiplied
+    with when it has it, where the processor has such instructions, and widens the weights elsewhere.
+    """
+    import openvino
+    from openvino import opset13
+
+    model = openvino.Core().read_model(str(source))
+    if precision == "dynamic_int8":
+        for operator in model.get_ordered_ops():
+            values = _weights(operator)
+            if values is None:
+                continue
+            integers, scales = symmetric_int8(values, _output_axis(operator, values.ndim))
+            widened = opset13.convert(opset13.constant(integers, dtype=np.int8), "f32")
+            weights = opset13.multiply(widened, opset13.constant(scales))
+            operator.input(1).replace_source_output(weights.output(0))
+    openvino.save_model(model, str(target), compress_to_fp16=precision == "float16")
+
+
+def _weights(operator: Any) -> np.ndarray | None:
+    """The float32 weights of a matrix product or a convolution; None for other operators and computed weights."""
+    import openvino
+
+    if operator.get_type_name() not in PRODUCTS:
+        return None
+    node = operator.input_value(1).get_node()
+    if node.get_type_name() != "Constant" or node.get_element_type() != openvino.Type.f32:
+        return None
+    return node.get_data()
+
+
+def _output_axis(operator: Any, rank: int) -> int:
+    """The axis of the weights along which there is a scale for each index: that of the outputs."""
+    if operator.get_type_name() == "Convolution":
+        return 0
+    return rank - 2 if operator.get_attributes()["transpose_b"] else rank - 1
+
+
+_NEEDS = (("openvino",), "openvino")
+FORMAT = Format(
+    name="openvino",
+    suffix=".xml",
+    beside=(".bin",),
+    backend="tensorflow",
+    runtime="openvino_runtime",
+    needs=("tensorflow", "openvino"),
+    extra="openvino",
+    write=write,
+    annotate=annotate,
+    operators=operators,
+    change_precision=change_precision,
+    precisions={
+        "float32": Precision(),
+        "float16": Precision(*_NEEDS),
+        "bfloat16": Precision(
+            reason="OpenVINO decides when it loads a file: it computes in bfloat16 where the processor can, unless "
+            'INFERENCE_PRECISION_HINT is "f32". Export in float16 for a file of half the size.'
+        ),
+        "dynamic_int8": Precision(*_NEEDS),
+        "int8": Precision(
+            reason="OpenVINO calibrates with NNCF, a package of its own, which takes the exported float32 file. "
+            "dynamic_int8 makes a file of the same size without it."
+        ),
+    },
+)

@@ -1,0 +1,215 @@
+"""The images of an export: those that the answers are compared on, and those that int8 is calibrated with."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
+from keras_vit.data.pipelines import is_pipeline
+from keras_vit.data.splits import split_folders
+from keras_vit.export.served_model import Signature
+from keras_vit.models import BiT, ModelConfig, VisionTransformer
+from keras_vit.preprocessing import load_image, resize_images
+
+BUILT_IN = 8  # images: a batch of 1 and one of 7
+FEWEST = 8  # calibration images: fewer say next to nothing about the range of values
+MOST = 300  # calibration images of a folder or a data set: more make the ranges no better
+
+
+def built_in_images(signature: Signature, size: tuple[int, int]) -> np.ndarray:
+    """Pictures to compare answers on, the same every time: half of them smooth, half of them noise.
+
+    Args:
+        signature: What the file takes.
+        size: Height and width.
+
+    Returns:
+        uint8 `(8, height, width, channels)`.
+    """
+    rng = np.random.default_rng(0)
+    height, width = size
+    noise = rng.uniform(0, 256, (BUILT_IN, height, width, signature.shape[3]))
+    # Mixtures of four corners, which change slowly from one to the other.
+    rows, columns = np.linspace(0, 1, height)[:, None, None], np.linspace(0, 1, width)[:, None]
+    for image, (a, b, c, d) in zip(
+        noise[0::2], rng.uniform(0, 256, (BUILT_IN // 2, 4, signature.shape[3])), strict=True
+    ):
+        image[:] = (1 - rows) * ((1 - columns) * a + columns * b) + rows * ((1 - columns) * c + columns * d)
+    return noise.astype("uint8")  # the first one, which is run alone, is smooth
+
+
+def another_size(model: VisionTransformer | BiT) -> tuple[int, int]:
+    """A size that a model for any size has not been made for."""
+    config = model.config
+    if isinstance(model, BiT):
+        return (config.image_size[0] + 32, config.image_size[1] + 64)
+    rows, columns = config.grid_size
+    return config.image_size_of((rows + 1, columns + 2))
+
+
+def check_images(name: str, images: Any, signature: Signature) -> np.ndarray:
+    """Images of the user's as an array of uint8 or float32.
+
+    Args:
+        name: What the argument is called.
+        images: uint8 pixels, or floats as the model takes them; `(n, height, width, channels)`.
+        signature: What the file takes.
+
+    Raises:
+        TypeError, ValueError: if they do not fit; the message says what was expected.
+    """
+    images = np.asarray(images)
+    size = "(n, height, width, channels)" if signature.any_size else f"(n, {', '.join(map(str, signature.shape[1:]))})"
+    expected = f"{name} must be uint8 or float32 {size}"
+    if images.dtype.kind not in "uif":
+        raise TypeError(f"{expected}, but their dtype is {images.dtype}.")
+    lengths = zip(signature.shape[1:], images.shape[1:], strict=False)
+    if images.ndim != 4 or not len(images) or any(known not in (None, length) for known, length in lengths):
+        raise ValueError(f"{expected}, but the shape {images.shape} was given. model.preprocess(images) resizes them.")
+    if images.dtype.kind == "f":
+        if signature.dtype == "uint8":
+            raise ValueError(f"{name} must be uint8 pixels for a file that takes such, but {images.dtype} was given.")
+        if not np.isfinite(images).all():
+            raise ValueError(f"{name} must be finite, but some of the values are NaN or infinite.")
+        return images.astype("float32")
+    if images.min() < 0 or images.max() > 255:
+        raise ValueError(f"{name} must be in 0..255, but reach from {images.min()} to {images.max()}.")
+    return images.astype("uint8")
+
+
+def calibration_images(source: Any, model: VisionTransformer | BiT, signature: Signature) -> np.ndarray:
+    """Calibration images: their range decides how finely int8 tells values apart.
+
+    Args:
+        source: Images as in `check_images`; a list of images of different sizes; a folder of pictures; or labelled
+            images as `keras_vit.data.open_data` takes them, the labels of which do not matter. Of a folder or a data
+            set, up to 300 are used.
+        model: The model that is exported.
+        signature: What the file takes.
+
+    Returns:
+        Images as in `check_images`, at least 8.
+
+    Raises:
+        TypeError, ValueError: if they do not fit, are too few, or floats outside the range that the model takes.
+    """
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and not source.startswith("tfds:")):
+        paths = _picture_files(source)
+        # Evenly from all of them: the first ones may be of one class.
+        source = _load(paths[:: -(-len(paths) // MOST)], model.config)
+    elif isinstance(source, list) and len({np.shape(image) for image in source}) > 1:
+        resized = [resize_images(np.asarray(image), model.config.image_size) for image in source]
+        source = np.rint(np.stack(resized)).astype("uint8")
+    elif isinstance(source, (str, tuple, dict)) or (is_pipeline(source) and not hasattr(source, "__array__")):
+        source = _from_data_set(source, model.config)
+    images = check_images("calibration", source, signature)
+    if len(images) < FEWEST:
+        raise ValueError(
+            f"calibration must be at least {FEWEST} images, better 100 to 300 like those of later; "
+            f"given: {len(images)}."
+        )
+    low, high = signature.value_range
+    margin = 1e-3 * (high - low)  # for rounding, and for filters that overshoot a little
+    if images.dtype.kind == "f" and not low - margin <= images.min() <= images.max() <= high + margin:
+        raise ValueError(
+            f"calibration must be in {low}..{high} as the model takes it, but reaches from {images.min():g} to "
+            f"{images.max():g}. Pixels of 0..255 have to be uint8, or go through model.preprocess(images)."
+        )
+    return images
+
+
+def check_labels(labels: Any, images: np.ndarray, signature: Signature, config: ModelConfig) -> np.ndarray:
+    """The labels of images, `(n,)` integers.
+
+    Raises:
+        ValueError: if they do not fit the images or the classes, or the model names no classes.
+    """
+    labels = np.asarray(labels)
+    if signature.output == "features" or getattr(config, "pooling", None) == "none":
+        raise ValueError("labels were given, but the model does not name one class for each image.")
+    if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"labels must be {len(images)} integers, one for each image, but {labels.dtype} {labels.shape} were given."
+        )
+    if labels.min() < 0 or labels.max() >= config.classes:
+        raise ValueError(f"labels must be in 0..{config.classes - 1}, but reach {labels.min()}..{labels.max()}.")
+    return labels
+
+
+def as_taken(images: np.ndarray, dtype: str, value_range: tuple[int, int]) -> np.ndarray:
+    """Images of uint8 or float32 as a file or a model takes them.
+
+    Args:
+        images: uint8 pixels, or float32 in the range already.
+        dtype: `"uint8"` or `"float32"`.
+        value_range: What 0 and 255 become, `(-1, 1)` or `(0, 255)`.
+    """
+    if images.dtype != "uint8" or dtype == "uint8":
+        return images
+    pixels = images.astype("float32")
+    return pixels if value_range == (0, 255) else (pixels - 127.5) / 127.5
+
+
+def labelled_pictures(
+    folder: str | os.PathLike[str], model: VisionTransformer | BiT, class_names: Sequence[str] | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The pictures under a folder, and their classes where they lie in folders.
+
+    Args:
+        folder: Pictures, or folders of them, one for each class; of a data set with splits, the test split is taken.
+        model: Says what size the pictures have.
+        class_names: The model's, if they are known: each folder has to be called as one of them. Otherwise there has
+            to be one folder for each class, in alphabetical order.
+
+    Returns:
+        uint8 `(n, height, width, 3)`, and integer labels `(n,)`; None for labels where pictures lie in `folder` itself.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        ValueError: if there are no pictures, or the folders are not classes of the model.
+    """
+    if Path(folder).is_dir() and has_test_split(folder):
+        folder = split_folders(Path(folder), class_names)["test"]
+    paths = _picture_files(folder)
+    folders = [path.relative_to(folder).parts[:-1] for path in paths]
+    if () in folders:
+        return _load(paths, model.config), None
+    names = sorted({parts[0] for parts in folders})
+    if class_names is None and len(names) != model.config.classes:
+        raise ValueError(
+            f"{folder} has {len(names)} folders, but {model.name} has {model.config.classes} classes whose names are "
+            "not known: class_names=[...] names them. To compare answers without labels, pass a folder of pictures."
+        )
+    outputs = np.arange(len(names)) if class_names is None else match_labels(names, class_names, str(folder))
+    return _load(paths, model.config), outputs[[names.index(parts[0]) for parts in folders]]
+
+
+def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}; a folder of pictures was expected.")
+    paths = image_files(folder)
+    if not paths:
+        raise ValueError(f"There are no pictures ({', '.join(sorted(IMAGE_SUFFIXES))}) in {folder}.")
+    return paths
+
+
+def _load(paths: Sequence[Path], config: ModelConfig) -> np.ndarray:
+    return np.stack([np.rint(load_image(path, config.image_size)).astype("uint8") for path in paths])
+
+
+def _from_data_set(source: Any, config: ModelConfig) -> np.ndarray:
+    """The first images of labelled data as uint8, shuffled where the data has an order that can be chosen."""
+    # A pipeline may begin anew as training data; in order, it ends when it has given all.
+    choice = {"split": "test", "classes": config.classes} if is_pipeline(source) else {"split": "train"}
+    images: list[np.ndarray] = []
+    with open_data(source, image_size=config.image_size, batch_size=FEWEST, **choice) as stream:
+        count = MOST if stream.examples is None else min(MOST, stream.examples)
+        for step in range(-(-count // stream.batch_size)):
+            try:
+                images.append(stream.batch(step)[0])
+            except IndexError:
+                break
+    return np.rint(np.concatenate(images)[:count]).astype("uint8")

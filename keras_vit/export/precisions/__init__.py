@@ -1,1 +1,0 @@
-"""What changes the precision of an exported float32 file: one module per runtime, none of which needs Keras."""
