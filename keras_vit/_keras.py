@@ -6,15 +6,33 @@ what a new Keras does. The rest of the package uses the names that are defined h
 
 import inspect
 import weakref
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import keras
 
+from keras_vit._types import Tensor
+
 PRIVATE: dict[str, str] = {
     "_flatten_layers": "Layers inside layers have no public list. Without it, freezing, adapters and quantization see "
     "the outer layers only.",
+    "_trainable_variables": "A layer's own weights, without those of the layers inside it, have no public list. "
+    "Without it, weights that LoRA froze stay so when their layer trains again.",
     "_run_through_graph": "clone_model builds the graph of a clone with it, and says nothing else of the model that is "
     "cloned. Without it, clones are plain functional models, without config.",
+    "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
+    "_learning_rate": "The schedule of an optimizer: `learning_rate` is its value at the number of batches, not of "
+    "updates. Without it, rates fall too fast where gradients are accumulated.",
+    "_iterations": "Batches that an optimizer has seen; `iterations` counts updates. Without it, averages of weights "
+    "move with every batch.",
+    "_clip_gradients": "Called with all gradients of an update. Without it, clipping differs per replica, and the norm "
+    "cannot be logged.",
+    "_apply_weight_decay": "Called before an update. Without it, weights decay twice.",
+    "_use_weight_decay": "Whether `exclude_from_weight_decay` spares a weight. Without it, that method does nothing.",
+    "_get_variable_index": "Which momentum is that of a weight. Without it, optimizers search for it.",
+    "_update_model_variables_moving_average": "Called after every batch. Without it, averages count batches.",
+    "_model_variables_moving_average": "The averages of the weights have no public list. Without it, "
+    "they could not be moved once per update.",
 }
 
 T = TypeVar("T", bound=type)
@@ -27,6 +45,16 @@ _SOURCE = "keras_vit_source_of_clone"
 def layers_inside(layer: keras.layers.Layer, include_self: bool = True) -> list[keras.layers.Layer]:
     """A layer or model and all layers inside it, outer ones before those that they contain."""
     return layer._flatten_layers(include_self=include_self)
+
+
+def own_trainable_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """The weights of a layer that are made to be trained, frozen or not, without those of the layers inside it."""
+    return layer._trainable_variables
+
+
+def layout_of(variable: keras.Variable) -> Any:
+    """How a variable is spread over devices; None where there is one device or the backend has no layouts."""
+    return getattr(variable, "_layout", None)
 
 
 # Models
@@ -107,3 +135,54 @@ def _what_it_computes(model: keras.Model) -> dict[str, Any]:
         for layer in model.operations
         if not isinstance(layer, keras.layers.InputLayer)
     } | {"input": tuple(model.input_shape)[1:]}
+
+
+# Optimizers
+
+
+class HookedOptimizer(keras.optimizers.Optimizer):
+    """An optimizer whose steps can be replaced one by one under public names; itself it is Keras's."""
+
+    @property
+    def rate_or_schedule(self) -> Any:
+        """The learning rate: a schedule, or a variable."""
+        return self._learning_rate
+
+    @property
+    def batches(self) -> Tensor:
+        """How many batches have been seen; with accumulated gradients, more than there were updates."""
+        return self._iterations
+
+    @property
+    def averages(self) -> list[keras.Variable]:
+        """The moving averages of the weights (`use_ema`), in the order of the weights."""
+        return self._model_variables_moving_average
+
+    def index_of(self, variable: keras.Variable) -> int:
+        """The place of a weight among those that the optimizer was built for."""
+        return self._get_variable_index(variable)
+
+    def decays(self, variable: keras.Variable) -> bool:
+        """Whether `exclude_from_weight_decay` leaves a weight in."""
+        return self._use_weight_decay(variable)
+
+    def clip_gradients(self, grads: list[Tensor]) -> list[Tensor]:
+        """The gradients of an update as it applies them."""
+        return super()._clip_gradients(grads)
+
+    def apply_weight_decay(self, variables: Iterable[keras.Variable]) -> None:
+        """Shrinks weights before an update."""
+        super()._apply_weight_decay(variables)
+
+    def average_weights(self, variables: Iterable[keras.Variable]) -> None:
+        """Moves the averages of the weights towards them, after every batch."""
+        super()._update_model_variables_moving_average(variables)
+
+    def _clip_gradients(self, grads: list[Tensor]) -> list[Tensor]:
+        return self.clip_gradients(grads)
+
+    def _apply_weight_decay(self, trainable_variables: Iterable[keras.Variable]) -> None:
+        self.apply_weight_decay(trainable_variables)
+
+    def _update_model_variables_moving_average(self, trainable_variables: Iterable[keras.Variable]) -> None:
+        self.average_weights(trainable_variables)

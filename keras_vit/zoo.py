@@ -465,6 +465,3 @@ def _is_variant(source: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-load_any = load

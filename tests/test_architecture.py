@@ -75,8 +75,8 @@ PROTOCOL = set(
 
 # The one file that may use private parts of Keras.
 KERAS_FILE = "_keras.py"
-# Rooms that still use private names of Keras themselves, until they take those that KERAS_FILE defines.
-USE_PRIVATE_KERAS = {"training", "export"}
+# A room that still uses private names of Keras itself, until it takes those that KERAS_FILE defines.
+USE_PRIVATE_KERAS = {"export"}
 
 
 @functools.cache
@@ -87,7 +87,7 @@ def private_in_keras() -> frozenset[str]:
     inputs = keras.Input((2,))
     layer = keras.layers.Dense(2)
     model = keras.Model(inputs, layer(inputs))
-    optimizer = keras.optimizers.SGD()
+    optimizer = keras.optimizers.SGD(use_ema=True)
     model.compile(optimizer, keras.losses.MeanSquaredError())
     optimizer.build(model.trainable_variables)
     objects = (layer, model, optimizer, layer.kernel, inputs, model.loss)
@@ -224,7 +224,7 @@ def _bad_names(tree: ast.Module, path: Path, package: Path):
     for node in ast.walk(tree):
         if id(node) in in_own_classes:
             continue
-        keras_names = [name for name in _names_of_attributes(node) if name in private_in_keras()]
+        keras_names = [name for name in names_of_attributes(node) if name in private_in_keras()]
         for name in keras_names if room not in USE_PRIVATE_KERAS else ():
             yield node.lineno, f"{name!r} is private in Keras: give it a public name in {KERAS_FILE}"
         if isinstance(node, ast.Attribute) and _is_private(node.attr) and not keras_names and node.attr not in own:
@@ -249,7 +249,7 @@ def _is_keras_class(cls: ast.ClassDef, known: set[str]) -> bool:
     return any(base.startswith(("keras.", "layers.", "initializers.")) or base in known for base in bases)
 
 
-def _names_of_attributes(node: ast.AST):
+def names_of_attributes(node: ast.AST):
     """Names that stand for attributes: `x.name`, methods, `getattr(x, "name")`."""
     if isinstance(node, ast.Attribute):
         yield node.attr

@@ -10,7 +10,7 @@ import keras
 import pytest
 
 from keras_vit import _keras
-from tests.test_architecture import private_in_keras
+from tests.test_architecture import names_of_attributes, private_in_keras
 
 
 class Outer(keras.layers.Layer):
@@ -30,15 +30,8 @@ def functional(**options):
 def test_every_private_name_has_its_reason():
     """The table is what the file uses, no more and no less, and Keras still has each of them."""
     tree = ast.parse(Path(_keras.__file__).read_text(encoding="utf-8"))
-    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    methods = {
-        method.name
-        for cls in ast.walk(tree)
-        if isinstance(cls, ast.ClassDef)
-        for method in cls.body
-        if isinstance(method, ast.FunctionDef)
-    }
-    assert (attributes | methods) & private_in_keras() == _keras.PRIVATE.keys()
+    names = {name for node in ast.walk(tree) for name in names_of_attributes(node)}
+    assert names & private_in_keras() == _keras.PRIVATE.keys()
     assert all("Without it" in reason for reason in _keras.PRIVATE.values())
 
 
@@ -128,3 +121,48 @@ def test_a_model_that_is_gone_leaves_no_trace():
     del model
     gc.collect()
     assert gone() is None
+
+
+def test_own_trainable_weights():
+    outer = Outer()
+    outer(keras.ops.zeros((1, 2)))
+    assert _keras.own_trainable_weights(outer) == []
+    outer.first.trainable = False
+    assert [weight.name for weight in _keras.own_trainable_weights(outer.first)] == ["kernel", "bias"]
+
+
+class Counted(_keras.HookedOptimizer, keras.optimizers.SGD):
+    """Notes which steps Keras takes, and what it gives them."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.steps = []
+
+    def clip_gradients(self, grads):
+        self.steps.append(("clip", len(grads)))
+        return super().clip_gradients(grads)
+
+    def apply_weight_decay(self, variables):
+        self.steps.append(("decay", [variable.name for variable in variables]))
+
+    def average_weights(self, variables):
+        self.steps.append(("average", len(list(variables))))
+        super().average_weights(variables)
+
+
+def test_steps_of_an_optimizer():
+    """Keras clips all gradients at once, then decays, then averages; all under names of its own."""
+    layer = keras.layers.Dense(2)
+    layer.build((None, 2))
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
+    optimizer = Counted(learning_rate=schedule, global_clipnorm=1.0, weight_decay=0.1, use_ema=True)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    optimizer.build(layer.trainable_variables)
+    assert optimizer.rate_or_schedule is schedule
+    assert [optimizer.index_of(variable) for variable in layer.trainable_variables] == [0, 1]
+    assert [optimizer.decays(variable) for variable in layer.trainable_variables] == [True, False]
+    optimizer.apply([keras.ops.ones(variable.shape) for variable in layer.trainable_variables])
+    assert dict(optimizer.steps) == {"clip": 2, "decay": ["kernel", "bias"], "average": 2}
+    assert int(optimizer.batches) == 1
+    assert [average.shape for average in optimizer.averages] == [(2, 2), (2,)]
+    assert _keras.layout_of(layer.kernel) is None

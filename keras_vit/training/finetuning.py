@@ -13,7 +13,7 @@ from keras_vit.models import BiT, VisionTransformer, pair
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.recipes import Recipe, loss
 from keras_vit.training.run import Batch, Model, RunOptions, Task, Trained, run
-from keras_vit.zoo import load_any
+from keras_vit.zoo import load
 
 MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
 
@@ -130,7 +130,7 @@ def load_model(source: Any, recipe: Recipe, images: ImageStream, dtype: Any) -> 
     """The model to fine-tune: with the recipe's image size and rates, and a head for the classes of the data.
 
     Args:
-        source: A model, or what `load_any` takes.
+        source: A model, or what `load` takes.
         recipe: Image size, rates of dropout, biases of a new head.
         images: The training images.
         dtype: Dtype policy of a model that is loaded; None for its own.
@@ -139,7 +139,7 @@ def load_model(source: Any, recipe: Recipe, images: ImageStream, dtype: Any) -> 
         return adapted(source, recipe, images)
     options: dict[str, Any] = {"image_size": recipe.image_size, "classes": images.classes, "dtype": dtype}
     options |= {name: getattr(recipe, name) for name in ("dropout", "drop_path") if getattr(recipe, name)}
-    model = load_any(source, **options)
+    model = load(source, **options)
     # A head that fits by chance goes as well: the original always starts from zeros.
     model = adapted(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
     _warn_of_many_patches(model, recipe)

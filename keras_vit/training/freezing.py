@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import keras
 
+from keras_vit._keras import layers_inside, own_trainable_weights
 from keras_vit.models import weights_by_path
 
 
@@ -80,7 +81,7 @@ def _own_weights(layers: dict[str, keras.layers.Layer]) -> dict[str, list[str]]:
     """The layers that have weights of their own, and the names of these."""
     owners = {}
     for name, layer in layers.items():
-        others = {id(w) for inner in layer._flatten_layers(include_self=False) for w in inner.weights}
+        others = {id(w) for inner in layers_inside(layer, include_self=False) for w in inner.weights}
         own = [f"{name}{w.path.removeprefix(layer.path)}" for w in layer.weights if id(w) not in others]
         if own:
             owners[name] = own
@@ -141,7 +142,7 @@ def layers_by_name(model: keras.Model) -> dict[str, keras.layers.Layer]:
     return {
         f"{layer.name}{inner.path.removeprefix(layer.path)}": inner
         for layer in model.layers
-        for inner in layer._flatten_layers()
+        for inner in layers_inside(layer)
         if inner.weights
     }
 
@@ -159,9 +160,9 @@ def adapted_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
 def train_everything(model: keras.Model) -> None:
     """Lets all layers of a model train, and all their weights that are made for it."""
     # One by one: on TensorFlow an assignment that does not change the model itself would not reach its layers.
-    for layer in model._flatten_layers():
+    for layer in layers_inside(model):
         layer.trainable = True
-        for weight in layer._trainable_variables:
+        for weight in own_trainable_weights(layer):
             weight.trainable = True
 
 

@@ -10,6 +10,7 @@ import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 from keras import ops
 
+from keras_vit._keras import HookedOptimizer, layout_of
 from keras_vit.training.freezing import matches
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ def _steps(name: str, value: int | float, total: int) -> int:
 DECAYED = "*/kernel"
 
 
-class ViTOptimizer(keras.optimizers.Optimizer):
+class ViTOptimizer(HookedOptimizer):
     """What both optimizers of this package share; itself it updates nothing.
 
     - **Clipping.** `global_clipnorm` scales all gradients by `global_clipnorm / norm` where their common norm is
@@ -260,13 +261,13 @@ class ViTOptimizer(keras.optimizers.Optimizer):
             self.add_variable(
                 variable.shape,
                 dtype=dtype or variable.dtype,
-                layout=getattr(variable, "_layout", None),
+                layout=layout_of(variable),
                 name=f"{variable.path.replace('/', '_')}_momentum",
             )
             for variable in variables
         ]
         # What exclude_from_weight_decay() names does not decay either.
-        decays = [matches(v.path, DECAYED) and self._use_weight_decay(v) for v in variables]
+        decays = [matches(v.path, DECAYED) and self.decays(v) for v in variables]
         self._decays = [float(self.weight_decay or 0.0) if decay else 0.0 for decay in decays]
         self._multipliers = [
             next((value for pattern, value in self.rate_multipliers.items() if matches(v.path, pattern)), 1.0)
@@ -276,15 +277,16 @@ class ViTOptimizer(keras.optimizers.Optimizer):
     @property
     def learning_rate(self) -> Any:
         """The rate of the next update: of the schedule, at as many steps as updates have been done."""
-        if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
-            return self._learning_rate(self.iterations)
+        if isinstance(self.rate_or_schedule, keras.optimizers.schedules.LearningRateSchedule):
+            return self.rate_or_schedule(self.iterations)
         return super().learning_rate
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
         keras.optimizers.Optimizer.learning_rate.fset(self, value)
 
-    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
+    def clip_gradients(self, grads: list[Any]) -> list[Any]:
+        """The gradients of an update, scaled where their common norm is too large; the norm is kept."""
         grads, replicas = _over_replicas(grads)
         squares = [ops.sum(ops.square(ops.cast(grad, "float32"))) for grad in grads]
         norm = ops.sqrt(ops.sum(ops.stack(squares)))
@@ -294,10 +296,10 @@ class ViTOptimizer(keras.optimizers.Optimizer):
             scale = ops.where(norm < self.global_clipnorm, 1.0, self.global_clipnorm / norm)
             grads = [grad * ops.cast(scale, grad.dtype) for grad in grads]
         else:
-            grads = super()._clip_gradients(grads)
+            grads = super().clip_gradients(grads)
         return [grad / replicas for grad in grads] if replicas > 1 else grads
 
-    def _apply_weight_decay(self, variables: list[Any]) -> None:
+    def apply_weight_decay(self, variables: list[Any]) -> None:
         """Nothing here: the decay is a part of every weight's update."""
 
     def _kept(self, m: Any, share: float, dtype: Any) -> Any:
@@ -310,19 +312,19 @@ class ViTOptimizer(keras.optimizers.Optimizer):
 
     def _update(self, variable: Any, direction: Any, learning_rate: Any) -> None:
         """`w -= learning_rate * (direction + weight_decay * w)`, with the weight's own rate and decay."""
-        index = self._get_variable_index(variable)
+        index = self.index_of(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self._multipliers[index]
         if self._decays[index]:
             direction = direction + self._decays[index] * ops.convert_to_tensor(variable)
         self.assign_sub(variable, rate * direction)
 
-    def _update_model_variables_moving_average(self, trainable_variables: list[Any]) -> None:
+    def average_weights(self, variables: list[Any]) -> None:
+        """Moves the averages with every update; Keras would with every batch, also where it only adds a gradient."""
         if not self.gradient_accumulation_steps:
-            return super()._update_model_variables_moving_average(trainable_variables)
-        # Keras would average at every batch, also at those that only add to the gradient.
-        done = ops.equal((self._iterations + 1) % self.gradient_accumulation_steps, 0)
+            return super().average_weights(variables)
+        done = ops.equal((self.batches + 1) % self.gradient_accumulation_steps, 0)
         momentum = ops.where(ops.equal(self.iterations, 0), 0.0, self.ema_momentum)
-        for variable, average in zip(trainable_variables, self._model_variables_moving_average, strict=True):
+        for variable, average in zip(variables, self.averages, strict=True):
             m = ops.cast(ops.where(done, momentum, 1.0), average.dtype)
             average.assign(m * average + (1.0 - m) * variable)
 
@@ -370,7 +372,7 @@ class MomentumSGD(ViTOptimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one weight and its momentum."""
-        m = self.momentums[self._get_variable_index(variable)]
+        m = self.momentums[self.index_of(variable)]
         gradient = ops.cast(gradient, variable.dtype)
         direction = gradient + self._kept(m, self.momentum, variable.dtype)
         self.assign(m, ops.cast(direction, m.dtype))
@@ -427,7 +429,7 @@ class AdamW(ViTOptimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one weight and its moments."""
-        index = self._get_variable_index(variable)
+        index = self.index_of(variable)
         m, v = self.momentums[index], self.velocities[index]
         dtype = variable.dtype
         gradient = ops.cast(gradient, dtype)

@@ -20,7 +20,7 @@ from keras_vit.training.masked_patches import (
 )
 from keras_vit.training.recipes import Recipe, loss
 from keras_vit.training.run import Batch, Model, RunOptions, Task, Trained, run
-from keras_vit.zoo import create_model, load_any
+from keras_vit.zoo import create_model, load
 
 
 def pretrain(
@@ -134,7 +134,7 @@ def model_of_any_head(source: Any, recipe: Recipe, images: ImageStream, dtype: A
     if _is_variant(source):
         return create(source, recipe, images.classes, dtype)
     options = {name: getattr(recipe, name) for name in ("dropout", "drop_path") if getattr(recipe, name)}
-    return load_any(source, image_size=recipe.image_size, dtype=dtype, **options)
+    return load(source, image_size=recipe.image_size, dtype=dtype, **options)
 
 
 def _is_variant(source: str | os.PathLike[str]) -> bool:

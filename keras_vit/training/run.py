@@ -25,7 +25,7 @@ from keras_vit.training.lora import add_lora, merge_lora, save_adapters
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.run_folder import RunFolder
-from keras_vit.zoo import load_any
+from keras_vit.zoo import load
 
 Batch = Callable[[int], tuple[Any, Any]]  # from the number of a batch to inputs and targets
 Model = VisionTransformer | BiT
@@ -223,7 +223,7 @@ def _opened(source: Any, options: RunOptions) -> Any:
             )
     if not str(source).endswith((".keras", ".weights.h5")):
         return source
-    model = load_any(source)
+    model = load(source)
     return model if options.dtype is None else model.with_config(dtype=options.dtype)
 
 
