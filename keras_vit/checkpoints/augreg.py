@@ -116,13 +116,16 @@ def _parse(text: str, grammar: tuple[tuple[str, str, str], ...], name: str) -> d
     words = text.split("-")
     expected = "-".join(part for part, *_ in grammar)
     found = {}
+    shown = printable(repr(name), 200)
     for (part, pattern, hint), word in zip(grammar, words, strict=False):
         if not re.fullmatch(pattern, word):
-            raise ValueError(f"In the AugReg name {name!r} the part {part} is {word!r}; it must be {hint}.")
+            given = printable(repr(word), 80)
+            raise ValueError(f"In the AugReg name {shown} the part {part} is {given}; it must be {hint}.")
         found[part] = word
     if len(words) != len(grammar):
         problem = f"{grammar[len(words)][0]} is missing" if len(words) < len(grammar) else "it is too long"
-        raise ValueError(f"The AugReg name {name!r} is wrong at {text!r}: {problem}. It must be {expected}.")
+        given = printable(repr(text), 200)
+        raise ValueError(f"The AugReg name {shown} is wrong at {given}: {problem}. It must be {expected}.")
     return found
 
 

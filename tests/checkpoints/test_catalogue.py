@@ -468,3 +468,10 @@ def test_a_damaged_index(index, damage, message):
     with pytest.raises(ValueError, match=message) as caught:
         augreg_index(index)
     assert "\x1b" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("tail", ["x" * 50_000, "-" * 50_000, "\x08" * 50_000])
+def test_a_name_without_end_is_shown_in_short(tail):
+    with pytest.raises(ValueError, match="AugReg name 'augreg/B_16-i21k") as caught:
+        find_entry(B16 + tail)
+    assert len(str(caught.value)) < 1000
