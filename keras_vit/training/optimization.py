@@ -13,7 +13,6 @@ from keras import ops
 from keras_vit._keras import HookedOptimizer, layout_of
 from keras_vit.training.freezing import matches
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Losses: on logits and one-hot (or mixed) labels, computed in float32
 
 
@@ -90,7 +89,6 @@ class SigmoidLoss(_Loss):
         return -ops.sum(likelihood, axis=-1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Learning rates: functions of the number of updates, as in vit_jax and big_vision
 
 
@@ -205,7 +203,6 @@ def _steps(name: str, value: int | float, total: int) -> int:
     return int(value)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Optimizers
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
