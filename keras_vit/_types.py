@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = Any
 # Pixels: an integer for squares, or (height, width).
 ImageSize: TypeAlias = int | tuple[int, int]
-FilePath: TypeAlias = str | os.PathLike[str]
 # What a model comes from: the name of a variant or of a published checkpoint, an address, or the path of a file.
 Source: TypeAlias = str | os.PathLike[str]
 # A Keras dtype policy or its name, such as "mixed_bfloat16"; None for the global one.
