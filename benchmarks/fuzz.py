@@ -44,7 +44,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit.checkpoints import augreg_index, best_augreg, class_names, read_keras, read_weights_h5, save_model
-from keras_vit.checkpoints.npz import NpzFile
+from keras_vit.checkpoints.files.npz import NpzFile
 from keras_vit.preprocessing import load_image
 from keras_vit.training.run_folder import RunFolder
 

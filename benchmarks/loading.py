@@ -36,8 +36,8 @@ PEAK = "; print(next(line.split()[1] for line in open('/proc/self/status') if li
 def make_file(path):
     import numpy as np
 
-    from keras_vit.checkpoints.npz import write_npz
-    from keras_vit.checkpoints.vit_jax import LAYOUT
+    from keras_vit.checkpoints.files.npz import write_npz
+    from keras_vit.checkpoints.layouts.vit_jax import LAYOUT
     from keras_vit.models import variant_config
 
     config = variant_config("ViT-B/16", classes=21843).replace(representation_size=768)

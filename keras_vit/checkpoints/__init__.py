@@ -1,4 +1,4 @@
-"""Foreign files to models and back: one file per layout, one engine for all; published files and how to get them."""
+"""Foreign files to models and back (`files`, `layouts`, `engine`); published files and how to get them."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING or not IS_PROGRAM:
     )
     from keras_vit.checkpoints.class_list import class_names, with_names_beside
     from keras_vit.checkpoints.download import DownloadError, find_checkpoint
-    from keras_vit.checkpoints.keras_files import config_in_file, read_keras, read_weights_h5, save_model
+    from keras_vit.checkpoints.files.keras_files import config_in_file, read_keras, read_weights_h5, save_model
     from keras_vit.checkpoints.variants_table import list_models
     from keras_vit.checkpoints.weights_table import list_weights
 else:
@@ -31,7 +31,7 @@ else:
         "download",
         "checkpoint",
         "variants_table",
-        "keras_files",
+        "keras_vit.checkpoints.files.keras_files",
         "class_list",
     )
 

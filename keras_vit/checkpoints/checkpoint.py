@@ -11,9 +11,9 @@ import numpy as np
 from keras_vit import layers, models
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
-from keras_vit.checkpoints import big_vision, bit, vit_jax
-from keras_vit.checkpoints.layout import Contents, Layout, check_arrays, extract, fill
-from keras_vit.checkpoints.npz import NpzFile, write_npz
+from keras_vit.checkpoints.engine import Contents, Layout, check_arrays, extract, fill
+from keras_vit.checkpoints.files.npz import NpzFile, write_npz
+from keras_vit.checkpoints.layouts import big_vision, bit, vit_jax
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 
 # In the order in which they look at a file: vit_jax takes every Vision Transformer of Flax that big_vision left.

@@ -6,7 +6,7 @@ import pathlib
 from keras_vit._text import printable
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.download import SHIPPED, find_checkpoint
-from keras_vit.checkpoints.keras_files import config_in_file
+from keras_vit.checkpoints.files.keras_files import config_in_file
 from keras_vit.models import BiT, ModelConfig, VisionTransformer
 
 BESIDE = "classes.txt"

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.checkpoints.npz import write_npz
+from keras_vit.checkpoints.files.npz import write_npz
 from keras_vit.layers import skip_initialization
 from keras_vit.models import weights_by_path
 from keras_vit.training.freezing import (

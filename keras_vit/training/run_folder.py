@@ -18,7 +18,7 @@ import numpy as np
 from keras_vit._files import locked, replacing, write_text
 from keras_vit._text import printable
 from keras_vit.checkpoints import save_model
-from keras_vit.checkpoints.npz import NpzFile, write_npz
+from keras_vit.checkpoints.files.npz import NpzFile, write_npz
 from keras_vit.tables import Table
 
 if TYPE_CHECKING:

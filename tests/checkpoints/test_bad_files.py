@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints import npz
+from keras_vit.checkpoints.files import npz
 
 EVERY_READER = (keras_vit.from_checkpoint, keras_vit.inspect_checkpoint)
 
@@ -153,7 +153,7 @@ def test_damage_anywhere_is_a_value_error_or_harmless(golden, tmp_path, save):
 
 
 def load_all(path):
-    from keras_vit.checkpoints.npz import NpzFile
+    from keras_vit.checkpoints.files.npz import NpzFile
 
     return {name: array.read() for name, array in NpzFile(path).items()}
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints import npz, open_checkpoint
+from keras_vit.checkpoints import open_checkpoint
+from keras_vit.checkpoints.files import npz
 from keras_vit.layers import sincos2d, skip_initialization
 from tests.compute import forward
 from tests.tolerances import EARLY, ENCODED, LOGITS, SAME_FUNCTION

@@ -8,9 +8,9 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
-from keras_vit.checkpoints.flax import bounded, model_under, oddities, shape_of
-from keras_vit.checkpoints.layout import Contents, Layout, Row
-from keras_vit.checkpoints.npz import StoredArray
+from keras_vit.checkpoints.engine import Contents, Layout, Row
+from keras_vit.checkpoints.files.npz import StoredArray
+from keras_vit.checkpoints.layouts.flax import bounded, model_under, oddities, shape_of
 from keras_vit.models import BiTConfig
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit import models
 from keras_vit._text import printable
-from keras_vit.checkpoints.npz import StoredArray
+from keras_vit.checkpoints.files.npz import StoredArray
 from keras_vit.models import ModelConfig, ViTConfig
 
 if TYPE_CHECKING:

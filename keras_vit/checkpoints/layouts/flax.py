@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from keras_vit.checkpoints.npz import StoredArray
+from keras_vit.checkpoints.files.npz import StoredArray
 from keras_vit.models import ViTConfig
 
 MOST_BLOCKS = 1000  # the deepest published models have 50, BiT-R152 has 50 units

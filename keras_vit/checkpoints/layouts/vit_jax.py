@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.flax import (
+from keras_vit.checkpoints.engine import Contents, Layout, Row
+from keras_vit.checkpoints.files.npz import StoredArray
+from keras_vit.checkpoints.layouts.flax import (
     bounded,
     check_writable,
     depth_of,
@@ -21,8 +23,6 @@ from keras_vit.checkpoints.flax import (
     shape_of,
     squarest_grid,
 )
-from keras_vit.checkpoints.layout import Contents, Layout, Row
-from keras_vit.checkpoints.npz import StoredArray
 from keras_vit.models import ViTConfig
 
 _TABLE = "position_embedding/table"
