@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,32 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def check_room(path: str | os.PathLike[str], size: int) -> None:
+    """Takes room on the disk for a file that is going to be written, and gives it back.
+
+    For libraries that break down when a disk is full. A program that fills the disk in between goes unnoticed.
+
+    Args:
+        path: Where the file is going to be; there is none yet.
+        size: Its length in bytes.
+
+    Raises:
+        OSError: if there is no room, or the user may not have so much of it.
+    """
+    path = Path(path)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+        elif shutil.disk_usage(path.parent).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        reason = f"{error.strerror}, in {path.parent}, for a file of {size:,} bytes. Make room."
+        raise OSError(error.errno, reason) from error
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -1,10 +1,12 @@
 """Files that are there in whole or not at all."""
 
+import contextlib
 import os
+import sys
 
 import pytest
 
-from keras_vit._files import replacing, write_text
+from keras_vit._files import check_room, replacing, write_text
 
 
 def names(folder):
@@ -33,6 +35,45 @@ def test_what_failed_leaves_nothing(tmp_path, error, written):
         raise error
     assert path.read_text() == "old"
     assert names(tmp_path) == [path.name]
+
+
+@contextlib.contextmanager
+def longest_file(size):
+    """What a full disk does to a process: no file may become longer than this."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit is one of POSIX")
+def test_room_is_looked_for_before_writing(tmp_path):
+    path = tmp_path / "large"
+    with longest_file(2**20), pytest.raises(OSError, match="for a file of 2,097,152 bytes. Make room"):
+        check_room(path, 2**21)
+    assert names(tmp_path) == []
+    check_room(path, 2**21)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit is one of POSIX")
+@pytest.mark.parametrize("name", ["model.npz", "model.keras", "model.weights.h5"])
+def test_a_model_that_finds_no_room_leaves_what_was_there(tmp_path, name):
+    """HDF5 would end the process, not now but when it ends: the file has to be refused before HDF5 sees it."""
+    import keras_vit
+    from keras_vit.checkpoints import save_model
+
+    model = keras_vit.load("glyphs")
+    path = tmp_path / name
+    path.write_text("old")
+    with longest_file(2**18), pytest.raises(OSError):
+        save_model(model, path, overwrite=True)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == [name]
 
 
 def test_two_at_once_do_not_mix(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import struct
@@ -10,7 +11,10 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from keras_vit._files import replacing
+import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
+import numpy as np
+
+from keras_vit._files import check_room, replacing
 from keras_vit._text import printable
 from keras_vit.checkpoints.checkpoint import count_parameters, to_checkpoint
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig
@@ -58,6 +62,7 @@ def save_model(
 
     Raises:
         FileExistsError: if there is a file already and `overwrite` is false.
+        OSError: if the file cannot be written, on a full disk for example. What was there before is kept.
         ValueError: if the ending is unknown, or `layout` is given for another format than `.npz`.
     """
     path, ending = pathlib.Path(path), format_of(path)
@@ -73,6 +78,8 @@ def save_model(
         if ending == ".keras":
             model.save(temporary)
         else:
+            # HDF5 ends the process where it cannot write, when its file is closed.
+            check_room(temporary, _bytes_in_hdf5(model))
             model.save_weights(temporary)
             _note_config(temporary, model)
 
@@ -227,6 +234,12 @@ def _read_note(path: pathlib.Path) -> str | None:
     if note is not None and not isinstance(note, str):
         raise ValueError(f"{path} says nothing sensible about its model: its note is a {type(note).__name__}.")
     return note
+
+
+def _bytes_in_hdf5(model: "keras.Model") -> int:
+    """About how large a `.weights.h5` of a model becomes: each array has a header, and folders above it."""
+    weights = [math.prod(weight.shape) * np.dtype(weight.dtype).itemsize for weight in model.weights]
+    return sum(weights) + 2**13 * len(weights) + 2**20
 
 
 def _note_config(path: pathlib.Path, model: Any) -> None:
