@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import io
 import json
-import sys
 import zipfile
 from pathlib import Path
 
@@ -180,8 +179,3 @@ def test_a_missing_package_is_one_clear_sentence(monkeypatch, capsys, tmp_path, 
 def test_nonsense_is_refused_at_once(capsys, tmp_path, arguments):
     assert demo.main([*arguments, "--output", str(tmp_path)]) == 1
     assert "was given" in capsys.readouterr().err
-
-
-def test_it_can_be_run_as_a_module():
-    assert importlib.util.find_spec("keras_vit.demo.__main__") is not None
-    assert "keras_vit.demo.__main__" not in sys.modules
