@@ -21,12 +21,26 @@ from keras_vit.models import (
     MODELS,
     BiT,
     BiTConfig,
+    ModelConfig,
     VisionTransformer,
     ViTConfig,
     find_variant,
     variant_config,
     variant_of,
 )
+
+# Options that a BiT, which is a ResNet, has no use for; and what is about the Keras model, not about its config.
+OF_TRANSFORMERS = (
+    "pre_logits",
+    "interpolation",
+    "class_token",
+    "representation_size",
+    "dropout",
+    "attention_dropout",
+    "drop_path",
+    "remat",
+)
+_OF_THE_MODEL = ("input_tensor", "name", "dtype")
 
 
 def create_model(
@@ -93,54 +107,36 @@ def create_model(
         TypeError, ValueError: if an argument makes no sense, or the file does not hold that variant.
         FileNotFoundError: if there is no file at `weights`.
     """
-    variant = find_variant(variant)
+    options = dict(locals())
+    del options["pretrained"], options["weights"]
+    variant = find_variant(options.pop("variant"))
     if pretrained:
         if weights is not None:
             raise ValueError(f"pretrained=True chooses the weights itself, but weights={weights!r} was given, too.")
         weights = recommended(variant).name
+    build = {name: options.pop(name) for name in _OF_THE_MODEL}
     if variant in BIT_VARIANTS:
-        _refuse(
-            variant,
-            interpolation=interpolation,
-            class_token=class_token,
-            representation_size=representation_size,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            drop_path=drop_path,
-            remat=remat,
-        )
-    options: dict[str, Any] = {
-        "image_size": image_size,
-        "classes": classes,
-        "class_names": class_names,
-        "include_top": include_top,
-        "pooling": pooling,
-        "classifier_activation": classifier_activation,
-        "include_preprocessing": include_preprocessing,
-    }
-    if variant not in BIT_VARIANTS:
-        options |= {
-            "interpolation": interpolation,
-            "attention_dropout": attention_dropout or 0.0,
-            "drop_path": drop_path or 0.0,
-            "remat": remat,
-        }
-    build: dict[str, Any] = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
+        options = _options_of_bit(variant, options)
+    else:
+        del options["class_token"], options["representation_size"]
+        options |= {"attention_dropout": attention_dropout or 0.0, "drop_path": drop_path or 0.0}
     if weights is not None and not str(weights).endswith(".weights.h5"):
         weights = find_checkpoint(weights)
-        held = open_checkpoint(weights).config
-        found = variant_of(held)
-        if found != variant:
+        saved = open_checkpoint(weights).config
+        saved_variant = variant_of(saved)
+        if saved_variant != variant:
             raise ValueError(
-                f"{weights} holds {found or 'a model that is no known variant'}, but {variant} was asked for. Load it "
-                "with keras_vit.from_checkpoint(path), which takes the model from the file."
+                f"{weights} holds {saved_variant or 'a model that is no known variant'}, but {variant} was asked for. "
+                "Load it with keras_vit.from_checkpoint(path), which takes the model from the file."
             )
         for argument, value in (("class_token", class_token), ("representation_size", representation_size)):
-            if value not in (None, getattr(held, argument, None)):
+            if value not in (None, getattr(saved, argument, None)):
                 raise ValueError(f"{argument}={value} contradicts {weights}: leave it out, the file tells.")
-        if not include_top or (classes is None and held.classes is None):
+        if not include_top or (classes is None and saved.classes is None):
             options["classifier_activation"] = None  # there is no head for it
-        return from_checkpoint(weights, **options, **build, dropout=dropout or 0.0)
+        if variant not in BIT_VARIANTS:
+            options["dropout"] = dropout or 0.0
+        return from_checkpoint(weights, **options, **build)
 
     base = variant_config(variant)
     if isinstance(base, ViTConfig):
@@ -148,17 +144,17 @@ def create_model(
             base = base.replace(class_token=class_token, pooling="token" if class_token else "avg")
         base = base.replace(representation_size=representation_size)
         options["dropout"] = base.dropout if dropout is None else dropout
-    if classes is None and include_top and isinstance(class_names, Sequence):
-        options["classes"] = len(class_names)
     elif image_size is None:
         options["image_size"] = _size_of_bit(input_tensor)
+    if classes is None and include_top and isinstance(class_names, Sequence):
+        options["classes"] = len(class_names)
     if not include_top:
         options["classifier_activation"] = None
     config = _adapt(base, variant, pre_logits=include_top and bool(representation_size), **options)
     if weights is not None and config.class_names is None and os.path.isfile(weights):
-        noted = config_in_file(weights)
-        if noted is not None and noted.classes == config.classes:
-            config = config.replace(class_names=noted.class_names)
+        saved = config_in_file(weights)
+        if saved is not None and saved.classes == config.classes:
+            config = config.replace(class_names=saved.class_names)
         config = _with_names_beside(config, weights)
     model = MODELS[type(config)](config, **build)
     if weights is not None:
@@ -223,34 +219,16 @@ def from_checkpoint(
         TypeError, ValueError: if the file is no complete, finite checkpoint of a known layout, or an argument makes
             no sense for it. No model is returned half-filled.
     """
-    path = find_checkpoint(path)
-    contents = open_checkpoint(path, grid_size, None if image_size == "dynamic" else image_size)
+    options = dict(locals())
+    path = find_checkpoint(options.pop("path"))
+    contents = open_checkpoint(path, options.pop("grid_size"), None if image_size == "dynamic" else image_size)
+    build = {name: options.pop(name) for name in _OF_THE_MODEL}
     base = _with_names_beside(contents.config, path)
-    fields: dict[str, Any] = {
-        "interpolation": interpolation,
-        "dropout": dropout,
-        "attention_dropout": attention_dropout,
-        "drop_path": drop_path,
-        "remat": remat,
-    }
     if isinstance(base, BiTConfig):
-        _refuse(str(path), pre_logits=pre_logits, **fields)
-        fields, image_size = {}, _size_of_bit(input_tensor) if image_size is None else image_size
-    config = _adapt(
-        base,
-        str(path),
-        image_size=image_size,
-        classes=classes,
-        class_names=class_names,
-        include_top=include_top,
-        pre_logits=pre_logits,
-        pooling=pooling,
-        classifier_activation=classifier_activation,
-        include_preprocessing=include_preprocessing,
-        **fields,
-    )
-    keep_head = classes in (None, base.classes)
-    return load_model(path, contents, config, keep_head=keep_head, input_tensor=input_tensor, name=name, dtype=dtype)
+        options = _options_of_bit(str(path), options)
+        options["image_size"] = _size_of_bit(input_tensor) if image_size is None else image_size
+    config = _adapt(base, str(path), **options)
+    return load_model(path, contents, config, keep_head=classes in (None, base.classes), **build)
 
 
 def load(
@@ -308,28 +286,12 @@ def load(
         FileNotFoundError, DownloadError: if there is no such file, or it cannot be fetched.
         TypeError, ValueError: if the source is none of these or damaged, or an option makes no sense for it.
     """
+    options = {option: value for option, value in locals().items() if option != "source" and value is not None}
     if not isinstance(source, (str, os.PathLike)):
         hint = " It is a model already: model.with_config(...) changes it." if hasattr(source, "with_config") else ""
         raise TypeError(f"source must be a name, an address or a path, but {type(source).__name__} was given.{hint}")
-    options = {
-        "image_size": image_size,
-        "classes": classes,
-        "class_names": class_names,
-        "pre_logits": pre_logits,
-        "pooling": pooling,
-        "classifier_activation": classifier_activation,
-        "include_preprocessing": include_preprocessing,
-        "interpolation": interpolation,
-        "dropout": dropout,
-        "attention_dropout": attention_dropout,
-        "drop_path": drop_path,
-        "remat": remat,
-    }
-    options = {option: value for option, value in options.items() if value is not None}
     if not str(source).endswith((".keras", ".weights.h5")):
-        if _is_variant(source):
-            source = recommended(str(source)).name
-        return from_checkpoint(source, grid_size=grid_size, include_top=include_top, name=name, dtype=dtype, **options)
+        return from_checkpoint(recommended(str(source)).name if _is_variant(source) else source, **options)
     if "://" in str(source):
         raise ValueError(
             f"{source} is the address of a Keras file, which is not made for files from strangers. Download it "
@@ -338,49 +300,36 @@ def load(
     if grid_size is not None:
         raise ValueError(f"{source} says its grid itself: leave grid_size={grid_size} out.")
     model = (read_keras if str(source).endswith(".keras") else read_weights_h5)(source)
-    return _changed(model, str(source), options, include_top, name, dtype)
-
-
-def _changed(
-    model: VisionTransformer | BiT,
-    source: str,
-    options: dict[str, Any],
-    include_top: bool,
-    name: str | None,
-    dtype: DType,
-) -> VisionTransformer | BiT:
-    """A model of a Keras file with the options of `load`."""
-    asked = dict(options)
+    build = {option: options.pop(option) for option in ("name", "dtype") if option in options}
     if isinstance(model.config, BiTConfig):
-        transformer = ("pre_logits", "interpolation", "dropout", "attention_dropout", "drop_path", "remat")
-        _refuse(source, **{option: asked.pop(option) for option in transformer if option in asked})
-    config = _adapt(_with_names_beside(model.config, source), source, include_top=include_top, **asked)
+        options = _options_of_bit(str(source), options)
+    config = _adapt(_with_names_beside(model.config, source), str(source), **options)
     changes = {field: value for field, value in vars(config).items() if value != getattr(model.config, field)}
-    if "pooling" in options:
-        changes["pooling"] = options["pooling"]
-    if not changes and name is None and dtype is None:
-        return model
-    return model.with_config(name=name, dtype=dtype, **changes)
+    if pooling is not None:
+        changes["pooling"] = pooling
+    return model.with_config(**build, **changes) if build or changes else model
 
 
-def _refuse(model: str, **arguments: Any) -> None:
-    """Raises ValueError where an argument that is about Transformers asks a BiT for something."""
-    asked = [f"{name}={value!r}" for name, value in arguments.items() if value not in (None, False, 0, "official")]
-    if asked:
+def _options_of_bit(source: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options without those for Transformers; ValueError where one of these asks for something."""
+    concerned = {name: options[name] for name in OF_TRANSFORMERS if name in options}
+    refused = [f"{name}={value!r}" for name, value in concerned.items() if value not in (None, False, 0, "official")]
+    if refused:
         raise ValueError(
-            f"{model} has no use for {', '.join(asked)}: a BiT is a ResNet, without tokens, position embeddings and "
+            f"{source} has no use for {', '.join(refused)}: a BiT is a ResNet, without tokens, position embeddings and "
             "dropout. Leave it out."
         )
+    return {name: value for name, value in options.items() if name not in concerned}
 
 
 def _size_of_bit(input_tensor: Tensor | None) -> tuple[int, int] | Literal["dynamic"]:
     """The image size of a BiT where none is given: it has none of its own, so that of the input, or any."""
-    size = (None,) if input_tensor is None else tuple(input_tensor.shape[1:3])
-    return "dynamic" if None in size else size
+    height, width = (None, None) if input_tensor is None else input_tensor.shape[1:3]
+    return "dynamic" if height is None or width is None else (height, width)
 
 
 def _adapt(
-    base: ViTConfig | BiTConfig,
+    base: ModelConfig,
     source: str,
     *,
     include_top: bool = True,
@@ -391,7 +340,7 @@ def _adapt(
     pooling: str | None = None,
     classifier_activation: str | None = None,
     **fields: Any,
-) -> ViTConfig | BiTConfig:
+) -> ModelConfig:
     """The config that a user asks for, from the one of the source.
 
     Args:
@@ -449,7 +398,7 @@ def _adapt(
     return base.replace(**fields)
 
 
-def _with_names_beside(config: ViTConfig | BiTConfig, path: str | os.PathLike[str]) -> ViTConfig | BiTConfig:
+def _with_names_beside(config: ModelConfig, path: str | os.PathLike[str]) -> ModelConfig:
     try:
         return with_names_beside(config, path)
     except ValueError as error:  # the model is usable, whatever lies beside it

@@ -145,6 +145,13 @@ def test_defaults():
     assert model.config.layer_norm_epsilon == 1e-6
 
 
+@pytest.mark.parametrize("names", [None, ["one", "two"]])
+def test_the_size_where_none_is_given(names):
+    """224 pixels for a Vision Transformer; a BiT has no size of its own. Neither depends on names of classes."""
+    assert create(image_size=None, class_names=names).input_shape == (None, 224, 224, 3)
+    assert create("BiT-R50x1", image_size=None, class_names=names).input_shape == (None, None, None, 3)
+
+
 @pytest.mark.parametrize(
     ("options", "fields", "shape"),
     [

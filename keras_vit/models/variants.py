@@ -5,7 +5,7 @@ import difflib
 import re
 
 from keras_vit.models.bit_config import BIT_VARIANTS, BiTConfig
-from keras_vit.models.config import ViTConfig
+from keras_vit.models.config import ModelConfig, ViTConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,11 +103,13 @@ def variant_config(
     )
 
 
-def variant_of(config: ViTConfig | BiTConfig) -> str | None:
+def variant_of(config: ModelConfig) -> str | None:
     """The name of the variant that `config` is one of; None where it is none of them."""
     if isinstance(config, BiTConfig):
         rows = ((name, (row.stages, 64 * row.width_factor)) for name, row in BIT_VARIANTS.items())
         return next((name for name, shape in rows if shape == (config.stages, config.width)), None)
+    if not isinstance(config, ViTConfig):
+        return None
     shape = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size, config.stem_stages)
     for name, row in VARIANTS.items():
         if shape == (row.width, row.depth, row.heads, row.mlp_width, (row.patch, row.patch), row.stem_stages):
