@@ -26,6 +26,8 @@ class ModelConfig:
                 object.__setattr__(self, field.name, int(value))
             elif isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
                 object.__setattr__(self, field.name, float(value))
+            if isinstance(field.default, bool) and not isinstance(value, bool):
+                raise TypeError(f"{field.name} must be True or False, but {value!r} was given.")
 
     def replace(self, **changes: Any) -> Self:
         """A config like this one with the given fields changed.
@@ -157,6 +159,9 @@ class ViTConfig(ModelConfig):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {choices}, but {getattr(self, name)!r} was given.")
         _check_activation(self.classifier_activation)
+        epsilon = self.layer_norm_epsilon
+        if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 < epsilon < 1:
+            raise ValueError(f"layer_norm_epsilon must be a number above 0 and below 1, but {epsilon!r} was given.")
         for name in ("dropout", "attention_dropout", "drop_path"):
             if not isinstance(getattr(self, name), (int, float)):
                 raise TypeError(f"{name} must be a number, but {getattr(self, name)!r} was given.")

@@ -55,6 +55,11 @@ CHANGED = {
     "config is a list": (changed_class(config=[1]), "says nothing sensible"),
     "unknown field": (changed_config(unknown=1), "says nothing sensible .*unknown"),
     "wrong type": (changed_config(width="8"), "says nothing sensible .*width"),
+    "text for a flag": (
+        changed_config(class_token="../x"),
+        "says nothing sensible .*class_token must be True or False",
+    ),
+    "no epsilon": (changed_config(layer_norm_epsilon=0), "says nothing sensible .*layer_norm_epsilon"),
     "control characters": (changed_config(gelu="\x1b[31m"), r"says nothing sensible .*\\x1b"),
     "too deep": (changed_config(depth=10**9), "its model has at least .* bytes of weights, but there are only"),
     "too wide": (changed_config(width=2**20, heads=1), "its model has at least"),
@@ -117,6 +122,17 @@ def test_a_keras_file_with_more_members(files, tmp_path, names):
     with pytest.raises(ValueError, match=f"more.keras is not .* it has a member '{names[0][:20]}.* too many") as caught:
         read_keras(tmp_path / "more.keras")
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_a_keras_file_that_is_compressed_in_another_way(files, tmp_path, compression):
+    """Damage to such members would show in errors of their own."""
+    path = tmp_path / "other.keras"
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in members(files / "sound.keras").items():
+            archive.writestr(name, data)
+    with pytest.raises(ValueError, match="other.keras is not a .keras file, .*compressed"):
+        read_keras(path)
 
 
 def test_a_config_that_unpacks_without_end(files, tmp_path):

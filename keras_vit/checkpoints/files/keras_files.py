@@ -29,6 +29,7 @@ _CONFIG_TYPES: dict[str, type[ModelConfig]] = {"VisionTransformer": ViTConfig, "
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _WEIGHTS = "model.weights.h5"  # what Keras calls the weights inside a .keras file
 _MEMBERS = ("metadata.json", "config.json", _WEIGHTS)
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _NOTE = "keras_vit"  # the attribute of a .weights.h5 file that says which model it is of
 
 
@@ -210,6 +211,9 @@ def _damage_named(path: pathlib.Path) -> Iterator[None]:
 def _archive(path: pathlib.Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
+            # What Python's other methods raise for damage is no error of theirs alone.
+            if any(member.compress_type not in _COMPRESSIONS for member in archive.infolist()):
+                raise zipfile.BadZipFile("a member is compressed in a way that Keras does not use")
             yield archive
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OSError, RuntimeError) as error:
         raise ValueError(f"{path} is not a .keras file, or it is damaged: {printable(error, 200)}.") from None
