@@ -75,8 +75,6 @@ PROTOCOL = set(
 
 # The one file that may use private parts of Keras.
 KERAS_FILE = "_keras.py"
-# A room that still uses private names of Keras itself, until it takes those that KERAS_FILE defines.
-USE_PRIVATE_KERAS = {"export"}
 
 
 @functools.cache
@@ -225,7 +223,7 @@ def _bad_names(tree: ast.Module, path: Path, package: Path):
         if id(node) in in_own_classes:
             continue
         keras_names = [name for name in names_of_attributes(node) if name in private_in_keras()]
-        for name in keras_names if room not in USE_PRIVATE_KERAS else ():
+        for name in keras_names:
             yield node.lineno, f"{name!r} is private in Keras: give it a public name in {KERAS_FILE}"
         if isinstance(node, ast.Attribute) and _is_private(node.attr) and not keras_names and node.attr not in own:
             owner = _name(node.value)

@@ -53,7 +53,7 @@ def workspace(path: Path) -> Iterator[Path]:
     Args:
         path: Where the file will be.
     """
-    made = [folder for folder in path.parents if not folder.exists()]
+    new_folders = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         clean(path)
@@ -63,7 +63,7 @@ def workspace(path: Path) -> Iterator[Path]:
             with locked(Path(name) / "lock"):
                 yield Path(name)
     finally:
-        for folder in made:  # the innermost first
+        for folder in new_folders:  # the innermost first
             with contextlib.suppress(OSError):
                 folder.rmdir()
 

@@ -1,5 +1,6 @@
-"""`export`: from a model on any backend to a checked file."""
+"""`export`: from a model on any backend to a checked file, and `ExportReport`: what it wrote and measured."""
 
+import dataclasses
 import os
 import time
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from rich.console import Console
 
 from keras_vit.export.destination import check_destination, place, size_of, workspace
@@ -20,17 +22,106 @@ from keras_vit.export.images import (
     check_images,
     check_labels,
 )
-from keras_vit.export.report import ExportReport
-from keras_vit.export.served_model import INPUT, Signature, check_model, describe, plain_model, served_model
+from keras_vit.export.served_model import INPUT, Model, Signature, check_model, describe, plain_model, served_model
 from keras_vit.export.verification import Agreement, run_in_fresh_process
 from keras_vit.export.writing_process import Job, write_anywhere
-from keras_vit.models import BiT, ModelConfig, VisionTransformer
+from keras_vit.models import ModelConfig, VisionTransformer
+from keras_vit.tables import as_text, megabytes, pairs_table
 
 COMPARED = 64  # calibration images that answers are compared on where no others are given
 
 
+@dataclasses.dataclass(frozen=True)
+class ExportReport:
+    """What was written, and what was measured on it in a fresh process. Printing it draws a table.
+
+    Attributes:
+        format: A key of `FORMATS`.
+        path: The file or folder.
+        precision: What it computes in.
+        bytes: Its size, with files beside it.
+        batch: Images at a time; None for any number.
+        input: Name, dtype, shape and value range of the input, in words.
+        output: Name of the answers.
+        operators: Names of the operators that it uses.
+        select_operators: Those among them that the runtime does not bring (LiteRT's Flex operators, for example).
+        images: How many images were compared.
+        max_abs_error: Largest difference between the answers of the file and of the model in float32.
+        mean_abs_error: Mean difference.
+        tolerance: What the largest difference was allowed to be.
+        top1_agreement: Share of the images for which both name the same class; None without classes.
+        accuracy: The file's accuracy on the labels that were given; None without labels.
+        model_accuracy: The model's accuracy on them.
+        load_seconds: From opening the file to its first answer, without importing the runtime.
+        latency_ms: Median time of an answer to `batch` images, or to one; None if it was not measured.
+        peak_memory_bytes: Most memory while loading and answering `batch` images, or one, above what the runtime
+            takes without a file; None where the system does not tell.
+        seconds: What the export took.
+    """
+
+    format: str
+    path: str
+    precision: str
+    bytes: int
+    batch: int | None
+    input: str
+    output: str
+    operators: tuple[str, ...]
+    select_operators: tuple[str, ...]
+    images: int
+    max_abs_error: float
+    mean_abs_error: float
+    tolerance: float
+    top1_agreement: float | None
+    accuracy: float | None
+    model_accuracy: float | None
+    load_seconds: float
+    latency_ms: float | None
+    peak_memory_bytes: int | None
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain data, for JSON."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+    def __str__(self) -> str:
+        return as_text(self, 120)
+
+    def __rich__(self) -> Any:
+        """The table that rich draws, for a terminal of any width."""
+        return pairs_table(self.path, dict(self._rows()))
+
+    def _rows(self) -> list[tuple[str, str | None]]:
+        def share(value: float | None) -> str | None:
+            return None if value is None else f"{100 * value:.2f} %"
+
+        accuracy = None
+        if self.accuracy is not None:
+            accuracy = f"{share(self.accuracy)} (the model: {share(self.model_accuracy)})"
+        latency = None
+        if self.latency_ms is not None:
+            latency = f"{self.latency_ms:.2f} ms for a batch of {self.batch or 1}"
+        outside = ", ".join(self.select_operators)
+        return [
+            ("format", f"{self.format}, {self.precision}"),
+            ("size", megabytes(self.bytes)),
+            ("input", self.input),
+            ("output", self.output),
+            ("largest difference", f"{self.max_abs_error:.1e} (allowed: {self.tolerance:.1e}), {self.images} images"),
+            ("mean difference", f"{self.mean_abs_error:.1e}"),
+            ("same top class", share(self.top1_agreement)),
+            ("accuracy", accuracy),
+            ("load", f"{self.load_seconds:.2f} s to the first answer"),
+            ("latency", latency),
+            ("memory", None if self.peak_memory_bytes is None else f"{megabytes(self.peak_memory_bytes)} at most"),
+            ("operators", ", ".join(self.operators)),
+            ("outside the runtime", outside or "none"),
+            ("export took", f"{self.seconds:.1f} s"),
+        ]
+
+
 def export(
-    model: VisionTransformer | BiT,
+    model: Model,
     path: str | os.PathLike[str],
     format: str | None = None,
     *,
@@ -40,8 +131,8 @@ def export(
     softmax: bool = False,
     class_names: Sequence[str] | None = None,
     source: str | None = None,
-    images: Any = None,
-    labels: Any = None,
+    images: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
     calibration: Any = None,
     allow_select_ops: bool = False,
     tolerance: float | None = None,
@@ -161,7 +252,7 @@ def export(
 
 
 def _check_options(
-    row: Format, model: Any, precision: str, batch_size: int | None, calibration: Any, tolerance: float | None
+    row: Format, model: Model, precision: str, batch_size: int | None, calibration: Any, tolerance: float | None
 ) -> None:
     needs_images = row.precision(precision).calibration
     if needs_images != (calibration is not None):
@@ -197,7 +288,11 @@ def _class_names(config: ModelConfig, class_names: Sequence[str] | None) -> list
 
 
 def _batches(
-    model: Any, signature: Signature, images: Any, labels: Any, calibration: np.ndarray | None
+    model: Model,
+    signature: Signature,
+    images: ArrayLike | None,
+    labels: ArrayLike | None,
+    calibration: np.ndarray | None,
 ) -> tuple[list[np.ndarray], np.ndarray | None]:
     """The images to compare answers on, in arrays of one size each, and the labels of the first."""
     if images is not None:
@@ -215,10 +310,10 @@ def _batches(
     return [images], labels
 
 
-def _answers(model: Any, images: np.ndarray, softmax: bool) -> np.ndarray:
+def _answers(model: Model, images: np.ndarray, softmax: bool) -> np.ndarray:
     """What a model answers to uint8 pixels or to images as it takes them."""
-    taken = as_taken(images, "float32", (0, 255) if model.config.include_preprocessing else (-1, 1))
-    answers = np.asarray(model.predict(taken, batch_size=32, verbose=0), "float32")
+    inputs = as_taken(images, "float32", (0, 255) if model.config.include_preprocessing else (-1, 1))
+    answers = np.asarray(model.predict(inputs, batch_size=32, verbose=0), "float32")
     if softmax and model.config.classifier_activation != "softmax":
         powers = np.exp(answers - answers.max(-1, keepdims=True))
         answers = powers / powers.sum(-1, keepdims=True)

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
 from keras_vit.data.pipelines import is_pipeline
 from keras_vit.data.splits import split_folders
-from keras_vit.export.served_model import Signature
-from keras_vit.models import BiT, ModelConfig, VisionTransformer
+from keras_vit.export.served_model import Model, Signature
+from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.preprocessing import load_image, resize_images
 
 BUILT_IN = 8  # images: a batch of 1 and one of 7
@@ -41,16 +42,16 @@ def built_in_images(signature: Signature, size: tuple[int, int]) -> np.ndarray:
     return noise.astype("uint8")  # the first one, which is run alone, is smooth
 
 
-def another_size(model: VisionTransformer | BiT) -> tuple[int, int]:
+def another_size(model: Model) -> tuple[int, int]:
     """A size that a model for any size has not been made for."""
     config = model.config
-    if isinstance(model, BiT):
+    if isinstance(config, BiTConfig):
         return (config.image_size[0] + 32, config.image_size[1] + 64)
     rows, columns = config.grid_size
     return config.image_size_of((rows + 1, columns + 2))
 
 
-def check_images(name: str, images: Any, signature: Signature) -> np.ndarray:
+def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarray:
     """Images of the user's as an array of uint8 or float32.
 
     Args:
@@ -80,7 +81,7 @@ def check_images(name: str, images: Any, signature: Signature) -> np.ndarray:
     return images.astype("uint8")
 
 
-def calibration_images(source: Any, model: VisionTransformer | BiT, signature: Signature) -> np.ndarray:
+def calibration_images(source: Any, model: Model, signature: Signature) -> np.ndarray:
     """Calibration images: their range decides how finely int8 tells values apart.
 
     Args:
@@ -121,21 +122,24 @@ def calibration_images(source: Any, model: VisionTransformer | BiT, signature: S
     return images
 
 
-def check_labels(labels: Any, images: np.ndarray, signature: Signature, config: ModelConfig) -> np.ndarray:
+def check_labels(
+    labels: ArrayLike, images: np.ndarray, signature: Signature, config: ViTConfig | BiTConfig
+) -> np.ndarray:
     """The labels of images, `(n,)` integers.
 
     Raises:
         ValueError: if they do not fit the images or the classes, or the model names no classes.
     """
     labels = np.asarray(labels)
-    if signature.output == "features" or getattr(config, "pooling", None) == "none":
+    classes = config.classes
+    if not classes or getattr(config, "pooling", None) == "none":
         raise ValueError("labels were given, but the model does not name one class for each image.")
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
         raise ValueError(
             f"labels must be {len(images)} integers, one for each image, but {labels.dtype} {labels.shape} were given."
         )
-    if labels.min() < 0 or labels.max() >= config.classes:
-        raise ValueError(f"labels must be in 0..{config.classes - 1}, but reach {labels.min()}..{labels.max()}.")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"labels must be in 0..{classes - 1}, but reach {labels.min()}..{labels.max()}.")
     return labels
 
 
@@ -154,7 +158,7 @@ def as_taken(images: np.ndarray, dtype: str, value_range: tuple[int, int]) -> np
 
 
 def labelled_pictures(
-    folder: str | os.PathLike[str], model: VisionTransformer | BiT, class_names: Sequence[str] | None
+    folder: str | os.PathLike[str], model: Model, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The pictures under a folder, and their classes where they lie in folders.
 
@@ -196,16 +200,16 @@ def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
     return paths
 
 
-def _load(paths: Sequence[Path], config: ModelConfig) -> np.ndarray:
+def _load(paths: Sequence[Path], config: ViTConfig | BiTConfig) -> np.ndarray:
     return np.stack([np.rint(load_image(path, config.image_size)).astype("uint8") for path in paths])
 
 
-def _from_data_set(source: Any, config: ModelConfig) -> np.ndarray:
+def _from_data_set(source: Any, config: ViTConfig | BiTConfig) -> np.ndarray:
     """The first images of labelled data as uint8, shuffled where the data has an order that can be chosen."""
     # A pipeline may begin anew as training data; in order, it ends when it has given all.
-    choice = {"split": "test", "classes": config.classes} if is_pipeline(source) else {"split": "train"}
+    split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
     images: list[np.ndarray] = []
-    with open_data(source, image_size=config.image_size, batch_size=FEWEST, **choice) as stream:
+    with open_data(source, image_size=config.image_size, batch_size=FEWEST, split=split, classes=classes) as stream:
         count = MOST if stream.examples is None else min(MOST, stream.examples)
         for step in range(-(-count // stream.batch_size)):
             try:

@@ -3,12 +3,17 @@
 import dataclasses
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import keras
 import numpy as np
 
-from keras_vit.models import BiT, VisionTransformer, weights_by_path
+from keras_vit._keras import layers_inside
+from keras_vit._types import Tensor
+from keras_vit.models import BiT, BiTConfig, VisionTransformer, has_adapters, weights_by_path
+
+Model: TypeAlias = VisionTransformer | BiT
+Metadata: TypeAlias = dict[str, Any]  # what a file says about itself, as `describe` puts it
 
 INPUT = "images"  # the name of the one input in every format
 OUTPUTS = {"softmax": "probabilities", "sigmoid": "probabilities", "linear": "logits", None: "logits"}
@@ -46,33 +51,34 @@ class Signature:
         return self.shape[1] is None
 
     @classmethod
-    def of(cls, model: Any, batch: int | None, uint8: bool) -> Self:
+    def of(cls, model: Model, batch: int | None, uint8: bool) -> Self:
         """The signature of the file that a model becomes.
 
         Args:
-            model: The model as it is written (see `preparing.served_model`).
+            model: The model as it is written (see `served_model`).
             batch: Images at a time; None for any number.
             uint8: Whether the file takes uint8.
         """
         config = model.config
-        size = (None, None) if config.dynamic else config.image_size
+        height, width = (None, None) if config.dynamic else config.image_size
         return cls(
-            shape=(batch, *size, config.channels),
+            shape=(batch, height, width, config.channels),
             dtype="uint8" if uint8 else "float32",
             value_range=(0, 255) if config.include_preprocessing else (-1, 1),
             output=OUTPUTS.get(config.classifier_activation, "scores") if config.classes else "features",
-            steps=config.image_size_of((1, 1)) if hasattr(config, "image_size_of") else (1, 1),
+            steps=(1, 1) if isinstance(config, BiTConfig) else config.image_size_of((1, 1)),
         )
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """The signature whose `dataclasses.asdict` went through JSON."""
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
+        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
+        return cls(**values)
 
 
 def describe(
-    model: Any, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
-) -> dict[str, Any]:
+    model: Model, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
+) -> Metadata:
     """The metadata of a file, plain data.
 
     Args:
@@ -102,7 +108,7 @@ def describe(
     return {key: value for key, value in entries.items() if value is not None}
 
 
-def check_model(model: Any) -> None:
+def check_model(model: object) -> None:
     """Refuses what cannot be exported.
 
     Raises:
@@ -115,7 +121,7 @@ def check_model(model: Any) -> None:
             "Other Keras models, feature extractors among them, have an export method of their own: "
             "model.export(path, format=...)."
         )
-    if any(layer.quantization_mode is not None for layer in model._flatten_layers()):
+    if any(layer.quantization_mode is not None for layer in layers_inside(model)):
         raise ValueError(
             "model is quantized, which no format can express. Export it before model.quantize(), with "
             "precision='dynamic_int8' for a file with int8 weights."
@@ -133,9 +139,9 @@ def check_model(model: Any) -> None:
         )
 
 
-def plain_model(model: Any) -> Any:
+def plain_model(model: Model) -> Model:
     """The model itself where it computes in float32 and has no adapters; otherwise one that gives its answers so."""
-    if any(getattr(layer, "lora_enabled", False) for layer in model._flatten_layers()):
+    if any(map(has_adapters, layers_inside(model))):
         # Saving merges the adapters into the weights.
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "merged.keras"
@@ -146,7 +152,7 @@ def plain_model(model: Any) -> Any:
     return model.with_config(dtype="float32")
 
 
-def served_model(model: Any, *, uint8: bool, softmax: bool) -> Any:
+def served_model(model: Model, *, uint8: bool, softmax: bool) -> Model:
     """The model that a file holds: with what belongs into the graph, without what only training needs.
 
     Args:
@@ -158,7 +164,7 @@ def served_model(model: Any, *, uint8: bool, softmax: bool) -> Any:
         ValueError: if there are no logits to take the softmax of.
     """
     config = model.config
-    changes = {name: value for name, value in TRAINING.items() if hasattr(config, name)}
+    changes: dict[str, Any] = {name: value for name, value in TRAINING.items() if hasattr(config, name)}
     if uint8:
         changes["include_preprocessing"] = True
     if softmax:
@@ -168,11 +174,11 @@ def served_model(model: Any, *, uint8: bool, softmax: bool) -> Any:
         changes["classifier_activation"] = "softmax"
     if changes and config.replace(**changes) != config:
         model = model.with_config(dtype="float32", **changes)
-    has_resnet = isinstance(model, BiT) or config.stem_stages is not None
+    has_resnet = isinstance(config, BiTConfig) or config.stem_stages is not None
     return model.folded() if has_resnet else model
 
 
-def serve(model: Any, images: Any) -> Any:
+def serve(model: Model, images: Tensor) -> Tensor:
     """What every exported file computes: the model's answers while nothing is trained.
 
     Args:

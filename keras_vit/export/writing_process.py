@@ -14,14 +14,13 @@ import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.formats.format import Format
-from keras_vit.export.served_model import Signature
+from keras_vit.export.served_model import Metadata, Model, Signature
 
 FAILURE = "failure.json"
 RESULT = "result.json"
@@ -41,10 +40,10 @@ class Job:
     format: str
     precision: str
     signature: Signature
-    metadata: dict[str, Any]
+    metadata: Metadata
 
 
-def write(model: Any, job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
+def write(model: Model, job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
     """Writes a file under the format's backend.
 
     Args:
@@ -59,7 +58,7 @@ def write(model: Any, job: Job, calibration: np.ndarray | None, path: Path) -> d
     row = FORMATS[job.format]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the converters about their own insides
-        if job.precision == "float32":
+        if job.precision == "float32" or row.change_precision is None:
             row.write(model, job.signature, path)
         else:
             float32 = path.with_name(f"float32{path.suffix}")
@@ -70,7 +69,7 @@ def write(model: Any, job: Job, calibration: np.ndarray | None, path: Path) -> d
     return {"operators": operators, "select": select}
 
 
-def write_anywhere(model: Any, job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
+def write_anywhere(model: Model, job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
     """Does what `write` does from any backend.
 
     Raises:
@@ -107,12 +106,12 @@ def write_anywhere(model: Any, job: Job, calibration: np.ndarray | None, path: P
         errors="replace",
     ) as process:
         try:
-            said = process.stdout.read()
+            output = process.stdout.read()  # ty: ignore[missing-union-attribute] (a pipe)
         except BaseException:
             process.kill()
             raise
     if process.returncode:
-        _raise(row, folder, process.returncode, said)
+        _raise(row, folder, process.returncode, output)
     (folder / "model.keras").unlink()
     return json.loads((folder / RESULT).read_text(encoding="utf-8"))
 
@@ -128,7 +127,7 @@ def process_environment() -> dict[str, str]:
     }
 
 
-def _raise(row: Format, folder: Path, code: int, said: str) -> None:
+def _raise(row: Format, folder: Path, code: int, output: str) -> None:
     """Raises what went wrong in the other process."""
     try:
         failure = json.loads((folder / FAILURE).read_text(encoding="utf-8"))
@@ -139,7 +138,7 @@ def _raise(row: Format, folder: Path, code: int, said: str) -> None:
     ended = f"it was killed by signal {-code}, perhaps for want of memory" if code < 0 else f"exit status {code}"
     # Everything that the framework had to say, the last lines of which tell what went wrong.
     raise RuntimeError(
-        f"The {row.name} file could not be written with {row.backend} ({ended}). It said:\n{said.strip()[-4000:]}"
+        f"The {row.name} file could not be written with {row.backend} ({ended}). It said:\n{output.strip()[-4000:]}"
     )
 
 
@@ -147,7 +146,7 @@ def main(folder: Path, path: Path) -> None:
     """The other process: writes the model in a folder to a path, as the job beside it says."""
     try:
         fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-        job = Job(**{**fields, "signature": Signature.from_dict(fields["signature"])})
+        job = Job(**fields | {"signature": Signature.from_dict(fields["signature"])})
         # Not compiled: the optimizer may be one that only exists on the backend that saved it.
         model = keras.saving.load_model(folder / "model.keras", compile=False)
         images = folder / "calibration.npy"

@@ -12,7 +12,7 @@ import pytest
 
 from keras_vit.export import FORMATS, PRECISIONS
 from keras_vit.export.formats import litert
-from keras_vit.export.formats.int8 import batches, symmetric_int8
+from keras_vit.export.formats.format import batches, symmetric_int8
 from keras_vit.export.verification import Agreement
 
 for package in ("tensorflow", "ai_edge_litert", "ai_edge_quantizer", "onnx", "onnxruntime", "tf2onnx", "openvino"):

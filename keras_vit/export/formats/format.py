@@ -1,16 +1,23 @@
-"""What a format is: one row of `FORMATS`, with the functions that are particular to it."""
+"""What a format is: one row of `FORMATS`, with the functions that are particular to it. And what formats share.
+
+Metadata goes where a format has a place for it: as pairs of strings, as files, or as an archive at the end of a file.
+"""
 
 import dataclasses
 import importlib
 import importlib.util
-from collections.abc import Callable
+import json
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from keras_vit.export.served_model import Signature
+from keras_vit.export.served_model import Metadata, Model, Signature
 
+# The two files that hold the metadata where a format stores files.
+DETAILS = "keras_vit.json"
+LABELS = "labels.txt"
 FLATBUFFER = 2**31  # bytes that the offsets in a file can reach; also what a protobuf message may have
 
 
@@ -59,8 +66,8 @@ class Format:
     runtime: str
     needs: tuple[str, ...]
     extra: str
-    write: Callable[[Any, Signature, Path], None]
-    annotate: Callable[[Path, dict[str, Any]], None]
+    write: Callable[[Model, Signature, Path], None]
+    annotate: Callable[[Path, Metadata], None]
     operators: Callable[[Path], tuple[list[str], list[str]]]
     precisions: dict[str, Precision]
     change_precision: Callable[[Path, Path, str, np.ndarray | None], None] | None = None
@@ -132,3 +139,53 @@ def require(what: str, packages: tuple[str, ...], extra: str) -> None:
 
 def _missing(packages: tuple[str, ...]) -> list[str]:
     return [name for name in packages if importlib.util.find_spec(name) is None]
+
+
+def as_strings(metadata: Metadata) -> dict[str, str]:
+    """The metadata for a format that stores pairs of strings: anything but strings as JSON."""
+    return {
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for key, value in metadata.items()
+    }
+
+
+def as_files(metadata: Metadata) -> dict[str, str]:
+    """The metadata for a format that stores files: one of JSON, and one with a class name on every line."""
+    files = {DETAILS: json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"}
+    if "class_names" in metadata:
+        files[LABELS] = "\n".join(metadata["class_names"]) + "\n"
+    return files
+
+
+def append_archive(path: Path, metadata: Metadata) -> None:
+    """Appends the files of the metadata to a file as a zip archive.
+
+    Formats that are read from their beginning ignore it, and `zipfile.ZipFile(path)` finds it from the end.
+    """
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, text in as_files(metadata).items():
+            # With a fixed date, so that the same model gives the same bytes.
+            archive.writestr(zipfile.ZipInfo(name), text)
+
+
+def symmetric_int8(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest integers in -127..127 of values divided by their scales.
+
+    Args:
+        values: float32 of any shape.
+        axis: The axis for each index of which there is a scale of its own.
+
+    Returns:
+        The integers, int8 of the same shape, and the scales, float32 of a shape that broadcasts against it. What is
+        zero throughout has the scale 1.
+    """
+    others = tuple(other for other in range(values.ndim) if other != axis)
+    scales = np.abs(values).max(others, keepdims=True) / 127
+    scales = np.where(scales > 0, scales, 1).astype("float32")
+    return np.rint(values / scales).astype("int8"), scales
+
+
+def batches(images: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """The images in batches of one size; the first images come again to fill the last one."""
+    for start in range(0, len(images), size):
+        yield images.take(range(start, start + size), axis=0, mode="wrap")

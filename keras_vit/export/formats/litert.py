@@ -14,17 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.export.formats.format import FLATBUFFER, Format, Precision
-from keras_vit.export.formats.int8 import batches
-from keras_vit.export.formats.metadata import append_archive
+from keras_vit.export.formats.format import FLATBUFFER, Format, Precision, append_archive, batches
 from keras_vit.export.formats.tensorflow_function import tensorflow_module
-from keras_vit.export.served_model import INPUT, Signature
+from keras_vit.export.served_model import INPUT, Model, Signature
 
 SIGNATURE = "serving_default"  # what TensorFlow calls the one function in the file
 CALIBRATION_BATCH = 4  # images at a time: all values of all layers are kept meanwhile
 
 
-def write(model: Any, signature: Signature, path: Path) -> None:
+def write(model: Model, signature: Signature, path: Path) -> None:
     """Writes the file, with one signature, `serving_default`.
 
     TensorFlow's own operators are not refused here: `operators` names them, and the caller decides.
@@ -37,26 +35,21 @@ def write(model: Any, signature: Signature, path: Path) -> None:
     path.write_bytes(converter.convert())
 
 
-def annotate(path: Path, metadata: dict[str, Any]) -> None:
-    """Appends the metadata as a zip archive, the way TensorFlow Lite packs label files."""
-    append_archive(path, metadata)
-
-
 def operators(path: Path) -> tuple[list[str], list[str]]:
     """The operators of the file, and those that are not builtin: Flex operators run TensorFlow's code."""
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
     names = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
-    used, custom = set(), set()
+    builtins, custom = set(), set()
     for code in model.operatorCodes:
         # The first field had a byte; operators beyond 127 are in the second.
         builtin = max(code.builtinCode, code.deprecatedBuiltinCode)
         if builtin == schema.BuiltinOperator.CUSTOM:
             custom.add(code.customCode.decode())
         else:
-            used.add(names[builtin])
-    return sorted(used | custom), sorted(custom)
+            builtins.add(names[builtin])
+    return sorted(builtins | custom), sorted(custom)
 
 
 def change_precision(source: Path, target: Path, precision: str, calibration: np.ndarray | None = None) -> None:
@@ -78,10 +71,10 @@ def change_precision(source: Path, target: Path, precision: str, calibration: np
             recipe.add_static_config(".*", kind, 8, 8)
     with _quiet():
         ranges = None if calibration is None else _ranges(source, recipe, calibration)
-        made = quantizer.Quantizer(str(source), recipe.get_quantization_recipe()).quantize(
+        result = quantizer.Quantizer(str(source), recipe.get_quantization_recipe()).quantize(
             ranges, enable_progress_bar=False, enable_progress_report=False
         )
-    _write_without_names(made.quantized_model, target)
+    _write_without_names(result.quantized_model, target)
 
 
 def _ranges(source: Path, recipe: Any, images: np.ndarray) -> dict[str, Any]:
@@ -132,7 +125,7 @@ FORMAT = Format(
     needs=("tensorflow", "ai_edge_litert"),
     extra="export",
     write=write,
-    annotate=annotate,
+    annotate=append_archive,  # the way TensorFlow Lite packs label files
     operators=operators,
     change_precision=change_precision,
     precisions={

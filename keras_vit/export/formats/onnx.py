@@ -9,17 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.export.formats.format import FLATBUFFER, Format, Precision
-from keras_vit.export.formats.int8 import batches, symmetric_int8
-from keras_vit.export.formats.metadata import as_strings
+from keras_vit.export.formats.format import FLATBUFFER, Format, Precision, as_strings, batches, symmetric_int8
 from keras_vit.export.formats.tensorflow_function import tensorflow_module
-from keras_vit.export.served_model import INPUT, Signature
+from keras_vit.export.served_model import INPUT, Metadata, Model, Signature
 
 OPSET = 18  # the newest that tf2onnx writes
 PRODUCTS = ["MatMul", "Gemm"]
 
 
-def write(model: Any, signature: Signature, path: Path) -> None:
+def write(model: Model, signature: Signature, path: Path) -> None:
     """Writes the file through tf2onnx."""
     import onnx
     import tf2onnx
@@ -39,7 +37,7 @@ def write(model: Any, signature: Signature, path: Path) -> None:
     onnx.save_model(proto, str(path))
 
 
-def annotate(path: Path, metadata: dict[str, Any]) -> None:
+def annotate(path: Path, metadata: Metadata) -> None:
     """Puts the metadata into the file's `metadata_props`."""
     import onnx
 
@@ -68,9 +66,8 @@ def _nodes(graph: Any) -> Any:
 def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
     """TensorFlow writes the exact GELU with 1 - erf(x) as one operator, which ONNX does not have."""
     shape, dtype = context.get_shape(node.output[0]), context.get_dtype(node.output[0])
-    given = node.input[0]
     context.remove_node(node.name)
-    erf = context.make_node("Erf", [given], shapes=[shape], dtypes=[dtype])
+    erf = context.make_node("Erf", node.input[:1], shapes=[shape], dtypes=[dtype])
     one = context.make_const(f"{node.name}_one", np.array(1, "float32"))
     context.make_node(
         "Sub", [one.output[0], erf.output[0]], outputs=node.output, name=node.name, shapes=[shape], dtypes=[dtype]
@@ -111,10 +108,10 @@ def _to_float16(source: Path, target: Path) -> None:
     with _quiet(target.parent):
         model = convert_float_to_float16(onnx.load_model(str(source)), keep_io_types=True)
     # Where two operators that stay in float32 take one value, the converter adds the same cast twice.
-    seen, nodes = set(), []
+    outputs, nodes = set(), []
     for node in model.graph.node:
-        if not seen.intersection(node.output):
-            seen.update(filter(None, node.output))
+        if not outputs.intersection(node.output):
+            outputs.update(filter(None, node.output))
             nodes.append(node)
     del model.graph.node[:]
     model.graph.node.extend(nodes)

@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.export.formats.format import Format, Precision
-from keras_vit.export.formats.int8 import symmetric_int8
-from keras_vit.export.formats.metadata import as_strings
+from keras_vit.export.formats.format import Format, Precision, as_strings, symmetric_int8
 from keras_vit.export.formats.tensorflow_function import tensorflow_module
-from keras_vit.export.served_model import INPUT, Signature
+from keras_vit.export.served_model import INPUT, Metadata, Model, Signature
 
 PRODUCTS = ("MatMul", "Convolution")
 
 
-def write(model: Any, signature: Signature, path: Path) -> None:
+def write(model: Model, signature: Signature, path: Path) -> None:
     """Writes `path` and the `.bin` file beside it."""
     # OpenVINO's converter reports to its makers, from a forked process, where this package can be imported.
     sys.modules.setdefault("openvino_telemetry", None)
@@ -28,7 +26,7 @@ def write(model: Any, signature: Signature, path: Path) -> None:
     openvino.save_model(converted, str(path), compress_to_fp16=False)
 
 
-def annotate(path: Path, metadata: dict[str, Any]) -> None:
+def annotate(path: Path, metadata: Metadata) -> None:
     """Puts the metadata into the `.xml` file, as OpenVINO's `rt_info` under `model_info`."""
     tree = xml.etree.ElementTree.parse(path)
     root = tree.getroot()
@@ -43,9 +41,9 @@ def annotate(path: Path, metadata: dict[str, Any]) -> None:
 def operators(path: Path) -> tuple[list[str], list[str]]:
     """The operators of the model, and those of no opset of OpenVINO's."""
     layers = xml.etree.ElementTree.parse(path).getroot().iter("layer")
-    used = {(layer.get("type"), layer.get("version", "")) for layer in layers}
-    foreign = {name for name, version in used if not version.startswith("opset")}
-    return sorted({name for name, _ in used}), sorted(foreign)
+    kinds = {(layer.get("type"), layer.get("version", "")) for layer in layers}
+    foreign = {name for name, version in kinds if not version.startswith("opset")}
+    return sorted({name for name, _ in kinds}), sorted(foreign)
 
 
 def change_precision(source: Path, target: Path, precision: str, calibration: np.ndarray | None = None) -> None:

@@ -1,17 +1,13 @@
 """TensorFlow's SavedModel: a folder for TensorFlow, TensorFlow Serving and TensorFlow.js."""
 
 from pathlib import Path
-from typing import Any
 
-from keras_vit.export.formats.format import Format, only_float32
-from keras_vit.export.formats.metadata import write_folder
+from keras_vit.export.formats.format import Format, as_files, only_float32
 from keras_vit.export.formats.tensorflow_function import tensorflow_module
-from keras_vit.export.served_model import Signature
-
-ASSETS = "assets.extra"  # the folder in a SavedModel that is anybody's to fill
+from keras_vit.export.served_model import Metadata, Model, Signature
 
 
-def write(model: Any, signature: Signature, path: Path) -> None:
+def write(model: Model, signature: Signature, path: Path) -> None:
     """Writes the folder, with one signature, `serving_default`."""
     import tensorflow as tf
 
@@ -19,9 +15,12 @@ def write(model: Any, signature: Signature, path: Path) -> None:
     tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
 
 
-def annotate(path: Path, metadata: dict[str, Any]) -> None:
-    """Puts the metadata into `assets.extra/`."""
-    write_folder(path / ASSETS, metadata)
+def annotate(path: Path, metadata: Metadata) -> None:
+    """Puts the metadata into `assets.extra/`, the folder in a SavedModel that is anybody's to fill."""
+    folder = path / "assets.extra"
+    folder.mkdir(exist_ok=True)
+    for name, text in as_files(metadata).items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def operators(path: Path) -> tuple[list[str], list[str]]:
@@ -31,8 +30,8 @@ def operators(path: Path) -> tuple[list[str], list[str]]:
     saved = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
     (graph,) = (meta.graph_def for meta in saved.meta_graphs)
     nodes = (node for function in graph.library.function for node in function.node_def)
-    own = {function.signature.name for function in graph.library.function}
-    return sorted({node.op for node in nodes} - own), []
+    functions = {function.signature.name for function in graph.library.function}
+    return sorted({node.op for node in nodes} - functions), []
 
 
 FORMAT = Format(

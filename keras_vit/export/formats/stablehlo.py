@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from keras_vit.export.formats.format import FLATBUFFER, Format, only_float32
-from keras_vit.export.formats.metadata import append_archive
-from keras_vit.export.served_model import Signature, serve
+from keras_vit.export.formats.format import FLATBUFFER, Format, append_archive, only_float32
+from keras_vit.export.served_model import Model, Signature, serve
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def write(model: Any, signature: Signature, path: Path) -> None:
+def write(model: Model, signature: Signature, path: Path) -> None:
     """Writes the file with `jax.export`: a function from images to a dictionary with the answers."""
     import jax
     from jax import export
@@ -23,11 +22,6 @@ def write(model: Any, signature: Signature, path: Path) -> None:
     images = jax.ShapeDtypeStruct(shape, signature.dtype)
     function = jax.jit(lambda images: {signature.output: serve(model, images)})
     path.write_bytes(export.export(function, platforms=PLATFORMS)(images).serialize())
-
-
-def annotate(path: Path, metadata: dict[str, Any]) -> None:
-    """Appends the metadata as a zip archive, which JAX does not look at."""
-    append_archive(path, metadata)
 
 
 def operators(path: Path) -> tuple[list[str], list[str]]:
@@ -58,7 +52,7 @@ FORMAT = Format(
     needs=("jax", "flatbuffers"),
     extra="jax",
     write=write,
-    annotate=annotate,
+    annotate=append_archive,  # which JAX does not look at
     operators=operators,
     precisions=only_float32("a StableHLO program", "export to litert, onnx or openvino."),
     largest=FLATBUFFER,

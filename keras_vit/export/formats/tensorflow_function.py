@@ -1,16 +1,17 @@
 """The model as a TensorFlow module: what SavedModel, LiteRT, ONNX and OpenVINO are made from."""
 
-import contextlib
-import threading
-from collections.abc import Iterator
+import functools
 from typing import Any
 
-from keras_vit.export.served_model import INPUT, Signature, serve
+import keras
 
-_PATCHING = threading.Lock()
+from keras_vit._keras import layers_inside
+from keras_vit._types import Tensor
+from keras_vit.export.served_model import INPUT, Model, Signature, serve
+from keras_vit.layers import skip_initialization
 
 
-def tensorflow_module(model: Any, signature: Signature, *, whole_products: bool = True) -> Any:
+def tensorflow_module(model: Model, signature: Signature, *, whole_products: bool = True) -> Any:
     """A `tf.Module` with one function, `serve`, from `images` to a dictionary with the answers.
 
     It holds the weights as plain variables. Keras's `ExportArchive.track` and `model.export` would hold, and store,
@@ -27,34 +28,35 @@ def tensorflow_module(model: Any, signature: Signature, *, whole_products: bool 
     spec = tf.TensorSpec(signature.shape, signature.dtype, name=INPUT)
     module = tf.Module(name="keras_vit")
     module.weights = [weight.value for weight in model.weights]
+    traced = _with_whole_products(model) if whole_products else model
 
-    def answers(images: Any) -> dict[str, Any]:
-        with _whole_products() if whole_products else contextlib.nullcontext():
-            return {signature.output: serve(model, images)}
+    def answers(images: Tensor) -> dict[str, Tensor]:
+        with keras.StatelessScope(list(zip(traced.weights, module.weights, strict=True))):
+            return {signature.output: serve(traced, images)}
 
     module.serve = tf.function(answers, input_signature=[spec], autograph=False)
     return module
 
 
-@contextlib.contextmanager
-def _whole_products() -> Iterator[None]:
-    """Within it, what Keras multiplies becomes one operation of the graph that is being made.
+def _with_whole_products(model: Model) -> Model:
+    """A model of the same architecture whose dense layers are one operation each; its own weights mean nothing.
 
     Keras 3.15 multiplies a sequence by a matrix with `tf.tensordot`, which flattens the sequence to a shape that it
     computes at run time: ten operations around each product, which converters keep, and which cut the graph into
     pieces for the fast kernels of LiteRT. `tf.matmul` computes the same and becomes one product with its bias.
     """
+    with skip_initialization():
+        twin = type(model)(model.config, name=model.name, dtype="float32")
+    for layer in layers_inside(twin):
+        if isinstance(layer, keras.layers.Dense):
+            layer.call = functools.partial(_dense, layer)
+    return twin
+
+
+def _dense(layer: keras.layers.Dense, inputs: Tensor, training: bool | None = None) -> Tensor:
+    """What `keras.layers.Dense.call` computes."""
     import tensorflow as tf
 
-    with _PATCHING:
-        tensordot = tf.tensordot
-
-        def product(a: Any, b: Any, axes: Any, name: str | None = None) -> Any:
-            is_matrix = axes == [[-1], [0]] and len(b.shape) == 2
-            return tf.matmul(a, b, name=name) if is_matrix else tensordot(a, b, axes, name)
-
-        tf.tensordot = product
-        try:
-            yield
-        finally:
-            tf.tensordot = tensordot
+    outputs = tf.matmul(inputs, keras.ops.convert_to_tensor(layer.kernel))
+    outputs = outputs if layer.bias is None else keras.ops.add(outputs, layer.bias)
+    return layer.activation(outputs)

@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from keras_vit.export.formats.format import Format, only_float32
-from keras_vit.export.formats.metadata import as_files
-from keras_vit.export.served_model import Signature, serve
+from keras_vit.export.formats.format import Format, as_files, only_float32
+from keras_vit.export.served_model import Metadata, Model, Signature, serve
 
 LARGEST_BATCH = 2**15
 
 
-def write(model: Any, signature: Signature, path: Path) -> None:
+def write(model: Model, signature: Signature, path: Path) -> None:
     """Writes the file with `torch.export`; the input is called `images`, the answer is a plain tensor."""
     import keras
     import torch
@@ -48,7 +47,7 @@ def write(model: Any, signature: Signature, path: Path) -> None:
     torch.export.save(program, str(path))
 
 
-def annotate(path: Path, metadata: dict[str, Any]) -> None:
+def annotate(path: Path, metadata: Metadata) -> None:
     """Adds the metadata as extra files."""
     import torch
 
@@ -61,9 +60,9 @@ def operators(path: Path) -> tuple[list[str], list[str]]:
     import torch
 
     nodes = torch.export.load(str(path)).graph.nodes
-    used = {str(node.target) for node in nodes if node.op == "call_function"}
+    names = {str(node.target) for node in nodes if node.op == "call_function"}
     known = ("aten.", "<built-in", "_operator", "prims.", "torch.")
-    return sorted(used), sorted(name for name in used if not name.startswith(known))
+    return sorted(names), sorted(name for name in names if not name.startswith(known))
 
 
 FORMAT = Format(
