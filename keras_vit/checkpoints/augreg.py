@@ -115,18 +115,18 @@ def parse_augreg_name(name: str) -> Entry:
 def _parse(text: str, grammar: tuple[tuple[str, str, str], ...], name: str) -> dict[str, str]:
     words = text.split("-")
     expected = "-".join(part for part, *_ in grammar)
-    found = {}
+    parts = {}
     shown = printable(repr(name), 200)
     for (part, pattern, hint), word in zip(grammar, words, strict=False):
         if not re.fullmatch(pattern, word):
-            given = printable(repr(word), 80)
-            raise ValueError(f"In the AugReg name {shown} the part {part} is {given}; it must be {hint}.")
-        found[part] = word
+            shown_word = printable(repr(word), 80)
+            raise ValueError(f"In the AugReg name {shown} the part {part} is {shown_word}; it must be {hint}.")
+        parts[part] = word
     if len(words) != len(grammar):
         problem = f"{grammar[len(words)][0]} is missing" if len(words) < len(grammar) else "it is too long"
-        given = printable(repr(text), 200)
-        raise ValueError(f"The AugReg name {shown} is wrong at {given}: {problem}. It must be {expected}.")
-    return found
+        half = printable(repr(text), 200)
+        raise ValueError(f"The AugReg name {shown} is wrong at {half}: {problem}. It must be {expected}.")
+    return parts
 
 
 def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -154,7 +154,7 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             head = next(reader, [])
-            _check_head(path, head)
+            _check_head(head)
             for cells in filter(None, reader):  # the csv module gives an empty row for an empty line
                 line = reader.line_num
                 if len(cells) != len(head):
@@ -177,7 +177,7 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _check_head(path: pathlib.Path, head: list[str]) -> None:
+def _check_head(head: list[str]) -> None:
     missing = [column for column in _NEEDED if column not in head]
     if missing:
         raise ValueError(f"the column {missing[0]!r} is missing. Its columns are: {', '.join(head) or 'none'}.")
@@ -244,8 +244,8 @@ def best_augreg(
         raise ValueError(f"resolution={resolution} is about fine-tuned files: pass adapt_ds=... as well.")
     rows = [row for row in index if row["final_val"] is not None]
     rows = _keep(rows, "name", variant, plain=True)
-    for column, wanted in (("ds", ds), ("aug", aug), ("wd", wd), ("do", do), ("sd", sd)):
-        rows = _keep(rows, column, wanted)
+    for column, value in (("ds", ds), ("aug", aug), ("wd", wd), ("do", do), ("sd", sd)):
+        rows = _keep(rows, column, value)
     best = max(rows, key=lambda row: row["final_val"])
     if adapt_ds is None:
         return {**best, "weights": FOLDER + best["filename"]}
@@ -258,19 +258,19 @@ def best_augreg(
     return {**best, "weights": FOLDER + best["adapt_filename"]}
 
 
-def _keep(rows: list[dict[str, Any]], column: str, wanted: Any, plain: bool = False) -> list[dict[str, Any]]:
+def _keep(rows: list[dict[str, Any]], column: str, value: Any, plain: bool = False) -> list[dict[str, Any]]:
     """The rows with a value in a column; all of them if it is None."""
-    if wanted is None:
+    if value is None:
         return rows
 
-    def fits(value: Any) -> bool:
+    def fits(cell: Any) -> bool:
         if plain:
-            return plain_variant(str(value)) == plain_variant(str(wanted))
-        numbers = isinstance(value, int | float) and isinstance(wanted, int | float)
-        return math.isclose(value, wanted) if numbers else value == wanted
+            return plain_variant(str(cell)) == plain_variant(str(value))
+        numbers = isinstance(cell, int | float) and isinstance(value, int | float)
+        return math.isclose(cell, value) if numbers else cell == value
 
-    kept = [row for row in rows if fits(row[column])]
-    if not kept:
-        there = ", ".join(sorted({str(row[column]) for row in rows})) or "none"
-        raise ValueError(f"The index has no row with {column}={wanted!r} (after the conditions before it: {there}).")
-    return kept
+    fitting = [row for row in rows if fits(row[column])]
+    if not fitting:
+        cells = ", ".join(sorted({str(row[column]) for row in rows})) or "none"
+        raise ValueError(f"The index has no row with {column}={value!r} (after the conditions before it: {cells}).")
+    return fitting

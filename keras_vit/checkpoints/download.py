@@ -26,13 +26,14 @@ from keras_vit._files import locked
 from keras_vit._paths import weights_folder
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
+from keras_vit._types import Source
 from keras_vit.checkpoints.catalogue import catalogue, find_entry
 from keras_vit.checkpoints.entry import Entry, published_url
 from keras_vit.checkpoints.transfer import AddressFailed, DiskFull, can_resume, forget, transfer, what_is_wrong
 
 _BUCKETS = "https://storage.googleapis.com/"
 _FILES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".csv")
-_Attempts = list[tuple[str, str]]
+_Attempts = list[tuple[str, str]]  # what was tried, and the answer
 
 
 # The checkpoints that come along: the file in weights/.
@@ -52,18 +53,18 @@ class DownloadError(OSError):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Source:
-    """A file to be had: what to call it, where it lies in a mirror and in the cache, where it is published."""
+class _File:
+    """A published file: what messages call it, where the cache and a mirror keep it, where it is published."""
 
     title: str
     in_cache: str
     urls: tuple[str, ...]
-    npz: bool
+    npz: bool = True
     in_mirror: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
 
 
-def find_checkpoint(source: Entry | str | os.PathLike[str]) -> pathlib.Path:
+def find_checkpoint(source: Entry | Source) -> pathlib.Path:
     """The file that a user means: that of a name in `SHIPPED`, or what `fetch` gives, which takes and raises the same.
 
     Args:
@@ -75,7 +76,7 @@ def find_checkpoint(source: Entry | str | os.PathLike[str]) -> pathlib.Path:
 
 
 def fetch(
-    source: Entry | str | os.PathLike[str],
+    source: Entry | Source,
     *,
     folder: str | os.PathLike[str] | None = None,
     offline: bool | None = None,
@@ -106,24 +107,24 @@ def fetch(
     local = _local_path(source)
     if local is not None:
         return local
-    wanted = _source(source)
+    file = _file_of(source if isinstance(source, Entry) else str(source))
     home = (cache_folder() if folder is None else pathlib.Path(folder)).expanduser().absolute()
-    target = home / wanted.in_cache
+    target = home / file.in_cache
     folders, addresses = _mirrors()
     attempts: _Attempts = []
-    for path in [*(mirror / name for mirror in folders for name in wanted.in_mirror), target]:
-        problem = _problem(path, wanted.npz)
+    for path in [*(mirror / name for mirror in folders for name in file.in_mirror), target]:
+        problem = _problem(path, file.npz)
         if problem is None:
             return path
         if path != target or path.exists():
             attempts.append((str(path), problem))
     if _is_offline() if offline is None else offline:
         raise DownloadError(
-            f"{wanted.title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1 or offline=True).\n"
-            f"{_listed(attempts)}{_advice(wanted, target)}",
+            f"{file.title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1 or offline=True).\n"
+            f"{_listed(attempts)}{_advice(file, target)}",
             attempts,
         )
-    name = wanted.title.rpartition("/")[2]
+    name = file.title.rpartition("/")[2]
     with contextlib.ExitStack() as stack:
         bar = stack.enter_context(ProgressBar(f"Downloading {name}", in_bytes=True, shown=progress, stays=True))
         try:
@@ -135,12 +136,12 @@ def fetch(
             stack.enter_context(lock)
         except OSError as error:
             raise DownloadError(
-                f"{wanted.title} cannot be kept in the cache: {error}. Set KERAS_VIT_HOME to a folder that can be "
+                f"{file.title} cannot be kept in the cache: {error}. Set KERAS_VIT_HOME to a folder that can be "
                 "written to."
             ) from error
         # Another process may have fetched the file while this one waited.
-        if _problem(target, wanted.npz) is not None:
-            _download(wanted, target, addresses, attempts, bar)
+        if _problem(target, file.npz) is not None:
+            _download(file, target, addresses, attempts, bar)
     return target
 
 
@@ -150,14 +151,14 @@ def cache_folder() -> pathlib.Path:
     `KERAS_VIT_HOME` if it is set; otherwise `keras_vit` in `XDG_CACHE_HOME` or `~/.cache`, on Windows in
     `LOCALAPPDATA`.
     """
-    own = os.environ.get("KERAS_VIT_HOME")
-    if own:
-        return pathlib.Path(own).expanduser()
+    home = os.environ.get("KERAS_VIT_HOME")
+    if home:
+        return pathlib.Path(home).expanduser()
     caches = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None)
     return (pathlib.Path(caches) if caches else pathlib.Path.home() / ".cache") / "keras_vit"
 
 
-def _local_path(source: Entry | str | os.PathLike[str]) -> pathlib.Path | None:
+def _local_path(source: Entry | Source) -> pathlib.Path | None:
     """The path that `source` is; None if it is a name or an address."""
     if isinstance(source, Entry):
         return None
@@ -173,21 +174,21 @@ def _local_path(source: Entry | str | os.PathLike[str]) -> pathlib.Path | None:
     raise FileNotFoundError(f"There is no file {path}.")
 
 
-def _source(source: Entry | str) -> _Source:
+def _file_of(source: Entry | str) -> _File:
     if isinstance(source, str):
         source = _published(_address(source)) if _scheme(source) else _named(source)
-    if isinstance(source, str):
-        parts = urllib.parse.urlsplit(source)
-        file = urllib.parse.unquote(parts.path).rpartition("/")[2]
-        # Addresses differ in more than what file names can: in case, in a replaced character, in what stands after ?.
-        mark = hashlib.sha256(source.encode()).hexdigest()[:32]
-        safe = re.sub(r"[^\w.+=-]", "_", file[-100:], flags=re.ASCII).lstrip(".") or "file"
-        folder = re.sub(r"[^\w.-]", "_", parts.netloc[:100], flags=re.ASCII)
-        return _Source(source, f"{folder}/{mark}/{safe}", (source,), npz=file.endswith(".npz"))
-    names = [f"{source.name}.npz"]
-    if sum(entry.basename == source.basename for entry in catalogue().values()) <= 1:
-        names.append(f"{source.basename}.npz")
-    return _Source(source.name, names[0], source.urls, True, tuple(names), source.size_range())
+    if isinstance(source, Entry):
+        name, base = f"{source.name}.npz", source.basename
+        unique = sum(entry.basename == base for entry in catalogue().values()) <= 1
+        in_mirror = (name, f"{base}.npz") if unique else (name,)
+        return _File(source.name, name, source.urls, in_mirror=in_mirror, size=source.size_range())
+    parts = urllib.parse.urlsplit(source)
+    name = urllib.parse.unquote(parts.path).rpartition("/")[2]
+    # Addresses differ in more than what file names can: in case, in a replaced character, in what stands after ?.
+    mark = hashlib.sha256(source.encode()).hexdigest()[:32]
+    safe = re.sub(r"[^\w.+=-]", "_", name[-100:], flags=re.ASCII).lstrip(".") or "file"
+    folder = re.sub(r"[^\w.-]", "_", parts.netloc[:100], flags=re.ASCII)
+    return _File(source, f"{folder}/{mark}/{safe}", (source,), npz=name.endswith(".npz"))
 
 
 def _address(text: str) -> str:
@@ -213,13 +214,13 @@ def _address(text: str) -> str:
 
 def _published(url: str) -> Entry | str:
     """The entry that is published at an address, or the address if none is."""
-    name = urllib.parse.unquote(url.removeprefix(_BUCKETS).removesuffix(".npz"))
-    if url.startswith(_BUCKETS) and url.endswith(".npz"):
-        for candidate in (name, name.removeprefix("vit_models/")):
-            with contextlib.suppress(ValueError):
-                entry = find_entry(candidate)
-                if urllib.parse.unquote(entry.url) == urllib.parse.unquote(url):
-                    return entry
+    plain = urllib.parse.unquote(url)
+    name = plain.removeprefix(_BUCKETS).removesuffix(".npz")
+    for candidate in (name, name.removeprefix("vit_models/")):
+        with contextlib.suppress(ValueError):
+            entry = find_entry(candidate)
+            if urllib.parse.unquote(entry.url) == plain:
+                return entry
     return url
 
 
@@ -260,17 +261,15 @@ def _problem(path: pathlib.Path, npz: bool) -> str | None:
     return f"damaged: {problem}" if problem else None
 
 
-def _download(
-    wanted: _Source, target: pathlib.Path, addresses: list[str], attempts: _Attempts, bar: ProgressBar
-) -> None:
+def _download(file: _File, target: pathlib.Path, addresses: list[str], attempts: _Attempts, bar: ProgressBar) -> None:
     """Tries all addresses; the first file that is right is moved to `target`."""
     part = target.with_name(f"{target.name}.part")
-    own = [published_url(base, name.removesuffix(".npz")) for base in addresses for name in wanted.in_mirror]
+    mirrors = [published_url(base, name.removesuffix(".npz")) for base in addresses for name in file.in_mirror]
     try:
-        for url in [*own, *wanted.urls]:
+        for url in [*mirrors, *file.urls]:
             try:
                 # Whoever has a mirror knows what is in it; sizes from listings are about the published file.
-                transfer(url, part, wanted.npz, None if url in own else wanted.size, bar.update)
+                transfer(url, part, file.npz, None if url in mirrors else file.size, bar.update)
             except AddressFailed as error:
                 attempts.append((url, str(error)))
                 continue
@@ -278,7 +277,7 @@ def _download(
             return
     except DiskFull as error:
         raise DownloadError(
-            f"{wanted.title} could not be downloaded: {error}. Make room, or set KERAS_VIT_HOME to a folder on another "
+            f"{file.title} could not be downloaded: {error}. Make room, or set KERAS_VIT_HOME to a folder on another "
             "disk.",
             attempts,
         ) from error
@@ -287,7 +286,7 @@ def _download(
             forget(part)
     kept = f"What arrived is kept in {part}, and the next try goes on with it.\n" if can_resume(part) else ""
     raise DownloadError(
-        f"{wanted.title} could not be downloaded.\n{_listed(attempts)}{kept}{_advice(wanted, target)}", attempts
+        f"{file.title} could not be downloaded.\n{_listed(attempts)}{kept}{_advice(file, target)}", attempts
     )
 
 
@@ -295,8 +294,8 @@ def _listed(attempts: _Attempts) -> str:
     return "".join(f"  {where}\n    {answer}\n" for where, answer in attempts)
 
 
-def _advice(wanted: _Source, target: pathlib.Path) -> str:
+def _advice(file: _File, target: pathlib.Path) -> str:
     text = f"If you get the file in another way, put it at\n  {target}\nor pass its path as weights."
-    if wanted.in_mirror:
-        text += f" KERAS_VIT_MIRROR may name a folder or base address that has {wanted.in_mirror[0]}."
+    if file.in_mirror:
+        text += f" KERAS_VIT_MIRROR may name a folder or base address that has {file.in_mirror[0]}."
     return text

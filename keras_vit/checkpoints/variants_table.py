@@ -20,8 +20,7 @@ def list_models(query: str | None = None) -> Table:
     """
     names = [*VARIANTS, *BIT_VARIANTS]
     if query is not None:
-        wanted = _plain(query)
-        names = [name for name in names if wanted in _plain(name)] or [find_variant(query)]
+        names = [name for name in names if _plain(query) in _plain(name)] or [find_variant(query)]
     rows = []
     for name in names:
         config = variant_config(name)

@@ -44,10 +44,13 @@ def list_weights(query: str | None = None) -> WeightsTable:
         return WeightsTable(map(_row, entries))
     if not isinstance(query, str):
         raise TypeError(f"query must be a variant or part of a name, but {query!r} was given.")
-    found = [entry for entry in entries if entry.name == query.removesuffix(".npz")]
-    found = found or [entry for entry in entries if plain_variant(entry.variant) == plain_variant(query)]
-    found = found or [entry for entry in entries if query.removesuffix(".npz").lower() in entry.name.lower()]
-    return WeightsTable(map(_row, found or [find_entry(query)]))
+    name, variant = query.removesuffix(".npz"), plain_variant(query)
+    matches = (
+        [entry for entry in entries if entry.name == name]
+        or [entry for entry in entries if plain_variant(entry.variant) == variant]
+        or [entry for entry in entries if name.lower() in entry.name.lower()]
+    )
+    return WeightsTable(map(_row, matches or [find_entry(query)]))
 
 
 def _row(entry: Entry) -> dict[str, Any]:
