@@ -25,8 +25,8 @@ TOOLS := .venv/tools
 
 help:
 	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend; writes OUTPUT=$(OUTPUT)"
-	@echo "make test [PYTEST_ARGS='-x -k name']       style checks, then the whole suite on all three backends"
-	@echo "make lint                                  style checks only"
+	@echo "make test [PYTEST_ARGS='-x -k name']       style and types, then the whole suite on all three backends"
+	@echo "make lint                                  style and types only"
 	@echo "make format                                repairs style and formatting"
 	@echo "make wheel                                 builds dist/keras_vit-*.whl and the source archive"
 	@echo "make clean                                 removes .venv/, dist/, demo-output/, examples-output/ and caches"
@@ -41,6 +41,8 @@ test: $(TEST)/.installed
 	echo "== ruff"; \
 	$(TEST)/bin/python -m ruff check . || status=1; \
 	$(TEST)/bin/python -m ruff format --check . || status=1; \
+	echo "== ty"; \
+	$(TEST)/bin/python -m ty check --python $(TEST) || status=1; \
 	for backend in $(BACKENDS); do \
 		echo; echo "== $$backend"; \
 		KERAS_BACKEND=$$backend $(TEST)/bin/python -m pytest tests $(PYTEST_ARGS) || status=1; \
@@ -50,6 +52,7 @@ test: $(TEST)/.installed
 lint: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m ruff check .
 	@$(TOOLS)/bin/python -m ruff format --check .
+	@$(TOOLS)/bin/python -m ty check --python $(TOOLS)
 
 format: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m ruff check --fix . || true
@@ -91,6 +94,6 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(TOOLS)/.installed: pyproject.toml constraints.txt
-	$(call new_environment,ruff and the build tools; a moment)
-	$(PIP_INSTALL) build hatchling ruff
+	$(call new_environment,the style checks and the build tools; a moment)
+	$(PIP_INSTALL) -e . build hatchling ruff ty
 	@touch $@

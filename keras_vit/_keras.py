@@ -77,8 +77,8 @@ def clonable(cls: T) -> T:
             self.init_as_clone(source, *args, **kwargs)
 
     __init__.__doc__ = constructor.__doc__
-    cls.__init__ = __init__
-    cls.__signature__ = _SignatureOfClass(constructor)
+    cls.__init__ = __init__  # ty: ignore[invalid-assignment]
+    cls.__signature__ = _SignatureOfClass(constructor)  # ty: ignore[missing-attribute]
     return cls
 
 

@@ -92,7 +92,7 @@ def load_image(
         return pixels
     if resize == "squash":
         return resize_images(pixels, size, interpolation)
-    return (_resize_as_timm if resize == "timm" else _resize_as_big_vision)(pixels, size, fraction)
+    return (_resize_as_timm if resize == "timm" else _resize_as_big_vision)(pixels, size, fraction or 1.0)
 
 
 def resize_images(images: Any, image_size: int | tuple[int, int], interpolation: str = "bilinear") -> np.ndarray:

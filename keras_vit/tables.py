@@ -75,9 +75,9 @@ def as_text(renderable: "RenderableType", width: int = WIDTH) -> str:
     """What rich would draw, as plain text without colours and without spaces at the ends of lines."""
     from rich.console import Console
 
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(renderable)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().split("\n"))
+    file = io.StringIO()
+    Console(file=file, width=width, color_system=None).print(renderable)
+    return "\n".join(line.rstrip() for line in file.getvalue().rstrip().split("\n"))
 
 
 def _text(*lines: object) -> "Text":
