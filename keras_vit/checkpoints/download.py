@@ -34,8 +34,6 @@ from keras_vit.checkpoints.transfer import AddressFailed, DiskFull, can_resume, 
 _BUCKETS = "https://storage.googleapis.com/"
 _FILES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".csv")
 _Attempts = list[tuple[str, str]]  # what was tried, and the answer
-
-
 # The checkpoints that come along: the file in weights/.
 SHIPPED = {"glyphs": "glyphs.npz"}
 
@@ -47,9 +45,10 @@ class DownloadError(OSError):
         attempts: Addresses and files that were tried, each with its answer.
     """
 
-    def __init__(self, message: str, attempts: _Attempts | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, attempts: _Attempts | None = None, advice: str = "") -> None:
         self.attempts = attempts or []
+        listing = [f"  {where}\n    {answer}" for where, answer in self.attempts]
+        super().__init__("\n".join([message, *listing, *([advice] if advice else [])]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,9 +119,9 @@ def fetch(
             attempts.append((str(path), problem))
     if _is_offline() if offline is None else offline:
         raise DownloadError(
-            f"{file.title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1 or offline=True).\n"
-            f"{_listed(attempts)}{_advice(file, target)}",
+            f"{file.title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1 or offline=True).",
             attempts,
+            _advice(file, target),
         )
     name = file.title.rpartition("/")[2]
     with contextlib.ExitStack() as stack:
@@ -151,11 +150,10 @@ def cache_folder() -> pathlib.Path:
     `KERAS_VIT_HOME` if it is set; otherwise `keras_vit` in `XDG_CACHE_HOME` or `~/.cache`, on Windows in
     `LOCALAPPDATA`.
     """
-    home = os.environ.get("KERAS_VIT_HOME")
-    if home:
+    if home := os.environ.get("KERAS_VIT_HOME"):
         return pathlib.Path(home).expanduser()
-    caches = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None)
-    return (pathlib.Path(caches) if caches else pathlib.Path.home() / ".cache") / "keras_vit"
+    caches = os.environ.get("XDG_CACHE_HOME") or (sys.platform == "win32" and os.environ.get("LOCALAPPDATA"))
+    return pathlib.Path(caches or "~/.cache").expanduser() / "keras_vit"
 
 
 def _local_path(source: Entry | Source) -> pathlib.Path | None:
@@ -284,14 +282,10 @@ def _download(file: _File, target: pathlib.Path, addresses: list[str], attempts:
     finally:
         if not can_resume(part):
             forget(part)
-    kept = f"What arrived is kept in {part}, and the next try goes on with it.\n" if can_resume(part) else ""
-    raise DownloadError(
-        f"{file.title} could not be downloaded.\n{_listed(attempts)}{kept}{_advice(file, target)}", attempts
-    )
-
-
-def _listed(attempts: _Attempts) -> str:
-    return "".join(f"  {where}\n    {answer}\n" for where, answer in attempts)
+    advice = _advice(file, target)
+    if can_resume(part):
+        advice = f"What arrived is kept in {part}, and the next try goes on with it.\n{advice}"
+    raise DownloadError(f"{file.title} could not be downloaded.", attempts, advice)
 
 
 def _advice(file: _File, target: pathlib.Path) -> str:
