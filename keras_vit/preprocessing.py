@@ -8,7 +8,6 @@ on every backend. Only `load_image` needs Pillow.
 import contextlib
 import functools
 import math
-import operator
 import os
 import sys
 import warnings
@@ -19,6 +18,7 @@ import numpy as np
 
 from keras_vit._arrays import to_numpy
 from keras_vit._paths import weights_folder
+from keras_vit._types import pair
 from keras_vit.interpolation import METHODS, interpolation_matrix
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def load_image(
     fraction = RESIZES[resize] if crop_fraction is None else crop_fraction
     if fraction is not None and not 0 < fraction <= 1:
         raise ValueError(f"crop_fraction must lie in (0, 1], but {crop_fraction!r} was given.")
-    size = None if image_size is None else _height_width(image_size)
+    size = None if image_size is None else pair("image_size", image_size)
 
     pixels = _read_rgb(file, orient)
     if size is None:
@@ -117,7 +117,7 @@ def resize_images(images: Any, image_size: int | tuple[int, int], interpolation:
     if images.ndim not in (3, 4) or 0 in images.shape[-3:-1]:
         expected = "(batch, height, width, channels) or (height, width, channels), with pixels"
         raise ValueError(f"images must have shape {expected}, but {images.shape} was given.")
-    height, width = _height_width(image_size)
+    height, width = pair("image_size", image_size)
     rows = interpolation_matrix(images.shape[-3], height, interpolation)
     columns = interpolation_matrix(images.shape[-2], width, interpolation)
     return _apply(rows, columns, images)
@@ -333,16 +333,6 @@ def _covering_size(
     return whole(height * least_width / width), least_width
 
 
-def _height_width(image_size: Any) -> tuple[int, int]:
-    pair = image_size if isinstance(image_size, (tuple, list)) else (image_size, image_size)
-    wanted = f"image_size must be an integer or (height, width), at least 1, but {image_size!r} was given."
-    if any(isinstance(n, bool) or not hasattr(n, "__index__") for n in pair):
-        raise TypeError(wanted)
-    if len(pair) != 2 or min(pair) < 1:
-        raise ValueError(wanted)
-    return operator.index(pair[0]), operator.index(pair[1])
-
-
 def _as_pixels(images: Any) -> np.ndarray:
     try:
         images = np.asarray(images)
@@ -424,7 +414,7 @@ def _class_names(classes: int, names: Any) -> Sequence[tuple[str, str]]:
     if len(names) != classes:
         raise ValueError(f"class_names must name each of the {classes} classes, but it names {len(names)}.")
     pairs = [(f"class_{i}", name) if isinstance(name, str) else name for i, name in enumerate(names)]
-    for pair in pairs:
-        if not isinstance(pair, (tuple, list)) or [isinstance(part, str) for part in pair] != [True, True]:
-            raise TypeError(f"class_names must hold names or (id, name) pairs, but {pair!r} is among them.")
+    for entry in pairs:
+        if not isinstance(entry, (tuple, list)) or [isinstance(part, str) for part in entry] != [True, True]:
+            raise TypeError(f"class_names must hold names or (id, name) pairs, but {entry!r} is among them.")
     return pairs

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from keras_vit._lazy import IS_PROGRAM, import_later
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.checks import BadImage
-from keras_vit.data.class_names import match_labels
+from keras_vit.data.checks import BadImage, match_labels
 from keras_vit.data.folder import IMAGE_SUFFIXES, image_files
 from keras_vit.data.randaugment import randaugment, randaugment_operation
 from keras_vit.data.splits import has_test_split, pick_split

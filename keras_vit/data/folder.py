@@ -12,8 +12,7 @@ import numpy as np
 
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
-from keras_vit.data.checks import BadImage
-from keras_vit.data.class_names import check_class_name
+from keras_vit.data.checks import BadImage, check_class_name
 from keras_vit.data.examples import Examples, fingerprint
 from keras_vit.data.splits import is_folder, split_folders, visible
 from keras_vit.preprocessing import load_image

@@ -1,18 +1,17 @@
 """`open_data`: the front door to labelled images of every kind."""
 
-import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from keras_vit._types import ImageSize, pair, whole_number
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.class_names import check_class_name
-from keras_vit.data.example_stream import ExampleStream
+from keras_vit.data.checks import check_class_name
 from keras_vit.data.examples import open_arrays, open_tfds
 from keras_vit.data.folder import open_folder
 from keras_vit.data.pipelines import PipelineStream, is_pipeline
 from keras_vit.data.splits import pick_split
-from keras_vit.data.streams import ImageStream
+from keras_vit.data.streams import ExampleStream, ImageStream
 from keras_vit.data.transform import ImageTransform
 
 WITHOUT = Augmentation(crop="resize", flip=False)
@@ -21,7 +20,7 @@ WITHOUT = Augmentation(crop="resize", flip=False)
 def open_data(
     source: Any,
     *,
-    image_size: int | tuple[int, int],
+    image_size: ImageSize,
     batch_size: int,
     split: str = "train",
     shuffle: bool | None = None,
@@ -79,10 +78,9 @@ def open_data(
         FileNotFoundError: if the folder does not exist.
         ImportError: if a package is missing; it names the extra.
     """
-    size = _checked_size(image_size)
+    size = pair("image_size", image_size)
     for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("prefetch", prefetch, 0)):
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, but {value!r} was given.")
+        whole_number(name, value, least)
     for name, value, known in (
         ("split", split, ("train", "test")),
         ("on_bad_image", on_bad_image, ("stop", "skip")),
@@ -130,10 +128,3 @@ def open_data(
     stream = ExampleStream(examples, transform, batch_size, on_bad_image, workers, processes, prefetch)
     stream._report()
     return stream
-
-
-def _checked_size(image_size: Any) -> tuple[int, int]:
-    pair = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size, image_size)
-    if len(pair) != 2 or any(isinstance(n, bool) or not hasattr(n, "__index__") or n < 1 for n in pair):
-        raise ValueError(f"image_size must be an integer or (height, width), at least 1, but {image_size!r} was given.")
-    return operator.index(pair[0]), operator.index(pair[1])

@@ -19,10 +19,8 @@ import numpy as np
 from keras_vit._arrays import to_numpy
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.checks import BadImage, check_labels, check_pixels, one_hot
-from keras_vit.data.crops import resize_for_evaluation
-from keras_vit.data.mixup import mixup
 from keras_vit.data.streams import EndOfData, ImageStream, count_steps
-from keras_vit.data.transform import MIXUP, RANDAUGMENT, augmented
+from keras_vit.data.transform import MIXUP, RANDAUGMENT, augmented, mixup, resize_for_evaluation
 
 TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
 IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")

@@ -1,16 +1,27 @@
-"""What becomes of one image after it is read: a function of (seed, epoch, image), the same on every backend."""
+"""What becomes of images after they are read: crops, flips, RandAugment and mixup, in NumPy.
+
+They are the same on every backend. What is random depends on a seed and the place of the image or the batch alone.
+"""
 
 import dataclasses
-from typing import Any, Self
+import math
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.crops import crop_and_flip, resize_for_evaluation
 from keras_vit.data.randaugment import randaugment
+from keras_vit.preprocessing import load_image, resize_images
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 # What the first number of a random seed says it is for, so that no two uses share their numbers.
 ORDER, IMAGE, RANDAUGMENT, MIXUP = range(4)
+
+ASPECTS = (0.75, 1.33)  # tf.image.sample_distorted_bounding_box's default, which vit_jax and big_vision leave alone
+ATTEMPTS = 100  # likewise
+ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,3 +86,182 @@ def augmented(image: np.ndarray, augmentation: Augmentation, seed: list[int]) ->
     whole = image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype("uint8")
     layers, magnitude = augmentation.randaugment or (0, 0)
     return randaugment(whole, layers, magnitude, np.random.default_rng(seed))
+
+
+def mixup(
+    images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mix every image, and its label, with the one before it in the batch (arXiv 1710.09412, as AugReg uses it).
+
+    One weight `a` for the whole batch, drawn from Beta(p, p) and made the larger of `a` and `1 - a`: big_vision's
+    `utils.get_mixup`. (vit_jax's own `mixup_alpha`, which no published recipe sets, pairs with the reversed batch.)
+
+    Args:
+        images: float32 `(batch, height, width, 3)`. They are overwritten.
+        labels: float32 `(batch, classes)`: one-hot, or the like. Integer labels cannot be mixed.
+        p: Of Beta(p, p), above 0.
+        generator: Where the weight comes from.
+
+    Returns:
+        Images and labels of the same shapes, float32.
+    """
+    drawn = generator.beta(p, p)
+    weight = np.float32(max(drawn, 1 - drawn))
+    rest = np.float32(1) - weight
+    last = images[-1].copy()
+    for i in range(len(images) - 1, -1, -1):  # image by image: a whole batch would not stay in a processor's cache
+        images[i] *= weight
+        images[i] += rest * (images[i - 1] if i else last)
+    return images, weight * labels + rest * np.roll(labels, 1, axis=0)
+
+
+# Crops
+
+
+def crop_and_flip(
+    pixels: np.ndarray, size: tuple[int, int], augmentation: Augmentation, generator: np.random.Generator
+) -> np.ndarray:
+    """The random crop of a training image at the model's size, perhaps mirrored.
+
+    Args:
+        pixels: `(height, width, 3)` in 0..255, any dtype.
+        size: `(height, width)` of the result.
+        augmentation: `crop`, `min_area` and `flip` are used here.
+        generator: Where all randomness comes from.
+
+    Returns:
+        `(*size, 3)` in 0..255, float32 and not rounded, or whole numbers for `crop="random"`, as in the original.
+    """
+    if augmentation.crop == "inception":
+        top, left, height, width = inception_box(*pixels.shape[:2], generator, augmentation.min_area)
+        pixels = pixels[top : top + height, left : left + width]
+    if augmentation.crop == "random":
+        rows, columns = _random_crop(pixels, size, generator)
+    else:
+        rows, columns = (_bilinear(old, new) for old, new in zip(pixels.shape, size, strict=False))
+    if augmentation.flip and generator.random() < 0.5:
+        columns = tuple(part[:, ::-1] for part in columns)
+    image = _resample(pixels, rows, columns)
+    # big_vision casts its means to uint8, which cuts off the fraction. The margin is for float32 means of equal pixels
+    # that fall just short of a whole number.
+    return np.floor(image + 1e-3) if augmentation.crop == "random" else image
+
+
+def inception_box(
+    height: int, width: int, generator: np.random.Generator, min_area: float = 0.05
+) -> tuple[int, int, int, int]:
+    """A random box in an image, drawn as `tf.image.sample_distorted_bounding_box` draws it.
+
+    An aspect ratio (width by height) is drawn from 0.75 to 1.33, then a height, uniformly among those with which the
+    box fits into the image and covers `min_area` to all of it; then the place. So the *height* is uniform, not the
+    area as in torchvision. Where rounding spoils the area, a height one larger or smaller is tried; after 100 failed
+    attempts the box is the whole image.
+
+    Args:
+        height: Of the image, in pixels.
+        width: Of the image, in pixels.
+        generator: Where all randomness comes from.
+        min_area: The least share of the image's area.
+
+    Returns:
+        `(top, left, height, width)` of the box in pixels.
+    """
+    most = height * width
+    least = min_area * most
+    for _ in range(ATTEMPTS):
+        aspect = generator.uniform(*ASPECTS)
+        tallest = round((most / aspect) ** 0.5)
+        if round(tallest * aspect) > width:
+            tallest = int((width + 0.5 - 1e-7) / aspect)
+        tallest = min(tallest, height)
+        rows = min(round((least / aspect) ** 0.5), tallest)
+        rows += int(generator.integers(tallest - rows + 1))
+        columns = round(rows * aspect)
+        if rows * columns < least:
+            rows += 1
+            columns = round(rows * aspect)
+        if rows * columns > most:
+            rows -= 1
+            columns = round(rows * aspect)
+        if 0 < rows <= height and 0 < columns <= width and least <= rows * columns <= most:
+            # The last place is never drawn: TensorFlow's upper bound is exclusive.
+            top = int(generator.integers(height - rows)) if rows < height else 0
+            left = int(generator.integers(width - columns)) if columns < width else 0
+            return top, left, rows, columns
+    return 0, 0, height, width
+
+
+def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str = "squash") -> np.ndarray:
+    """A test image at the model's size, by one of `keras_vit.preprocessing.RESIZES`.
+
+    Args:
+        pixels: `(height, width, 3)` in 0..255, any dtype.
+        size: `(height, width)` of the result.
+        resize: As in `keras_vit.load_image`.
+
+    Returns:
+        float32 `(*size, 3)` in 0..255, equal to what `load_image` gives for a file of these pixels.
+    """
+    if resize == "squash":
+        return resize_images(pixels, size)
+    return load_image(_picture(pixels), size, resize=resize)
+
+
+# Along one axis: which samples of the old one each of the new one is made of, and their weights, `(samples, new)` each.
+_Samples = tuple[np.ndarray, np.ndarray]
+
+
+def _bilinear(old: int, new: int) -> _Samples:
+    """The two samples that each new one lies between, with half-pixel centres: `resize_images`."""
+    centre = (np.arange(new) + 0.5) * (old / new) - 0.5
+    first = np.floor(centre)
+    share = centre - first
+    indices = np.clip([first, first + 1], 0, old - 1).astype("int64")
+    return indices, np.stack([1 - share, share]).astype("float32")
+
+
+def _area(old: int, new: int) -> _Samples:
+    """All samples that a new one covers, by how much of them it does: TensorFlow's `ResizeMethod.AREA`."""
+    edges = np.arange(new + 1) * (old / new)
+    indices = np.floor(edges[:-1]) + np.arange(math.ceil(old / new) + 1)[:, None]
+    covered = np.minimum(edges[1:], indices + 1) - np.maximum(edges[:-1], indices)
+    weights = np.maximum(covered, 0) / (old / new)
+    return np.minimum(indices, old - 1).astype("int64"), weights.astype("float32")
+
+
+def _resample(pixels: np.ndarray, rows: _Samples, columns: _Samples) -> np.ndarray:
+    """Sums of samples, first of rows and then of columns: `(height, width, 3)` to float32 `(rows, columns, 3)`.
+
+    Rows are taken whole and columns by flat index, which NumPy copies without a loop over pixels of three bytes.
+    """
+    flat = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
+    flat = sum(flat[index].astype("float32") * weight[:, None] for index, weight in zip(*rows, strict=True))
+    channels = np.arange(3)
+    image = sum(
+        flat.take((index[:, None] * 3 + channels).ravel(), axis=1) * np.repeat(weight, 3)
+        for index, weight in zip(*columns, strict=True)
+    )
+    return image.reshape(len(image), -1, 3)
+
+
+def _random_crop(
+    pixels: np.ndarray, size: tuple[int, int], generator: np.random.Generator
+) -> tuple[_Samples, _Samples]:
+    """The rows and columns of a random crop from the image as big_vision's `resize_small` enlarges it."""
+    shape = pixels.shape[:2]
+    scale = max(round(side * ENLARGED) / old for side, old in zip(size, shape, strict=True))
+    enlarged = [round(old * scale) for old in shape]
+    starts = [int(generator.integers(large - side + 1)) for large, side in zip(enlarged, size, strict=True)]
+    parts = zip(shape, enlarged, starts, size, strict=True)
+    rows, columns = (
+        tuple(part[:, start : start + side] for part in _area(old, large)) for old, large, start, side in parts
+    )
+    return rows, columns
+
+
+def _picture(pixels: np.ndarray) -> "Image.Image":
+    from PIL import Image
+
+    if pixels.dtype != np.uint8:
+        pixels = np.clip(np.round(pixels), 0, 255).astype("uint8")
+    return Image.fromarray(pixels)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from keras_vit._text import printable
+from keras_vit._types import pair
 from keras_vit.interpolation import METHODS
 from keras_vit.layers.choices import GELUS, POOLINGS
 
@@ -230,23 +231,6 @@ class ViTConfig(ModelConfig):
         rows, columns = self.grid_size
         prefix = self.prefix_tokens if self.position_embedding == "learned" else 0
         return 0 if self.position_embedding == "sincos2d" else prefix + rows * columns
-
-
-def pair(name: str, value: Any) -> tuple[int, int]:
-    """A size given as an integer or as (height, width), as two positive integers."""
-    values = (value, value) if isinstance(value, numbers.Integral) else value
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        height, width = values
-        sizes = (int(height), int(width))
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{name} must be an integer or a pair (height, width) of integers, but {value!r} was given."
-        ) from None
-    if sizes != (height, width) or min(sizes) < 1:
-        raise ValueError(f"{name} must be positive integers, but {value!r} was given.")
-    return sizes
 
 
 def _check_positive(name: str, value: Any, advice: str = "") -> None:

@@ -7,9 +7,14 @@ import pytest
 
 from keras_vit.data import randaugment
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.crops import crop_and_flip, inception_box, resize_for_evaluation
-from keras_vit.data.mixup import mixup
-from keras_vit.data.transform import RANDAUGMENT, ImageTransform
+from keras_vit.data.transform import (
+    RANDAUGMENT,
+    ImageTransform,
+    crop_and_flip,
+    inception_box,
+    mixup,
+    resize_for_evaluation,
+)
 from keras_vit.preprocessing import load_image, resize_images
 
 

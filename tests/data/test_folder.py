@@ -399,7 +399,7 @@ def test_many_files_show_progress(root, monkeypatch, capsys):
         ({"batch_size": 2.0}, "batch_size must be"),
         ({"seed": -1}, "seed must be"),
         ({"image_size": 0}, "image_size must be"),
-        ({"image_size": (3, 4, 5)}, "image_size must be"),
+        ({"image_size": -3}, "image_size must be"),
         ({"split": "val"}, "split must be one of"),
         ({"split": "test"}, "not augmented"),
         ({"on_bad_image": "ignore"}, "on_bad_image must be one of"),
@@ -413,6 +413,12 @@ def test_many_files_show_progress(root, monkeypatch, capsys):
 def test_refusals(root, options, message):
     with pytest.raises(ValueError, match=message):
         train(root, **options)
+
+
+@pytest.mark.parametrize("size", [(3, 4, 5), "8", None, True, (8, True)])
+def test_what_is_no_size_is_refused_as_everywhere(root, size):
+    with pytest.raises(TypeError, match="image_size must be an integer or a pair"):
+        train(root, image_size=size)
 
 
 # Splits

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Augmentation, open_data
-from keras_vit.data.example_stream import ExampleStream
+from keras_vit.data.streams import ExampleStream
 from keras_vit.data.transform import ImageTransform
 from keras_vit.data.worker import Worker
 from tests.data.sources import folder, plain_colours
@@ -112,7 +112,7 @@ def test_processes_are_for_files(root):
 
 @pytest.mark.parametrize(("cores", "processes"), [(2, False), (16, True)])
 def test_processes_begin_where_cores_are_many(root, monkeypatch, cores, processes):
-    monkeypatch.setattr("keras_vit.data.example_stream.cores", lambda: cores)
+    monkeypatch.setattr("keras_vit.data.streams.cores", lambda: cores)
     with open_data(root, **OPTIONS) as stream:
         assert isinstance(stream, ExampleStream) and (stream._free is not None) == processes
     with open_data(root, split="test", **OPTIONS) as stream:
