@@ -106,7 +106,8 @@ def ran(tmp_path_factory):
         pytest.importorskip(name)
     folder = tmp_path_factory.mktemp("demo")
     shown = io.StringIO()
-    with contextlib.redirect_stderr(shown):  # progress
+    with contextlib.redirect_stderr(shown), pytest.MonkeyPatch.context() as patch:  # progress
+        patch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
         result = demo.run(folder, seed=3, epochs=1, train_images=400, console=Console(file=shown, width=100))
     return result, folder, shown.getvalue()
 

@@ -12,17 +12,18 @@ from typing import Any
 import keras
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 import keras_vit
 from keras_vit import training
 from keras_vit._files import write_text
 from keras_vit._paths import weights_folder
+from keras_vit._types import whole_number
 from keras_vit.checkpoints import save_model
 from keras_vit.demo.digits import load_digits
 from keras_vit.demo.picture import draw_picture
 from keras_vit.export import FORMATS, export
 from keras_vit.models import VisionTransformer
+from keras_vit.tables import Table, megabytes
 
 IMAGE_SIZE = 32  # the checkpoint saw 24 x 24 pixels: a grid of 6 x 6 patches becomes one of 8 x 8
 EPOCHS = 5
@@ -107,7 +108,10 @@ def run(
         draw_picture(model, test, logits, result, output / "demo.png")
     result["total_seconds"] = time.perf_counter() - started
     write_text(output / "demo.json", json.dumps(result, indent=2) + "\n")
-    console.print(_table(result), f"The picture: [bold]{output / 'demo.png'}[/]", sep="\n")
+    console.print(
+        f"{result['test_images']} test images, {epochs} epochs, {result['backend']}:", *_tables(result), sep="\n"
+    )
+    console.print(f"The picture: [bold]{output / 'demo.png'}[/]")
     return result
 
 
@@ -135,19 +139,24 @@ def _write_files(
     return files
 
 
-def _table(result: dict[str, Any]) -> Table:
-    table = Table(title=f"{result['test_images']} test images, {result['epochs']} epochs, {result['backend']}")
-    for column, justify in (("", "left"), ("test accuracy", "right"), ("training", "right")):
-        table.add_column(column, justify=justify)
-    for name, title in (("transfer", "from the checkpoint"), ("scratch", "from scratch")):
-        table.add_row(title, f"{result['accuracy'][name]:.1%}", f"{result['seconds'][name]:.1f} s")
-    table.add_section()
-    table.add_row("[bold]file[/]", "[bold]difference[/]", "[bold]size[/]")
-    for name, file in result["files"].items():
-        table.add_row(name, f"{file['max_abs_error']:.1e}", f"{file['bytes'] / 1e6:.2f} MB")
+def _tables(result: dict[str, Any]) -> tuple[Table, Table]:
+    """What the two runs have come to; and the files, with their largest difference from the model's answers."""
+    titles = {"transfer": "from the checkpoint", "scratch": "from scratch"}
+    runs = Table(
+        {
+            "training": title,
+            "test accuracy": f"{result['accuracy'][name]:.1%}",
+            "time": f"{result['seconds'][name]:.1f} s",
+        }
+        for name, title in titles.items()
+    )
+    files = Table(
+        {"file": name, "difference": f"{file['max_abs_error']:.1e}", "size": megabytes(file["bytes"])}
+        for name, file in result["files"].items()
+    )
     if "digits.tflite" not in result["files"]:
-        table.add_row("digits.tflite", "-", 'needs pip install "keras-vit\\[export]"')
-    return table
+        files.append({"file": "digits.tflite", "difference": None, "size": 'needs pip install "keras-vit[export]"'})
+    return runs, files
 
 
 def _check(seed: int, epochs: int) -> None:
@@ -156,9 +165,8 @@ def _check(seed: int, epochs: int) -> None:
         raise ImportError(
             f'The demo needs {" and ".join(missing)}, which is not installed: pip install "keras-vit[demo]"'
         )
-    for name, value, least in (("seed", seed, 0), ("epochs", epochs, 1)):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, but {value} was given.")
+    whole_number("seed", seed, 0)
+    whole_number("epochs", epochs, 1)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit import feature_extractor
-from keras_vit._files import replacing
+from keras_vit._pictures import BAD, GOOD, GRID, MUTED, figure_for
 from keras_vit.demo.digits import Digits
 from keras_vit.models import VisionTransformer
 from keras_vit.preprocessing import resize_images
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-INK, MUTED, GOOD, BAD = "#1b1f27", "#6b7280", "#1f6feb", "#d1242f"
 COLUMNS, ROWS = 12, 4  # of the panel of test digits
 
 
@@ -32,22 +31,8 @@ def draw_picture(
         result: What `run` returns, as far as it is known.
         path: The file to write; it appears when it is complete.
     """
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    style = {
-        "font.family": "DejaVu Sans",
-        "font.size": 10,
-        "text.color": INK,
-        "axes.labelcolor": MUTED,
-        "axes.edgecolor": "#c9ced6",
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
-    }
     accuracy = result["accuracy"]
-    with rc_context(style):
-        figure = Figure(figsize=(13, 8.8), dpi=110, facecolor="white")
+    with figure_for(path, 13, 8.8) as figure:
         figure.text(0.035, 0.945, "From printed characters to handwriting", size=21, weight="bold")
         figure.text(
             0.035,
@@ -67,8 +52,6 @@ def draw_picture(
         _attention(figure, (0.055, 0.03, 0.6, 0.29), model, test, logits)
         _heading(figure, 0.71, 0.38, "What it knows of places", "likeness of each position's embedding to all others")
         _positions(figure, (0.71, 0.03, 0.29 * 8.8 / 13, 0.29), model)
-        with replacing(path) as temporary:
-            FigureCanvasAgg(figure).print_png(str(temporary))
 
 
 def _heading(figure: "Figure | SubFigure", x: float, y: float, title: str, explanation: str) -> None:
@@ -93,7 +76,7 @@ def _curves(axes: "Axes", histories: dict[str, list[float]]) -> None:
     axes.set(ylim=(0, 100), xlabel="epochs of fine-tuning", xticks=range(len(histories["transfer"])))
     axes.set_xlim(0, len(histories["transfer"]) - 1)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f}%")
-    axes.grid(axis="y", color="#e6e8ec")
+    axes.grid(axis="y", color=GRID)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(length=0)
 
@@ -110,7 +93,7 @@ def _digits(figure: "Figure", box: tuple[float, ...], test: Digits, logits: np.n
         axes.imshow(test.pixels[index, ..., 0], cmap="gray_r", vmin=0, vmax=255)
         correct = read[index] == test.labels[index]
         for spine in axes.spines.values():
-            spine.set(color="#e6e8ec" if correct else BAD, linewidth=1 if correct else 2.2)
+            spine.set(color=GRID if correct else BAD, linewidth=1 if correct else 2.2)
         text = f"{read[index]}" if correct else f"{read[index]}, not {test.labels[index]}"
         axes.set_title(text, size=9.5, pad=3, color=MUTED if correct else BAD, weight="normal" if correct else "bold")
 

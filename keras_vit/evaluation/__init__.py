@@ -1,5 +1,6 @@
 """How good a model is: accuracy on a labelled set, and a linear probe from a few examples."""
 
+from keras_vit._pictures import need_matplotlib
 from keras_vit.evaluation.accuracy import AccuracyResult, evaluate
 from keras_vit.evaluation.batches import batches
 from keras_vit.evaluation.few_shot import (
@@ -11,13 +12,7 @@ from keras_vit.evaluation.few_shot import (
     extract_features,
     few_shot,
 )
-from keras_vit.evaluation.pictures import (
-    confusion_shares,
-    draw_confusion,
-    most_confused,
-    need_matplotlib,
-    write_files,
-)
+from keras_vit.evaluation.pictures import confusion_shares, draw_confusion, most_confused, write_files
 
 __all__ = [
     "L2",

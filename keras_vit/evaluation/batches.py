@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit._arrays import to_numpy
 from keras_vit._devices import batch_shares, fill_up
 from keras_vit._progress import ProgressBar
+from keras_vit._types import whole_number
 from keras_vit.data import ImageStream, open_data, pick_split
 from keras_vit.models import BiT, VisionTransformer
 from keras_vit.preprocessing import preprocess_input
@@ -37,8 +38,7 @@ def batches(
         TypeError: if `data` is none of these, or its labels are neither integers nor one-hot.
         ValueError: if the lengths of images and labels differ, if a label is negative, or if there are no images.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, but {batch_size} was given.")
+    batch_size = whole_number("batch_size", batch_size, 1)
     source, total = _open(data, batch_size)
     seen = 0
     with ProgressBar(title, total, shown=progress) as bar:
@@ -153,23 +153,8 @@ def open_batches(
             )
             stack.enter_context(stream)
         scaled = model.config.include_preprocessing
-        pairs = batches(_Counted(stream), title=title or "", progress=title is not None)
+        pairs = batches(stream, title=title or "", progress=title is not None)
         yield ((images if scaled else preprocess_input(images), y) for images, y in pairs), stream.class_names
-
-
-class _Counted:
-    """The batches of a stream, with their number if it is known: for a progress bar."""
-
-    def __init__(self, stream: ImageStream) -> None:
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        return iter(self._stream)
-
-    def __len__(self) -> int:
-        if self._stream.steps_per_epoch is None:
-            raise TypeError("of unknown length")
-        return self._stream.steps_per_epoch
 
 
 def _is_pixels(data: Any) -> bool:
@@ -258,6 +243,8 @@ def _open(data: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
             )
         starts = range(0, len(images), batch_size)
         return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in starts), len(starts)
+    if isinstance(data, ImageStream):
+        return data, data.steps_per_epoch
     if isinstance(data, keras.utils.PyDataset):
         return (data[i] for i in range(data.num_batches)), data.num_batches
     if isinstance(data, (str, dict, np.ndarray)) or not hasattr(data, "__iter__"):

@@ -249,7 +249,7 @@ def few_shot(
     )
 
 
-def extract_features(
+def extract_features(  # noqa: D417 (what is not described here is as in `few_shot`)
     model: Any,
     data: Any,
     preprocess: bool | None = None,
@@ -261,13 +261,9 @@ def extract_features(
     """The frozen features of labelled images.
 
     Args:
-        model: As in `few_shot`; with None the data holds features already.
-        data: As in `few_shot`.
-        preprocess: As in `few_shot`.
-        batch_size: As in `few_shot`.
+        model: As in `few_shot`, and so are the arguments that are not listed here; with None the data holds features.
         title: What stands before the progress bar; None for no bar.
         split: `"train"` or `"test"`: which one of a folder, a data set of tensorflow-datasets, or a dict.
-        on_bad_image: As in `few_shot`.
 
     Returns:
         Floats `(examples, features)` and int64 labels `(examples,)`.

@@ -1,6 +1,5 @@
 """The confusion matrix: as shares, as a list of what is mistaken most often, and as a picture."""
 
-import importlib.util
 import json
 import os
 from collections.abc import Sequence
@@ -9,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._files import replacing, write_text
+from keras_vit._files import write_text
+from keras_vit._pictures import BAD, GOOD, INK, MUTED, figure_for
 from keras_vit.evaluation.accuracy import AccuracyResult
 from keras_vit.evaluation.few_shot import FewShotResult
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, GOOD, BAD = "#1b1f27", "#6b7280", "#1f6feb", "#d1242f"
 NAMED = 30  # classes at most that are named along the axes, with figures in the cells
 CELLS = 250  # cells at most along a side: smaller ones could not be seen
 LISTED = 20  # confusions in the list
@@ -103,16 +102,7 @@ def draw_confusion(
         raise ValueError(f"There are {len(class_names)} names for {len(shares)} classes.")
     if path is not None and Path(path).suffix.lower() != ".png":
         raise ValueError(f"path must end with .png, but {os.fspath(path)!r} was given.")
-    need_matplotlib()
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    style = {"font.family": "DejaVu Sans", "font.size": 10, "text.color": INK, "axes.labelcolor": MUTED}
-    style |= {"axes.edgecolor": "#c9ced6", "xtick.color": MUTED, "ytick.color": MUTED}
-    with rc_context(style):
-        figure = Figure(figsize=(13, 8.4), dpi=110, facecolor="white")
-        canvas = FigureCanvasAgg(figure)
+    with figure_for(path, 13, 8.4) as figure:
         total, right = int(confusion.sum()), int(np.trace(confusion))
         figure.text(0.035, 0.945, title, size=19, weight="bold")
         words = f"{right:,} of {total:,} images are right ({right / max(total, 1):.2%}), {len(shares):,} classes"
@@ -121,16 +111,7 @@ def draw_confusion(
         _matrix(figure.add_axes((0.13, 0.145, 0.49, 0.72)), shares, confusion, names)
         _list(figure, 0.66, most_confused(confusion), confusion, names)
         _bars(figure.add_axes((0.66, 0.145, 0.3, 0.13)), shares, confusion)
-        if path is not None:
-            with replacing(path) as temporary:
-                canvas.print_png(str(temporary))
     return figure
-
-
-def need_matplotlib() -> None:
-    """Raises ImportError, with what to do, if matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError('Pictures need matplotlib, which is not installed: pip install "keras-vit[plots]"')
 
 
 def write_files(result: AccuracyResult | FewShotResult, folder: str | os.PathLike[str]) -> list[Path]:

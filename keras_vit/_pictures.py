@@ -1,0 +1,60 @@
+"""What all pictures of the package share: their colours, a figure that needs no display, a file that is whole."""
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from keras_vit._files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, MUTED, FAINT = "#1b1f27", "#6b7280", "#9aa4b2"  # text, what explains it, what is compared with
+AXES, GRID = "#c9ced6", "#e6e8ec"
+GOOD, BAD = "#1f6feb", "#d1242f"
+_STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.titlecolor": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": AXES,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+}
+
+
+def need_matplotlib() -> None:
+    """Raises ImportError, with what to do, if matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        hint = 'pip install "keras-vit[plots]"'
+        raise ImportError(f"Pictures need matplotlib, which is not installed: {hint}", name="matplotlib")
+
+
+@contextlib.contextmanager
+def figure_for(path: str | os.PathLike[str] | None, width: float, height: float, **options: Any) -> Iterator["Figure"]:
+    """A figure to draw on within the `with` statement, in the package's colours.
+
+    Args:
+        path: A `.png` that is written at the end, and appears when it is complete; None for none.
+        width: In units of 110 pixels.
+        height: Likewise.
+        **options: Others of matplotlib's `Figure`.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    need_matplotlib()
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), dpi=110, facecolor="white", **options)
+        canvas = FigureCanvasAgg(figure)
+        yield figure
+        if path is not None:
+            with replacing(path) as temporary:
+                canvas.print_png(str(temporary))
