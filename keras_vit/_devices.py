@@ -1,4 +1,7 @@
-"""How many devices share a batch."""
+"""How many devices share a batch, and where models are made for them."""
+
+import contextlib
+from typing import Any
 
 import keras
 import numpy as np
@@ -24,3 +27,10 @@ def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
     """A batch with its last row repeated until it has a length; the rows that were there come first."""
     missing = length - len(batch)
     return np.concatenate([batch, np.repeat(batch[-1:], missing, axis=0)]) if missing > 0 else batch
+
+
+def scope_of(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+    """Where a model has to be copied, compiled and trained: within TensorFlow's strategy that it was made in."""
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    return model.distribute_strategy.scope()

@@ -291,7 +291,7 @@ def load(
         hint = " It is a model already: model.with_config(...) changes it." if hasattr(source, "with_config") else ""
         raise TypeError(f"source must be a name, an address or a path, but {type(source).__name__} was given.{hint}")
     if not str(source).endswith((".keras", ".weights.h5")):
-        return from_checkpoint(recommended(str(source)).name if _is_variant(source) else source, **options)
+        return from_checkpoint(recommended(str(source)).name if is_variant(source) else source, **options)
     if "://" in str(source):
         raise ValueError(
             f"{source} is the address of a Keras file, which is not made for files from strangers. Download it "
@@ -406,7 +406,8 @@ def _with_names_beside(config: ModelConfig, path: str | os.PathLike[str]) -> Mod
         return config
 
 
-def _is_variant(source: Any) -> bool:
+def is_variant(source: Any) -> bool:
+    """Whether a source is the name of a variant, and not a file of that name."""
     if not isinstance(source, str) or os.path.exists(source):
         return False
     try:

@@ -13,10 +13,12 @@ if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.training.finetuning import finetune
     from keras_vit.training.freezing import freeze, unfreeze
     from keras_vit.training.lora import add_lora, load_adapters, merge_lora, save_adapters
-    from keras_vit.training.optimization import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay, layer_decay
+    from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
+    from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
     from keras_vit.training.pretraining import pretrain
     from keras_vit.training.run import Trained
     from keras_vit.training.run_folder import draw_curve
+    from keras_vit.training.schedules import WarmupDecay
 else:
     __getattr__ = import_later(
         __name__,
@@ -25,10 +27,12 @@ else:
         "finetuning",
         "freezing",
         "lora",
-        "optimization",
+        "losses",
+        "optimizers",
         "pretraining",
         "run",
         "run_folder",
+        "schedules",
     )
 
 __all__ = [

@@ -5,7 +5,6 @@ package's models are split, and how. It is the table `SPLIT`. How to run it, and
 docs/distribution.md.
 """
 
-import contextlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -122,13 +121,6 @@ def split_weights(model: keras.Model) -> dict[str, Any]:
     """The weights of a model that `layout_map` splits, by their paths (as in `weights_by_path`)."""
     pattern = re.compile("|".join(f"(?:(?:.*/)?{path})" for path in SPLIT))
     return {path: weight for path, weight in weights_by_path(model).items() if pattern.fullmatch(path)}
-
-
-def scope_of(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
-    """Where a model has to be copied, compiled and trained: within TensorFlow's strategy that it was made in."""
-    if keras.backend.backend() != "tensorflow":
-        return contextlib.nullcontext()
-    return model.distribute_strategy.scope()
 
 
 def _sizes(config: ViTConfig | BiTConfig) -> dict[str, int]:

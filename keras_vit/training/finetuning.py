@@ -8,8 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit._types import DType, ImageSize, Source, pair
 from keras_vit.data import ImageStream
-from keras_vit.models import BiT, VisionTransformer, pair
+from keras_vit.models import BiT, VisionTransformer
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.recipes import Recipe, loss
 from keras_vit.training.run import Batch, Model, RunOptions, Task, Trained, run
@@ -19,7 +20,7 @@ MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/1
 
 
 def finetune(
-    model: Model | str | os.PathLike[str],
+    model: Model | Source,
     data: Any,
     recipe: Recipe | str,
     *,
@@ -29,7 +30,7 @@ def finetune(
     batch_size: int | None = None,
     learning_rate: float | None = None,
     warmup_steps: int | float | None = None,
-    image_size: int | tuple[int, int] | None = None,
+    image_size: ImageSize | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     every: int | None = None,
@@ -37,7 +38,7 @@ def finetune(
     on_bad_image: str = "stop",
     resume: bool = True,
     callbacks: Sequence[keras.callbacks.Callback] = (),
-    dtype: Any = None,
+    dtype: DType = None,
     verbose: bool = True,
 ) -> Trained:
     """Fine-tunes a model as the paper does (section 4.1, Table 4): new head of zeros, SGD, cosine decay, clipping.
@@ -83,25 +84,7 @@ def finetune(
         FloatingPointError: if the loss is not finite any more.
         OSError: if a file of the run cannot be written. The newest checkpoint is kept.
     """
-    options = RunOptions(
-        validation=validation,
-        output=output,
-        steps=steps,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        image_size=image_size,
-        classes=classes,
-        class_names=class_names,
-        every=every,
-        seed=seed,
-        on_bad_image=on_bad_image,
-        resume=resume,
-        callbacks=callbacks,
-        dtype=dtype,
-        verbose=verbose,
-    )
-    return run(FINE_TUNING, model, data, recipe, options)
+    return run(FINE_TUNING, model, data, recipe, RunOptions.of(locals()))
 
 
 def logits_model(model: Model) -> keras.Model:
@@ -126,7 +109,7 @@ def labelled_batches(model: Model, images: ImageStream, seed: int) -> Batch:
     return batch
 
 
-def load_model(source: Any, recipe: Recipe, images: ImageStream, dtype: Any) -> Model:
+def load_model(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
     """The model to fine-tune: with the recipe's image size and rates, and a head for the classes of the data.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import keras
 
 from keras_vit._keras import layers_inside, own_trainable_weights
-from keras_vit.models import weights_by_path
+from keras_vit.models import has_adapters, layers_by_path, weights_by_path
 
 
 def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
@@ -48,7 +48,7 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
 
 
 def _set_trainable(model: keras.Model, patterns: tuple[str, ...], trainable: bool) -> list[str]:
-    layers, weights = layers_by_name(model), weights_by_path(model)
+    layers, weights = layers_by_path(model), weights_by_path(model)
     owners = _own_weights(layers)
     chosen = set().union(*(_chosen(pattern, layers, owners) for pattern in patterns))
     frozen = {name for name in owners if not layers[name].trainable}
@@ -69,7 +69,7 @@ def _set_trainable(model: keras.Model, patterns: tuple[str, ...], trainable: boo
     train_everything(model)
     for name, layer in layers.items():  # outer layers first
         inside = {owner for owner in owners if _is_inside(owner, name)}
-        if inside <= frozen:
+        if inside and inside <= frozen:
             layer.trainable = False
     for weight in single:
         weight.trainable = False
@@ -134,27 +134,9 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")
 
 
-def layers_by_name(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """The layers of a model that have weights, also those inside others, outer ones first.
-
-    By the names of `weights_by_path`, without that of the weight.
-    """
-    return {
-        f"{layer.name}{inner.path.removeprefix(layer.path)}": inner
-        for layer in model.layers
-        for inner in layers_inside(layer)
-        if inner.weights
-    }
-
-
-def has_adapters(layer: keras.layers.Layer) -> bool:
-    """Whether a layer has LoRA's adapters."""
-    return getattr(layer, "lora_enabled", False)
-
-
 def adapted_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
     """The layers of a model that have adapters, by their names; none where there are no adapters."""
-    return {name: layer for name, layer in layers_by_name(model).items() if has_adapters(layer)}
+    return {name: layer for name, layer in layers_by_path(model).items() if has_adapters(layer)}
 
 
 def train_everything(model: keras.Model) -> None:

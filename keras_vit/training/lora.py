@@ -10,17 +10,11 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit._types import whole_number
 from keras_vit.checkpoints.files.npz import write_npz
 from keras_vit.layers import skip_initialization
-from keras_vit.models import weights_by_path
-from keras_vit.training.freezing import (
-    adapted_layers,
-    check_patterns,
-    layers_by_name,
-    matches,
-    nothing_matches,
-    train_everything,
-)
+from keras_vit.models import layers_by_path, weights_by_path
+from keras_vit.training.freezing import adapted_layers, check_patterns, matches, nothing_matches, train_everything
 
 _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they belong to
 
@@ -51,11 +45,11 @@ def add_lora(
         The names of all weights that train now.
 
     Raises:
-        ValueError: if `rank` is less than 1, the model has adapters, or a target fits nothing that can have them.
+        ValueError: if `rank` is no integer of at least 1, the model has adapters, or a target fits nothing that can
+            have them.
     """
-    if rank < 1:
-        raise ValueError(f"rank must be at least 1, but {rank!r} was given.")
-    layers = layers_by_name(model)
+    rank = whole_number("rank", rank, 1)
+    layers = layers_by_path(model)
     adapted = adapted_layers(model)
     if adapted:
         raise ValueError(f"{model.name} has adapters, for example at {next(iter(adapted))!r}. merge_lora() first.")
@@ -120,7 +114,7 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise ValueError(f"{os.fspath(path)!r} is no file of adapters written by save_adapters().") from error
     shapes = {name: tuple(weight.shape) for name, weight in weights_by_path(model).items()}
-    layers = layers_by_name(model)
+    layers = layers_by_path(model)
     for name, array in arrays.items():
         owner, _, attribute = name.rpartition("/")
         missing = owner not in layers or (name not in shapes and not attribute.startswith("lora_kernel"))

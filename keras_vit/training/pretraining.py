@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit._types import DType, ImageSize, Source
 from keras_vit.data import ImageStream
 from keras_vit.models import BiT, VisionTransformer, find_variant
 from keras_vit.training.finetuning import adapted, as_input, labelled_batches, logits_model
@@ -20,11 +21,11 @@ from keras_vit.training.masked_patches import (
 )
 from keras_vit.training.recipes import Recipe, loss
 from keras_vit.training.run import Batch, Model, RunOptions, Task, Trained, run
-from keras_vit.zoo import create_model, load
+from keras_vit.zoo import create_model, is_variant, load
 
 
-def pretrain(
-    model: Model | str | os.PathLike[str],
+def pretrain(  # noqa: D417 (what is not described here is as in `finetune`)
+    model: Model | Source,
     data: Any,
     recipe: Recipe | str,
     *,
@@ -35,7 +36,7 @@ def pretrain(
     batch_size: int | None = None,
     learning_rate: float | None = None,
     warmup_steps: int | float | None = None,
-    image_size: int | tuple[int, int] | None = None,
+    image_size: ImageSize | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     every: int | None = None,
@@ -43,7 +44,7 @@ def pretrain(
     on_bad_image: str = "stop",
     resume: bool = True,
     callbacks: Sequence[keras.callbacks.Callback] = (),
-    dtype: Any = None,
+    dtype: DType = None,
     verbose: bool = True,
 ) -> Trained:
     """Trains a model from scratch by a recipe of Table 3 or of AugReg, or without labels as in appendix B.1.2.
@@ -53,27 +54,13 @@ def pretrain(
     Args:
         model: The name of a variant, for a model with random weights; or a model or a file of one, as in `finetune`,
             which goes on with the weights and the head that it has.
-        data: As in `finetune`. Labels are not looked at by `"masked_patches"`.
+        data: As in `finetune`, and so are all arguments that are not listed here. Labels are not looked at by
+            `"masked_patches"`.
         recipe: A name (see `list_recipes`), or a `Recipe`.
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
             to be predicted; the encoder is trained, and the head of the model stays as it is.
-        validation: As in `finetune`.
-        output: As in `finetune`.
-        steps: As in `finetune`.
-        batch_size: As in `finetune`.
-        learning_rate: As in `finetune`.
-        warmup_steps: As in `finetune`.
-        image_size: As in `finetune`.
-        classes: As in `finetune`.
-        class_names: As in `finetune`.
-        every: As in `finetune`.
-        seed: As in `finetune`; also decides the first weights of a variant, and which patches are corrupted.
-        on_bad_image: As in `finetune`.
-        resume: As in `finetune`.
-        callbacks: As in `finetune`.
-        dtype: Dtype policy of a model that is made or loaded here.
-        verbose: Whether there is a progress bar.
+        seed: Also decides the first weights of a variant, and which patches are corrupted.
 
     Returns:
         The model, the log and more (see `Trained`).
@@ -85,28 +72,10 @@ def pretrain(
     """
     if objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {tuple(OBJECTIVES)}, but {objective!r} was given.")
-    options = RunOptions(
-        validation=validation,
-        output=output,
-        steps=steps,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        image_size=image_size,
-        classes=classes,
-        class_names=class_names,
-        every=every,
-        seed=seed,
-        on_bad_image=on_bad_image,
-        resume=resume,
-        callbacks=callbacks,
-        dtype=dtype,
-        verbose=verbose,
-    )
-    return run(OBJECTIVES[objective], model, data, recipe, options)
+    return run(OBJECTIVES[objective], model, data, recipe, RunOptions.of(locals()))
 
 
-def create(variant: str, recipe: Recipe, classes: int, dtype: Any = None) -> Model:
+def create(variant: str, recipe: Recipe, classes: int, dtype: DType = None) -> Model:
     """A model with random weights as a recipe wants it: rates of dropout, size of images, biases of the head."""
     options: dict[str, Any] = {"dtype": dtype, "classes": classes, "image_size": recipe.image_size}
     if not find_variant(variant).startswith("BiT") or recipe.dropout or recipe.drop_path:
@@ -116,7 +85,7 @@ def create(variant: str, recipe: Recipe, classes: int, dtype: Any = None) -> Mod
     return model
 
 
-def new_or_given_model(source: Any, recipe: Recipe, images: ImageStream, dtype: Any) -> Model:
+def new_or_given_model(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
     """The model to pre-train on labels, whose head has the classes of the data."""
     model = model_of_any_head(source, recipe, images, dtype)
     if model.config.classes != images.classes:
@@ -127,21 +96,14 @@ def new_or_given_model(source: Any, recipe: Recipe, images: ImageStream, dtype: 
     return adapted(model, recipe, images)
 
 
-def model_of_any_head(source: Any, recipe: Recipe, images: ImageStream, dtype: Any) -> Model:
+def model_of_any_head(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
     """The model to pre-train without labels, whose head stays as it is."""
     if isinstance(source, (VisionTransformer, BiT)):
         return adapted(source, recipe)
-    if _is_variant(source):
+    if is_variant(source):
         return create(source, recipe, images.classes, dtype)
     options = {name: getattr(recipe, name) for name in ("dropout", "drop_path") if getattr(recipe, name)}
     return load(source, image_size=recipe.image_size, dtype=dtype, **options)
-
-
-def _is_variant(source: str | os.PathLike[str]) -> bool:
-    try:
-        return not os.path.exists(source) and bool(find_variant(source))
-    except (TypeError, ValueError):
-        return False
 
 
 def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) -> Batch:

@@ -27,7 +27,6 @@ _FINE_TUNING: dict[str, Any] = {
     "momentum_dtype": "bfloat16",
     "clip_norm": 1.0,
     "schedule": "cosine",
-    "warmup_steps": 500,
     "batch_size": 512,
     "image_size": 384,
     "loss": "softmax",
@@ -62,49 +61,39 @@ _AUGREG_PRETRAINING: dict[str, Any] = {
     "sweep": {"weight_decay": (0.03, 0.1), "dropout": (0.0, 0.1), "drop_path": (0.0, 0.1)},
 }
 _SWEEP = (0.001, 0.003, 0.01, 0.03)
-_AUGREG_SWEEP = (0.001, 0.003, 0.01)
+_IMAGENET_SWEEP = (0.003, 0.01, 0.03, 0.06)
+_AUGREG_SWEEP = {"learning_rate": (0.001, 0.003, 0.01), "image_size": (224, 384)}
 _TABLE_4 = f"arXiv 2010.11929, Table 4; warm-up, momentum dtype and default rate: {_VIT_JAX}"
 _AUGREG_TABLE = "arXiv 2106.10270, section 3.4 and the table of fine-tuning details; warm-up: vit_jax/configs/augreg.py"
 _TRANSFER = "big_vision/configs/transfer.py (batch 512, SGD, best rates of AugReg's B/32)"
 
+
+def _finetune(name: str, dataset: str, steps: int, learning_rate: float, source: str, **others: Any) -> dict[str, Any]:
+    """A row of fine-tuning; `others` are fields that differ from `_FINE_TUNING` or are not there."""
+    row = {"name": f"finetune/{name}", "dataset": dataset, "steps": steps, "learning_rate": learning_rate}
+    return {**_FINE_TUNING, "warmup_steps": 100 if steps == 500 else 500, **row, "source": source, **others}
+
+
 # Fields of a row: those of a Recipe; `name` may have {variant}, {epochs} and {level} in it.
 ROWS: tuple[dict[str, Any], ...] = (
     # Fine-tuning, arXiv 2010.11929, Table 4
-    {
-        "name": "finetune/imagenet2012",
-        "dataset": "ImageNet",
-        **_FINE_TUNING,
-        "steps": 20_000,
-        "learning_rate": 0.03,
-        "sweep": {"learning_rate": (0.003, 0.01, 0.03, 0.06)},
-        "source": _TABLE_4,
-    },
+    _finetune("imagenet2012", "ImageNet", 20_000, 0.03, _TABLE_4, sweep={"learning_rate": _IMAGENET_SWEEP}),
     *(
-        {
-            "name": f"finetune/imagenet2012-{size}",
-            "dataset": "ImageNet",
-            "models": f"{model} of Table 2",
-            **_FINE_TUNING,
-            "steps": 20_000,
-            "image_size": size,
-            "polyak": 0.9999,
-            "learning_rate": 0.03,
-            "sweep": {"learning_rate": (0.003, 0.01, 0.03, 0.06)},
-            "source": f"arXiv 2010.11929, section 4.1 (resolution and Polyak averaging for Table 2); else {_TABLE_4}",
-        }
+        _finetune(
+            f"imagenet2012-{size}",
+            "ImageNet",
+            20_000,
+            0.03,
+            f"arXiv 2010.11929, section 4.1 (resolution and Polyak averaging for Table 2); else {_TABLE_4}",
+            models=f"{model} of Table 2",
+            image_size=size,
+            polyak=0.9999,
+            sweep={"learning_rate": _IMAGENET_SWEEP},
+        )
         for size, model in ((512, "ViT-L/16"), (518, "ViT-H/14"))
     ),
     *(
-        {
-            "name": f"finetune/{name}",
-            "dataset": dataset,
-            **_FINE_TUNING,
-            "steps": steps,
-            "warmup_steps": 100 if steps == 500 else 500,
-            "learning_rate": 0.03,
-            "sweep": {"learning_rate": _SWEEP},
-            "source": _TABLE_4,
-        }
+        _finetune(name, dataset, steps, 0.03, _TABLE_4, sweep={"learning_rate": _SWEEP})
         for name, dataset, steps in (
             ("cifar100", "CIFAR-100", 10_000),
             ("cifar10", "CIFAR-10", 10_000),
@@ -112,44 +101,21 @@ ROWS: tuple[dict[str, Any], ...] = (
             ("oxford_flowers102", "Oxford Flowers-102", 500),
         )
     ),
-    {
-        "name": "finetune/vtab",
-        "dataset": "VTAB, 1,000 examples of each of 19 tasks",
-        **_FINE_TUNING,
-        "steps": 2_500,
-        "learning_rate": 0.01,
-        "source": _TABLE_4,
-    },
+    _finetune("vtab", "VTAB, 1,000 examples of each of 19 tasks", 2_500, 0.01, _TABLE_4),
     # Fine-tuning of AugReg's checkpoints
-    {
-        "name": "finetune/augreg",
-        "dataset": "any",
-        **_FINE_TUNING,
-        "steps": 500,
-        "warmup_steps": 100,
-        "learning_rate": 0.03,
-        "source": "vit_jax/configs/augreg.py, which says that steps and rate are often changed",
-    },
-    {
-        "name": "finetune/augreg/imagenet2012",
-        "dataset": "ImageNet",
-        **_FINE_TUNING,
-        "steps": 20_000,
-        "learning_rate": 0.03,
-        "sweep": {"learning_rate": (0.01, 0.03), "image_size": (224, 384)},
-        "source": _AUGREG_TABLE,
-    },
+    _finetune(
+        "augreg", "any", 500, 0.03, "vit_jax/configs/augreg.py, which says that steps and rate are often changed"
+    ),
+    _finetune(
+        "augreg/imagenet2012",
+        "ImageNet",
+        20_000,
+        0.03,
+        _AUGREG_TABLE,
+        sweep={"learning_rate": (0.01, 0.03), "image_size": (224, 384)},
+    ),
     *(
-        {
-            "name": f"finetune/augreg/{name}-{steps}",
-            "dataset": dataset,
-            **_FINE_TUNING,
-            "steps": steps,
-            "warmup_steps": 100 if steps == 500 else 500,
-            "learning_rate": rate,
-            "sweep": {"learning_rate": _AUGREG_SWEEP, "image_size": (224, 384)},
-            "source": _AUGREG_TABLE,
-        }
+        _finetune(f"augreg/{name}-{steps}", dataset, steps, rate, _AUGREG_TABLE, sweep=_AUGREG_SWEEP)
         for name, dataset, rate, durations in (
             ("cifar100", "CIFAR-100", 0.01, (2_500, 10_000)),
             ("oxford_iiit_pet", "Oxford-IIIT Pets", 0.003, (500, 2_500)),
@@ -158,24 +124,8 @@ ROWS: tuple[dict[str, Any], ...] = (
         )
         for steps in durations
     ),
-    {
-        "name": "finetune/augreg/cifar10",
-        "dataset": "CIFAR-10",
-        **_FINE_TUNING,
-        "steps": 10_000,
-        "learning_rate": 0.003,
-        "augmentation": {"crop": "random"},
-        "source": _TRANSFER,
-    },
-    {
-        "name": "finetune/augreg/oxford_flowers102",
-        "dataset": "Oxford Flowers-102",
-        **_FINE_TUNING,
-        "steps": 500,
-        "warmup_steps": 100,
-        "learning_rate": 0.003,
-        "source": _TRANSFER,
-    },
+    _finetune("augreg/cifar10", "CIFAR-10", 10_000, 0.003, _TRANSFER, augmentation={"crop": "random"}),
+    _finetune("augreg/oxford_flowers102", "Oxford Flowers-102", 500, 0.003, _TRANSFER),
     # Pre-training, arXiv 2010.11929, Table 3
     *(
         {"name": "pretrain/jft/{variant}", "variants": variants, "epochs": epochs, "learning_rate": rate, **_JFT}

@@ -8,8 +8,8 @@ import numbers
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from keras_vit._types import pair
 from keras_vit.data import Augmentation
-from keras_vit.models.config import pair
 from keras_vit.tables import Table
 from keras_vit.training.recipe_table import ROWS
 
@@ -17,7 +17,7 @@ from keras_vit.training.recipe_table import ROWS
 if TYPE_CHECKING:
     import keras
 
-    from keras_vit.training.optimization import WarmupDecay
+    from keras_vit.training.schedules import WarmupDecay
 
 LOSSES = ("softmax", "sigmoid")
 OPTIMIZERS = ("sgd", "adam", "adamw")
@@ -55,7 +55,7 @@ def schedule(recipe: "Recipe", steps: int | None = None) -> "WarmupDecay":
     Raises:
         ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.
     """
-    from keras_vit.training.optimization import WarmupDecay
+    from keras_vit.training.schedules import WarmupDecay
 
     warmup = recipe.warmup_steps
     if steps is not None and warmup > max(steps / 2, 1):
@@ -81,7 +81,7 @@ def optimizer(
     Raises:
         ValueError: if the recipe counts epochs and `steps` is not given, or `model` is missing.
     """
-    from keras_vit.training.optimization import AdamW, MomentumSGD, layer_decay
+    from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
 
     if recipe.layer_decay is not None and model is None:
         raise ValueError("layer_decay depends on the model: pass optimizer(recipe, model).")
@@ -102,7 +102,7 @@ def optimizer(
 
 def loss(recipe: "Recipe") -> "keras.losses.Loss":
     """The loss of a recipe, on logits and one-hot labels; also `recipe.loss()`."""
-    from keras_vit.training.optimization import SigmoidLoss, SoftmaxLoss
+    from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
 
     return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](label_smoothing=recipe.label_smoothing)
 

@@ -5,21 +5,22 @@ import dataclasses
 import functools
 import math
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from keras_vit._devices import batch_shares, fill_up
+from keras_vit._devices import batch_shares, fill_up, scope_of
+from keras_vit._progress import ProgressBar
+from keras_vit._text import printable
+from keras_vit._types import DType, ImageSize, Source, pair, whole_number
 from keras_vit.data import Batches, ImageStream, has_test_split, open_data
-from keras_vit.models import BiT, VisionTransformer, pair
+from keras_vit.models import BiT, VisionTransformer
 from keras_vit.tables import Table
-from keras_vit.training.distribution import scope_of
 from keras_vit.training.freezing import adapted_layers, freeze
 from keras_vit.training.lora import add_lora, merge_lora, save_adapters
 from keras_vit.training.recipes import Recipe
@@ -35,26 +36,31 @@ Model = VisionTransformer | BiT
 class RunOptions:
     """How a recipe is run: the arguments that `finetune` and `pretrain` share. `finetune` says what they mean."""
 
-    validation: Any = None
-    output: str | os.PathLike[str] | None = None
-    steps: int | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    warmup_steps: int | float | None = None
-    image_size: int | tuple[int, int] | None = None
-    classes: int | None = None
-    class_names: Sequence[str] | None = None
-    every: int | None = None
-    seed: int = 0
-    on_bad_image: str = "stop"
-    resume: bool = True
-    callbacks: Sequence[keras.callbacks.Callback] = ()
-    dtype: Any = None
-    verbose: bool = True
+    validation: Any
+    output: str | os.PathLike[str] | None
+    steps: int | None
+    batch_size: int | None
+    learning_rate: float | None
+    warmup_steps: int | float | None
+    image_size: ImageSize | None
+    classes: int | None
+    class_names: Sequence[str] | None
+    every: int | None
+    seed: int
+    on_bad_image: str
+    resume: bool
+    callbacks: Sequence[keras.callbacks.Callback]
+    dtype: DType
+    verbose: bool
 
     def __post_init__(self) -> None:
-        if self.every is not None and (not isinstance(self.every, int) or self.every < 1):
-            raise ValueError(f"every must be at least 1 step, but {self.every!r} was given.")
+        if self.every is not None:
+            whole_number("every", self.every, 1)
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> "RunOptions":
+        """The options among the arguments of a function, which are its `locals()` as long as it has done nothing."""
+        return cls(**{field.name: arguments[field.name] for field in dataclasses.fields(cls)})
 
     def applied(self, recipe: Recipe) -> Recipe:
         """A recipe with what these options say of it; what they leave at None stays as it is."""
@@ -77,7 +83,7 @@ class Task:
     """
 
     title: str
-    model: Callable[[Any, Recipe, ImageStream, Any], Model]
+    model: Callable[[Model | Source, Recipe, ImageStream, DType], Model]
     learner: Callable[[Model], keras.Model]
     batches: Callable[[Model, ImageStream, int], Batch]
     loss: Callable[[Recipe], keras.losses.Loss]
@@ -346,14 +352,16 @@ def train(
         epochs = -(-steps // every)
         users = keras.callbacks.CallbackList(list(callbacks), model=model, epochs=epochs, steps=every)
         users.on_train_begin()
-        with _bar(title, steps, start, verbose) as progress, _averages_held_back(model.optimizer):
+        bar = ProgressBar(title, steps, shown=verbose, stays=True)
+        with bar, _averages_held_back(model.optimizer):
+            bar.update(start)
             model.stop_training = False
             while start < steps and not model.stop_training:
                 stop = min(start + every, steps)
                 epoch = start // every
                 users.on_epoch_begin(epoch)
                 stretch = Batches(batch, range(start * batches_per_step, stop * batches_per_step))
-                watcher = _Watcher(users, progress, batches_per_step)
+                watcher = _Watcher(users, bar, batches_per_step)
                 history = model.fit(stretch, epochs=1, shuffle=False, verbose=0, callbacks=[watcher]).history
                 logs = {name: float(values[-1]) for name, values in history.items()}
                 if not np.isfinite(logs["loss"]):
@@ -373,7 +381,7 @@ def train(
                 if folder:
                     folder.write_log(log)
                     folder.save(model, start)
-                progress(note=_note(logs))
+                bar.note(_note(logs))
                 users.on_epoch_end(epoch, logs)
                 model.stop_training |= stopped
         model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -386,9 +394,9 @@ def train(
 class _Watcher(keras.callbacks.Callback):
     """Hands the events of batches on. Those of epochs and of the whole run come from `train`, once a run."""
 
-    def __init__(self, users: Any, progress: Callable[..., None], batches_per_step: int) -> None:
+    def __init__(self, users: keras.callbacks.CallbackList, bar: ProgressBar, batches_per_step: int) -> None:
         super().__init__()
-        self._users, self._progress, self._batches_per_step = users, progress, batches_per_step
+        self._users, self._bar, self._batches_per_step = users, bar, batches_per_step
         self.batches = 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -397,7 +405,7 @@ class _Watcher(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches += 1
         self._users.on_train_batch_end(batch, logs)
-        self._progress(advance=(batch + 1) % self._batches_per_step == 0)
+        self._bar.advance((batch + 1) % self._batches_per_step == 0)
 
 
 def _evaluate(model: keras.Model, validation: FilledBatches) -> dict[str, float]:
@@ -449,21 +457,7 @@ def _averaged(model: keras.Model) -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    Console(stderr=True).print(text, highlight=False, markup=False)
-
-
-@contextlib.contextmanager
-def _bar(title: str, steps: int, start: int, verbose: bool) -> Iterator[Callable[..., None]]:
-    """A progress bar, as a function that moves it on or changes the note beside it."""
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-    columns += [TimeRemainingColumn(), TextColumn("{task.fields[note]}")]
-    with Progress(*columns, console=Console(stderr=True), disable=not verbose) as progress:
-        task = progress.add_task(title, total=steps, completed=start, note="")
-
-        def move(advance: int = 0, note: str | None = None) -> None:
-            progress.update(task, advance=int(advance), **({} if note is None else {"note": note}))
-
-        yield move
+    print(printable(text), file=sys.stderr)
 
 
 def _note(logs: dict[str, float]) -> str:

@@ -15,7 +15,8 @@ import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
-from keras_vit._files import locked, replacing, write_text
+from keras_vit._files import locked, write_text
+from keras_vit._pictures import FAINT, GOOD, figure_for
 from keras_vit._text import printable
 from keras_vit.checkpoints import save_model
 from keras_vit.checkpoints.files.npz import NpzFile, write_npz
@@ -24,13 +25,8 @@ from keras_vit.tables import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, MUTED, TRAIN, TEST = "#1b1f27", "#6b7280", "#9aa4b2", "#1f6feb"
-RESULTS = (
-    "model.keras",
-    "adapters.npz",
-    "classes.txt",
-    "curve.png",
-)  # what a finished run leaves beside its checkpoint
+# What a finished run leaves beside its checkpoint.
+RESULTS = ("model.keras", "adapters.npz", "classes.txt", "curve.png")
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
 _OLDER = "step-*.h5"  # checkpoints of version 0.1 and before
 
@@ -272,32 +268,23 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
     Raises:
         ImportError: if matplotlib is not installed (`pip install "keras-vit[plots]"`).
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError('A picture needs matplotlib: pip install "keras-vit[plots]"', name="matplotlib") from None
-    figure = Figure(figsize=(12, 3.8), dpi=110, facecolor="white", layout="constrained")
-    figure.suptitle(title, color=INK, weight="bold", x=0.01, ha="left")
-    loss, accuracy, rate = figure.subplots(1, 3)
-    _curves(loss, log, "loss", {"loss": "training", "val_loss": "test"})
-    _curves(accuracy, log, "accuracy, %", {"accuracy": "training", "val_accuracy": "test"}, factor=100)
-    _curves(rate, log, "learning rate", {"learning_rate": "learning rate"})
-    with replacing(path) as temporary:
-        FigureCanvasAgg(figure).print_png(str(temporary))
+    with figure_for(path, 12, 3.8, layout="constrained") as figure:
+        figure.suptitle(title, weight="bold", x=0.01, ha="left")
+        loss, accuracy, rate = figure.subplots(1, 3)
+        _curves(loss, log, "loss", {"loss": "training", "val_loss": "test"})
+        _curves(accuracy, log, "accuracy, %", {"accuracy": "training", "val_accuracy": "test"}, factor=100)
+        _curves(rate, log, "learning rate", {"learning_rate": "learning rate"})
 
 
 def _curves(axes: "Axes", log: list[dict[str, Any]], title: str, names: dict[str, str], factor: float = 1) -> None:
-    axes.set_title(title, color=INK, loc="left", fontsize=11)
-    for (name, label), colour in zip(names.items(), (TRAIN, TEST), strict=False):
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel("step")
+    for (name, label), colour in zip(names.items(), (FAINT, GOOD), strict=False):
         points = [(row["step"], factor * row[name]) for row in log if row.get(name) is not None]
         if points:
-            axes.plot(
-                *zip(*points, strict=True), ".-", color=colour, linewidth=1.8, label=f"{label} {points[-1][1]:.4g}"
-            )
-    axes.set_xlabel("step", color=MUTED)
-    axes.tick_params(colors=MUTED, labelsize=9)
+            label = f"{label} {points[-1][1]:.4g}"
+            axes.plot(*zip(*points, strict=True), ".-", color=colour, linewidth=1.8, label=label)
+    axes.tick_params(labelsize=9)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#c9ced6")
     if axes.lines:
         axes.legend(frameon=False, fontsize=9)

@@ -1,6 +1,7 @@
 """`finetune` and `pretrain` from data to files: what they train, write, refuse, and how they go on after a kill."""
 
 import dataclasses
+import inspect
 import json
 import os
 import subprocess
@@ -15,8 +16,9 @@ import pytest
 
 import keras_vit
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, cli, training
-from keras_vit.training import pretraining
+from keras_vit.training import finetuning, pretraining
 from keras_vit.training.masked_patches import masked_patch_model
+from keras_vit.training.run import RunOptions
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, dropout=0.1)
 RECIPE = training.recipe("finetune/cifar10").replace(
@@ -434,3 +436,22 @@ def test_masked_patches_need_more_than_one():
         training.pretrain(
             new_model(CONFIG.replace(patch_size=8)), colours(8), RECIPE, objective="masked_patches", verbose=False
         )
+
+
+def test_finetune_and_pretrain_share_their_options():
+    """They are taken from the arguments by name, so both functions must have them, with the same meaning."""
+    finetune, pretrain = (
+        {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+        for function in (training.finetune, training.pretrain)
+    )
+    assert pretrain.pop("objective").default == "labels"
+    assert finetune == pretrain
+    assert [*finetune] == [field.name for field in dataclasses.fields(RunOptions)]
+
+
+def test_every_option_reaches_the_run(monkeypatch):
+    given = {field.name: object() for field in dataclasses.fields(RunOptions)} | {"every": 3}
+    for module, function in ((finetuning, training.finetune), (pretraining, training.pretrain)):
+        monkeypatch.setattr(module, "run", lambda *arguments: arguments)
+        task, model, data, recipe, options = function("a model", "data", "a recipe", **given)
+        assert (model, data, recipe, vars(options)) == ("a model", "data", "a recipe", given)

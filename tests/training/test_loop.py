@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Batches
-from keras_vit.training.optimization import MomentumSGD
+from keras_vit.training import MomentumSGD
 from keras_vit.training.run import FilledBatches, train
 from keras_vit.training.run_folder import RunFolder
 
@@ -259,3 +259,34 @@ def test_float16_with_averaged_weights_ends_like_a_run_in_one_stretch(tmp_path):
         np.testing.assert_array_equal(got, wanted)
     assert log[-1]["val_loss"] == pytest.approx(parts.evaluate(VALIDATION, verbose=0)[0], rel=1e-6)
     train(half_model(), batch, 2, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
+
+
+class CountedLoss(keras.losses.CategoricalCrossentropy):
+    """Counts how often Python runs it: where the step is compiled, once for each time that it is traced."""
+
+    calls = 0
+
+    def call(self, y_true, y_pred):
+        CountedLoss.calls += 1
+        return super().call(y_true, y_pred)
+
+
+class CallsByEpoch(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.calls.append(CountedLoss.calls)
+
+
+@pytest.mark.parametrize("use_ema", [False, True], ids=["plain", "polyak"])
+def test_stretches_share_one_graph(backend, use_ema):
+    if backend == "torch":
+        pytest.skip("nothing is compiled on torch")
+    model = new_model(use_ema)
+    model.compile(model.optimizer, CountedLoss(from_logits=True), metrics=[keras.metrics.CategoricalAccuracy()])
+    calls = CallsByEpoch()
+    train(model, batch, 7, every=2, validation=VALIDATION, callbacks=[calls], verbose=False)
+    assert len(calls.calls) == 4 and calls.calls[0] > 0
+    assert calls.calls == calls.calls[:1] * 4  # the last stretch is shorter than the others

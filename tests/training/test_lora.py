@@ -6,9 +6,9 @@ import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.models import weights_by_path
+from keras_vit.training import AdamW, SoftmaxLoss
 from keras_vit.training.freezing import freeze, unfreeze
 from keras_vit.training.lora import add_lora, load_adapters, merge_lora, save_adapters
-from keras_vit.training.optimization import AdamW, SoftmaxLoss
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
 RNG = np.random.default_rng(0)
@@ -102,8 +102,9 @@ def test_says_what_is_wrong(trained, tmp_path):
     path = save_adapters(model, tmp_path / "adapters.npz")
     with pytest.raises(ValueError, match="has adapters"):
         add_lora(model, 2)
-    with pytest.raises(ValueError, match="rank must be at least 1"):
-        add_lora(make(), 0)
+    for rank in (0, -1, 2.5, True, "2"):
+        with pytest.raises(ValueError, match="rank must be a whole number of at least 1"):
+            add_lora(make(), rank)
     with pytest.raises(ValueError, match="'qery' fits no layer"):
         add_lora(make(), 2, "qery")
     with pytest.raises(ValueError, match="has no adapters"):

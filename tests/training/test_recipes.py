@@ -11,7 +11,7 @@ import pytest
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.layers import skip_initialization
-from keras_vit.training.optimization import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss
+from keras_vit.training import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss
 from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, recipe, schedule
 
 # arXiv 2010.11929, Table 4: data, steps, rates. Written out again, so that a slip would have to be made twice.
