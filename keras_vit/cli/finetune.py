@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-flip", action="store_false", default=None, dest="flip", help="mirror no images (digits, text)")
     add("--mixup", type=at_least_0, metavar="P", help="0 for none (default: the recipe's)")
     add("--randaugment", type=int, nargs=2, metavar=("LAYERS", "MAGNITUDE"), help="for example 2 15")
+    add("--lora", type=COUNT, metavar="RANK", help="train adapters of this rank and the head instead of all weights")
     add("--every", type=COUNT, help="updates between two evaluations and checkpoints")
     add("--seed", type=COUNT_OR_0, default=0, help="(default: %(default)s)")
     add("--dtype", choices=DTYPES, help="dtype policy (default: float32)")
@@ -41,6 +42,8 @@ def run(options: argparse.Namespace) -> Answer:
     changes = {name: getattr(options, name) for name in ("crop", "flip", "mixup", "randaugment")}
     changes = {name: value for name, value in changes.items() if value is not None}
     recipe = recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **changes))
+    if options.lora is not None:
+        recipe = recipe.replace(lora_rank=options.lora)
     done = training.finetune(
         options.weights,
         options.data,

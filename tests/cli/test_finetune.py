@@ -45,6 +45,16 @@ def test_a_run(run, arguments, tmp_path):
     assert str(output) in run(*arguments, *options).out
 
 
+def test_adapters(run, arguments, tmp_path):
+    output = tmp_path / "run"
+    result = json.loads(run(*arguments, "--steps", 1, "--lora", 3, "--output", output, "--json").out)
+    assert result["recipe"]["lora_rank"] == 3
+    with np.load(output / "adapters.npz") as file:
+        ranks = {file[name].shape[-1] for name in file if name.endswith("lora_kernel_a")}
+        assert ranks == {3} and {"head/kernel", "head/bias"} < set(file)
+    assert "--lora" in run(*arguments, "--lora", 0, code=2).err
+
+
 def test_a_loss_that_is_not_finite_is_one_message(run, arguments, tmp_path):
     output = tmp_path / "run"
     err = run(*arguments, "--steps", 3, "--every", 3, "--learning-rate", 1e38, "--output", output, code=1).err
