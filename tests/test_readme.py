@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands, in order, in one process."""
+"""The README's Python runs as it stands, in order, in one process; and so does what the docs say of KerasCV."""
 
 import re
 import shutil
@@ -11,7 +11,13 @@ import pytest
 import keras_vit
 
 ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+BLOCKS = blocks("README.md")
 
 
 @pytest.fixture
@@ -54,3 +60,26 @@ def test_the_readme_runs(newcomer, capsys):
     assert (newcomer / "back.npz").exists() and (newcomer / "small.tflite").exists()
     assert (newcomer / "runs/digits/model.keras").exists()
     assert "glyph" not in capsys.readouterr().err
+
+
+def test_layers_of_keras_cv_work_in_a_pipeline_as_the_docs_say(backend):
+    if backend != "tensorflow":
+        pytest.skip("KerasCV's layers are for tf.data, which is read on TensorFlow")
+    pytest.importorskip("keras_cv")
+    (block,) = (block for block in blocks("docs/training.md") if "keras_cv" in block)
+    config = keras_vit.ViTConfig(
+        image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=10, class_names=None
+    )
+    augmentation = keras_vit.training.Augmentation(crop="resize", flip=False)
+    recipe = keras_vit.training.recipe("finetune/cifar10")
+    names = {
+        "training": keras_vit.training,
+        "train_images": np.random.default_rng(0).integers(0, 256, (64, 8, 8, 3)).astype("uint8"),
+        "train_labels": np.arange(64) % 10,
+        "model": keras_vit.VisionTransformer(config),
+        "recipe": recipe.replace(steps=2, augmentation=augmentation),
+    }
+    exec(compile(block, "docs/training.md", "exec"), names)
+    assert names["done"].log[-1]["step"] == 2
+    images = np.concatenate([images for images, _ in names["data"].as_numpy_iterator()])
+    assert not {bytes(image) for image in images.astype("uint8")} & {bytes(image) for image in names["train_images"]}

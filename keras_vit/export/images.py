@@ -101,7 +101,7 @@ def calibration_images(source: Any, model: Model, signature: Signature) -> np.nd
         paths = _picture_files(source)
         # Evenly from all of them: the first ones may be of one class.
         source = _load(paths[:: -(-len(paths) // MOST)], model.config)
-    elif isinstance(source, list) and len({np.shape(image) for image in source}) > 1:
+    elif isinstance(source, list) and not is_pipeline(source) and len({np.shape(image) for image in source}) > 1:
         resized = [resize_images(np.asarray(image), model.config.image_size) for image in source]
         source = np.rint(np.stack(resized)).astype("uint8")
     elif isinstance(source, (str, tuple, dict)) or (is_pipeline(source) and not hasattr(source, "__array__")):

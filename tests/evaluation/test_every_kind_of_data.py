@@ -1,11 +1,17 @@
-"""`evaluate`, `few_shot` and `finetune` take the same data, and it is the same to them in whatever form it comes."""
+"""Whatever reads labelled images takes the same data, and it is the same in whatever form it comes."""
+
+import json
 
 import keras
 import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig, evaluation, training
+from keras_vit.checkpoints import save_model
+from keras_vit.cli import main
 from keras_vit.data import open_data
+from keras_vit.export.images import calibration_images
+from keras_vit.export.served_model import Signature
 from tests.data.sources import KINDS, NAMES, plain_colours
 
 CONFIG = ViTConfig(
@@ -35,13 +41,17 @@ def model():
     return model
 
 
+def confusion_of(model):
+    scores = model.predict(model.preprocess(DATA[0]), verbose=0)
+    confusion = np.zeros((3, 3), "int64")
+    np.add.at(confusion, (DATA[1], scores.argmax(1)), 1)
+    return confusion
+
+
 def test_evaluate(source, model):
     result = evaluation.evaluate(model, source, preprocess=True, batch_size=5, progress=False)
-    scores = model.predict(model.preprocess(DATA[0]), verbose=0)
-    wanted = np.zeros((3, 3), "int64")
-    np.add.at(wanted, (DATA[1], scores.argmax(1)), 1)
-    np.testing.assert_array_equal(result.confusion, wanted)
-    assert 0 < len(np.flatnonzero(wanted.sum(0))) and result.class_names == tuple(NAMES)
+    np.testing.assert_array_equal(result.confusion, confusion_of(model))
+    assert result.class_names == tuple(NAMES)
 
 
 def test_few_shot(source, model):
@@ -68,6 +78,31 @@ def test_finetune(source, model, request):
     assert done.log[-1]["loss"] == pytest.approx(wanted.log[-1]["loss"], rel=1e-5)
     for weight, same in zip(done.model.get_weights(), wanted.model.get_weights(), strict=True):
         np.testing.assert_allclose(weight, same, rtol=0, atol=1e-5)  # sums in another order
+
+
+def test_calibration(source, model):
+    images = calibration_images(source, model, Signature.of(model, None, uint8=True))
+    assert images.dtype == "uint8" and images.shape[1:] == (8, 8, 3)
+    assert {bytes(image) for image in images} == {bytes(image) for image in DATA[0]}
+
+
+@pytest.mark.parametrize("kind", ["folder", "tfds"])
+def test_the_command_line(kind, model, tmp_path, monkeypatch, capsys):
+    source = str(KINDS[kind][0](DATA, tmp_path / "data", monkeypatch))
+    file = str(tmp_path / "model.keras")
+    save_model(model, file)
+
+    def run(*arguments):
+        assert main([*map(str, arguments), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert run("evaluate", file, source)["confusion"] == confusion_of(model).tolist()
+    probe = run("evaluate", file, source, "--few-shot", 3, "--seeds", 1)
+    assert (probe["train_examples"], probe["test_examples"], probe["classes"]) == (12, 12, 3)
+    options = ["--steps", 1, "--batch-size", 12, "--warmup-steps", 0, "--learning-rate", 0.1, "--crop", "resize"]
+    done = run("finetune", file, source, *options, "--no-flip", "--output", tmp_path / "run")
+    wanted = training.finetune(model, DATA, RECIPE, verbose=False)
+    assert done["log"][-1]["loss"] == pytest.approx(wanted.log[-1]["loss"], rel=1e-5)
 
 
 def test_an_opened_stream(model):
