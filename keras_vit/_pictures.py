@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 INK, MUTED, FAINT = "#1b1f27", "#6b7280", "#9aa4b2"  # text, what explains it, what is compared with
 AXES, GRID = "#c9ced6", "#e6e8ec"
 GOOD, BAD = "#1f6feb", "#d1242f"
-_STYLE = {
+_STYLE: Any = {  # matplotlib types each key of it
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "text.color": INK,
