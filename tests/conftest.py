@@ -53,7 +53,9 @@ ONCE = (
     "test_quick.py",
     "test_randaugment.py",
     "test_run_files.py",
+    "test_safetensors.py",
     "test_text.py",
+    "test_torch_files.py",
 )
 
 

@@ -389,7 +389,7 @@ PLANTED = {
     ),
     "private_of_another_room": (
         "zoo.py",
-        "from keras_vit.checkpoints.files.npz import _as_float32",
+        "from keras_vit.checkpoints.files.npz import _stored_as",
         "private in the room",
     ),
     "private_file_of_another_room": (
@@ -421,7 +421,7 @@ ALLOWED = {
     "typing": ("models/planted.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
     "runtime": ("checkpoints/planted.py", "import h5py\nimport keras\nimport numpy as np\nfrom rich import box"),
     "no_pickle": ("checkpoints/planted.py", "import numpy\nnumpy.load('x', allow_pickle=False)"),
-    "private_in_the_room": ("checkpoints/planted.py", "from keras_vit.checkpoints.files.npz import _as_float32"),
+    "private_in_the_room": ("checkpoints/planted.py", "from keras_vit.checkpoints.files.npz import _stored_as"),
     "private_of_python": ("export/planted.py", "import os\nos._exit(1)"),
     "private_of_its_own": (
         "export/planted.py",

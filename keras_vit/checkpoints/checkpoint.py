@@ -12,7 +12,8 @@ from keras_vit import layers, models
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
 from keras_vit.checkpoints.engine import Contents, Layout, check_arrays, extract, fill
-from keras_vit.checkpoints.files.npz import NpzFile, write_npz
+from keras_vit.checkpoints.files import open_file
+from keras_vit.checkpoints.files.npz import write_npz
 from keras_vit.checkpoints.layouts import big_vision, bit, vit_jax
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 
@@ -32,15 +33,15 @@ def open_checkpoint(
     """Recognises the layout of a checkpoint file and describes it, without reading the weights.
 
     Args:
-        path: An `.npz` file.
+        path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one (see `files.open_file`).
         grid_size: Rows and columns of its position embeddings, for grids that are no square.
         image_size: A size that the model may have been trained at: it tells the grid where the number of patches is
             no square and `grid_size` is not given.
 
     Raises:
-        FileNotFoundError, ValueError: if it is no file, no `.npz`, or of no known layout.
+        FileNotFoundError, ValueError: if it is no such file, or of no known layout.
     """
-    file = NpzFile(path)
+    file = open_file(path)
     for layout in LAYOUTS.values():
         try:
             contents = layout.read(file)
@@ -55,7 +56,7 @@ def open_checkpoint(
         return _with_names(_with_grid(contents, grid_size, str(path)), file.note.get("class_names"))
     names = ", ".join(printable(name, 100) for name in sorted(file)[:5])
     raise ValueError(
-        f"{path} is an .npz file, but not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its arrays are: "
+        f"{file.path} holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its arrays are: "
         f"{names}{' ...' if len(file) > 5 else ''}."
     )
 

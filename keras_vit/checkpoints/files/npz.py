@@ -1,6 +1,5 @@
 """Reading and writing `.npz` files array by array, without ever holding a second copy of the weights."""
 
-import dataclasses
 import json
 import math
 import os
@@ -9,7 +8,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -17,63 +16,28 @@ import numpy as np
 from keras_vit._arrays import aligned_zeros
 from keras_vit._files import replacing
 from keras_vit._text import printable
+from keras_vit.checkpoints.files.kinds import what_it_is
+from keras_vit.checkpoints.files.stored_array import (
+    MOST_AXES,
+    PIECE,
+    READABLE,
+    ArrayFile,
+    StoredArray,
+    numpy_dtype,
+    read_pieces,
+)
 
 UNPACKED_BYTES = 2**30  # bytes that any compressed file may unpack to
 UNPACKED_RATIO = 20  # times its own size that a larger one may unpack to; trained weights need 1.1
 _LOCAL_HEADER = 30  # bytes of a zip member's local header before its name
 _LONGEST_HEADER = 10_000  # bytes of an array's header; the same as NumPy's limit
-_MOST_AXES = 32  # NumPy's limit before 2.0
-_PIECE = 2**22  # bytes read at a time
-
-
-@dataclasses.dataclass(frozen=True)
-class StoredArray:
-    """An array in a file: its name, shape and dtype are known, its values are read on demand.
-
-    `dtype` is the one that `read` gives, except that bfloat16 is read as float32; `stored` says how the file
-    stores it. `start` is None, or the first value of the piece of the stored array that this is (see `piece`).
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    stored: str
-    _file: "NpzFile" = dataclasses.field(repr=False, compare=False)
-    start: int | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Size of the values in the file."""
-        return math.prod(self.shape) * np.dtype(_NUMPY_DTYPES.get(self.stored, self.stored)).itemsize
-
-    def read(self) -> np.ndarray:
-        """The values; floating point numbers as float32.
-
-        Raises:
-            ValueError: if the values do not have the checksum that the file says.
-        """
-        return _as_float32(self.read_stored(), self.stored)
-
-    def read_stored(self) -> np.ndarray:
-        """The values in the type that they are stored in; bfloat16 as `V2`. Raises as `read` does."""
-        return self._file.read_stored(self)
-
-    def piece(self, start: int, shape: tuple[int, ...]) -> "StoredArray":
-        """An array of the values that follow the first `start` ones, of which only those are read."""
-        return dataclasses.replace(self, shape=shape, start=(self.start or 0) + start)
-
-
-_NUMPY_DTYPES = {"bfloat16": "V2"}
-_READABLE = (
-    *("float16", "float32", "float64", "bfloat16", "bool"),
-    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-)
 
 
 # What the standard library and NumPy raise for archives and arrays with wrong bytes in them.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError)
 
 
-class NpzFile(Mapping[str, StoredArray]):
+class NpzFile(ArrayFile):
     """The arrays of an `.npz` file by name. Opening it reads names, shapes and types; values are read on demand.
 
     Nobody has to trust the file: nothing in it is run, and what it promises is compared with what it has before memory
@@ -90,19 +54,13 @@ class NpzFile(Mapping[str, StoredArray]):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        if not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
-        self.path = pathlib.Path(path)
-        if self.path.is_dir():
-            raise IsADirectoryError(f"{self.path} is a folder; the path of a checkpoint file was expected.")
-        if not self.path.exists():
-            raise FileNotFoundError(f"There is no file {self.path}; the path of a checkpoint file was expected.")
+        super().__init__(path)
         try:
             archive = zipfile.ZipFile(self.path)
         except PermissionError:
             raise
         except (*_DAMAGE, NotImplementedError):
-            raise ValueError(f"{self.path} is not an .npz file: {_what_it_is(self.path)}.") from None
+            raise ValueError(f"{self.path} is not an .npz file: {what_it_is(self.path)}.") from None
         with archive:
             self._comment = archive.comment
             self._members = self._list_members(archive)
@@ -111,15 +69,6 @@ class NpzFile(Mapping[str, StoredArray]):
             # Length of the header, and whether the values are in Fortran order.
             self._headers: dict[str, tuple[int, bool]] = {}
             self._arrays = {name: self._describe(archive, name) for name in self._members}
-
-    def __getitem__(self, name: str) -> StoredArray:
-        return self._arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
 
     @property
     def note(self) -> dict[str, Any]:
@@ -130,24 +79,6 @@ class NpzFile(Mapping[str, StoredArray]):
             return {}
         return note if isinstance(note, dict) else {}
 
-    @property
-    def grid_size(self) -> tuple[int, int] | None:
-        """Rows and columns of the position embeddings, if the file notes them.
-
-        Raises:
-            ValueError: if what is noted is no pair of positive integers.
-        """
-        grid = self.note.get("grid_size")
-        if grid is None:
-            return None
-        numbers = isinstance(grid, list) and all(type(number) is int and 0 < number < 2**31 for number in grid)
-        if not numbers or len(grid) != 2:
-            raise ValueError(
-                f"{self.path} notes grid_size as {printable(grid, 60)}, expected two positive integers: its comment is "
-                "damaged."
-            )
-        return tuple(grid)
-
     def read_stored(self, array: StoredArray) -> np.ndarray:
         """See `StoredArray.read_stored`."""
         return self._read_whole(array) if array.start is None else self._read_piece(array)
@@ -155,10 +86,10 @@ class NpzFile(Mapping[str, StoredArray]):
     def _read_piece(self, array: StoredArray) -> np.ndarray:
         member, whole = self._members[array.name], self._arrays[array.name]
         header, fortran = self._headers[array.name]
-        dtype = np.dtype(_NUMPY_DTYPES.get(array.stored, array.stored))
+        dtype = numpy_dtype(array.stored)
         if member.compress_type == zipfile.ZIP_STORED and not fortran:
             if array.name not in self._sound:
-                buffer, checksum = memoryview(bytearray(_PIECE)), 0
+                buffer, checksum = memoryview(bytearray(PIECE)), 0
                 for piece in self._pieces(member, buffer):
                     checksum = zlib.crc32(piece, checksum)
                 self._check(member, checksum)
@@ -185,7 +116,7 @@ class NpzFile(Mapping[str, StoredArray]):
             try:
                 with zipfile.ZipFile(self.path) as archive, archive.open(member) as file:
                     view, first = memoryview(data), 0
-                    while count := file.readinto(view[first : first + _PIECE]):  # checks the checksum itself
+                    while count := file.readinto(view[first : first + PIECE]):  # checks the checksum itself
                         first += count
                     if first < len(data):
                         raise EOFError(f"{first} of {len(data)} bytes")
@@ -193,7 +124,7 @@ class NpzFile(Mapping[str, StoredArray]):
                 raise ValueError(
                     f"{self.path} is damaged: {array.name!r} cannot be unpacked ({error}). Fetch the file again."
                 ) from None
-        dtype = _NUMPY_DTYPES.get(array.stored, array.stored)
+        dtype = numpy_dtype(array.stored)
         header, fortran = self._headers[array.name]
         values = np.frombuffer(data, dtype, math.prod(array.shape), offset=header).reshape(array.shape)
         if fortran:
@@ -203,19 +134,11 @@ class NpzFile(Mapping[str, StoredArray]):
     def _pieces(
         self, member: zipfile.ZipInfo, buffer: memoryview, start: int = 0, size: int | None = None
     ) -> Iterator[memoryview]:
-        """Reads bytes of an uncompressed member from `start` on into a buffer, which may be shorter: it is used again.
-
-        Read, not mapped: a mapped file that somebody shortens meanwhile ends the process.
-        """
+        """Reads bytes of an uncompressed member from `start` on into a buffer (see `read_pieces`)."""
         size = member.file_size if size is None else size
         with self.path.open("rb") as file:
-            file.seek(_start_of(file, member) + start)
-            for first in range(0, size, _PIECE):
-                at = first if len(buffer) >= size else 0
-                piece = buffer[at : at + min(_PIECE, size - first)]
-                if file.readinto(piece) != len(piece):
-                    raise ValueError(f"{self.path} was shortened while it was read. Fetch the file again.")
-                yield piece
+            first = start_of_member(file, member)
+        yield from read_pieces(self.path, first + start, size, buffer)
 
     def _check(self, member: zipfile.ZipInfo, checksum: int) -> None:
         if checksum != member.CRC:
@@ -235,7 +158,7 @@ class NpzFile(Mapping[str, StoredArray]):
                 raise ValueError(f"{self.path} has packed {name!r} in a way that NumPy does not (only deflate).")
             members[name] = member
         if not members:
-            raise ValueError(f"{self.path} is a zip archive without arrays (.npy): {_what_it_is(self.path)}.")
+            raise ValueError(f"{self.path} is a zip archive without arrays (.npy): {what_it_is(self.path)}.")
         size = self.path.stat().st_size
         stored = sum(m.file_size for m in members.values() if m.compress_type == zipfile.ZIP_STORED)
         if stored > size:
@@ -271,7 +194,7 @@ class NpzFile(Mapping[str, StoredArray]):
         stored = _stored_as(dtype)
         if stored is None:
             raise ValueError(
-                f"{self.path} stores {name!r} as {printable(dtype, 60)}, expected one of {', '.join(_READABLE)}."
+                f"{self.path} stores {name!r} as {printable(dtype, 60)}, expected one of {', '.join(READABLE)}."
             )
         array = StoredArray(name, shape, stored, self)
         if header + array.bytes > member.file_size:
@@ -280,8 +203,8 @@ class NpzFile(Mapping[str, StoredArray]):
         return array
 
 
-def _start_of(file: IO[bytes], member: zipfile.ZipInfo) -> int:
-    """Where a member's data start in the file."""
+def start_of_member(file: IO[bytes], member: zipfile.ZipInfo) -> int:
+    """Where the data of a zip archive's member start in the file."""
     file.seek(member.header_offset)
     header = file.read(_LOCAL_HEADER)
     name, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
@@ -315,7 +238,7 @@ def _read_header(file: IO[bytes]) -> tuple[str, bool, tuple[int, ...]]:
     if match is None or len(text) < length or None in match.group("descr", "order", "shape"):
         raise ValueError(f"its header is {text[:100]!r}")
     shape = tuple(int(number) for number in re.findall(r"\d+", match["shape"]))
-    if len(shape) > _MOST_AXES or math.prod(n or 1 for n in shape) >= 2**60:
+    if len(shape) > MOST_AXES or math.prod(n or 1 for n in shape) >= 2**60:
         raise ValueError(f"its shape is {match['shape'][:100]}")
     return match["descr"].strip("'\""), match["order"] == "True", shape
 
@@ -327,15 +250,7 @@ def _stored_as(descr: str) -> str | None:
     except TypeError:
         return None
     name = "bfloat16" if dtype.str[1:] == "V2" else dtype.name
-    return name if name in _READABLE and dtype.isnative else None
-
-
-def _as_float32(values: np.ndarray, stored: str) -> np.ndarray:
-    if stored == "bfloat16":
-        # bfloat16 is the upper half of a float32.
-        return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
-        return values.astype(np.float32) if stored in ("float16", "float64") else values
+    return name if name in READABLE and dtype.isnative else None
 
 
 def write_npz(
@@ -372,24 +287,3 @@ def write_npz(
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(values), allow_pickle=False)
         archive.comment = comment
-
-
-def _what_it_is(path: pathlib.Path) -> str:
-    """A guess at what a file that is no `.npz` is, for error messages."""
-    with path.open("rb") as file:
-        start = file.read(512)
-    if not start:
-        return "it is empty"
-    if start.startswith(b"PK"):
-        if b"data.pkl" in start or b"archive/" in start:
-            return "it looks like a PyTorch file"
-        if b"metadata.json" in start or b"config.json" in start:
-            return "it looks like a .keras file; load it with keras.saving.load_model"
-        return "its end is missing or it holds something else. It was probably not fetched completely"
-    if start.startswith(b"\x89HDF"):
-        return "it is an HDF5 file; load it with model.load_weights"
-    if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
-        return "it is a web page, probably the error message of a download"
-    if start.startswith(b"\x93NUMPY"):
-        return "it is a single array (.npy)"
-    return f"it starts with {start[:8]!r}"

@@ -1,0 +1,339 @@
+"""safetensors files: what is written comes back, what other programs write is read, and nothing has to be trusted."""
+
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from keras_vit.checkpoints import open_checkpoint
+from keras_vit.checkpoints.files import SafetensorsFile, open_file, read_sidecars, safetensors_file, write_safetensors
+from keras_vit.checkpoints.files.stored_array import PIECE
+
+
+def raw(header, data=b"", length=None):
+    """The bytes of a file with any header, true or not."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def field(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A function that writes bytes to a file."""
+
+    def write(data, name="model.safetensors"):
+        (tmp_path / name).write_bytes(data)
+        return tmp_path / name
+
+    return write
+
+
+ARRAYS = {
+    "z.matrix": np.arange(12, dtype="float32").reshape(3, 4) - 5,
+    "a.scalar": np.array(2.5, "float32"),
+    "empty": np.zeros((0, 7), "float32"),
+    "double": np.array([1e-3, 2.0], "float64"),
+    "half": np.array([0.5, -1.5, 65504], "float16"),
+    "brain": np.array([0.5, -1.5, 3e38], ml_dtypes.bfloat16),
+    "position_ids": np.arange(5)[None],
+    "flags": np.array([True, False]),
+    "transposed": np.arange(6, dtype="float32").reshape(2, 3).T,
+}
+
+
+def test_what_is_written_comes_back(tmp_path):
+    path = tmp_path / "new" / "model.safetensors"
+    write_safetensors(path, ARRAYS.items(), {"grid_size": [2, 3], "class_names": ["a", "Ü"], "written_by": "keras_vit"})
+    file = SafetensorsFile(path)
+    assert list(file) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        stored = file[name]
+        assert (stored.shape, stored.stored, stored.bytes) == (array.shape, array.dtype.name, array.nbytes)
+        values = stored.read()
+        floats = array.dtype.kind not in "ib"
+        assert values.dtype == ("float32" if floats else array.dtype)
+        np.testing.assert_array_equal(values, array.astype("float32") if floats else array)
+        assert values.flags["C_CONTIGUOUS"]
+    assert file.note == {
+        "format": "pt",
+        "grid_size": [2, 3],
+        "class_names": ["a", "Ü"],
+        "written_by": "keras_vit",
+    }
+    assert file.grid_size == (2, 3)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.safetensors"]
+
+
+def test_a_file_of_the_format_s_own_example(file):
+    """Written by hand from the specification: names sorted by no rule, a padded header, no metadata."""
+    data = np.arange(4, dtype="<f4").tobytes() + np.array([1, 2], "<i8").tobytes()
+    text = b'{"ids":{"dtype":"I64","shape":[1,2],"data_offsets":[16,32]},"w":{"data_offsets":[0,16],"shape":[2,2],'
+    path = file(raw(text + b'"dtype":"F32"}}   ', data))
+    loaded = SafetensorsFile(path)
+    np.testing.assert_array_equal(loaded["w"].read(), [[0, 1], [2, 3]])
+    np.testing.assert_array_equal(loaded["ids"].read(), [[1, 2]])
+    assert loaded.note == {} and loaded.grid_size is None
+
+
+def test_the_header_is_aligned_for_readers_that_map_it(tmp_path):
+    write_safetensors(tmp_path / "a.safetensors", [("abc", np.ones(3, "float32"))])
+    data = (tmp_path / "a.safetensors").read_bytes()
+    assert int.from_bytes(data[:8], "little") % 8 == 0
+    assert data[8:9] == b"{"
+
+
+def test_pieces(tmp_path):
+    """Of a fused array, that part is read that is asked for; also where it is longer than what is read at a time."""
+    values = np.arange(3 * PIECE // 4, dtype="float32").reshape(3, -1)
+    write_safetensors(tmp_path / "a.safetensors", [("before", np.zeros(5, "float16")), ("qkv", values)])
+    qkv = SafetensorsFile(tmp_path / "a.safetensors")["qkv"]
+    n = values.shape[1]
+    np.testing.assert_array_equal(qkv.read(), values)
+    for i in range(3):
+        np.testing.assert_array_equal(qkv.piece(i * n, (n,)).read(), values[i])
+    np.testing.assert_array_equal(qkv.piece(n, (2, n)).piece(n, (5,)).read(), values[2, :5])
+
+
+HOSTILE = {
+    "empty": (b"", "it is empty"),
+    "text": (b"hello, this is no model", "it starts with b'hello, t'"),
+    "web page": (b"<!DOCTYPE html><title>Sign in</title>", "it is a web page"),
+    "git lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "pointer of Git LFS"),
+    "seven bytes": (b"\x02\0\0\0\0\0\0", "it starts with"),
+    "header missing": ((2).to_bytes(8, "little"), "it starts with"),
+    "header longer than the file": (raw(b"{}", length=100), "its header should have 100 bytes"),
+    "header of petabytes": (raw(b"{}", length=2**60), "its header should have 1,152,921,504,606,846,976 bytes"),
+    "header of gigabytes": (raw(b"{}", length=2**35), "its header should have 34,359,738,368 bytes"),
+    "no arrays": (raw({}), "holds no arrays"),
+    "only metadata": (raw({"__metadata__": {"format": "pt"}}), "holds no arrays"),
+    "no json": (raw(b'{"a":'), "The header of .* is damaged: Expecting value"),
+    "no utf-8": (raw(b'{"\xff":1}'), "The header of .* is damaged: .*utf-8"),
+    "two objects": (raw(b"{}{}"), "The header of .* is damaged: Extra data"),
+    "deep nesting": (raw(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), "is damaged: it is nested too deeply"),
+    "deep lists": (raw(b'{"a":' + b"[" * 200_000), "is damaged: it is nested too deeply"),
+    "twice": (raw(b'{"a":1,"a":2}'), "is damaged: the name 'a' stands in it twice"),
+    "a number": (raw({"a": 5}), "'a' is 5, expected dtype, shape and data_offsets"),
+    "a field more": (raw({"a": field() | {"x": 1}}, bytes(8)), "expected dtype, shape and data_offsets"),
+    "a field less": (raw({"a": {"dtype": "F32", "shape": [2]}}, bytes(8)), "expected dtype, shape"),
+    "dtype": (raw({"a": field("F8_E4M3", (8,))}, bytes(8)), "stores 'a' as F8_E4M3, expected one of F64, F32"),
+    "dtype a list": (raw({"a": field(["F32"])}, bytes(8)), r"stores 'a' as \['F32'\]"),
+    "dtype with escapes": (raw({"\x1b[2J": field("\x1b]0;")}, bytes(8)), r"stores '\\x1b\[2J' as \\x1b\]0;"),
+    "negative shape": (raw({"a": field(shape=(-1, -2))}, bytes(8)), r"the shape \[-1, -2\]"),
+    "shape of floats": (raw({"a": field(shape=(2.0,))}, bytes(8)), r"the shape \[2.0\]"),
+    "shape of truths": (raw({"a": field(shape=(True, 2))}, bytes(8)), r"the shape \[True, 2\]"),
+    "shape a number": (raw({"a": field() | {"shape": 2}}, bytes(8)), "the shape 2"),
+    "shape that overflows": (raw({"a": field(shape=(2**40, 2**40, 0))}, bytes(8)), "the shape"),
+    "shape of 33 axes": (raw({"a": field(shape=(1,) * 33, offsets=(0, 4))}, bytes(4)), "the shape"),
+    "shape and bytes": (raw({"a": field(shape=(3,))}, bytes(8)), "takes 12 bytes, but its data_offsets are 0 and 8"),
+    "offsets swapped": (raw({"a": field(offsets=(8, 0))}, bytes(8)), "data_offsets are 8 and 0"),
+    "negative offsets": (raw({"a": field(offsets=(-8, 0))}, bytes(8)), r"data_offsets \[-8, 0\]"),
+    "three offsets": (raw({"a": field(offsets=(0, 4, 8))}, bytes(8)), r"data_offsets \[0, 4, 8\]"),
+    "offset of no number": (raw({"a": field(offsets=(0, "8"))}, bytes(8)), "data_offsets"),
+    "out of range": (raw({"a": field(offsets=(4, 12))}, bytes(8)), "ends at byte 12 behind the header, .* has 8"),
+    "far out of range": (raw({"a": field(shape=(2**58,), offsets=(0, 2**60))}, bytes(8)), "data_offsets"),
+    "truncated": (raw({"a": field()}, bytes(7)), "truncated .*ends at byte 8 .*the file has 7"),
+    "bytes left": (raw({"a": field()}, bytes(9)), "1 bytes at its end belong to no array"),
+    "a gap": (raw({"a": field(), "b": field(offsets=(12, 20))}, bytes(20)), "'b' follows a gap"),
+    "a gap at the start": (raw({"a": field(offsets=(4, 12))}, bytes(12)), "'a' follows a gap"),
+    "overlap": (raw({"a": field(), "b": field(offsets=(4, 12))}, bytes(12)), "'b' overlaps"),
+    "the same bytes": (raw({"a": field(), "b": field()}, bytes(8)), "'b' overlaps"),
+    "metadata no texts": (raw({"__metadata__": {"a": 1}, "a": field()}, bytes(8)), "__metadata__ must be texts"),
+    "metadata a list": (raw({"__metadata__": [], "a": field()}, bytes(8)), "__metadata__ must be texts"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_files(file, case):
+    data, message = HOSTILE[case]
+    path = file(data)
+    with pytest.raises(ValueError, match=message) as error:
+        open_file(path)
+    assert "model.safetensors" in str(error.value)
+    assert "\x1b" not in str(error.value)
+
+
+def test_a_header_that_is_too_long_is_not_parsed(file, monkeypatch):
+    monkeypatch.setattr(safetensors_file, "LONGEST_HEADER", 100)
+    with pytest.raises(ValueError, match="its header should have 1,0.. bytes; .* and 100 are the most"):
+        open_file(file(raw({"a" * 1000: field()}, bytes(8))))
+
+
+def test_a_file_that_is_shortened_after_it_was_opened(file):
+    path = file(raw({"a": field()}, bytes(8)))
+    opened = open_file(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="was shortened while it was read"):
+        opened["a"].read()
+
+
+def test_the_kind_of_a_file_is_told_by_what_it_begins_with(file):
+    assert list(open_file(file(raw({"a": field()}, bytes(8)), "weights.npz"))) == ["a"]
+
+
+@pytest.mark.parametrize("length", [123, 122, 2**8 - 1, 2**8])
+def test_a_header_whose_length_begins_like_text(file, length):
+    text = json.dumps({"a": field()}).encode()
+    opened = open_file(file(raw(text + b" " * (length - len(text)), bytes(8))))
+    assert opened["a"].read().tolist() == [0, 0]
+
+
+def test_it_is_not_written_half(tmp_path):
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, [("a", np.ones(2, "float32"))])
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
+        write_safetensors(path, [("b", np.ones(2, "float32"))])
+
+    def broken():
+        yield "b", np.ones(1000, "float32")
+        raise RuntimeError("the model went away")
+
+    for arrays, error, message in (
+        (broken(), RuntimeError, "went away"),
+        ([("b", np.ones(2)), ("b", np.ones(2))], ValueError, "'b' was given twice"),
+        ([("__metadata__", np.ones(2))], ValueError, "'__metadata__' was given twice"),
+        ([("b", np.ones(2, "complex64"))], ValueError, "'b' has the type complex64"),
+        ([("b", np.array(["x"]))], ValueError, "'b' has the type <U1"),
+        ([("b" * safetensors_file.LONGEST_HEADER, np.ones(2))], ValueError, "The header would have"),
+    ):
+        with pytest.raises(error, match=message):
+            write_safetensors(path, arrays, overwrite=True)
+        assert path.read_bytes() == before
+    with pytest.raises(TypeError, match=r"metadata\['epoch'\] must be text, a list or a dict, but 3 was given"):
+        write_safetensors(path, [], {"epoch": 3}, overwrite=True)
+    assert [one.name for one in tmp_path.iterdir()] == ["model.safetensors"]
+    write_safetensors(path, [("b", np.ones(2, "float32"))], overwrite=True)
+    assert list(SafetensorsFile(path)) == ["b"]
+
+
+# Files in several parts.
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """A folder with a file in two parts; a function changes its index."""
+    first = {"a": np.ones(2, "float32"), "b": np.full(3, 2.0, "float32")}
+    write_safetensors(tmp_path / "model-1.safetensors", first.items())
+    write_safetensors(tmp_path / "model-2.safetensors", [("c", np.full(1, 3.0, "float16"))], {"more": "text"})
+    path = tmp_path / "model.safetensors.index.json"
+    names = {"a": "model-1.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}
+
+    def write(**changes):
+        path.write_text(json.dumps({"metadata": {"total_size": 22}, "weight_map": names} | changes))
+        return path
+
+    write()
+    write.names = names
+    return write
+
+
+def test_parts(parts):
+    path = parts()
+    for source in (path, path.parent):
+        file = open_file(source)
+        assert {name: array.read().tolist() for name, array in file.items()} == {"a": [1, 1], "b": [2, 2, 2], "c": [3]}
+        assert file.note == {"format": "pt", "more": "text"}
+
+
+def test_bad_parts(parts, monkeypatch):
+    names = parts.names
+    for changed, error, message in (
+        ({}, ValueError, "it has no weight_map"),
+        ([], ValueError, "it has no weight_map"),
+        (names | {"d": "model-2.safetensors"}, ValueError, "does not fit model-2.safetensors: 'd' is not in it"),
+        (names | {"b": "model-2.safetensors"}, ValueError, "'b' the index does not expect there"),
+        (names | {"d": "model-3.safetensors"}, FileNotFoundError, "the part model-3.safetensors, which is not beside"),
+        (names | {"d": 3}, ValueError, "names a part 3, expected a file name beside it"),
+        (names | {"d": "model.safetensors.index.json"}, ValueError, "is not a .safetensors file"),
+    ):
+        path = parts(weight_map=changed)
+        with pytest.raises(error, match=message):
+            open_file(path)
+    for part in ("../x.safetensors", "/etc/passwd", "..", "", ".", "a/b", "a\\b", "C:\\b"):
+        path = parts(weight_map={"a": part})
+        with pytest.raises(ValueError, match="expected a file name beside it"):
+            open_file(path)
+    monkeypatch.setattr(safetensors_file, "MOST_PARTS", 1)
+    with pytest.raises(ValueError, match="names 2 parts, expected at most 1"):
+        open_file(parts())
+
+
+def test_a_list_of_parts_that_is_too_long(parts, monkeypatch):
+    monkeypatch.setattr(safetensors_file, "LONGEST_HEADER", 50)
+    with pytest.raises(ValueError, match="too many for an index"):
+        open_file(parts())
+
+
+# Folders.
+
+
+def test_a_folder_of_the_hub(tmp_path):
+    write_safetensors(tmp_path / "open_clip_model.safetensors", [("clip", np.ones(1, "float32"))])
+    assert list(open_file(tmp_path)) == ["clip"]
+    write_safetensors(tmp_path / "model.safetensors", [("plain", np.ones(1, "float32"))])
+    assert list(open_file(str(tmp_path))) == ["plain"]
+
+
+def test_other_folders(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder without weights"):
+        open_file(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    write_safetensors(tmp_path / "one.safetensors", [("one", np.ones(1, "float32"))])
+    assert list(open_file(tmp_path)) == ["one"]
+    write_safetensors(tmp_path / "two.safetensors", [("two", np.ones(1, "float32"))])
+    with pytest.raises(ValueError, match=r"several files of weights \(one.safetensors, two.safetensors\)"):
+        open_file(tmp_path)
+
+
+def test_arrays_of_no_known_layout(tmp_path):
+    write_safetensors(tmp_path / "model.safetensors", [("decoder.weight", np.ones(1, "float32"))])
+    for source in (tmp_path, tmp_path / "model.safetensors"):
+        with pytest.raises(
+            ValueError, match=r"model.safetensors holds arrays, but .* known layout .* decoder.weight\."
+        ):
+            open_checkpoint(source)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        open_file(tmp_path / "absent.safetensors")
+    for wrong in (None, 3, b"model.safetensors"):
+        with pytest.raises(TypeError, match="must be a string or a path"):
+            open_file(wrong)
+
+
+# What lies beside.
+
+
+def test_sidecars(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    empty = read_sidecars(weights)
+    assert (empty.config, empty.open_clip, empty.preprocessor, empty.folder) == (None, None, None, tmp_path)
+    (tmp_path / "config.json").write_text('{"architecture": "vit", "id2label": {"0": "ä"}}', encoding="utf-8")
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    for source in (weights, tmp_path, str(weights)):
+        found = read_sidecars(source)
+        assert found.config == {"architecture": "vit", "id2label": {"0": "ä"}}
+        assert (found.preprocessor, found.open_clip) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "Expecting value"),
+        (b"[1, 2]", "it is a list, expected an object"),
+        (b"null", "it is a NoneType"),
+        (b'{"a": "\xe4"}', "utf-8"),
+        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "the name 'c' stands in it twice"),
+        (b'{"a":' * 50_000, "nested too deeply"),
+        (b'{"a": 1' + b" " * 2**23 + b"}", "at most 8,388,608 are read"),
+    ],
+)
+def test_bad_sidecars(tmp_path, data, message):
+    (tmp_path / "open_clip_config.json").write_bytes(data)
+    with pytest.raises(ValueError, match=f"open_clip_config.json .*{message}"):
+        read_sidecars(tmp_path / "model.safetensors")

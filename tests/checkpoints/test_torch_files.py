@@ -1,0 +1,552 @@
+"""Files of torch.save, read without PyTorch: the same values as PyTorch's, and nothing that a pickle can do is done."""
+
+import argparse
+import collections
+import io
+import os
+import pathlib
+import struct
+import time
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+
+from keras_vit.checkpoints.files import TorchFile, open_file, torch_file, torch_pickle
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "fam_pth_zip"
+FLOATS = np.arange(12, dtype="<f4").tobytes()
+
+
+# Pickles by hand, in the instructions of CPython's pickletools.
+
+
+def text(value):
+    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+
+
+def number(value):
+    size = (value.bit_length() + 8) // 8
+    return b"\x8a" + bytes([size]) + value.to_bytes(size, "little", signed=True)
+
+
+def many(*values):
+    return b"(" + b"".join(values) + b"t"
+
+
+def numbers(values):
+    return many(*map(number, values))
+
+
+def dictionary(**values):
+    return b"}(" + b"".join(text(name) + value for name, value in values.items()) + b"u"
+
+
+def storage(key="0", count=12, kind="torch\nFloatStorage", *more):
+    return many(text("storage"), b"c" + kind.encode() + b"\n", text(key), text("cpu"), number(count), *more) + b"Q"
+
+
+def tensor(shape=(3, 4), strides=(4, 1), offset=0, of=None, function="_rebuild_tensor_v2", more=None):
+    of = storage() if of is None else of
+    more = b"\x89}" if more is None else more
+    arguments = b"(" + of + number(offset) + numbers(shape) + numbers(strides) + more + b"t"
+    return b"ctorch._utils\n" + function.encode() + b"\n" + arguments + b"R"
+
+
+def pickled(value):
+    return b"\x80\x02" + value + b"."
+
+
+def archive(value, storages=None, compression=zipfile.ZIP_STORED, root="archive", **members):
+    """A file in the zip form with a pickle of this value, which is appended to the protocol and ended."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as zipped:
+        zipped.writestr(f"{root}/data.pkl", pickled(value))
+        for key, data in ({"0": FLOATS} if storages is None else storages).items():
+            zipped.writestr(f"{root}/data/{key}", data)
+        for name, data in members.items():
+            zipped.writestr(f"{root}/{name}", data)
+    return file.getvalue()
+
+
+def older(value, keys=("0",), storages=((12, FLOATS),), magic=0x1950A86A20F9469CFC6C, version=1001, little=b"\x88"):
+    """A file in the older form."""
+    system = dictionary(protocol_version=number(1001), little_endian=little)
+    pickles = (number(magic), number(version), system, value, b"](" + b"".join(map(text, keys)) + b"e")
+    data = b"".join(struct.pack("<q", count) + data for count, data in storages)
+    return b"".join(map(pickled, pickles)) + data
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A function that writes bytes to a file."""
+
+    def write(data, name="model.pth"):
+        (tmp_path / name).write_bytes(data)
+        return tmp_path / name
+
+    return write
+
+
+def values(path):
+    return {name: array.read().tolist() for name, array in open_file(path).items()}
+
+
+# What is read.
+
+
+def test_files_by_hand(file):
+    wanted = np.arange(12.0).reshape(3, 4)
+    v3 = storage("0", 12, "torch\nFloatStorage", b"N")  # the older form names a view, or none
+    parameter = b"ctorch._utils\n_rebuild_parameter\n" + many(tensor(), b"\x88", b"}") + b"R"
+    first = tensor(function="_rebuild_tensor", more=b"")
+    for data in (
+        archive(dictionary(w=tensor())),
+        archive(dictionary(w=parameter), byteorder="little", version="3\n"),
+        archive(dictionary(w=first), root="any name"),
+        older(dictionary(w=tensor(of=v3))),
+    ):
+        read = open_file(file(data))
+        assert isinstance(read, TorchFile)
+        np.testing.assert_array_equal(read["w"].read(), wanted)
+        assert (read.container, read.outside, read.note, read.grid_size) == ("", [], {}, None)
+
+
+def test_offsets_and_strides(file):
+    grid = np.arange(12.0).reshape(3, 4)
+    path = file(
+        archive(
+            dictionary(
+                transposed=tensor((4, 3), (1, 4)),
+                row=tensor((4,), (1,), 4),
+                column=tensor((3,), (4,), 2),
+                scalar=tensor((), (), 7),
+                empty=tensor((0, 5), (5, 1), 12),
+                one=tensor((1, 2), (99, 1), 10),
+            )
+        )
+    )
+    read = open_file(path)
+    for name, wanted in {
+        "transposed": grid.T,
+        "row": grid[1],
+        "column": grid[:, 2],
+        "scalar": grid[1, 3],
+        "empty": np.zeros((0, 5)),
+        "one": grid[2:, 2:],
+    }.items():
+        array = read[name]
+        np.testing.assert_array_equal(array.read(), wanted, err_msg=name)
+        assert array.shape == wanted.shape and array.read().flags["C_CONTIGUOUS"]
+        np.testing.assert_array_equal(
+            array.piece(1, (2,)).read() if wanted.size > 2 else [], wanted.ravel()[1:3][: 2 * (wanted.size > 2)]
+        )
+
+
+TYPES = {
+    "Double": "<f8",
+    "Float": "<f4",
+    "Half": "<f2",
+    "Long": "<i8",
+    "Int": "<i4",
+    "Short": "<i2",
+    "Char": "<i1",
+    "Byte": "<u1",
+    "Bool": "?",
+}
+
+
+@pytest.mark.parametrize("name", [*TYPES, "BFloat16"])
+def test_types(file, name):
+    numbers = np.array([0, 1, 3, 100])
+    if name == "BFloat16":
+        data = (numbers.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()  # these are exact in it
+    else:
+        data = numbers.astype(TYPES[name]).tobytes()
+    array = tensor((4,), (1,), of=storage(count=4, kind=f"torch\n{name}Storage"))
+    read = open_file(file(archive(dictionary(a=array), {"0": data})))["a"].read()
+    is_float = name in ("Double", "Float", "Half", "BFloat16")
+    assert read.dtype == ("float32" if is_float else np.dtype(TYPES[name]))
+    np.testing.assert_array_equal(read, numbers != 0 if name == "Bool" else numbers)
+
+
+CONTAINERS = {
+    "model": ({"model": "w", "optimizer": "w", "epoch": None}, "model", ["optimizer.w"]),
+    "averages": ({"state_dict": "w", "state_dict_ema": "e"}, "state_dict_ema", ["state_dict.w"]),
+    "teacher": ({"student": "s", "teacher": "t", "args": None}, "teacher", ["student.s"]),
+    "target": (
+        {"encoder": "w", "predictor": "p", "target_encoder": "w"},
+        "target_encoder",
+        ["encoder.w", "predictor.p"],
+    ),
+    "nested": ({"state_dict": {"model": "w"}}, "state_dict.model", []),
+    "unknown, but the only one": ({"backbone": "w", "epoch": None}, "backbone", []),
+    "beside a tensor": ({"model": "w", "": "x"}, "model", [".x"]),
+}
+
+
+@pytest.mark.parametrize("case", CONTAINERS)
+def test_containers(file, case):
+    """Of a training state, the weights that were published are taken; the others are named."""
+
+    def said(value):
+        if value is None:
+            return number(3)
+        return (
+            dictionary(**{value: tensor()})
+            if isinstance(value, str)
+            else dictionary(**{k: said(v) for k, v in value.items()})
+        )
+
+    content, container, outside = CONTAINERS[case]
+    read = open_file(file(archive(said(content))))
+    assert (read.container, sorted(read.outside)) == (container, outside)
+    assert len(read) == 1
+
+
+def test_what_holds_no_weights(file):
+    two = dictionary(one=dictionary(w=tensor()), two=dictionary(w=tensor()))
+    for value, has in ((two, "one, two"), (b"}", "nothing"), (number(3), "a int"), (b"](" + tensor() + b"e", "a list")):
+        with pytest.raises(ValueError, match=f"model.pth holds no state dict that is known here: .* It has: {has}"):
+            open_file(file(archive(value)))
+
+
+def test_the_reference_file():
+    torch = pytest.importorskip("torch")
+    read = open_file(GOLDEN / "model.pth")
+    wanted = torch.load(GOLDEN / "model.pth", weights_only=True)
+    assert list(read) == list(wanted)
+    for name, array in read.items():
+        np.testing.assert_array_equal(array.read(), wanted[name].numpy(), err_msg=name)
+    assert open_file(GOLDEN).path == GOLDEN / "model.pth"
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_files_of_torch(tmp_path, zipped):
+    """What PyTorch itself writes: a module's state, fused and transposed views, halves, a training state's settings."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3)).to(torch.float32)
+    fused = torch.arange(24.0).reshape(6, 4)
+    state = module.state_dict()
+    assert isinstance(state, collections.OrderedDict) and state._metadata
+    state |= {
+        "first": fused[:2],
+        "second": fused[2:4, 1:3],
+        "turned": fused.T,
+        "brain": fused.to(torch.bfloat16)[3],
+        "half": fused.to(torch.float16),
+        "flags": fused > 3,
+        "scalar": torch.tensor(2.5),
+        "parameter": torch.nn.Parameter(fused[0].clone()),
+        "nothing": torch.zeros(0, 4),
+    }
+    settings = argparse.Namespace(lr=1e-3, name="Ü", size=(1, 2), betas=[0.9, None], wide=2**70, off=False)
+    whole = {
+        "model": state,
+        "args": settings,
+        "epoch": 2**31,
+        "optimizer": {"state": {0: {"exp_avg": fused[0].clone()}}},
+    }
+    path = tmp_path / "model.pth"
+    torch.save(whole, path, _use_new_zipfile_serialization=zipped)
+    read = open_file(path)
+    assert (read.container, read.outside) == ("model", ["optimizer.state.0.exp_avg"])
+    assert list(read) == list(state)
+    for name, array in read.items():
+        np.testing.assert_array_equal(array.read(), state[name].detach().to(torch.float64).numpy(), err_msg=name)
+        assert array.shape == tuple(state[name].shape)
+
+
+def test_a_file_of_torch_without_checksums(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"w": torch.arange(6.0).reshape(2, 3)}, tmp_path / "model.pth")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert values(tmp_path / "model.pth") == {"w": [[0, 1, 2], [3, 4, 5]]}
+
+
+def test_damage_is_found_by_checksums(file):
+    whole = dictionary(w=tensor(), row=tensor((4,), (1,), 4), column=tensor((3,), (4,), 2))
+    data = bytearray(archive(whole))
+    data[bytes(data).index(FLOATS) + 3] ^= 1
+    for name in ("w", "row", "column"):
+        with pytest.raises(ValueError, match="model.pth is damaged: the checksum of the storage 0 is wrong"):
+            open_file(file(data))[name].read()
+
+
+# What is refused. Each pickle would do harm, or make no sense, in PyTorch or in Python's own pickle.
+
+MARKER = "was_run"
+CALL = b"c%s\n%s\n" + b"(" + text(f"touch {MARKER}") + b"tR"
+GOOD = dictionary(w=tensor())
+BEHIND = text("w") + tensor() + b"s"  # sets a good array in the dict below
+
+
+def deep(start, step, levels, end=b""):
+    return start + step * levels + end
+
+
+def doubled(levels):
+    """A tuple that holds itself twice, on many levels: 2**levels to whoever walks through it or hashes it."""
+    return number(1) + b"q\x00h\x00\x86" * levels
+
+
+def nested(levels):
+    """Dicts in each other."""
+    return (b"}" + text("model")) * levels + number(1) + b"s" * levels
+
+
+HOSTILE = {
+    # Code.
+    "os.system": (
+        archive(CALL % (b"os", b"system")),
+        "asks for the class or function os.system, which is never imported",
+    ),
+    "posix.system": (archive(CALL % (b"posix", b"system")), "posix.system"),
+    "subprocess": (archive(CALL % (b"subprocess", b"check_output")), "subprocess.check_output"),
+    "eval": (archive(CALL % (b"builtins", b"eval")), "builtins.eval"),
+    "eval of Python 2": (archive(CALL % (b"__builtin__", b"eval")), "__builtin__.eval"),
+    "getattr": (archive(CALL % (b"builtins", b"getattr")), "builtins.getattr"),
+    "importlib": (archive(CALL % (b"importlib", b"import_module")), "importlib.import_module"),
+    "torch.load": (archive(CALL % (b"torch", b"load")), "torch.load"),
+    "a function beside those that are known": (archive(CALL % (b"torch._utils", b"_rebuild_tensor_v3")), "_v3"),
+    "a name with a dot": (archive(CALL % (b"collections", b"OrderedDict.fromkeys")), "OrderedDict.fromkeys"),
+    "a name split elsewhere": (archive(CALL % (b"torch", b"_utils._rebuild_tensor_v2")), "calls|makes no sense"),
+    "a class of NumPy": (archive(b"cnumpy.core.multiarray\nscalar\n"), "numpy.core.multiarray.scalar"),
+    "a whole module": (archive(b"ctimm.models\nViT\n)\x81}b"), "timm.models.ViT"),
+    "a name with escapes": (archive(b"c\x1b[2J\nx\n"), r"function \\x1b\[2J.x"),
+    "an endless name": (archive(b"c" + b"a" * 10_000), "names a class with more than 200 characters"),
+    "behind good weights": (archive(b"}" + BEHIND + text("x") + CALL % (b"os", b"system") + b"s"), "os.system"),
+    "in the older form": (older(CALL % (b"os", b"system")), "os.system"),
+    "instead of the older form": (pickled(CALL % (b"os", b"system")), "os.system"),
+    "INST": (archive(b"(" + text(MARKER) + b"ios\nsystem\n"), "has the instruction b'i'"),
+    "OBJ": (archive(b"(cos\nsystem\n" + text(MARKER) + b"o"), "os.system"),
+    "STACK_GLOBAL": (archive(text("os") + text("system") + b"\x93"), r"has the instruction b'\\x93'"),
+    "EXT1": (archive(b"\x82\x01"), r"has the instruction b'\\x82'"),
+    "NEWOBJ_EX": (archive(b"cargparse\nNamespace\n)}\x92"), r"has the instruction b'\\x92'"),
+    "PERSID": (archive(b"P0\n"), "has the instruction b'P'"),
+    "a newer protocol": (archive(b"\x80\x04" + GOOD), "has a pickle of protocol 4, expected 2"),
+    "TorchScript": (archive(GOOD, **{"code/__torch__.py": "import os"}), "TorchScript archive, which holds code"),
+    "TorchScript's constants": (archive(GOOD, **{"constants.pkl": pickled(b")")}), "TorchScript archive"),
+    # Calls of what may be named.
+    "a call of a storage": (archive(b"ctorch\nFloatStorage\n)R"), "calls something that cannot be called"),
+    "a call of a text": (archive(text("os.system") + text("x") + b"\x85R"), "calls something that cannot be called"),
+    "an object of a function": (archive(b"ctorch._utils\n_rebuild_tensor_v2\n)\x81"), "no class of objects"),
+    "a namespace with arguments": (archive(b"cargparse\nNamespace\n" + text("x") + b"\x85\x81"), "with arguments"),
+    "attributes of a tensor": (
+        archive(tensor() + dictionary(data=number(1)) + b"b"),
+        "gives attributes to what has none",
+    ),
+    "attributes of a dict": (archive(b"}" + dictionary(data=number(1)) + b"b"), "gives attributes to what has none"),
+    "attributes of a class": (archive(b"cargparse\nNamespace\n" + GOOD + b"b"), "gives attributes to what has none"),
+    "an ordered dict of a number": (archive(b"ccollections\nOrderedDict\n" + number(3) + b"\x85R"), "than pairs"),
+    "hooks": (archive(dictionary(w=tensor(more=b"\x89" + dictionary(h=number(1))))), "with hooks or flags"),
+    "negative values": (archive(dictionary(w=tensor(more=b"\x89}" + dictionary(neg=b"\x88")))), "with hooks or flags"),
+    # Bombs.
+    "doubled tuples as a key": (archive(b"}" + BEHIND + doubled(200) + number(1) + b"s"), "a key of the type tuple"),
+    "doubled tuples": (archive(b"}" + BEHIND + text("x") + doubled(200) + b"s"), "more than 50 levels"),
+    "doubled shapes": (
+        archive(dictionary(w=tensor().replace(numbers((3, 4)), doubled(200)))),
+        "whose shape or strides",
+    ),
+    "a list in itself": (archive(b"]q\x00h\x00a"), "It has: a list"),
+    "a far number of the memo": (archive(b"]r\xff\xff\xff\xff"), "remembers a value under the number 4,294,967,295"),
+    "a number that is not in the memo": (archive(b"h\x07"), "makes no sense at byte .*KeyError"),
+    "deep lists": (archive(deep(b"", b"]", 5000, b"a" * 4999)), "more than 50 levels"),
+    "deep tuples": (archive(deep(b")", b"\x85", 50_000)), "more than 50 levels"),
+    "deep marks": (archive(b"(" * 50_000), "ends in the middle|makes no sense"),
+    "deep dicts": (archive(nested(1000)), "more than 50 levels"),
+    "a long pickle": (archive(text("x" * 2**23)), "its pickle has 8,388,616 bytes, the most are 8,388,608"),
+    "a long pickle of the older form": (older(text("x" * 2**23)), "has a pickle of more than 8,388,608 bytes"),
+    "a text of gigabytes": (archive(b"X\xff\xff\xff\xff" + b"abc"), "is truncated in its pickle"),
+    "compressed": (archive(GOOD, compression=zipfile.ZIP_DEFLATED), "is compressed, which torch.save never does"),
+    "a zip bomb": (archive(GOOD, {"0": bytes(2**26)}, zipfile.ZIP_DEFLATED), "is compressed"),
+    "a pickle bomb": (archive(b"N" * 2**26, compression=zipfile.ZIP_BZIP2), "is compressed"),
+    "one storage as many arrays": (
+        archive(dictionary(**{f"w{i}": tensor() for i in range(5)})),
+        "arrays of 240 bytes in the storage 0, which has 48: more than 4 arrays share their values",
+    ),
+    # Tensors that are not in their storage.
+    "out of range": (archive(dictionary(w=tensor((4, 4)))), "'w' leaves its storage, which has 12 values"),
+    "offset out of range": (archive(dictionary(w=tensor(offset=1))), "'w' leaves its storage"),
+    "stride out of range": (archive(dictionary(w=tensor((3,), (6,)))), "'w' leaves its storage"),
+    "a stride that overflows": (archive(dictionary(w=tensor((3,), (2**59,)))), "'w' leaves its storage"),
+    "negative offset": (archive(dictionary(w=tensor(offset=-1))), "begins at no whole number"),
+    "negative stride": (archive(dictionary(w=tensor((3,), (-1,), 5))), "whose shape or strides"),
+    "negative shape": (archive(dictionary(w=tensor((-3,), (1,)))), "whose shape or strides"),
+    "huge numbers": (archive(dictionary(w=tensor((2**800,), (1,)))), "whose shape or strides"),
+    "overlapping": (archive(dictionary(w=tensor((3, 4), (1, 1)))), "stores values of 'w' on top of each other"),
+    "overlapping by one": (archive(dictionary(w=tensor((2, 4), (3, 1)))), "on top of each other"),
+    "expanded": (archive(dictionary(w=tensor((2**40,), (0,)))), "on top of each other"),
+    "expanded beyond numbers": (archive(dictionary(w=tensor((2**40, 2**40), (0, 0)))), "has the shape"),
+    "other lengths": (archive(dictionary(w=tensor((3, 4), (1,)))), "has the shape .* and strides"),
+    "33 axes": (archive(dictionary(w=tensor((1,) * 33, (1,) * 33))), "has the shape"),
+    # Storages that are not what they should be.
+    "no storage": (archive(GOOD, {}), "should have 12 values of float32; there is none"),
+    "another storage": (archive(GOOD, {"1": FLOATS}), "there is none"),
+    "a short storage": (archive(GOOD, {"0": FLOATS[:-1]}), "it has 47 bytes"),
+    "a long storage": (archive(GOOD, {"0": FLOATS + b"x"}), "it has 49 bytes"),
+    "another type": (
+        archive(dictionary(w=tensor(of=storage(kind="torch\nHalfStorage")))),
+        "of float16; it has 48 bytes",
+    ),
+    "two types": (
+        archive(dictionary(w=tensor(), v=tensor(of=storage(count=24, kind="torch\nHalfStorage")))),
+        "refers to the storage 0 in two ways",
+    ),
+    "a storage by a path": (archive(dictionary(w=tensor(of=storage("../data/0")))), "there is none"),
+    "a storage of -1 values": (
+        archive(dictionary(w=tensor(of=storage(count=-1)))),
+        "a storage without a number of values",
+    ),
+    "a storage that is a function": (
+        archive(dictionary(w=tensor(of=storage(kind="torch._utils\n_rebuild_tensor_v2")))),
+        "refers to a storage without a type",
+    ),
+    "a view": (
+        archive(
+            dictionary(w=tensor(of=storage("0", 12, "torch\nFloatStorage", many(text("1"), number(0), number(2)))))
+        ),
+        "or to a view of one",
+    ),
+    "a module outside": (
+        archive(many(text("module"), number(1), number(2), number(3), number(4)) + b"Q"),
+        "whole module",
+    ),
+    "a tensor without a storage": (archive(dictionary(w=tensor(of=number(3)))), "has a tensor without a storage"),
+    "big endian": (archive(GOOD, byteorder="big"), "not in the byte order of common machines"),
+    # Damage.
+    "nothing on the stack": (archive(b""), "makes no sense at byte"),
+    "two values on the stack": (archive(b"NN"), "makes no sense at byte"),
+    "an open mark": (archive(b"(N"), "ends in the middle"),
+    "a pop from nothing": (archive(b"\x87"), "makes no sense at byte"),
+    "a key without a value": (archive(b"}(" + text("w") + b"u"), "a key without a value"),
+    "a key twice": (archive(b"}" + BEHIND + BEHIND), "has w twice in a dict"),
+    "an item of a number": (archive(number(1) + text("w") + b"Ns"), "sets a value in what is no dict"),
+    "an item behind a tuple": (archive(b")Na"), "appends something to what is no list"),
+    "no utf-8": (archive(b"X\x02\0\0\0\xff\xfe"), "makes no sense at byte"),
+    "bytes behind the end": (archive(GOOD + b"." + b"N"), "2 bytes follow the end of its pickle"),
+    "older: another pickle": (pickled(number(5)), "is a pickle, but none that torch.save wrote"),
+    "older: another version": (older(GOOD, version=1002), "none that torch.save wrote"),
+    "older: big endian": (older(GOOD, little=b"\x89"), "not in the byte order"),
+    "older: truncated": (older(GOOD)[:-1], "is truncated: the storage 0 has 12 values"),
+    "older: bytes behind": (older(GOOD) + b"x", "1 bytes follow its storages"),
+    "older: no end": (older(GOOD)[:120], "is truncated in its pickle|more than 200 characters"),
+    "older: a negative storage": (older(GOOD, storages=((-1, b""),)), "has -1 values"),
+    "older: a huge storage": (older(GOOD, storages=((2**62, b""),)), "has 4,611,686,018,427,387,904 values"),
+    "older: a storage twice": (older(GOOD, ("0", "0")), "its list of storages makes no sense"),
+    "older: a storage of nobody": (older(GOOD, ("1",)), "has a storage 1 that no array is in"),
+    "older: storages that are no texts": (older(GOOD).replace(b"](" + text("0"), b"](" + number(0)), "makes no sense"),
+    "older: fewer values": (older(GOOD, storages=((11, FLOATS[:-4]),)), "should have 12 values of float32; it has 44"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_files(file, case, tmp_path, monkeypatch):
+    data, message = HOSTILE[case]
+    path = file(data)
+    monkeypatch.chdir(tmp_path)
+    imported = []
+    original = __import__
+    monkeypatch.setattr("builtins.__import__", lambda name, *more: imported.append(name) or original(name, *more))
+    tracemalloc.start()
+    begun = time.process_time()
+    try:
+        with pytest.raises(ValueError, match=message) as error:
+            open_file(path)
+        seconds, peak = time.process_time() - begun, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        monkeypatch.undo()
+    assert "model.pth" in str(error.value)
+    assert str(error.value).isprintable()
+    assert not {"os", "posix", "subprocess", "builtins", "timm", "torch", "numpy.core.multiarray"} & set(imported)
+    assert os.listdir(tmp_path) == ["model.pth"]  # no marker
+    # A million empty lists take 70 MB, the most that a pickle can ask for.
+    assert peak < 2**28
+    assert seconds < 30
+
+
+def test_a_pickle_without_end_of_instructions(file):
+    begun = time.process_time()
+    with pytest.raises(ValueError, match="has a pickle with more than 1,048,576 instructions"):
+        open_file(file(archive(b"]" * 2**20)))
+    assert time.process_time() - begun < 10
+
+
+def test_the_same_commands_would_run_in_python(tmp_path, monkeypatch):
+    """The files above are what they seem: Python's own pickle runs them."""
+    import pickle
+
+    monkeypatch.chdir(tmp_path)
+    pickle.loads(pickled(CALL % (b"os", b"system")))
+    assert os.listdir(tmp_path) == [MARKER]
+
+
+def test_zips_that_lie(file):
+    """The list at the archive's end against the members themselves, and members beyond the end."""
+    good = archive(GOOD)
+    twice = io.BytesIO(good)
+    with zipfile.ZipFile(twice, "a") as zipped, pytest.warns(UserWarning, match="Duplicate name"):
+        zipped.writestr("archive/data/0", FLOATS)
+    with pytest.raises(ValueError, match="it has two members 'archive/data/0'"):
+        open_file(file(twice.getvalue()))
+    two = io.BytesIO(good)
+    with zipfile.ZipFile(two, "a") as zipped:
+        zipped.writestr("other/data.pkl", pickled(GOOD))
+    with pytest.raises(ValueError, match="it has 2 members data.pkl"):
+        open_file(file(two.getvalue()))
+    entry = good.rindex(b"PK\x01\x02")  # of archive/data/0, the last member
+    size = struct.pack("<II", 2**30, 2**30)
+    with pytest.raises(ValueError, match="its members should have 1,073,.* bytes, and it has"):
+        open_file(file(good[: entry + 20] + size + good[entry + 28 :]))
+    renamed = good[:entry] + good[entry:].replace(b"archive/data/0", b"archive/data/1")
+    with pytest.raises(ValueError, match="cannot be read as a file of torch.save"):
+        open_file(file(renamed))
+    encrypted = good[: entry + 8] + b"\x01" + good[entry + 9 :]
+    with pytest.raises(ValueError, match="is encrypted"):
+        open_file(file(encrypted))
+
+
+@pytest.mark.parametrize("form", [archive, older])
+def test_damage_anywhere_is_a_value_error_or_harmless(file, form):
+    """Bytes changed at random: a clear error that names the file, or arrays within the file."""
+    whole = bytearray(form(dictionary(w=tensor(), row=tensor((4,), (1,), 4))))
+    random = np.random.default_rng(0)
+    errors = 0
+    for _ in range(400):
+        bad = whole.copy()
+        bad[random.integers(len(bad))] ^= 1 << random.integers(8)
+        try:
+            read = values(file(bad))
+        except ValueError as error:
+            assert "model.pth" in str(error)
+            errors += 1
+        else:
+            assert sum(np.size(array) for array in read.values()) <= 48
+    assert errors > 100
+
+
+def test_every_end_is_too_early(file):
+    for whole in (archive(GOOD), older(GOOD)):
+        for length in range(0, len(whole), 7):
+            with pytest.raises(ValueError, match="model.pth"):
+                open_file(file(whole[:length]))
+
+
+def test_no_file_of_torch(file, tmp_path):
+    for data, message in ((b"", "it is empty"), (b"<html>", "it is a web page"), (b"hello", "it starts with b'hello'")):
+        with pytest.raises(ValueError, match=f"model.pth is not a file of torch.save: {message}"):
+            open_file(file(data))
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        open_file(tmp_path / "absent.pth")
+
+
+def test_limits_are_far_from_what_is_real():
+    """A thousand arrays with Adam's two averages: what a training state of the largest ViTs has."""
+    data = b"".join(text("blocks.39.attn.qkv.weight") + tensor() for _ in range(3000))
+    assert 20 * len(data) < 5 * torch_pickle.LONGEST  # a fifth of it
+    assert torch_file.MOST_SHARED > 1
