@@ -1,16 +1,44 @@
 """One-dimensional interpolation matrices: every two-dimensional resize in the package is two of them."""
 
+import dataclasses
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-# name: (kernel, are the corners aligned?, is the kernel widened when shrinking?)
-METHODS = {
-    "official": ("linear", True, False),  # scipy.ndimage.zoom(order=1): vit_jax and big_vision
-    "bilinear": ("linear", False, False),  # half-pixel centres, as tf.image.resize
-    "bilinear_antialias": ("linear", False, True),  # as jax.image.resize(method="linear")
-    "bicubic": ("cubic", False, True),  # Keys' kernel with a = -0.5, as Pillow and timm
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """How samples are interpolated.
+
+    Attributes:
+        kernel: `"linear"` or `"cubic"`.
+        aligned: Whether the first and the last samples stay where they are. Otherwise, samples are centres of equal
+            parts of a line.
+        antialias: Whether the kernel is widened when there are fewer samples than before.
+        sharpness: The parameter a of Keys' cubic kernel.
+        clamped: Whether the kernel reads the outermost sample again where it reaches beyond it. Otherwise, what lies
+            outside does not count, and the weights of the rest are scaled up.
+        offset: Added to the number of new samples in the distance between them.
+    """
+
+    kernel: str
+    aligned: bool = False
+    antialias: bool = False
+    sharpness: float = -0.5
+    clamped: bool = False
+    offset: float = 0.0
+
+
+METHODS: dict[str, Method] = {
+    "official": Method("linear", aligned=True),  # scipy.ndimage.zoom(order=1): vit_jax and big_vision
+    "bilinear": Method("linear"),  # as tf.image.resize
+    "bilinear_antialias": Method("linear", antialias=True),  # as jax.image.resize(method="linear")
+    "bicubic": Method("cubic", antialias=True),  # Pillow and timm; DINOv2 with registers
+    # torch's interpolate(mode="bicubic"): Hugging Face's models, and Facebook's code of MAE.
+    "bicubic_hf": Method("cubic", sharpness=-0.75, clamped=True),
+    # The same called with scale_factor=(new + 0.1) / old: Facebook's code of DINO, and of DINOv2 without registers.
+    "bicubic_offset": Method("cubic", sharpness=-0.75, clamped=True, offset=0.1),
 }
 
 
@@ -24,7 +52,7 @@ def interpolation_matrix(old: int, new: Any, method: str = "official", xp: Modul
             `"official"` samples linearly with aligned corners: sample `i` is read at
             `i * (old - 1) / (new - 1)`. It is what `scipy.ndimage.zoom(order=1)` computes, without the zero
             last row and column that rounding makes scipy give for some pairs of sizes (28 to 48, for example).
-            The others use half-pixel centres.
+            The others use half-pixel centres. `"bicubic_offset"` is no identity where `new` is `old`.
         xp: The array module, `numpy` (computes in float64) or `keras.ops` (float32, traceable).
 
     Returns:
@@ -33,26 +61,69 @@ def interpolation_matrix(old: int, new: Any, method: str = "official", xp: Modul
     Raises:
         ValueError: if `method` is unknown.
     """
-    if method not in METHODS:
-        raise ValueError(f"interpolation must be one of {sorted(METHODS)}, but {method!r} was given.")
-    kernel, align_corners, antialias = METHODS[method]
+    return _matrix(old, new, _method(method), xp)
+
+
+def interpolation_matrices(
+    old: tuple[int, int], new: tuple[Any, Any], method: str = "official", xp: ModuleType = np
+) -> tuple[Any, Any]:
+    """The matrices that resample rows and columns of a grid; where neither changes, they are identities.
+
+    Args:
+        old: Rows and columns given.
+        new: Rows and columns wanted, as in `interpolation_matrix`.
+        method: One of `METHODS`.
+        xp: As in `interpolation_matrix`.
+
+    Raises:
+        ValueError: if `method` is unknown.
+    """
+    how = _method(method)
+    if how.offset:
+        # The original code does not resize a grid that is right already; where one axis is, it resamples both.
+        changed = 1.0 - _equal(old[0], new[0], xp) * _equal(old[1], new[1], xp)
+        how = dataclasses.replace(how, offset=how.offset * changed)
+    return _matrix(old[0], new[0], how, xp), _matrix(old[1], new[1], how, xp)
+
+
+def _method(name: str) -> Method:
+    if name not in METHODS:
+        raise ValueError(f"interpolation must be one of {sorted(METHODS)}, but {name!r} was given.")
+    return METHODS[name]
+
+
+def _equal(old: int, new: Any, xp: ModuleType) -> Any:
+    """1 or 0, as a number or a scalar tensor."""
+    return float(old == new) if isinstance(new, int) or xp is np else xp.cast(xp.equal(new, old), "float32")
+
+
+def _matrix(old: int, new: Any, how: Method, xp: ModuleType) -> Any:
     dtype = "float64" if xp is np else "float32"
     target = xp.cast(xp.arange(new), dtype) if xp is not np else np.arange(new, dtype=dtype)
     source = xp.arange(old, dtype=dtype)
     size = xp.cast(new, dtype) if xp is not np else float(new)
-    if align_corners:
+    if how.aligned:
         # A single sample is read from the first corner, as scipy does.
         centre = target * ((old - 1) / xp.maximum(size - 1, 1))
         width = 1.0
     else:
-        centre = (target + 0.5) * (old / size) - 0.5
-        width = xp.maximum(old / size, 1.0) if antialias else 1.0
+        centre = (target + 0.5) * (old / (size + how.offset)) - 0.5
+        width = xp.maximum(old / size, 1.0) if how.antialias else 1.0
+    if how.clamped:
+        # Two samples beyond each end are as far as a cubic kernel reaches.
+        source = xp.arange(-2, old + 2, dtype=dtype)
     distance = xp.abs(centre[:, None] - source[None, :]) / width
-    weights = xp.maximum(1.0 - distance, 0.0) if kernel == "linear" else _keys_cubic(distance, xp)
+    if how.kernel == "linear":
+        weights = xp.maximum(1.0 - distance, 0.0)
+    else:
+        weights = _keys_cubic(distance, xp, how.sharpness)
+    if how.clamped:
+        fold = np.eye(old, dtype=dtype)[np.clip(np.arange(-2, old + 2), 0, old - 1)]
+        weights = xp.matmul(weights, fold)
     return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
-def _keys_cubic(t: Any, xp: ModuleType, a: float = -0.5) -> Any:
+def _keys_cubic(t: Any, xp: ModuleType, a: float) -> Any:
     """Keys' cubic convolution kernel (1981), for distances `t >= 0`."""
     near = ((a + 2) * t - (a + 3)) * t * t + 1
     far = a * (((t - 5) * t + 8) * t - 4)

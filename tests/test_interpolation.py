@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from keras_vit.interpolation import METHODS, interpolation_matrix
+from keras_vit.interpolation import METHODS, interpolation_matrices, interpolation_matrix
+from keras_vit.layers import resize_table
 
 SIZES = [(1, 1), (1, 4), (4, 1), (5, 5), (2, 9), (7, 12), (28, 48), (48, 28), (37, 14), (14, 16)]
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -19,15 +20,56 @@ def test_rows_sum_to_one(method, old, new):
     np.testing.assert_allclose(matrix.sum(1), 1, rtol=0, atol=1e-12)
     if "bicubic" not in method:
         assert matrix.min() >= 0
-    # What is mirrored before is mirrored after; but a single sample is read from the first corner, as scipy does.
-    if (method, new) != ("official", 1):
+    # What is mirrored before is mirrored after; but a single sample is read from the first corner, as scipy does, and
+    # samples with an offset are read nearer to it than to the last.
+    if (method, new) != ("official", 1) and method != "bicubic_offset":
         np.testing.assert_allclose(matrix[::-1, ::-1], matrix, rtol=0, atol=1e-12)
 
 
 @every_method
 @pytest.mark.parametrize("size", [1, 2, 7, 48])
-def test_the_same_size_is_the_identity(method, size):
-    np.testing.assert_array_equal(interpolation_matrix(size, size, method), np.eye(size))
+@pytest.mark.parametrize("xp", [np, keras.ops])
+def test_the_same_size_is_the_identity(method, size, xp):
+    new = size if xp is np else keras.ops.convert_to_tensor(size)
+    pair = interpolation_matrices((size, size), (new, new), method, xp)
+    # In the graph positions are float32: up to 47 with a relative error of 1.2e-7.
+    tolerance = 0 if xp is np else 6e-6
+    for matrix in (*pair, *(() if method == "bicubic_offset" else (interpolation_matrix(size, new, method, xp),))):
+        got = matrix if xp is np else keras.ops.convert_to_numpy(matrix)
+        np.testing.assert_allclose(got, np.eye(size), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("xp", [np, keras.ops])
+def test_an_offset_counts_where_either_side_changes(xp):
+    """As in Facebook's code, which leaves a table alone only if both sides are right."""
+    rows, columns = interpolation_matrices((7, 7), (7, 12), "bicubic_offset", xp)
+    as_numpy = np.asarray if xp is np else keras.ops.convert_to_numpy
+    np.testing.assert_allclose(as_numpy(rows), interpolation_matrix(7, 7, "bicubic_offset"), rtol=0, atol=3e-6)
+    assert np.abs(as_numpy(rows) - np.eye(7)).max() > 0.05
+    np.testing.assert_allclose(as_numpy(columns), interpolation_matrix(7, 12, "bicubic_offset"), rtol=0, atol=3e-6)
+
+
+# Which method of ours each rule of the reference is.
+RULES = {
+    "timm": "bicubic",
+    "hf": "bicubic_hf",
+    "hf_dinov2_registers": "bicubic",
+    "fb_dinov2_offset": "bicubic_offset",
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_tables_of_position_embeddings_as_torch_resizes_them(golden, rule):
+    """timm's, Hugging Face's and Facebook's own functions. The nearest wrong rule is off by 0.15 or more."""
+    ref = golden("fam_posemb_resize").ref
+    cases = [name.removesuffix(f"/{rule}") for name in ref if name.endswith(f"/{rule}")]
+    assert len(cases) >= 7
+    for case in cases:
+        old, new = case.split("to")
+        rows, columns = map(int, new.split("x"))
+        table = resize_table(ref[f"{case}/table"], (int(old), int(old)), (rows, columns), RULES[rule])
+        # torch's positions are float32: up to 37 with a relative error of 1.2e-7, times the slopes of kernel and table.
+        np.testing.assert_allclose(table, ref[f"{case}/{rule}"], rtol=0, atol=2e-5, err_msg=case)
 
 
 @every_method

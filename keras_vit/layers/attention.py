@@ -5,8 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.choices import ATTENTION_BIASES, ROTARY_EMBEDDINGS, check_choice
 from keras_vit.layers.composite import CompositeLayer, float32_or_better, own_policy
 from keras_vit.layers.initialization import initializer
+from keras_vit.layers.rotary_embedding import rotate
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 
 
@@ -20,26 +22,50 @@ class MultiHeadAttention(CompositeLayer):
     Args:
         heads: Number of attention heads; divides D.
         dropout: Rate of dropout on the attention weights while training.
+        bias: Which of the projections to queries, keys and values have a bias: `"all"`, `"no_key"` or `"none"`. The
+            output projection always has one.
+        norm: Whether the joined heads are normalised before the output projection, as in EVA-02-CLIP.
+        epsilon: Added to the variance by that normalisation.
+        rotary_embedding: `"dinov3"` or `"eva02"` where a rotation is passed; None for none.
 
     Call arguments:
         tokens: `(batch, T, D)`, the keys and values.
         queries: Optional `(batch, Q, D)`; the tokens themselves where it is left out.
+        rotation: What `RotaryEmbedding` gives, `(2, T, D / heads)`: by how much queries and keys are turned.
         seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
 
     Output: `(batch, Q, D)`.
 
     Raises:
-        ValueError: if `heads` does not divide D.
+        ValueError: if `heads` does not divide D, a name is unknown, or a rotation is passed to a layer that was not
+            made for one, or the other way round.
     """
 
-    def __init__(self, heads: int, dropout: float = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        heads: int,
+        dropout: float = 0.0,
+        bias: str = "all",
+        norm: bool = False,
+        epsilon: float = 1e-6,
+        rotary_embedding: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        check_choice("bias", bias, ATTENTION_BIASES)
+        check_choice("rotary_embedding", rotary_embedding, (None, *ROTARY_EMBEDDINGS))
         self.heads = heads
         self.dropout = dropout
+        self.bias = bias
+        self.use_norm = norm
+        self.epsilon = epsilon
+        self.rotary_embedding = rotary_embedding
         self.seed_generator = SeedGenerator() if dropout else None
         self.flash_attention: bool | None = None
 
-    def build(self, tokens_shape: tuple[int | None, ...], queries_shape: Any = None) -> None:
+    def build(
+        self, tokens_shape: tuple[int | None, ...], queries_shape: Any = None, rotation_shape: Any = None
+    ) -> None:
         width = tokens_shape[-1]
         if width % self.heads:
             raise ValueError(
@@ -49,9 +75,13 @@ class MultiHeadAttention(CompositeLayer):
         for name in ("query", "key", "value", "out"):
             kernel = initializer("glorot_uniform")
             policy = own_policy(self.dtype_policy, f"{self.path}/{name}")
-            dense = keras.layers.Dense(width, kernel_initializer=kernel, dtype=policy, name=name)
+            bias = name == "out" or self.bias == "all" or (self.bias == "no_key" and name != "key")
+            dense = keras.layers.Dense(width, use_bias=bias, kernel_initializer=kernel, dtype=policy, name=name)
             setattr(self, name, dense)
             dense.build((None, None, width))
+        if self.use_norm:
+            self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
+            self.norm.build((None, None, width))
         # On TPUs, Keras 3.15 hands unmasked attention of 128-token multiples to a kernel that applies a causal mask and
         # no scaling. Its plain path is right.
         self.flash_attention = False if _jax_runs_on("tpu") else None
@@ -60,11 +90,13 @@ class MultiHeadAttention(CompositeLayer):
         """The seeds of one call: one for the attention weights, or None where nothing is dropped."""
         return [self.seed_generator.next() if training and self.dropout else None]
 
-    def call(self, tokens: Any, queries: Any = None, training: bool | None = None, seeds: Any = None) -> Any:
+    def call(
+        self, tokens: Any, queries: Any = None, rotation: Any = None, training: bool | None = None, seeds: Any = None
+    ) -> Any:
         queries = tokens if queries is None else queries
         (seed,) = self.draw_seeds(training) if seeds is None else seeds
-        query, value = self._split(self.query(queries)), self._split(self.value(tokens))
-        key = self._split(self.key(tokens))
+        query, key = self._query_and_key(tokens, queries, rotation)
+        value = self._split(self.value(tokens))
         # On CPUs, JAX's own attention knows no float16.
         fused = keras.backend.standardize_dtype(query.dtype) != "float16" or not _jax_runs_on("cpu")
         if seed is None and fused:
@@ -72,21 +104,42 @@ class MultiHeadAttention(CompositeLayer):
         else:
             weights = dropout(_weights(query, key), self.dropout, seed)
             y = ops.einsum("bhqk,bkhd->bqhd", weights, value)
-        return self.out(ops.reshape(y, (-1, *_length(queries), self.width)))
+        y = ops.reshape(y, (-1, *_length(queries), self.width))
+        return self.out(self.norm(y) if self.use_norm else y)
 
-    def attention_weights(self, tokens: Any, queries: Any = None) -> Any:
+    def attention_weights(self, tokens: Any, queries: Any = None, rotation: Any = None) -> Any:
         """The attention weights, `(batch, heads, Q, T)`, each row summing to 1."""
-        queries = tokens if queries is None else queries
-        return _weights(self._split(self.query(queries)), self._split(self.key(tokens)))
+        return _weights(*self._query_and_key(tokens, tokens if queries is None else queries, rotation))
+
+    def _query_and_key(self, tokens: Any, queries: Any, rotation: Any) -> tuple[Any, Any]:
+        query, key = self._split(self.query(queries)), self._split(self.key(tokens))
+        if (rotation is None) != (self.rotary_embedding is None):
+            raise ValueError(
+                f"{self.name!r} was made with rotary_embedding={self.rotary_embedding!r} and needs "
+                f"{'no' if self.rotary_embedding is None else 'a'} rotation, the output of a RotaryEmbedding."
+            )
+        if rotation is None:
+            return query, key
+        return rotate(query, rotation, self.rotary_embedding), rotate(key, rotation, self.rotary_embedding)
 
     def _split(self, x: Any) -> Any:
         return ops.reshape(x, (-1, *_length(x), self.heads, self.width // self.heads))
 
-    def compute_output_shape(self, tokens_shape: tuple[int | None, ...], queries_shape: Any = None) -> Any:
+    def compute_output_shape(
+        self, tokens_shape: tuple[int | None, ...], queries_shape: Any = None, rotation_shape: Any = None
+    ) -> Any:
         return tokens_shape if queries_shape is None else queries_shape
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "heads": self.heads, "dropout": self.dropout}
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "dropout": self.dropout,
+            "bias": self.bias,
+            "norm": self.use_norm,
+            "epsilon": self.epsilon,
+            "rotary_embedding": self.rotary_embedding,
+        }
 
 
 def _weights(query: Any, key: Any) -> Any:

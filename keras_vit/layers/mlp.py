@@ -3,10 +3,10 @@
 from typing import Any
 
 import keras
-from keras import ops
 
-from keras_vit.layers.choices import GELUS
+from keras_vit.layers.choices import GELUS, check_choice
 from keras_vit.layers.composite import CompositeLayer, own_policy
+from keras_vit.layers.gelu import gelu as apply_gelu
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 
@@ -17,7 +17,7 @@ class MLP(CompositeLayer):
 
     Args:
         width: Length of the hidden layer.
-        gelu: `"tanh"`, the approximation that the official checkpoints were trained with, or `"exact"`.
+        gelu: `"tanh"`, the approximation that the official checkpoints were trained with, `"exact"` or `"quick"`.
         dropout: Rate of both dropouts while training.
 
     Call arguments:
@@ -32,8 +32,7 @@ class MLP(CompositeLayer):
 
     def __init__(self, width: int, gelu: str = "tanh", dropout: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if gelu not in GELUS:
-            raise ValueError(f"gelu must be one of {GELUS}, but {gelu!r} was given.")
+        check_choice("gelu", gelu, GELUS)
         self.width = width
         self.gelu = gelu
         self.dropout = dropout
@@ -60,7 +59,7 @@ class MLP(CompositeLayer):
 
     def call(self, x: Any, training: bool | None = None, seeds: Any = None) -> Any:
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
-        x = ops.gelu(self.fc1(x), approximate=self.gelu == "tanh")
+        x = apply_gelu(self.fc1(x), self.gelu)
         x = self.fc2(dropout(x, self.dropout, hidden_seed))
         return dropout(x, self.dropout, out_seed)
 

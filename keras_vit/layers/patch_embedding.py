@@ -17,6 +17,7 @@ class PatchEmbedding(keras.layers.Layer):
     Args:
         width: D, the length of an embedding.
         patch_size: Height and width of a patch in pixels; one integer for square patches.
+        bias: Whether a bias is added; CLIP has none.
 
     Input: `(batch, height, width, channels)`, floating point; the sizes are multiples of the patch's.
     Output: `(batch, rows, columns, D)`, one embedding per patch.
@@ -26,8 +27,9 @@ class PatchEmbedding(keras.layers.Layer):
             shows only when they run, TensorFlow raises its InvalidArgumentError.
     """
 
-    def __init__(self, width: int, patch_size: int | tuple[int, int], **kwargs: Any) -> None:
+    def __init__(self, width: int, patch_size: int | tuple[int, int], bias: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.use_bias = bias
         self.width = width
         self.patch_size = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
 
@@ -38,12 +40,14 @@ class PatchEmbedding(keras.layers.Layer):
             # Flax's default for convolutions; the file layouts keep this shape.
             initializer=initializer("lecun_normal"),
         )
-        self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
 
     def call(self, images: Any) -> Any:
         if None in self._grid(images.shape):
             images = self._checked_in_graph(images)
-        return ops.conv(images, self.kernel, self.patch_size, "valid", data_format="channels_last") + self.bias
+        patches = ops.conv(images, self.kernel, self.patch_size, "valid", data_format="channels_last")
+        return patches + self.bias if self.use_bias else patches
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (input_shape[0], *self._grid(input_shape), self.width)
@@ -73,4 +77,4 @@ class PatchEmbedding(keras.layers.Layer):
             return tf.reshape(images, tf.concat([tf.shape(images)[:1], size // patch * patch, images.shape[3:]], 0))
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "width": self.width, "patch_size": self.patch_size}
+        return {**super().get_config(), "width": self.width, "patch_size": self.patch_size, "bias": self.use_bias}

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.choices import check_choice
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.mlp import MLP
@@ -13,32 +14,36 @@ from keras_vit.layers.mlp import MLP
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenPooling(keras.layers.Layer):
-    """Picks the class token, or averages the patches (appendix D.3).
+    """Picks a token, averages the patches (appendix D.3), or both.
 
     Args:
-        mode: `"token"`: the first token; `"avg"`: the mean of the patch tokens.
+        mode: `"token"`: one token; `"avg"`: the mean of the patch tokens; `"token_avg"`: the token, then the mean, as
+            DINOv2's linear classifiers read them.
         prefix_tokens: Number of tokens before the patches, left out of the mean.
+        token: Which token; 0 for the first.
 
-    Input: `(batch, T, D)`. Output: `(batch, D)`.
+    Input: `(batch, T, D)`. Output: `(batch, D)`, or `(batch, 2 D)` with `"token_avg"`.
     """
 
-    def __init__(self, mode: str = "token", prefix_tokens: int = 1, **kwargs: Any) -> None:
+    def __init__(self, mode: str = "token", prefix_tokens: int = 1, token: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if mode not in ("token", "avg"):
-            raise ValueError(f"mode must be 'token' or 'avg', but {mode!r} was given.")
+        check_choice("mode", mode, ("token", "avg", "token_avg"))
         self.mode = mode
         self.prefix_tokens = prefix_tokens
+        self.token = token
 
     def call(self, tokens: Any) -> Any:
         if self.mode == "token":
-            return tokens[:, 0]
-        return ops.mean(tokens[:, self.prefix_tokens :], axis=1)
+            return tokens[:, self.token]
+        mean = ops.mean(tokens[:, self.prefix_tokens :], axis=1)
+        return mean if self.mode == "avg" else ops.concatenate([tokens[:, self.token], mean], axis=-1)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return (input_shape[0], input_shape[2])
+        return (input_shape[0], input_shape[2] * (2 if self.mode == "token_avg" else 1))
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "mode": self.mode, "prefix_tokens": self.prefix_tokens}
+        config = {"mode": self.mode, "prefix_tokens": self.prefix_tokens, "token": self.token}
+        return {**super().get_config(), **config}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -48,14 +53,24 @@ class MAPHead(CompositeLayer):
     Args:
         heads: Number of attention heads.
         mlp_width: Length of the hidden layer of the MLP after the attention.
-        gelu: `"tanh"` or `"exact"`.
+        gelu: `"tanh"`, `"exact"` or `"quick"`.
         epsilon: Added to the variance by the layer normalisation.
+        skipped_tokens: How many of the first tokens are not asked.
 
     Input: `(batch, T, D)`. Output: `(batch, D)`.
     """
 
-    def __init__(self, heads: int, mlp_width: int, gelu: str = "tanh", epsilon: float = 1e-6, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        heads: int,
+        mlp_width: int,
+        gelu: str = "tanh",
+        epsilon: float = 1e-6,
+        skipped_tokens: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.skipped_tokens = skipped_tokens
         self.heads = heads
         self.mlp_width = mlp_width
         self.gelu = gelu
@@ -74,7 +89,7 @@ class MAPHead(CompositeLayer):
     def call(self, tokens: Any) -> Any:
         probe = ops.cast(ops.convert_to_tensor(self.probe), tokens.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
-        x = self.attention(tokens, probe)
+        x = self.attention(tokens[:, self.skipped_tokens :] if self.skipped_tokens else tokens, probe)
         x = x + self.mlp(self.norm(x))
         return x[:, 0]
 
@@ -88,4 +103,5 @@ class MAPHead(CompositeLayer):
             "mlp_width": self.mlp_width,
             "gelu": self.gelu,
             "epsilon": self.epsilon,
+            "skipped_tokens": self.skipped_tokens,
         }

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.interpolation import METHODS, interpolation_matrix
+from keras_vit.interpolation import METHODS, interpolation_matrices
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 
@@ -22,6 +22,7 @@ class AddPositionEmbedding(keras.layers.Layer):
         dropout: Rate of dropout on the sum while training.
         embed_prefix: Whether the tokens before the patches have rows in the table. Without, they pass unchanged, as
             in big_vision, which prepends its class token after adding the embeddings.
+        register_tokens: How many tokens right before the patches have no row even so, as DINOv2's registers.
 
     Call arguments:
         tokens: `(batch, prefix_tokens + rows * columns, D)`.
@@ -38,6 +39,7 @@ class AddPositionEmbedding(keras.layers.Layer):
         interpolation: str = "official",
         dropout: float = 0.0,
         embed_prefix: bool = True,
+        register_tokens: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -48,23 +50,31 @@ class AddPositionEmbedding(keras.layers.Layer):
         self.interpolation = interpolation
         self.dropout = dropout
         self.embed_prefix = embed_prefix
+        self.register_tokens = register_tokens
         self.seed_generator = SeedGenerator() if dropout else None
 
     def build(self, tokens_shape: tuple[int | None, ...], patches_shape: Any = None) -> None:
         rows, columns = self.grid_size
         self.table = self.add_weight(
             name="table",
-            shape=(1, self.prefix_tokens * self.embed_prefix + rows * columns, tokens_shape[-1]),
+            shape=(1, self._prefix_rows + rows * columns, tokens_shape[-1]),
             initializer=initializer("normal", stddev=0.02),
         )
+
+    @property
+    def _prefix_rows(self) -> int:
+        """Rows of the table that are for tokens before the patches."""
+        return self.prefix_tokens - self.register_tokens if self.embed_prefix else 0
 
     def call(self, tokens: Any, patches: Any = None, training: bool | None = None) -> Any:
         table = ops.convert_to_tensor(self.table)
         if patches is not None and tuple(patches.shape[1:3]) != self.grid_size:
             _, rows, columns, _ = ops.shape(patches)
             table = resize_table(table, self.grid_size, (rows, columns), self.interpolation, ops)
-        if self.prefix_tokens and not self.embed_prefix:
-            table = ops.pad(table, ((0, 0), (self.prefix_tokens, 0), (0, 0)))
+        rows = self._prefix_rows
+        if rows < self.prefix_tokens:
+            patch_rows = ops.pad(table[:, rows:], ((0, 0), (self.prefix_tokens - rows, 0), (0, 0)))
+            table = ops.concatenate([table[:, :rows], patch_rows], axis=1) if rows else patch_rows
         seed = self.seed_generator.next() if training and self.dropout else None
         return dropout(tokens + ops.cast(table, tokens.dtype), self.dropout, seed)
 
@@ -79,6 +89,7 @@ class AddPositionEmbedding(keras.layers.Layer):
             "interpolation": self.interpolation,
             "dropout": self.dropout,
             "embed_prefix": self.embed_prefix,
+            "register_tokens": self.register_tokens,
         }
 
 
@@ -97,8 +108,7 @@ def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method:
     """
     prefix = table.shape[1] - old[0] * old[1]
     width, dtype = table.shape[2], table.dtype
-    by_row = interpolation_matrix(old[0], new[0], method, xp)
-    by_column = interpolation_matrix(old[1], new[1], method, xp)
+    by_row, by_column = interpolation_matrices(old, new, method, xp)
     grid = xp.reshape(table[0, prefix:], (*old, width))
     grid = grid.astype(by_row.dtype) if xp is np else xp.cast(grid, by_row.dtype)
     grid = xp.einsum("hi,wj,ijd->hwd", by_row, by_column, grid)

@@ -5,9 +5,12 @@ from typing import Any
 import keras
 
 from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.choices import MLPS, check_choice
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.stochastic import SeedGenerator, drop_path, dropout
+from keras_vit.layers.swiglu import SwiGLU
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -22,10 +25,22 @@ class TransformerBlock(CompositeLayer):
         drop_path: Rate of stochastic depth: how often each branch of an example is skipped.
         remat: Whether to recompute the block in the backward pass instead of keeping its activations: less memory,
             about a third more time. Dropout drops the same units both times.
-        gelu: `"tanh"` or `"exact"`.
-        epsilon: Added to the variance by both layer normalisations.
+        gelu: `"tanh"`, `"exact"` or `"quick"`; a SwiGLU has none.
+        epsilon: Added to the variance by all layer normalisations.
+        mlp: `"plain"`, `"swiglu"`, or `"swiglu_norm"` with a normalisation inside.
+        layer_scale: First value of the factors at the end of both branches (see `LayerScale`); None for none.
+        attention_bias: Which projections have a bias, as `bias` in `MultiHeadAttention`.
+        attention_norm: Whether the joined heads are normalised, as `norm` there.
+        rotary_embedding: `"dinov3"` or `"eva02"` where a rotation is passed; None for none.
 
-    Input: `(batch, T, D)`. Output: the same shape. All rates apply while training only.
+    Call arguments:
+        x: `(batch, T, D)`.
+        rotation: What `RotaryEmbedding` gives, with `rotary_embedding` only.
+
+    Output: as `x`. All rates apply while training only.
+
+    Raises:
+        ValueError: if a name is unknown, or `heads` does not divide D.
     """
 
     def __init__(
@@ -38,9 +53,15 @@ class TransformerBlock(CompositeLayer):
         remat: bool = False,
         gelu: str = "tanh",
         epsilon: float = 1e-6,
+        mlp: str = "plain",
+        layer_scale: float | None = None,
+        attention_bias: str = "all",
+        attention_norm: bool = False,
+        rotary_embedding: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_choice("mlp", mlp, MLPS)
         self.heads = heads
         self.mlp_width = mlp_width
         self.dropout = dropout
@@ -49,18 +70,41 @@ class TransformerBlock(CompositeLayer):
         self.remat = remat
         self.gelu = gelu
         self.epsilon = epsilon
+        self.mlp_kind = mlp
+        self.layer_scale = layer_scale
+        self.attention_bias = attention_bias
+        self.attention_norm = attention_norm
+        self.rotary_embedding = rotary_embedding
         self.seed_generator = SeedGenerator() if dropout or drop_path else None
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, x_shape: tuple[int | None, ...], rotation_shape: Any = None) -> None:
         policy = self.dtype_policy
         self.norm1 = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm1")
-        self.attention = MultiHeadAttention(self.heads, self.attention_dropout, dtype=policy, name="attention")
+        self.attention = MultiHeadAttention(
+            self.heads,
+            self.attention_dropout,
+            self.attention_bias,
+            self.attention_norm,
+            self.epsilon,
+            self.rotary_embedding,
+            dtype=policy,
+            name="attention",
+        )
         self.norm2 = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm2")
-        self.mlp = MLP(self.mlp_width, self.gelu, self.dropout, dtype=policy, name="mlp")
-        for layer in (self.norm1, self.attention, self.norm2, self.mlp):
-            layer.build(input_shape)
+        if self.mlp_kind == "plain":
+            self.mlp = MLP(self.mlp_width, self.gelu, self.dropout, dtype=policy, name="mlp")
+        else:
+            norm = self.mlp_kind == "swiglu_norm"
+            self.mlp = SwiGLU(self.mlp_width, norm, self.epsilon, self.dropout, dtype=policy, name="mlp")
+        parts = [self.norm1, self.attention, self.norm2, self.mlp]
+        if self.layer_scale is not None:
+            self.scale1 = LayerScale(self.layer_scale, dtype=policy, name="scale1")
+            self.scale2 = LayerScale(self.layer_scale, dtype=policy, name="scale2")
+            parts += [self.scale1, self.scale2]
+        for layer in parts:
+            layer.build(x_shape)
 
-    def call(self, x: Any, training: bool | None = None) -> Any:
+    def call(self, x: Any, rotation: Any = None, training: bool | None = None) -> Any:
         # Every seed is drawn here, outside what may run twice.
         seeds = [
             *self.attention.draw_seeds(training),
@@ -70,29 +114,36 @@ class TransformerBlock(CompositeLayer):
             self._draw(training, self.drop_path),
         ]
         if not (self.remat and training):
-            return self._block(x, seeds)
-        drawn = [seed for seed in seeds if seed is not None]
+            return self._block(x, rotation, seeds)
+        # What a rematerialised function reads has to be its arguments, which are tensors.
+        inputs = [rotation, *seeds]
 
-        def block(x: Any, *drawn: Any) -> Any:
-            given = iter(drawn)
-            return self._block(x, [None if seed is None else next(given) for seed in seeds])
+        def block(x: Any, *tensors: Any) -> Any:
+            following = iter(tensors)
+            rotation, *seeds = (None if value is None else next(following) for value in inputs)
+            return self._block(x, rotation, seeds)
 
-        return keras.remat(block)(x, *drawn)
+        return keras.remat(block)(x, *(value for value in inputs if value is not None))
 
     def _draw(self, training: bool | None, rate: float) -> Any:
         return self.seed_generator.next() if training and rate else None
 
-    def _block(self, x: Any, seeds: list[Any]) -> Any:
+    def _block(self, x: Any, rotation: Any, seeds: list[Any]) -> Any:
         attention_seed, hidden_seed, mlp_seed, dropout_seed, path_seed1, path_seed2 = seeds
         # Equation 2: z' = MSA(LN(z)) + z
-        y = self.attention(self.norm1(x), seeds=[attention_seed])
-        x = x + drop_path(dropout(y, self.dropout, dropout_seed), self.drop_path, path_seed1)
+        y = self.attention(self.norm1(x), rotation=rotation, seeds=[attention_seed])
+        y = dropout(y, self.dropout, dropout_seed)
+        if self.layer_scale is not None:
+            y = self.scale1(y)
+        x = x + drop_path(y, self.drop_path, path_seed1)
         # Equation 3: z = MLP(LN(z')) + z'
         y = self.mlp(self.norm2(x), seeds=[hidden_seed, mlp_seed])
+        if self.layer_scale is not None:
+            y = self.scale2(y)
         return x + drop_path(y, self.drop_path, path_seed2)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
+    def compute_output_shape(self, x_shape: tuple[int | None, ...], rotation_shape: Any = None) -> Any:
+        return x_shape
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -105,4 +156,9 @@ class TransformerBlock(CompositeLayer):
             "remat": self.remat,
             "gelu": self.gelu,
             "epsilon": self.epsilon,
+            "mlp": self.mlp_kind,
+            "layer_scale": self.layer_scale,
+            "attention_bias": self.attention_bias,
+            "attention_norm": self.attention_norm,
+            "rotary_embedding": self.rotary_embedding,
         }

@@ -15,11 +15,12 @@ if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.models.families import MODELS
     from keras_vit.models.features import feature_extractor
     from keras_vit.models.image_model import ImageModel
-    from keras_vit.models.vision_transformer import VisionTransformer
+    from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 else:
     __getattr__ = import_later(__name__, "bit", "changes", "families", "features", "image_model", "vision_transformer")
 
 __all__ = [
+    "BEFORE_BLOCKS",
     "BIT_VARIANTS",
     "MODELS",
     "VARIANTS",

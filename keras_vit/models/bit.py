@@ -11,7 +11,7 @@ from keras_vit.layers import BiTUnit, PaddedMaxPooling2D, bit_conv, group_norm
 from keras_vit.layers.bit_unit import GROUP_NORM_EPSILON
 from keras_vit.layers.composite import at_least_float32, float32_or_better
 from keras_vit.models.bit_config import BiTConfig
-from keras_vit.models.image_model import ImageModel
+from keras_vit.models.image_model import ImageModel, normalization
 from keras_vit.models.variants import variant_of
 
 
@@ -32,7 +32,7 @@ def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
     output_dtype = float32_or_better(policy.compute_dtype)
     x = images
     if config.include_preprocessing:
-        x = layers.Rescaling(1 / 127.5, -1.0, dtype=output_dtype, name="preprocessing")(x)
+        x = normalization(config.pipeline, policy)(x)
 
     # The root: no normalisation and no activation, which the first unit brings
     x = bit_conv("conv_root", config.width, 7, 2, padding=3, folded=config.folded, dtype=policy)(x)

@@ -4,6 +4,7 @@ import dataclasses
 
 from keras_vit.layers.choices import POOL_PADDINGS
 from keras_vit.models.config import ModelConfig, _check_activation, _check_positive, pair
+from keras_vit.preprocessing import Pipeline
 
 BIT_POOLINGS = ("avg", "none")
 
@@ -63,6 +64,11 @@ class BiTConfig(ModelConfig):
         for name, choices in (("pooling", BIT_POOLINGS), ("pool_padding", tuple(POOL_PADDINGS))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {choices}, but {getattr(self, name)!r} was given.")
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """How pictures become what the model takes."""
+        return Pipeline(self.image_size)
 
     @property
     def feature_map_size(self) -> tuple[int, int]:

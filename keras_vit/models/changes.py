@@ -18,9 +18,13 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "image_size": (),  # position embeddings are resized
     "patch_size": (),  # the patch embedding and position embeddings are resized
     "dynamic": (),
-    "pooling": (),  # to "map": ("pooling",), see `layers_to_start_anew`
+    "final_norm": (),  # from "none": see `layers_to_start_anew`
+    "pooling": (),  # to "map", and to or from "token_avg": see there
+    "map_prefix": (),
+    "projection": ("projection", "pre_logits", "head"),
     "representation_size": ("pre_logits", "head"),
-    "classes": ("head",),
+    "classes": ("head", "head_dist"),
+    "distillation_head": ("head_dist",),
     "class_names": (),
     "classifier_activation": (),
     "gelu": (),
@@ -30,6 +34,11 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "drop_path": (),
     "remat": (),
     "include_preprocessing": (),
+    "pixel_mean": (),
+    "pixel_std": (),
+    "resize": (),
+    "crop_ratio": (),
+    "filter": (),
     "interpolation": (),
     "pool_padding": (),
     "stem_folded": (),  # kernels are standardised, which cannot be undone
@@ -91,16 +100,26 @@ def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[s
         ValueError: if weights would be lost that nobody gave up; the message says how to.
     """
     changed = changed_fields(old, new)
-    needed = {layer for name in changed for layer in CHANGES[name]}
-    if "pooling" in changed and getattr(new, "pooling", None) == "map":
-        needed.add("pooling")
-    absent = {"head"} if not new.classes else set()
-    if not getattr(new, "representation_size", None):
-        absent.add("pre_logits")
-    allowed = set(fresh) | ({"head"} if "classes" in changed else set())
+    causes = {name: set(CHANGES[name]) for name in changed}
+    if "pooling" in changed and new.pooling == "map":
+        causes["pooling"].add("pooling")
+    if "pooling" in changed and getattr(old, "pooled_size", None) != getattr(new, "pooled_size", None):
+        causes["pooling"] |= {"projection", "pre_logits", "head"}
+    if "final_norm" in changed and old.final_norm == "none":
+        causes["final_norm"].add("encoder_norm")
+    needed = set().union(*causes.values())
+    absent = {"head", "head_dist"} if not new.classes else set()
+    for layer, field in (
+        ("projection", "projection"),
+        ("pre_logits", "representation_size"),
+        ("head_dist", "distillation_head"),
+    ):
+        if not getattr(new, field, None):
+            absent.add(layer)
+    allowed = set(fresh) | ({"head", "head_dist"} if "classes" in changed else set())
     lost = sorted(needed - absent - allowed)
     if lost:
-        values = ", ".join(f"{name}={getattr(new, name)!r}" for name in changed if CHANGES[name] or name == "pooling")
+        values = ", ".join(f"{name}={getattr(new, name)!r}" for name in changed if causes[name])
         raise ValueError(
             f"{values} needs new weights in {' and '.join(lost)}: those of this model read or compute something else. "
             f"Pass fresh={sorted({*fresh, *lost})} to give them up."
@@ -111,8 +130,8 @@ def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[s
 @contextlib.contextmanager
 def quick_initialization(fresh: Collection[str]) -> Iterator[None]:
     """Within this context, models are built without drawing weights that are assigned afterwards anyway."""
-    # A head starts with zeros in any case; other layers draw their weights.
-    with contextlib.nullcontext() if set(fresh) - {"head"} else skip_initialization():
+    # Heads start with zeros in any case; other layers draw their weights.
+    with contextlib.nullcontext() if set(fresh) - {"head", "head_dist"} else skip_initialization():
         yield
 
 

@@ -1,6 +1,7 @@
 """The one description of a model."""
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Iterable
 from typing import Any, Self
@@ -8,9 +9,29 @@ from typing import Any, Self
 from keras_vit._text import printable
 from keras_vit._types import pair
 from keras_vit.interpolation import METHODS
-from keras_vit.layers.choices import GELUS, POOLINGS
+from keras_vit.layers.choices import (
+    ATTENTION_BIASES,
+    FINAL_NORMS,
+    GELUS,
+    MLPS,
+    POOLINGS,
+    POSITION_EMBEDDINGS,
+    ROTARY_EMBEDDINGS,
+    check_choice,
+)
+from keras_vit.preprocessing import Pipeline
 
-POSITION_EMBEDDINGS = ("learned", "learned_patches", "sincos2d")
+# The fields of a ViTConfig that take one of a few values.
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "position_embedding": POSITION_EMBEDDINGS,
+    "rotary_embedding": (None, *ROTARY_EMBEDDINGS),
+    "interpolation": tuple(METHODS),
+    "attention_bias": ATTENTION_BIASES,
+    "mlp": MLPS,
+    "gelu": GELUS,
+    "final_norm": FINAL_NORMS,
+    "pooling": POOLINGS,
+}
 
 
 class ModelConfig:
@@ -81,36 +102,70 @@ class ViTConfig(ModelConfig):
         width: D, the length of a token.
         depth: L, the number of Transformer blocks.
         heads: Attention heads per block; divides `width`.
-        mlp_width: Length of the MLP's hidden layer.
+        mlp_width: Length of the MLP's hidden layer; of gate and value each in a SwiGLU.
         channels: Channels of the images.
+        dynamic: Whether images of any size are taken, the position embeddings being resized in the graph.
+
         stem_stages: Units in each stage of the ResNet before the patches (the hybrids, section 3.1); an empty tuple
             for its first convolution only; None for no ResNet.
         stem_width: Channels of the ResNet's first convolution.
         stem_folded: Whether the ResNet's kernels have been standardised for good (see `VisionTransformer.folded`).
-        dynamic: Whether images of any size are taken, the position embeddings being resized in the graph.
+
+        patch_bias: Whether the projection of the patches has a bias; CLIP's has none.
         class_token: Whether a class token stands before the patches.
+        distillation_token: Whether a second one follows it, which learned from a teacher (DeiT).
+        register_tokens: Number of register tokens between these and the patches (see `layers.RegisterTokens`).
         position_embedding: `"learned"`: a learned row for every token, the class token included (vit_jax);
             `"learned_patches"`: for patches only, so that the class token has no position (big_vision; the same
-            without a class token); `"sincos2d"`: computed for patches, nothing to learn (see `layers.sincos2d`).
-        pooling: What becomes of the encoded tokens: `"token"` (the class token), `"avg"` (mean of the patches),
-            `"map"` (attention pooling) or `"none"` (all of them go on).
-        representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
-        classes: Outputs of the head; None for no head.
-        class_names: What the outputs of the head stand for, in order; None where nobody has said. Files carry them.
-        classifier_activation: Name of a Keras activation on top of the head; None for logits.
-        gelu: `"tanh"`, as the official checkpoints were trained, or `"exact"`.
+            without a class token); `"learned_without_registers"`: for every token but the registers (DINOv2);
+            `"sincos2d"`: computed for patches, nothing to learn (see `layers.sincos2d`); `"none"`: nothing is added.
+        rotary_embedding: `"dinov3"` or `"eva02"`: queries and keys are turned by their patch's place (see
+            `layers.RotaryEmbedding`), beside whatever is added. None for none.
+        rotary_grid: Rows and columns of the grid in whose cells `"eva02"` counts places, whatever the image size is;
+            an integer for squares.
+        interpolation: How position embeddings change size (see `keras_vit.interpolation`).
+        pre_norm: Whether a layer normalisation comes before the blocks (CLIP).
+
+        attention_bias: Which projections have a bias: `"all"`; `"no_key"`: but those to keys; `"none"`: neither those
+            to queries, keys nor values. The output projection always has one.
+        attention_norm: Whether the joined heads are normalised before the output projection (EVA-02-CLIP).
+        mlp: `"plain"`, `"swiglu"`, or `"swiglu_norm"` with a normalisation inside (see `layers.SwiGLU`).
+        gelu: `"tanh"`, as the official checkpoints were trained; `"exact"`, as timm and Hugging Face compute it;
+            `"quick"`, as OpenAI's CLIP. A SwiGLU has none.
+        layer_scale: First value of the learned factors at the end of both branches of a block (see
+            `layers.LayerScale`); None for no such factors.
         layer_norm_epsilon: Added to the variance by every layer normalisation.
         dropout: Rate after the position embeddings, after attention and in the MLPs.
         attention_dropout: Rate on the attention weights.
         drop_path: Stochastic depth of the last block; it grows linearly from 0 in the first (AugReg, section 3.3).
         remat: Whether blocks are recomputed in the backward pass to save memory.
-        include_preprocessing: Whether the model takes pixels of 0..255 and scales them itself.
-        interpolation: How position embeddings change size (see `keras_vit.interpolation`).
+
+        final_norm: Where the last layer normalisation is: `"tokens"`: on all tokens, before pooling; `"pooled"`: after
+            pooling (timm's `fc_norm`); `"none"`: nowhere.
+        pooling: What becomes of the encoded tokens: `"token"` (the class token), `"avg"` (mean of the patches),
+            `"token_avg"` (the one, then the other: 2 D numbers), `"map"` (attention pooling) or `"none"` (all of them
+            go on).
+        map_prefix: Whether attention pooling reads the tokens before the patches as well.
+        projection: Length of the linear layer without bias after pooling (CLIP's image embedding); None for none.
+        representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
+        classes: Outputs of the head; None for no head.
+        distillation_head: Whether the distillation token has a head of its own; the logits are the mean of both.
+        class_names: What the outputs of the head stand for, in order; None where nobody has said. Files carry them.
+        classifier_activation: Name of a Keras activation on top of the head; None for logits.
+
+        include_preprocessing: Whether the model takes pixels of 0..255 and normalises them itself.
+        pixel_mean: What is subtracted from pixels of 0..1, for each channel; a number for all.
+        pixel_std: What they are divided by then.
+        resize: How pictures come to size: `"squash"`: straight; `"shortest"`: their aspect ratio is kept, and what is
+            too much of the longer side cut off.
+        crop_ratio: Which share of each side remains when the centre is cut out at last; 1 to cut out nothing.
+        filter: How pictures are resampled, a name in `keras_vit.preprocessing.FILTERS`.
 
     Raises:
         TypeError, ValueError: if a field makes no sense; the message says what was expected.
     """
 
+    # What goes in, and how large everything is
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
     width: int
@@ -118,29 +173,53 @@ class ViTConfig(ModelConfig):
     heads: int
     mlp_width: int
     channels: int = 3
+    dynamic: bool = False
+    # The ResNet of the hybrids
     stem_stages: tuple[int, ...] | None = None
     stem_width: int = 64
     stem_folded: bool = False
-    dynamic: bool = False
+    # Tokens and their places
+    patch_bias: bool = True
     class_token: bool = True
+    distillation_token: bool = False
+    register_tokens: int = 0
     position_embedding: str = "learned"
-    pooling: str = "token"
-    representation_size: int | None = None
-    classes: int | None = None
-    class_names: tuple[str, ...] | None = None
-    classifier_activation: str | None = None
+    rotary_embedding: str | None = None
+    rotary_grid: tuple[int, int] = (16, 16)
+    interpolation: str = "official"
+    pre_norm: bool = False
+    # The blocks
+    attention_bias: str = "all"
+    attention_norm: bool = False
+    mlp: str = "plain"
     gelu: str = "tanh"
+    layer_scale: float | None = None
     layer_norm_epsilon: float = 1e-6
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0
     remat: bool = False
+    # From tokens to the answer
+    final_norm: str = "tokens"
+    pooling: str = "token"
+    map_prefix: bool = True
+    projection: int | None = None
+    representation_size: int | None = None
+    classes: int | None = None
+    distillation_head: bool = False
+    class_names: tuple[str, ...] | None = None
+    classifier_activation: str | None = None
+    # From pictures to what goes in
     include_preprocessing: bool = False
-    interpolation: str = "official"
+    pixel_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    pixel_std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    resize: str = "squash"
+    crop_ratio: float = 1.0
+    filter: str = "bilinear"
 
     def __post_init__(self) -> None:
         self._plain_numbers()
-        for name in ("image_size", "patch_size"):
+        for name in ("image_size", "patch_size", "rotary_grid"):
             object.__setattr__(self, name, pair(name, getattr(self, name)))
         if self.stem_stages is not None:
             object.__setattr__(self, "stem_stages", tuple(self.stem_stages))
@@ -148,17 +227,16 @@ class ViTConfig(ModelConfig):
                 _check_positive("stem_stages", units)
         for name in ("width", "depth", "heads", "mlp_width", "channels", "stem_width"):
             _check_positive(name, getattr(self, name))
+        if isinstance(self.register_tokens, bool) or not isinstance(self.register_tokens, int):
+            raise TypeError(f"register_tokens must be an integer, but {self.register_tokens!r} was given.")
+        if self.register_tokens < 0:
+            raise ValueError(f"register_tokens must be at least 0, but {self.register_tokens} was given.")
         self._check_classes()
-        if self.representation_size is not None:
-            _check_positive("representation_size", self.representation_size, "Use None for no such layer.")
-        for name, choices in (
-            ("position_embedding", POSITION_EMBEDDINGS),
-            ("pooling", POOLINGS),
-            ("gelu", GELUS),
-            ("interpolation", tuple(METHODS)),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {choices}, but {getattr(self, name)!r} was given.")
+        for name in ("representation_size", "projection"):
+            if getattr(self, name) is not None:
+                _check_positive(name, getattr(self, name), "Use None for no such layer.")
+        for name, choices in CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
         _check_activation(self.classifier_activation)
         epsilon = self.layer_norm_epsilon
         if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 < epsilon < 1:
@@ -168,13 +246,55 @@ class ViTConfig(ModelConfig):
                 raise TypeError(f"{name} must be a number, but {getattr(self, name)!r} was given.")
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, but {getattr(self, name)!r} was given.")
+        if self.layer_scale is not None:
+            if isinstance(self.layer_scale, bool) or not isinstance(self.layer_scale, (int, float)):
+                raise TypeError(f"layer_scale must be a number or None, but {self.layer_scale!r} was given.")
+            if not math.isfinite(self.layer_scale):
+                raise ValueError(f"layer_scale must be finite, but {self.layer_scale!r} was given.")
+        self._check_tokens()
+        self._check_end()
+        self._check_grid()
+        for name in ("pixel_mean", "pixel_std"):
+            object.__setattr__(self, name, per_channel(name, getattr(self, name), self.channels))
+        _ = self.pipeline  # which checks its fields
+
+    def _check_tokens(self) -> None:
+        """Raises unless tokens, heads and position embeddings fit each other."""
         if self.width % self.heads:
             raise ValueError(f"heads must divide width, but {self.heads} heads and width {self.width} were given.")
         if self.position_embedding == "sincos2d" and (self.width % 4 or self.width < 8):
             raise ValueError(f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {self.width}.")
-        if self.pooling == "token" and not self.class_token:
-            raise ValueError("pooling='token' needs class_token=True; without a class token use 'avg' or 'map'.")
-        self._check_grid()
+        if self.rotary_embedding is not None and self.head_size % 4:
+            raise ValueError(
+                f"rotary_embedding={self.rotary_embedding!r} needs heads of length 4, 8, 12, ..., but width "
+                f"{self.width} and {self.heads} heads give {self.head_size}."
+            )
+        if self.distillation_token and not self.class_token:
+            raise ValueError("distillation_token=True needs class_token=True: it is the second one.")
+
+    def _check_end(self) -> None:
+        """Raises unless pooling and what comes after it fit each other."""
+        if self.pooling in ("token", "token_avg") and not self.class_token:
+            raise ValueError(
+                f"pooling={self.pooling!r} needs class_token=True; without a class token use 'avg' or 'map'."
+            )
+        if self.pooling == "token_avg" and self.final_norm == "pooled":
+            raise ValueError("final_norm='pooled' normalises D numbers, but pooling='token_avg' gives 2 D.")
+        if self.distillation_head and not self.distillation_token:
+            raise ValueError("distillation_head=True needs distillation_token=True, which it reads.")
+        if self.distillation_head and self.classes:
+            for name, value in (
+                ("pooling", "token"),
+                ("final_norm", "tokens"),
+                ("projection", None),
+                ("representation_size", None),
+            ):
+                if getattr(self, name) != value:
+                    raise ValueError(
+                        f"distillation_head=True needs {name}={value!r}, but {getattr(self, name)!r} was given: the "
+                        "second head reads the distillation token just as the first reads the class token. Use "
+                        "distillation_head=False for one head."
+                    )
 
     def _check_grid(self) -> None:
         for axis, size, cells, patch in zip(
@@ -216,21 +336,47 @@ class ViTConfig(ModelConfig):
         height, width = self.feature_map_size
         return (height // self.patch_size[0], width // self.patch_size[1])
 
+    @property
+    def pipeline(self) -> Pipeline:
+        """How pictures become what the model takes."""
+        return Pipeline(
+            self.image_size,
+            mean=self.pixel_mean,
+            std=self.pixel_std,
+            resize=self.resize,
+            crop_ratio=self.crop_ratio,
+            filter=self.filter,
+        )
+
     def image_size_of(self, grid_size: tuple[int, int]) -> tuple[int, int]:
         """The image size, in pixels, that gives a grid of patches."""
         return tuple(n * patch * self.stem_stride for n, patch in zip(grid_size, self.patch_size, strict=True))
 
     @property
+    def head_size(self) -> int:
+        """d, the length of one head's queries, keys and values."""
+        return self.width // self.heads
+
+    @property
     def prefix_tokens(self) -> int:
         """Number of tokens before the patches."""
-        return int(self.class_token)
+        return self.class_token + self.distillation_token + self.register_tokens
 
     @property
     def position_rows(self) -> int:
-        """Rows of the table of position embeddings; 0 where they are computed."""
+        """Rows of the table of position embeddings; 0 where there is no table."""
+        prefix = {
+            "learned": self.prefix_tokens,
+            "learned_patches": 0,
+            "learned_without_registers": self.prefix_tokens - self.register_tokens,
+        }
         rows, columns = self.grid_size
-        prefix = self.prefix_tokens if self.position_embedding == "learned" else 0
-        return 0 if self.position_embedding == "sincos2d" else prefix + rows * columns
+        return prefix[self.position_embedding] + rows * columns if self.position_embedding in prefix else 0
+
+    @property
+    def pooled_size(self) -> int:
+        """Length of what pooling gives, for each image or, without pooling, for each token."""
+        return 2 * self.width if self.pooling == "token_avg" else self.width
 
 
 def _check_positive(name: str, value: Any, advice: str = "") -> None:
@@ -238,6 +384,22 @@ def _check_positive(name: str, value: Any, advice: str = "") -> None:
         raise TypeError(f"{name} must be an integer, but {value!r} of type {type(value).__name__} was given.")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, but {value} was given. {advice}".rstrip())
+
+
+def per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
+    """A number for each channel, from one for all of them or one for each; equal ones fit any number of channels."""
+    values = (value,) if isinstance(value, numbers.Real) else value
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        result = tuple(float(n) for n in values)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number or one for each channel, but {value!r} was given.") from None
+    if result and len(set(result)) == 1:
+        result = result[:1] * channels
+    if len(result) != channels:
+        raise ValueError(f"{name} must be a number or {channels}, one for each channel, but {value!r} was given.")
+    return result
 
 
 def _check_activation(value: Any) -> None:

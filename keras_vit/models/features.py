@@ -5,23 +5,25 @@ from collections.abc import Sequence
 import keras
 
 from keras_vit.models.bit import BiT
-from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 
-# What users call a result: the layer that gives it. The names are those of big_vision's `out` dictionary.
-FEATURES = {
-    "stem": "embedding",  # (batch, rows, columns, D): the patches before position embeddings
-    "embedded": "position_embedding",  # (batch, tokens, D): z_0 of equation 1
-    "encoded": "encoder_norm",  # (batch, tokens, D): all tokens after the last layer normalisation
-    "pooled": "pooling",  # (batch, D): y of equation 4
-    "logits": "head",
-    "predictions": "predictions",
+# What users call a result, and the layers that may give it; of those that a model has, the last one does. The names are
+# those of big_vision's `out` dictionary.
+FEATURES: dict[str, tuple[str, ...]] = {
+    "stem": ("embedding",),  # (batch, rows, columns, D): the patches before position embeddings
+    "embedded": BEFORE_BLOCKS,  # (batch, tokens, D): what goes into the first block, z_0 of equation 1
+    "encoded": ("encoder_norm",),  # (batch, tokens, D): all tokens, normalised unless that happens after pooling
+    "pooled": ("pooling",),  # (batch, D): y of equation 4
+    "projection": ("projection",),
+    "logits": ("head", "logits"),
+    "predictions": ("predictions",),
 }
-BIT_FEATURES = {
-    "stem": "pool_root",  # (batch, rows, columns, width): the map before the first unit
-    "encoded": "relu_pre_head",  # (batch, rows, columns, channels): the last map (`pre_logits_2d` in big_vision)
-    "pooled": "pooling",  # (batch, channels): its mean
-    "logits": "head",
-    "predictions": "predictions",
+BIT_FEATURES: dict[str, tuple[str, ...]] = {
+    "stem": ("pool_root",),  # (batch, rows, columns, width): the map before the first unit
+    "encoded": ("relu_pre_head",),  # (batch, rows, columns, channels): the last map (`pre_logits_2d` in big_vision)
+    "pooled": ("pooling",),  # (batch, channels): its mean
+    "logits": ("head",),
+    "predictions": ("predictions",),
 }
 
 
@@ -40,14 +42,23 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str]) -
     Raises:
         ValueError: if the model has no such result; the message lists those that it has.
     """
-    layers = {layer.name: layer for layer in model.layers}
-    table, blocks = (BIT_FEATURES, "block") if isinstance(model, BiT) else (FEATURES, "block_")
-    known = {name: layer for name, layer in table.items() if layer in layers}
-    known |= {name: name for name in layers if name.startswith(blocks)}
-    if isinstance(model, BiT):
-        known |= {f"stage_{stage}": f"block{stage}_unit{units}" for stage, units in enumerate(model.config.stages, 1)}
-    known["pre_logits"] = next(name for name in ("pre_logits", "pooling", table["encoded"]) if name in layers)
+    outputs = {layer.name: layer.output for layer in model.layers}
+    is_bit = isinstance(model, BiT)
+    known = {}
+    for name, givers in (BIT_FEATURES if is_bit else FEATURES).items():
+        present = [layer for layer in givers if layer in outputs]
+        if present:
+            known[name] = outputs[present[-1]]
+    known |= {name: output for name, output in outputs.items() if name.startswith("block" if is_bit else "block_")}
+    if is_bit:
+        for stage, units in enumerate(model.config.stages, 1):
+            known[f"stage_{stage}"] = outputs[f"block{stage}_unit{units}"]
+    elif model.config.final_norm != "tokens":
+        known["encoded"] = outputs[f"block_{model.config.depth - 1}"]
+        if model.config.final_norm == "pooled" and "pooled" in known:
+            known["pooled"] = outputs["encoder_norm"]
+    known["pre_logits"] = model.get_layer("head").input if model.config.classes else model.output
     unknown = [name for name in features if name not in known]
     if unknown or isinstance(features, str) or not features:
         raise ValueError(f"features must be a list of names from {sorted(known)}, but {features!r} was given.")
-    return keras.Model(model.input, {name: layers[known[name]].output for name in features})
+    return keras.Model(model.input, {name: known[name] for name in features})

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit._keras import ClonableModel, layers_inside
-from keras_vit.layers.composite import quantized_policies
+from keras_vit.layers.composite import float32_or_better, quantized_policies
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,
@@ -18,7 +18,7 @@ from keras_vit.models.changes import (
     replaced,
 )
 from keras_vit.models.config import ModelConfig
-from keras_vit.preprocessing import check_pixels, resize_images
+from keras_vit.preprocessing import Pipeline
 
 
 class ImageModel(ClonableModel):
@@ -115,7 +115,7 @@ class ImageModel(ClonableModel):
         return super().call(images, training=training, mask=mask)
 
     def preprocess(self, images: Any) -> np.ndarray:
-        """Resizes images as the original evaluation does and scales them as this model expects.
+        """Resizes and normalises images as the original evaluation of this model does (`config.pipeline`).
 
         Args:
             images: `(height, width, channels)` or `(batch, height, width, channels)`, uint8 or values of 0..255: an
@@ -130,9 +130,9 @@ class ImageModel(ClonableModel):
         Warns:
             UserWarning: if floats all lie in [-1, 1]: they look scaled already.
         """
-        images = check_pixels(images, self._config.channels, stacklevel=3)
-        images = resize_images(images if images.ndim == 4 else images[None], self._config.image_size)
-        return images if self._config.include_preprocessing else (images - 127.5) / 127.5
+        pipeline = self._config.pipeline
+        pixels = pipeline.resized(images, self._config.channels, stacklevel=3)
+        return pixels if self._config.include_preprocessing else pipeline.normalized(pixels)
 
     def with_config(
         self, *, name: str | None = None, dtype: Any = None, fresh: str | Iterable[str] = (), **changes: Any
@@ -220,6 +220,17 @@ class ImageModel(ClonableModel):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {json.dumps(self._config.to_dict())}>"
+
+
+def normalization(pipeline: Pipeline, policy: Any) -> keras.layers.Layer:
+    """The layer that does in the graph what the pipeline does to pixels of 0..255 at last, in at least float32."""
+    mean, std = (np.unique(np.asarray(values, "float64")) for values in (pipeline.mean, pipeline.std))
+    if mean.size == std.size == 1:
+        scale, offset = 1 / (255 * float(std[0])), -float(mean[0] / std[0])
+    else:
+        mean, std = np.broadcast_arrays(pipeline.mean, pipeline.std)
+        scale, offset = (1 / (255 * std)).tolist(), (-mean / std).tolist()
+    return keras.layers.Rescaling(scale, offset, dtype=float32_or_better(policy.compute_dtype), name="preprocessing")
 
 
 def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:

@@ -23,18 +23,20 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
     if config.stem_stages is not None:
         total = _resnet(config.image_size, config.channels, config.stem_width, config.stem_stages)
     total += patches * math.prod(config.patch_size) * config.feature_map_channels * width
-    projections, attention, mlp = 4 * tokens * width**2, 2 * tokens**2 * width, 2 * tokens * width * hidden
+    projections, attention = 4 * tokens * width**2, 2 * tokens**2 * width
+    mlp = (2 if config.mlp == "plain" else 3) * tokens * width * hidden
     total += config.depth * (projections + attention + mlp)
     if config.pooling == "map":
         # Keys and values of all tokens, one query, one output, one token through the MLP.
-        total += 2 * (tokens + 1) * width**2 + 2 * tokens * width + 2 * width * hidden
+        asked = tokens if config.map_prefix else patches
+        total += 2 * (asked + 1) * width**2 + 2 * asked * width + 2 * width * hidden
     ends = tokens if config.pooling == "none" else 1
-    features = width
-    for units in (config.representation_size, config.classes):
+    features = config.pooled_size
+    for units in (config.projection, config.representation_size, config.classes):
         if units:
             total += ends * features * units
             features = units
-    return total
+    return total + (width * config.classes if config.classes and config.distillation_head else 0)
 
 
 def _resnet(image_size: tuple[int, int], image_channels: int, width: int, stages: tuple[int, ...]) -> int:

@@ -13,15 +13,29 @@ from keras_vit.layers import (
     ClassToken,
     MAPHead,
     PatchEmbedding,
+    RegisterTokens,
+    RotaryEmbedding,
+    TokenDropout,
     TokenPooling,
     TransformerBlock,
 )
 from keras_vit.layers.composite import at_least_float32, float32_or_better, own_policy
 from keras_vit.layers.initialization import initializer
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.image_model import ImageModel
+from keras_vit.models.image_model import ImageModel, normalization
 from keras_vit.models.resnet_stem import resnet_stem
 from keras_vit.models.variants import variant_of
+
+# The layers between the patches and the first block, in their order. Every model has the first, and some of the others.
+BEFORE_BLOCKS = (
+    "tokens",
+    "register_tokens",
+    "distillation_token",
+    "class_token",
+    "position_embedding",
+    "token_dropout",
+    "pre_norm",
+)
 
 
 def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any:
@@ -29,76 +43,56 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
 
     Args:
         config: What to build.
-        images: Keras tensor `(batch, height, width, channels)`; values in [-1, 1], or 0..255 with
-            `config.include_preprocessing`.
+        images: Keras tensor `(batch, height, width, channels)`; normalised as the config says (by default to [-1, 1]),
+            or pixels of 0..255 with `config.include_preprocessing`.
         dtype: A dtype policy for all layers; None for Keras's global one. The head computes in at least float32.
 
     Returns:
-        Keras tensor: `(batch, classes)` with a head and pooling; without a head, `(batch, D)`; with pooling
-        `"none"` a token axis in between.
+        Keras tensor: `(batch, classes)` with a head and pooling; without a head, what comes before it, `(batch, D)` at
+        the least; with pooling `"none"` a token axis in between.
     """
     policy = keras.dtype_policies.get(dtype)
-    output_dtype = float32_or_better(policy.compute_dtype)
     x = images
     if config.include_preprocessing:
-        x = layers.Rescaling(1 / 127.5, -1.0, dtype=output_dtype, name="preprocessing")(x)
+        x = normalization(config.pipeline, policy)(x)
 
     # Hybrids (section 3.1): the patches are cut from the feature map of a ResNet
     if config.stem_stages is not None:
         x = resnet_stem(config, x, policy)
 
     # Equation 1: z_0 = [x_class; x_p^1 E; ...; x_p^N E] + E_pos
-    patches = PatchEmbedding(config.width, config.patch_size, dtype=policy, name="embedding")(x)
-    x = layers.Reshape((-1, config.width), dtype=policy, name="tokens")(patches)
-    if config.class_token:
-        x = ClassToken(dtype=policy, name="class_token")(x)
-    x = _position_embedding(config, policy)(x, patches if config.dynamic else None)
+    patches = PatchEmbedding(config.width, config.patch_size, config.patch_bias, dtype=policy, name="embedding")(x)
+    x = _tokens(config, patches, policy)
 
     # Equations 2 and 3, L times
+    rotation = () if config.rotary_embedding is None else (_rotation(config, patches, policy),)
     for i in range(config.depth):
-        x = TransformerBlock(
-            config.heads,
-            config.mlp_width,
-            config.dropout,
-            config.attention_dropout,
-            drop_path=config.drop_path * i / max(config.depth - 1, 1),
-            remat=config.remat,
-            gelu=config.gelu,
-            epsilon=config.layer_norm_epsilon,
-            dtype=policy,
-            name=f"block_{i}",
-        )(x)
+        x = _block(config, i, policy)(x, *rotation)
 
     # Equation 4: y = LN(z_L^0)
-    x = layers.LayerNormalization(epsilon=config.layer_norm_epsilon, dtype=policy, name="encoder_norm")(x)
-    if config.pooling == "map":
-        x = MAPHead(
-            config.heads,
-            config.mlp_width,
-            config.gelu,
-            config.layer_norm_epsilon,
-            dtype=policy,
-            name="pooling",
-        )(x)
-    elif config.pooling != "none":
-        x = TokenPooling(config.pooling, config.prefix_tokens, dtype=policy, name="pooling")(x)
+    if config.final_norm == "tokens":
+        x = _layer_norm(config, "encoder_norm", policy)(x)
+    y = _pooled(config, x, policy)
+    if config.final_norm == "pooled":
+        y = _layer_norm(config, "encoder_norm", policy)(y)
 
-    # The head (section 3.1): at pre-training with one hidden layer, at fine-tuning a single, zero-initialised one
-    if config.representation_size:
-        x = layers.Dense(
-            config.representation_size,
-            activation="tanh",
-            kernel_initializer=initializer("glorot_uniform"),
-            dtype=own_policy(policy, "pre_logits"),
-            name="pre_logits",
-        )(x)
-    if config.classes:
-        x = layers.Dense(
-            config.classes, kernel_initializer="zeros", dtype=at_least_float32(policy, "head"), name="head"
-        )(x)
-        if config.classifier_activation is not None:
-            x = layers.Activation(config.classifier_activation, dtype=output_dtype, name="predictions")(x)
-    return x
+    return _head(config, y, x, policy)
+
+
+def _tokens(config: ViTConfig, patches: Any, policy: Any) -> Any:
+    """The tokens that go into the first block: class, distillation and register tokens, then the patches row by row."""
+    x = layers.Reshape((-1, config.width), dtype=policy, name="tokens")(patches)
+    if config.register_tokens:
+        x = RegisterTokens(config.register_tokens, dtype=policy, name="register_tokens")(x)
+    if config.distillation_token:
+        x = ClassToken(dtype=policy, name="distillation_token")(x)
+    if config.class_token:
+        x = ClassToken(dtype=policy, name="class_token")(x)
+    if config.position_embedding != "none":
+        x = _position_embedding(config, policy)(x, patches if config.dynamic else None)
+    elif config.dropout:
+        x = TokenDropout(config.dropout, dtype=policy, name="token_dropout")(x)
+    return _layer_norm(config, "pre_norm", policy)(x) if config.pre_norm else x
 
 
 def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
@@ -106,14 +100,105 @@ def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
     common = {"prefix_tokens": config.prefix_tokens, "dropout": config.dropout}
     if config.position_embedding == "sincos2d":
         return AddSinCosPositionEmbedding(config.grid_size, **common, dtype=policy, name="position_embedding")
+    without_registers = config.position_embedding == "learned_without_registers"
     return AddPositionEmbedding(
         config.grid_size,
         interpolation=config.interpolation,
-        embed_prefix=config.position_embedding == "learned",
+        embed_prefix=config.position_embedding != "learned_patches",
+        register_tokens=config.register_tokens if without_registers else 0,
         **common,
         dtype=policy,
         name="position_embedding",
     )
+
+
+def _rotation(config: ViTConfig, patches: Any, policy: Any) -> Any:
+    """By how much the blocks turn queries and keys, where positions are rotary."""
+    return RotaryEmbedding(
+        config.rotary_embedding,
+        config.head_size,
+        config.prefix_tokens,
+        config.rotary_grid,
+        dtype=policy,
+        name="rotary_embedding",
+    )(patches)
+
+
+def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
+    return TransformerBlock(
+        config.heads,
+        config.mlp_width,
+        config.dropout,
+        config.attention_dropout,
+        drop_path=config.drop_path * i / max(config.depth - 1, 1),
+        remat=config.remat,
+        gelu=config.gelu,
+        epsilon=config.layer_norm_epsilon,
+        mlp=config.mlp,
+        layer_scale=config.layer_scale,
+        attention_bias=config.attention_bias,
+        attention_norm=config.attention_norm,
+        rotary_embedding=config.rotary_embedding,
+        dtype=policy,
+        name=f"block_{i}",
+    )
+
+
+def _layer_norm(config: ViTConfig, name: str, policy: Any) -> layers.Layer:
+    return layers.LayerNormalization(epsilon=config.layer_norm_epsilon, dtype=policy, name=name)
+
+
+def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:
+    """One vector for each image, or all tokens."""
+    if config.pooling == "none":
+        return tokens
+    if config.pooling == "map":
+        return MAPHead(
+            config.heads,
+            config.mlp_width,
+            config.gelu,
+            config.layer_norm_epsilon,
+            skipped_tokens=0 if config.map_prefix else config.prefix_tokens,
+            dtype=policy,
+            name="pooling",
+        )(tokens)
+    return TokenPooling(config.pooling, config.prefix_tokens, dtype=policy, name="pooling")(tokens)
+
+
+def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
+    """The answer: what was pooled, projected, classified; `tokens` are for the head of the distillation token."""
+    if config.projection:
+        y = layers.Dense(
+            config.projection,
+            use_bias=False,
+            kernel_initializer=initializer("glorot_uniform"),
+            dtype=at_least_float32(policy, "projection"),
+            name="projection",
+        )(y)
+    # Section 3.1: at pre-training a head with one hidden layer, at fine-tuning a single, zero-initialised one
+    if config.representation_size:
+        y = layers.Dense(
+            config.representation_size,
+            activation="tanh",
+            kernel_initializer=initializer("glorot_uniform"),
+            dtype=own_policy(policy, "pre_logits"),
+            name="pre_logits",
+        )(y)
+    if not config.classes:
+        return y
+    logits = _classifier(config, "head", policy)(y)
+    if config.distillation_head:
+        y = TokenPooling("token", token=1, dtype=policy, name="pooling_dist")(tokens)
+        second = _classifier(config, "head_dist", policy)(y)
+        logits = layers.Average(dtype=float32_or_better(policy.compute_dtype), name="logits")([logits, second])
+    if config.classifier_activation is None:
+        return logits
+    dtype = float32_or_better(policy.compute_dtype)
+    return layers.Activation(config.classifier_activation, dtype=dtype, name="predictions")(logits)
+
+
+def _classifier(config: ViTConfig, name: str, policy: Any) -> layers.Layer:
+    return layers.Dense(config.classes, kernel_initializer="zeros", dtype=at_least_float32(policy, name), name=name)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -200,7 +285,7 @@ class VisionTransformer(ImageModel):
             classes=classes,
             class_names=class_names,
             representation_size=self.config.representation_size if keep_pre_logits else None,
-            fresh=("head",) if classes else (),
+            fresh=() if not classes else ("head", "head_dist") if self.config.distillation_head else ("head",),
         )
 
     def folded(self) -> "VisionTransformer":

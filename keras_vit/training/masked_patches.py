@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.models import VisionTransformer
+from keras_vit.models import BEFORE_BLOCKS, VisionTransformer
 
 CORRUPTED = 0.5  # of the patches of an image; of these:
 MASKED, REPLACED = 0.8, 0.1  # by the mask token, by another patch; the rest stays as it is
@@ -141,12 +141,15 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
         )
     plan = keras.Input((config.grid_size[0] * config.grid_size[1],), dtype="int32", name="plan")
     x = CorruptPatches(dtype=model.dtype_policy, name="corrupt_patches")(model.get_layer("tokens").output, plan)
-    if config.class_token:
-        x = model.get_layer("class_token")(x)
-    x = model.get_layer("position_embedding")(x)
+    names = {layer.name for layer in model.layers}
+    for name in BEFORE_BLOCKS[1:]:
+        if name in names:
+            x = model.get_layer(name)(x)
+    rotation = [model.get_layer("rotary_embedding").output] if config.rotary_embedding else []
     for i in range(config.depth):
-        x = model.get_layer(f"block_{i}")(x)
-    x = model.get_layer("encoder_norm")(x)
+        x = model.get_layer(f"block_{i}")(x, *rotation)
+    if config.final_norm != "none":
+        x = model.get_layer("encoder_norm")(x)
     x = x[:, config.prefix_tokens :]
     head = keras.layers.Dense(COLOURS, dtype="float32", name="colours")
     return keras.Model({"images": model.input, "plan": plan}, head(x), name=f"{model.name}_masked_patches")

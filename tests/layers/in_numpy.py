@@ -9,7 +9,13 @@ import scipy.special
 def gelu(x, kind):
     if kind == "exact":
         return x * (1 + scipy.special.erf(x / math.sqrt(2))) / 2
+    if kind == "quick":
+        return x * sigmoid(1.702 * x)
     return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
 
 
 def softmax(x):
@@ -23,32 +29,64 @@ def layer_norm(x, w, name, epsilon):
 
 
 def dense(x, w, name):
-    return x @ w[f"{name}/kernel"] + w[f"{name}/bias"]
+    return x @ w[f"{name}/kernel"] + w.get(f"{name}/bias", 0)
 
 
-def attention_weights(tokens, queries, w, heads):
+def dinov3_angles(rows, columns, size):
+    """How far each pair of channels of each patch is turned, (rows * columns, size / 2)."""
+    periods = 100 ** (np.arange(size // 4) / (size // 4))
+    places = [[(2 * r + 1) / rows - 1, (2 * c + 1) / columns - 1] for r in range(rows) for c in range(columns)]
+    return np.array([[2 * math.pi * place / period for place in pair for period in periods] for pair in places])
+
+
+def eva02_angles(rows, columns, size, grid=(16, 16)):
+    bands = 10_000 ** (-np.arange(size // 4) / (size // 4))
+    places = [[grid[0] * r / rows, grid[1] * c / columns] for r in range(rows) for c in range(columns)]
+    return np.array([[place * band for place in pair for band in bands] for pair in places])
+
+
+def turned(x, angles, kind):
+    """Vectors (..., tokens, size), each pair of channels turned in its plane as a complex number is."""
+    first, second = (x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]) if kind == "dinov3" else (
+        x[..., ::2],
+        x[..., 1::2],
+    )  # fmt: skip
+    z = (first + 1j * second) * np.exp(1j * angles)
+    if kind == "dinov3":
+        return np.concatenate([z.real, z.imag], -1)
+    return np.stack([z.real, z.imag], -1).reshape(x.shape)
+
+
+def attention_weights(tokens, queries, w, heads, turn=lambda x: x):
     """(batch, heads, Q, T)."""
     q, k = dense(queries, w, "query"), dense(tokens, w, "key")
     size = q.shape[-1] // heads
-    scores = [q[..., i : i + size] @ np.swapaxes(k[..., i : i + size], 1, 2) for i in range(0, q.shape[-1], size)]
+    scores = [
+        turn(q[..., i : i + size]) @ np.swapaxes(turn(k[..., i : i + size]), 1, 2) for i in range(0, q.shape[-1], size)
+    ]
     return softmax(np.stack(scores, 1) / math.sqrt(size))
 
 
-def attention(tokens, queries, w, heads):
-    weights, v = attention_weights(tokens, queries, w, heads), dense(tokens, w, "value")
+def attention(tokens, queries, w, heads, turn=lambda x: x, epsilon=1e-6):
+    weights, v = attention_weights(tokens, queries, w, heads, turn), dense(tokens, w, "value")
     size = v.shape[-1] // heads
-    joined = [weights[:, h] @ v[..., h * size : (h + 1) * size] for h in range(heads)]
-    return dense(np.concatenate(joined, -1), w, "out")
+    joined = np.concatenate([weights[:, h] @ v[..., h * size : (h + 1) * size] for h in range(heads)], -1)
+    return dense(layer_norm(joined, w, "norm", epsilon) if "norm/gamma" in w else joined, w, "out")
 
 
-def mlp(x, w, kind):
-    return dense(gelu(dense(x, w, "fc1"), kind), w, "fc2")
+def mlp(x, w, kind, epsilon=1e-6):
+    if "gate/kernel" not in w:
+        return dense(gelu(dense(x, w, "fc1"), kind), w, "fc2")
+    gate = dense(x, w, "gate")
+    hidden = gate * sigmoid(gate) * dense(x, w, "value")
+    return dense(layer_norm(hidden, w, "norm", epsilon) if "norm/gamma" in w else hidden, w, "fc2")
 
 
-def block(x, w, heads, kind, epsilon):
+def block(x, w, heads, kind, epsilon, turn=lambda x: x):
     y = layer_norm(x, w, "norm1", epsilon)
-    x = x + attention(y, y, inner(w, "attention"), heads)
-    return x + mlp(layer_norm(x, w, "norm2", epsilon), inner(w, "mlp"), kind)
+    x = x + w.get("scale1/gamma", 1) * attention(y, y, inner(w, "attention"), heads, turn, epsilon)
+    y = mlp(layer_norm(x, w, "norm2", epsilon), inner(w, "mlp"), kind, epsilon)
+    return x + w.get("scale2/gamma", 1) * y
 
 
 def map_head(tokens, w, heads, kind, epsilon):

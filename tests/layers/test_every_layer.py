@@ -13,18 +13,31 @@ from tests.compute import forward
 # Arguments that are no defaults, and the shape of the input without its batch.
 EXAMPLES = {
     "AddPositionEmbedding": (
-        {"grid_size": (2, 3), "prefix_tokens": 2, "interpolation": "bicubic", "dropout": 0.2, "embed_prefix": False},
+        {
+            "grid_size": (2, 3),
+            "prefix_tokens": 2,
+            "interpolation": "bicubic",
+            "dropout": 0.2,
+            "embed_prefix": False,
+            "register_tokens": 1,
+        },
         (8, 12),
     ),
     "AddSinCosPositionEmbedding": ({"grid_size": (2, 3), "prefix_tokens": 0, "dropout": 0.2}, (6, 12)),
     "BiTUnit": ({"filters": 32, "strides": 2, "folded": True}, (5, 6, 32)),
     "ClassToken": ({}, (5, 12)),
-    "MAPHead": ({"heads": 3, "mlp_width": 20, "gelu": "exact", "epsilon": 1e-4}, (5, 12)),
+    "LayerScale": ({"initial": 0.1}, (5, 12)),
+    "MAPHead": ({"heads": 3, "mlp_width": 20, "gelu": "exact", "epsilon": 1e-4, "skipped_tokens": 1}, (5, 12)),
     "MLP": ({"width": 20, "gelu": "exact", "dropout": 0.2}, (5, 12)),
-    "MultiHeadAttention": ({"heads": 3, "dropout": 0.2}, (5, 12)),
+    "MultiHeadAttention": (
+        {"heads": 3, "dropout": 0.2, "bias": "no_key", "norm": True, "epsilon": 1e-4, "rotary_embedding": "eva02"},
+        (5, 12),
+    ),
     "PaddedMaxPooling2D": ({"padding": "zeros"}, (5, 6, 12)),
-    "PatchEmbedding": ({"width": 12, "patch_size": (2, 3)}, (4, 9, 5)),
+    "PatchEmbedding": ({"width": 12, "patch_size": (2, 3), "bias": False}, (4, 9, 5)),
+    "RegisterTokens": ({"count": 3}, (5, 12)),
     "ResNetUnit": ({"filters": 32, "strides": 2, "folded": True}, (5, 6, 32)),
+    "RotaryEmbedding": ({"kind": "dinov3", "size": 8, "prefix_tokens": 2, "reference_grid": (5, 4)}, (2, 3, 12)),
     "StdConv2D": (
         {
             "filters": 6,
@@ -37,7 +50,9 @@ EXAMPLES = {
         },
         (5, 6, 3),
     ),
-    "TokenPooling": ({"mode": "avg", "prefix_tokens": 2}, (5, 12)),
+    "SwiGLU": ({"width": 20, "norm": True, "epsilon": 1e-4, "dropout": 0.2}, (5, 12)),
+    "TokenDropout": ({"dropout": 0.2}, (5, 12)),
+    "TokenPooling": ({"mode": "avg", "prefix_tokens": 2, "token": 1}, (5, 12)),
     "TransformerBlock": (
         {
             "heads": 3,
@@ -48,11 +63,26 @@ EXAMPLES = {
             "remat": True,
             "gelu": "exact",
             "epsilon": 1e-4,
+            "mlp": "swiglu_norm",
+            "layer_scale": 0.1,
+            "attention_bias": "no_key",
+            "attention_norm": True,
+            "rotary_embedding": "eva02",
         },
         (5, 12),
     ),
 }
 every_layer = pytest.mark.parametrize("name", EXAMPLES)
+# What it gives is for all images, and in float32 whatever the policy is.
+every_layer_of_images = pytest.mark.parametrize("name", EXAMPLES.keys() - {"RotaryEmbedding"})
+
+
+def options(name):
+    """What a layer is called with besides its input."""
+    if "rotary_embedding" not in EXAMPLES[name][0]:
+        return {}
+    angles = np.random.default_rng(2).uniform(-3, 3, (5, 4)).astype("f4")
+    return {"rotation": np.stack([np.sin(angles), np.cos(angles)])}
 
 
 def make(layer, **options):
@@ -69,7 +99,7 @@ def reference(name):
     rng = np.random.default_rng(0)
     layer.set_weights([rng.normal(0.1, 0.3, w.shape) if w.dtype == "float32" else w for w in layer.get_weights()])
     x = rng.normal(size=shape).astype("f4")
-    return layer, x, forward(layer, x)
+    return layer, x, forward(layer, x, **options(name))
 
 
 def test_every_public_layer_has_an_example():
@@ -105,10 +135,10 @@ def test_config_round_trip(name):
     assert [(w.path, w.shape) for w in again.weights] == [(w.path, w.shape) for w in layer.weights]
 
 
-@every_layer
+@every_layer_of_images
 def test_shapes(name):
     layer, x, y = reference(name)
-    symbolic = layer(keras.Input(x.shape[1:]))
+    symbolic = layer(keras.Input(x.shape[1:]), **options(name))
     assert y.dtype == np.float32 and np.isfinite(y).all() and y.std() > 1e-2
     assert tuple(symbolic.shape) == (None, *y.shape[1:]) and symbolic.dtype == "float32"
     assert tuple(layer.compute_output_shape(x.shape)) == y.shape
@@ -119,7 +149,7 @@ def test_shapes(name):
         assert unknown[0] is None and unknown[-1] == y.shape[-1]
 
 
-@every_layer
+@every_layer_of_images
 def test_mixed_precision(name):
     layer, x, wanted = reference(name)
     mixed, shape = make(name, dtype="mixed_bfloat16")
@@ -127,14 +157,29 @@ def test_mixed_precision(name):
         mixed.build(shape)
     mixed.set_weights(layer.get_weights())
     assert {str(w.dtype) for w in mixed.weights if "seed" not in w.path} <= {"float32"}
-    assert mixed(keras.Input(shape[1:])).dtype == "bfloat16"
+    assert mixed(keras.Input(shape[1:]), **options(name)).dtype == "bfloat16"
     # bfloat16 has 8 bits: 0.4 % of every factor, and a bit more where sums cancel.
-    y = np.asarray(forward(mixed, x), "f4")
+    y = np.asarray(forward(mixed, x, **options(name)), "f4")
     np.testing.assert_allclose(y, wanted, rtol=0, atol=2e-2 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("name", [n for n in EXAMPLES if "dropout" in EXAMPLES[n][0]])
 def test_dropout_is_for_training_only(name):
     layer, x, y = reference(name)
-    np.testing.assert_array_equal(forward(layer, x, training=False), y)
-    assert np.abs(forward(layer, x, training=True) - y).max() > 1e-2 * np.abs(y).max()
+    np.testing.assert_array_equal(forward(layer, x, training=False, **options(name)), y)
+    assert np.abs(forward(layer, x, training=True, **options(name)) - y).max() > 1e-2 * np.abs(y).max()
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("kind", ["dinov3", "eva02"])
+def test_rotary_embeddings_are_float32_whatever_the_policy(kind, policy):
+    """Angles of up to 2 pi times 100 would lose all their meaning in 8 bits."""
+    layer = layers.RotaryEmbedding(kind, 8, 1, dtype=policy)
+    patches = keras.Input((2, 3, 12), dtype=keras.dtype_policies.get(policy).compute_dtype)
+    assert layer(patches).dtype == "float32" and tuple(layer(patches).shape) == (2, 7, 8)
+    assert tuple(layer(keras.Input((None, None, 12))).shape) == (2, None, 8)
+    assert layer.compute_output_shape((None, None, 3, 12)) == (2, None, 8)
+    assert not layer.trainable_weights and {w.dtype for w in layer.weights} <= {"float32"}
+    exact = layers.RotaryEmbedding(kind, 8, 1)
+    zeros = np.zeros((2, 2, 3, 12), "f4")
+    np.testing.assert_array_equal(forward(layer, zeros), forward(exact, zeros))

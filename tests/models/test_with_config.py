@@ -44,8 +44,17 @@ VIT_VALUES = {
     "drop_path": 0.1,
     "remat": True,
     "include_preprocessing": True,
-    "interpolation": "bicubic",
+    "interpolation": "bicubic_hf",
+    "final_norm": "pooled",
+    "map_prefix": False,
+    "pixel_mean": (0.1, 0.2, 0.3),
+    "pixel_std": (0.2,) * 3,
+    "resize": "shortest",
+    "crop_ratio": 0.9,
+    "filter": "bicubic",
 }
+# Fields that may change, but not for every model or not without giving something up; tested by name.
+SPECIAL = ("representation_size", "stem_folded", "folded", "projection", "distillation_head")
 BIT_VALUES = {
     "image_size": (24, 16),
     "dynamic": True,
@@ -142,10 +151,11 @@ def test_every_field_is_kept_or_refused():
     for config, given in ((VIT, VIT_VALUES), (BIT, BIT_VALUES)):
         refused = {
             "width", "depth", "heads", "mlp_width", "channels", "stem_stages", "stem_width", "class_token",
-            "position_embedding", "stages",
+            "position_embedding", "stages", "patch_bias", "distillation_token", "register_tokens", "rotary_embedding",
+            "rotary_grid", "pre_norm", "attention_bias", "attention_norm", "mlp", "layer_scale",
         }  # fmt: skip
         for field in dataclasses.fields(config):
-            decided = {*given, "representation_size", "stem_folded", "folded"}
+            decided = {*given, *SPECIAL}
             assert (field.name in CHANGES) == (field.name in decided), field.name
             assert (field.name in CHANGES) != (field.name in refused), field.name
 

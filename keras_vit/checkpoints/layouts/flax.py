@@ -154,6 +154,24 @@ def oddities(
     return found
 
 
+# What the models of vit_jax and big_vision all have.
+ORIGINAL = {
+    "patch_bias": True,
+    "distillation_token": False,
+    "register_tokens": 0,
+    "rotary_embedding": None,
+    "pre_norm": False,
+    "attention_bias": "all",
+    "attention_norm": False,
+    "mlp": "plain",
+    "gelu": "tanh",
+    "layer_scale": None,
+    "layer_norm_epsilon": 1e-6,
+    "final_norm": "tokens",
+    "projection": None,
+}
+
+
 def check_writable(config: ViTConfig, layout: str, poolings: tuple[str, ...]) -> None:
     """Raises ValueError unless whoever reads the arrays in the original code computes what the model computes.
 
@@ -162,18 +180,24 @@ def check_writable(config: ViTConfig, layout: str, poolings: tuple[str, ...]) ->
         layout: The layout's name, for messages.
         poolings: What the layout can say of a model with its tokens; `"none"` is always added.
     """
-    original = {"gelu": "tanh", "layer_norm_epsilon": 1e-6}
-    for field, value in original.items():
+    for field, value in ORIGINAL.items():
         if getattr(config, field) != value:
             raise ValueError(
                 f"The layout {layout!r} is for models with {field}={value!r}, but this one has "
                 f"{getattr(config, field)!r}. Whoever reads the file would compute something else. Save it as .keras."
             )
+    if config.position_embedding in ("learned_without_registers", "none"):
+        raise ValueError(
+            f"The layout {layout!r} has no place for position_embedding={config.position_embedding!r}. Save the model as "
+            ".keras instead."
+        )
     if config.stem_folded:
         raise ValueError(
             f"The layout {layout!r} keeps raw kernels, but those of this model have been standardised by folded(). "
             "Write the model that it was made from."
         )
+    if config.pooling == "map" and config.class_token and not config.map_prefix:
+        raise ValueError(f"The layout {layout!r} is for attention pooling of all tokens: map_prefix=True.")
     if config.pooling not in (*poolings, "none"):
         raise ValueError(
             f"The layout {layout!r} has no place for pooling={config.pooling!r} "

@@ -1,0 +1,149 @@
+"""Rotary position embeddings: queries and keys are turned by angles that depend on their patch's place."""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers.choices import ROTARY_EMBEDDINGS, check_choice
+
+DINOV3_BASE = 100.0  # the longest period is nearly this many times the shortest
+EVA02_BASE = 10_000.0
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RotaryEmbedding(keras.layers.Layer):
+    """The sines and cosines by which `MultiHeadAttention` turns queries and keys (RoFormer, arXiv 2104.09864).
+
+    They are the same for all images, heads and blocks, and are computed for any grid: nothing is ever resized. The
+    first half of a head's channels knows the row of a patch and the other its column, in an order that differs:
+
+    - `"dinov3"`: a place is in (-1, 1), its angle `2 pi place / period`. Channel i is turned with channel i + d/2.
+      The periods are a weight that does not train. It starts as the formula of timm and Hugging Face says; Facebook's
+      own files hold periods that were rounded to bfloat16.
+    - `"eva02"`: a place counts in cells of a reference grid, whatever the grid is; its angle is
+      `place * 10000 ** (-4 j / d)`. Channel 2i is turned with channel 2i + 1. There are no weights.
+
+    Args:
+        kind: `"dinov3"` or `"eva02"`.
+        size: d, the length of a head's queries and keys; a multiple of 4.
+        prefix_tokens: Tokens before the patches; they are turned by nothing.
+        reference_grid: Rows and columns of the reference grid of `"eva02"`; 16 by 16 in all published files.
+
+    Input: The patch map `(batch, rows, columns, D)`; only its shape matters.
+    Output: float32 `(2, prefix_tokens + rows * columns, size)`, the sines and the cosines.
+
+    Raises:
+        ValueError: if `kind` is unknown or `size` is no multiple of 4.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        size: int,
+        prefix_tokens: int = 1,
+        reference_grid: tuple[int, int] = (16, 16),
+        **kwargs: Any,
+    ) -> None:
+        # Neither the weight nor the result is rounded to a policy's dtype: angles need all their bits.
+        super().__init__(autocast=False, **kwargs)
+        check_choice("kind", kind, ROTARY_EMBEDDINGS)
+        if size % 4 or size < 4:
+            raise ValueError(f"size must be a multiple of 4, but {size} was given.")
+        self.kind = kind
+        self.size = size
+        self.prefix_tokens = prefix_tokens
+        self.reference_grid = tuple(reference_grid)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        if self.kind == "dinov3":
+            self.periods = self.add_weight(
+                name="periods",
+                shape=(self.size // 4,),
+                initializer=_PeriodsInitializer(),
+                dtype="float32",
+                trainable=False,
+                autocast=False,
+            )
+
+    def call(self, patches: Any) -> Any:
+        _, rows, columns, _ = ops.shape(patches)
+        if self.kind == "dinov3":
+            frequencies = (2 * math.pi) / ops.convert_to_tensor(self.periods)
+            y, x = (2 * (_count(n) + 0.5) / ops.cast(n, "float32") - 1 for n in (rows, columns))
+        else:
+            frequencies = ops.convert_to_tensor(eva02_bands(self.size))
+            places = zip((rows, columns), self.reference_grid, strict=True)
+            y, x = (_count(n) * (cells / ops.cast(n, "float32")) for n, cells in places)
+        shape = (rows, columns, self.size // 4)
+        by_row = ops.broadcast_to((y[:, None] * frequencies)[:, None], shape)
+        by_column = ops.broadcast_to((x[:, None] * frequencies)[None], shape)
+        angles = ops.reshape(ops.concatenate([by_row, by_column], axis=-1), (-1, self.size // 2))
+        # An angle for each of the two channels that are turned together.
+        angles = ops.tile(angles, (1, 2)) if self.kind == "dinov3" else ops.repeat(angles, 2, axis=-1)
+        angles = ops.pad(angles, ((self.prefix_tokens, 0), (0, 0)))
+        return ops.stack([ops.sin(angles), ops.cos(angles)])
+
+    def compute_output_spec(self, patches: Any) -> keras.KerasTensor:
+        return keras.KerasTensor(self.compute_output_shape(patches.shape), dtype="float32")
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        _, rows, columns, _ = input_shape
+        tokens = None if rows is None or columns is None else self.prefix_tokens + rows * columns
+        return (2, tokens, self.size)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "kind": self.kind,
+            "size": self.size,
+            "prefix_tokens": self.prefix_tokens,
+            "reference_grid": self.reference_grid,
+        }
+
+
+def rotate(x: Any, rotation: Any, kind: str) -> Any:
+    """Queries or keys, turned by their place.
+
+    Args:
+        x: `(batch, tokens, heads, d)`.
+        rotation: The sines and cosines that `RotaryEmbedding` gives, `(2, tokens, d)`.
+        kind: As for `RotaryEmbedding`; it says which two channels are turned together.
+    """
+    sin, cos = (ops.cast(rotation[i], x.dtype)[:, None] for i in range(2))
+    size = x.shape[-1]
+    if kind == "dinov3":
+        turned = ops.concatenate([-x[..., size // 2 :], x[..., : size // 2]], axis=-1)
+    else:
+        turned = ops.stack([-x[..., 1::2], x[..., ::2]], axis=-1)
+        turned = ops.reshape(turned, (-1, x.shape[1] or ops.shape(x)[1], *x.shape[2:]))
+    return x * cos + turned * sin
+
+
+def dinov3_periods(size: int) -> np.ndarray:
+    """The periods of DINOv3 for heads of length `size`: float32 `(size / 4,)`, from 1 to nearly 100."""
+    exponents = np.arange(size // 4, dtype="float64") / (size / 4)
+    return (DINOV3_BASE**exponents).astype("float32")
+
+
+def eva02_bands(size: int) -> np.ndarray:
+    """The frequencies of EVA-02 for heads of length `size`: float32 `(size / 4,)`, from 1 to nearly 1/10,000."""
+    exponents = np.arange(size // 4, dtype="float64") / (size / 4)
+    return (EVA02_BASE**-exponents).astype("float32")
+
+
+def _count(n: Any) -> Any:
+    return ops.cast(ops.arange(n), "float32")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class _PeriodsInitializer(keras.initializers.Initializer):
+    """DINOv3's formula as the first value of a weight."""
+
+    def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
+        return ops.convert_to_tensor(dinov3_periods(4 * shape[0]), dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,94 @@
+"""Predictions in, names of classes out."""
+
+import functools
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit._arrays import to_numpy
+from keras_vit._paths import weights_folder
+
+
+def decode_predictions(
+    probabilities: Any, top: int = 5, class_names: Sequence[str] | Sequence[tuple[str, str]] | None = None
+) -> list[list[tuple[str, str, float]]]:
+    """Name the best classes of each image, as `keras.applications` does.
+
+    Without `class_names`, 1,000 classes are taken for those of ImageNet-1k (`imagenet1k_classes`). No other
+    names come with the package, not even ImageNet-21k's: classes of any other number, 21,843 included, are
+    called by index, `"class_123"`.
+
+    Args:
+        probabilities: `(batch, classes)`, an array or a tensor of any backend. Logits are ranked alike;
+            scores are returned as they are given.
+        top: How many classes to return for each image.
+        class_names: One name, or one `(id, name)` pair, for each class in order.
+
+    Returns:
+        For each image `top` tuples `(id, name, score)`, best first, equal scores by index. The id is the
+        WordNet id of ImageNet-1k (`"n02099601"`), that of a given pair, otherwise `"class_<index>"`.
+
+    Raises:
+        ValueError: if `probabilities` is not two-dimensional or not finite, if `top` is below 1 or above the
+            number of classes, or if `class_names` does not have one entry for each class.
+        TypeError: if `top` is not an integer, or `class_names` is not a sequence of names or pairs.
+
+    Warns:
+        UserWarning: if the classes are those of ImageNet-21k and no `class_names` are given.
+    """
+    scores = to_numpy(probabilities).astype("float32")
+    if scores.ndim != 2:
+        hint = " Add the batch dimension: probabilities[None]." if scores.ndim == 1 else ""
+        raise ValueError(f"probabilities must be (batch, classes), but {scores.shape} was given.{hint}")
+    if not np.isfinite(scores).all():
+        raise ValueError("probabilities must be finite, but there are NaN or infinite values among them.")
+    classes = scores.shape[1]
+    if isinstance(top, bool) or not hasattr(top, "__index__"):
+        raise TypeError(f"top must be an integer, but {top!r} was given.")
+    if not 1 <= top <= classes:
+        raise ValueError(f"top must lie between 1 and the number of classes, {classes}, but {top} was given.")
+    names = _class_names(classes, class_names)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :top].tolist()
+    return [[(*names[i], float(row[i])) for i in order] for row, order in zip(scores, best, strict=True)]
+
+
+@functools.cache
+def imagenet1k_classes() -> tuple[tuple[str, str], ...]:
+    """The 1,000 classes of ImageNet-1k (ILSVRC 2012), in the order of the models' outputs.
+
+    The name is the first of WordNet's words for the class, with spaces (`"great white shark"`). Two names
+    occur twice, `"crane"` (the bird and the machine) and `"maillot"`: their ids differ.
+
+    Returns:
+        1,000 pairs of WordNet id and name; the first is `("n01440764", "tench")`.
+
+    Raises:
+        FileNotFoundError: if the package's data files are missing.
+    """
+    text = (weights_folder() / "imagenet1k_classes.tsv").read_text(encoding="utf-8")
+    return tuple((wnid, name) for wnid, name in (line.split("\t") for line in text.splitlines()))
+
+
+def _class_names(classes: int, names: Any) -> Sequence[tuple[str, str]]:
+    """One `(id, name)` pair for each class."""
+    if names is None and classes == 1000:
+        return imagenet1k_classes()
+    if names is None:
+        if classes == 21843:
+            warnings.warn(
+                "The names of ImageNet-21k's classes do not come with keras_vit: they are called by index, "
+                '"class_<index>". Give class_names to see names.',
+                stacklevel=3,
+            )
+        names = [f"class_{i}" for i in range(classes)]
+    if isinstance(names, (str, dict)) or not hasattr(names, "__getitem__"):
+        raise TypeError(f"class_names must be a list in the order of the classes, not {type(names)}.")
+    if len(names) != classes:
+        raise ValueError(f"class_names must name each of the {classes} classes, but it names {len(names)}.")
+    pairs = [(f"class_{i}", name) if isinstance(name, str) else name for i, name in enumerate(names)]
+    for entry in pairs:
+        if not isinstance(entry, (tuple, list)) or [isinstance(part, str) for part in entry] != [True, True]:
+            raise TypeError(f"class_names must hold names or (id, name) pairs, but {entry!r} is among them.")
+    return pairs
