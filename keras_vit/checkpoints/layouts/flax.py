@@ -188,8 +188,8 @@ def check_writable(config: ViTConfig, layout: str, poolings: tuple[str, ...]) ->
             )
     if config.position_embedding in ("learned_without_registers", "none"):
         raise ValueError(
-            f"The layout {layout!r} has no place for position_embedding={config.position_embedding!r}. Save the model as "
-            ".keras instead."
+            f"The layout {layout!r} has no place for position_embedding={config.position_embedding!r}. Save the model "
+            "as .keras instead."
         )
     if config.stem_folded:
         raise ValueError(
