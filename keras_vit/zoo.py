@@ -41,6 +41,8 @@ OF_TRANSFORMERS = (
     "remat",
 )
 _OF_THE_MODEL = ("input_tensor", "name", "dtype")
+# What files of PyTorch's models leave open.
+_OF_OPEN_FILES = ("heads", "architecture", "numerics")
 
 
 def create_model(
@@ -167,6 +169,9 @@ def from_checkpoint(
     *,
     image_size: ImageSize | Literal["dynamic"] | None = None,
     grid_size: tuple[int, int] | None = None,
+    heads: int | None = None,
+    architecture: str | None = None,
+    numerics: Literal["official", "publisher"] | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     include_top: bool = True,
@@ -174,7 +179,7 @@ def from_checkpoint(
     pooling: str | None = None,
     classifier_activation: str | None = None,
     include_preprocessing: bool = False,
-    interpolation: str = "official",
+    interpolation: str | None = None,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     drop_path: float = 0.0,
@@ -189,10 +194,16 @@ def from_checkpoint(
     is an error.
 
     Args:
-        path: An `.npz` file of a known layout (see `inspect_checkpoint`), or a name or address as in `create_model`.
+        path: An `.npz`, `.safetensors` or `.pth` file of a known layout (see `inspect_checkpoint`), a folder with one
+            and the JSON files that belong to it, or a name or address as in `create_model`.
         image_size: As in `create_model`; position embeddings are resized where it differs from the file's.
         grid_size: Rows and columns of the file's position embeddings, where they are no square. Not needed where
             `image_size` is the one that the file was trained at, or for files written by `to_checkpoint`.
+        heads: Number of attention heads, for files of PyTorch's models that nothing beside them tells it of.
+        architecture: timm's name of the model, such as `"vit_base_patch16_clip_quickgelu_224.openai"`, for files in
+            timm's names without the config.json that says it.
+        numerics: `"publisher"` or None: the model computes what it does where the file comes from. `"official"`: what
+            the official code does (GELU, epsilon, resizing and preprocessing), for weights that it has trained.
         classes: None for the file's head; another number than the file's for a new, zero-initialised head.
         class_names: What the outputs stand for, in order. None for the names in the file, or in a `classes.txt`
             beside it that has as many lines as the file has classes.
@@ -202,7 +213,7 @@ def from_checkpoint(
         pooling: As in `create_model`.
         classifier_activation: As in `create_model`, but logits by default.
         include_preprocessing: As in `create_model`.
-        interpolation: As in `create_model`.
+        interpolation: As in `create_model`; None for the way of the code that the file comes from.
         dropout: Rate in the encoder; files do not tell which they were trained with.
         attention_dropout: As in `create_model`.
         drop_path: As in `create_model`.
@@ -221,7 +232,11 @@ def from_checkpoint(
     """
     options = dict(locals())
     path = find_checkpoint(options.pop("path"))
-    contents = open_checkpoint(path, options.pop("grid_size"), None if image_size == "dynamic" else image_size)
+    size = None if image_size == "dynamic" else image_size
+    untold = {name: options.pop(name) for name in ("grid_size", *_OF_OPEN_FILES)}
+    contents = open_checkpoint(path, image_size=size, **untold)
+    if interpolation is None:
+        del options["interpolation"]
     build = {name: options.pop(name) for name in _OF_THE_MODEL}
     base = _with_names_beside(contents.config, path)
     if isinstance(base, BiTConfig):
@@ -236,6 +251,9 @@ def load(
     *,
     image_size: ImageSize | Literal["dynamic"] | None = None,
     grid_size: tuple[int, int] | None = None,
+    heads: int | None = None,
+    architecture: str | None = None,
+    numerics: Literal["official", "publisher"] | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     include_top: bool = True,
@@ -259,10 +277,14 @@ def load(
 
     Args:
         source: A variant such as `"ViT-B/16"`, which stands for its recommended ImageNet-1k checkpoint; a name of the
-            catalogue; `"glyphs"`, the one that comes along; the address of an `.npz`; or the path of an `.npz` of a
-            known layout, or of a `.keras` or `.weights.h5` file. A file comes before a variant of the same name.
+            catalogue; `"glyphs"`, the one that comes along; the address of an `.npz`; or the path of an `.npz`,
+            `.safetensors` or `.pth` of a known layout, of a folder with one, or of a `.keras` or `.weights.h5` file. A
+            file comes before a variant of the same name.
         image_size: Height and width in pixels, or `"dynamic"` for any size; position embeddings are resized.
         grid_size: Rows and columns of an `.npz`'s position embeddings, where they are no square.
+        heads: As in `from_checkpoint`.
+        architecture: As in `from_checkpoint`.
+        numerics: As in `from_checkpoint`.
         classes: Another number than the source's gives a new, zero-initialised head.
         class_names: What the outputs stand for, in order.
         include_top: Whether the head and the pre-logits are there.
@@ -299,6 +321,9 @@ def load(
         )
     if grid_size is not None:
         raise ValueError(f"{source} says its grid itself: leave grid_size={grid_size} out.")
+    for option in _OF_OPEN_FILES:
+        if option in options:
+            raise ValueError(f"{source} says all of its model itself: leave {option}={options[option]!r} out.")
     model = (read_keras if str(source).endswith(".keras") else read_weights_h5)(source)
     build = {option: options.pop(option) for option in ("name", "dtype") if option in options}
     if isinstance(model.config, BiTConfig):
@@ -372,7 +397,7 @@ def _adapt(
             if value is not None:
                 raise ValueError(f"{option}={value!r} needs include_top=True; without the top there is no head.")
         if isinstance(base, ViTConfig):
-            fields["representation_size"] = None
+            fields |= {"representation_size": None, "projection": None, "distillation_head": False}
         return base.replace(classes=None, classifier_activation=None, pooling=pooling or "none", **fields)
     keep_head = classes in (None, base.classes)
     has_pre_logits = isinstance(base, ViTConfig) and base.representation_size is not None

@@ -47,6 +47,7 @@ ONCE = (
     "test_catalogue.py",
     "test_download.py",
     "test_packaging.py",
+    "test_family_files.py",
     "test_files.py",
     "test_fuzz.py",
     "test_pictures.py",

@@ -251,7 +251,7 @@ def test_new_models_are_random_and_their_heads_are_zero():
         ({"image_size": (224, 224, 3)}, TypeError, r"image_size must be an integer or a pair .*\(224, 224, 3\)"),
         ({"image_size": True}, TypeError, "image_size must be an integer or a pair"),
         ({"image_size": 224.5}, TypeError, "image_size must be an integer or a pair"),
-        ({"pooling": "max"}, ValueError, "pooling must be one of .*'token', 'avg', 'map', 'none'.*'max'"),
+        ({"pooling": "max"}, ValueError, "pooling must be one of .*'token', 'avg', 'token_avg', 'map', 'none'.*'max'"),
         ({"pooling": "token"}, ValueError, "pooling='token' needs class_token=True"),
         ({"interpolation": "nearest"}, ValueError, "interpolation must be one of .*'nearest'"),
         ({"classifier_activation": "softmaxx"}, ValueError, "softmaxx"),

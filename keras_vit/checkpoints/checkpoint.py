@@ -1,26 +1,38 @@
 """From a file to what it holds, and from a model to a file."""
 
 import dataclasses
+import json
 import math
 import os
+import pathlib
 import warnings
 from typing import Any
 
 import numpy as np
 
 from keras_vit import layers, models
+from keras_vit._files import replacing
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
-from keras_vit.checkpoints.engine import Contents, Layout, check_arrays, extract, fill
-from keras_vit.checkpoints.files import open_file
+from keras_vit.checkpoints.engine import Contents, Hints, Layout, check_arrays, extract, fill
+from keras_vit.checkpoints.files import open_file, read_sidecars, weights_in, write_safetensors
 from keras_vit.checkpoints.files.npz import write_npz
-from keras_vit.checkpoints.layouts import big_vision, bit, vit_jax
+from keras_vit.checkpoints.files.stored_array import ArrayFile
+from keras_vit.checkpoints.layouts import big_vision, bit, clip, huggingface, timm, vit_jax
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 
 # In the order in which they look at a file: vit_jax takes every Vision Transformer of Flax that big_vision left.
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (big_vision.LAYOUT, vit_jax.LAYOUT, bit.TF, bit.BV)}
+_FLAX = (big_vision.LAYOUT, vit_jax.LAYOUT, bit.TF, bit.BV)
+_PYTORCH = (clip.LAYOUT, huggingface.LAYOUT, timm.LAYOUT)
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (*_FLAX, *_PYTORCH)}
 # The layout of the published files of each family.
 PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit_tf"}
+# What makes numbers official: they are those of vit_jax and big_vision, whoever has published the weights.
+NUMERICS = ("official", "publisher")
+OFFICIAL = (
+    *("gelu", "layer_norm_epsilon", "interpolation"),
+    *("pixel_mean", "pixel_std", "resize", "crop_ratio", "filter"),
+)
 NAMES_LEFT_OUT = "the class names in its note are left out"
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
 
@@ -29,31 +41,54 @@ def open_checkpoint(
     path: str | os.PathLike[str],
     grid_size: tuple[int, int] | None = None,
     image_size: int | tuple[int, int] | None = None,
+    heads: int | None = None,
+    architecture: str | None = None,
+    numerics: str | None = None,
 ) -> Contents:
     """Recognises the layout of a checkpoint file and describes it, without reading the weights.
 
+    What the arrays do not tell is taken from the JSON files beside the file, else from what is usual in its family.
+    What was assumed stands in the oddities.
+
     Args:
-        path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one (see `files.open_file`).
+        path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one.
         grid_size: Rows and columns of its position embeddings, for grids that are no square.
         image_size: A size that the model may have been trained at: it tells the grid where the number of patches is
             no square and `grid_size` is not given.
+        heads: Its attention heads, where neither its arrays nor a config.json tell them.
+        architecture: timm's name of the model, such as `"vit_base_patch16_clip_quickgelu_224.openai"`, for a file in
+            timm's names without its config.json.
+        numerics: `"official"` for the numbers of vit_jax and big_vision, where the file holds weights that those have
+            trained; `"publisher"` or None for those of whoever has published the file.
 
     Raises:
-        FileNotFoundError, ValueError: if it is no such file, or of no known layout.
+        FileNotFoundError, ValueError: if it is no file, of no known kind, or of no known layout, or an argument makes
+            no sense for it.
     """
+    if numerics not in (None, *NUMERICS):
+        raise ValueError(f"numerics must be one of {NUMERICS}, but {numerics!r} was given.")
+    if heads is not None and (isinstance(heads, bool) or not isinstance(heads, int) or heads < 1):
+        raise ValueError(f"heads must be a positive integer, but {heads!r} was given.")
+    if not isinstance(architecture, str | None):
+        raise TypeError(f"architecture must be a name of one of timm's models, but {architecture!r} was given.")
     file = open_file(path)
+    beside = read_sidecars(path)
+    hints = Hints(beside.config, beside.open_clip, beside.preprocessor, heads, architecture)
     for layout in LAYOUTS.values():
         try:
-            contents = layout.read(file)
+            contents = layout.read(file, hints)
         except ValueError as error:
             raise ValueError(f"{path} is no model of the layout {layout.name!r}: {error}") from error
         if contents is None:
             continue
+        contents = _with_containers(contents, file)
+        _check_hints(contents, hints, str(path))
         grid_size = grid_size or file.grid_size
         if grid_size is None and image_size is not None and not contents.square:
             asked = contents.config.replace(image_size=image_size).grid_size
             grid_size = asked if np.prod(asked) == np.prod(contents.config.grid_size) else None
-        return _with_names(_with_grid(contents, grid_size, str(path)), file.note.get("class_names"))
+        contents = _with_names(_with_grid(contents, grid_size, str(path)), file.note.get("class_names"))
+        return _with_official_numbers(contents, str(path)) if numerics == "official" else contents
     names = ", ".join(printable(name, 100) for name in sorted(file)[:5])
     raise ValueError(
         f"{file.path} holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its arrays are: "
@@ -100,12 +135,13 @@ def load_model(
     def convert(path: str, values: np.ndarray) -> np.ndarray:
         if path != "position_embedding/table" or config.grid_size == contents.config.grid_size:
             return values
+        values = values.reshape(1, -1, values.shape[-1])
         return layers.resize_table(values, contents.config.grid_size, config.grid_size, config.interpolation)
 
     with layers.skip_initialization():
         model = models.MODELS[type(config)](config, input_tensor=input_tensor, name=name, dtype=dtype)
     total = sum(array.bytes for array in contents.arrays.values())
-    fresh = () if keep_head else ("head/",)
+    fresh = () if keep_head else ("head/", "head_dist/")
     title = f"Loading {os.path.basename(source)}"
     with ProgressBar(title, total, in_bytes=True, shown=total >= PROGRESS_FROM) as bar:
         fill(model, contents, source, fresh, convert, bar.advance)
@@ -128,7 +164,11 @@ def to_checkpoint(
     overwrite: bool = False,
     stack: bool = False,
 ) -> None:
-    """Writes the weights of a model as a checkpoint file that the original code can read.
+    """Writes the weights of a model as a checkpoint file that other code can read.
+
+    `"timm"`, `"huggingface"` and `"clip"` write a `.safetensors` file and, beside it, the JSON files without which
+    timm, transformers and open_clip would not know what to compute; what they cannot compute is an error. The other
+    layouts write an `.npz` for the original code.
 
     The exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, in the layout's own names
     and without a prefix. A model that both layouts can say goes from one to the other and back bit for bit: a class
@@ -139,10 +179,12 @@ def to_checkpoint(
 
     Args:
         model: A `VisionTransformer` or a `BiT`.
-        path: Where the file shall be; it appears when it is complete.
-        layout: `"vit_jax"` or `"big_vision"`; for a `BiT`, `"bit_tf"` (the names of the published files) or `"bit_bv"`
-            (big_vision's). None for the layout of the published files.
-        overwrite: Whether a file at `path` may be replaced.
+        path: Where the file shall be; it appears when it is complete. For the layouts of PyTorch's models a name that
+            ends in `.safetensors`, or a folder, which gets a `model.safetensors`.
+        layout: `"vit_jax"`, `"big_vision"`, `"timm"`, `"huggingface"` or `"clip"` (OpenAI's names, for open_clip);
+            for a `BiT`, `"bit_tf"` (the names of the published files) or `"bit_bv"` (big_vision's). None for the
+            layout of the official files.
+        overwrite: Whether files may be replaced.
         stack: Whether the blocks are stacked along a first axis, as big_vision stores models with `scan=True`.
 
     Raises:
@@ -159,6 +201,9 @@ def to_checkpoint(
     if not isinstance(model.config, LAYOUTS[layout].config_type):
         names = [name for name, known in LAYOUTS.items() if isinstance(model.config, known.config_type)]
         raise ValueError(f"A {type(model).__name__} can be written as one of {names}, but layout={layout!r} was given.")
+    if LAYOUTS[layout].sidecars is not None:
+        _write_pytorch(model, path, LAYOUTS[layout], overwrite, stack)
+        return
     note: dict[str, Any] = {"written_by": "keras_vit"}
     if isinstance(model, models.VisionTransformer):
         note["grid_size"] = list(model.config.grid_size)
@@ -167,11 +212,41 @@ def to_checkpoint(
     write_npz(path, extract(model, LAYOUTS[layout], stack), note, overwrite)
 
 
+def _write_pytorch(
+    model: "models.VisionTransformer", path: str | os.PathLike[str], layout: Layout, overwrite: bool, stack: bool
+) -> None:
+    """Writes the weights as `.safetensors`, and then the JSON files beside it."""
+    path = pathlib.Path(path)
+    if path.suffix != ".safetensors":
+        if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras"):
+            raise ValueError(
+                f"The layout {layout.name!r} is written as safetensors, but path={str(path)!r} was given: pass a name "
+                "that ends in .safetensors, or a folder."
+            )
+        path = path / "model.safetensors"
+    arrays = extract(model, layout, stack)
+    texts = {
+        path.with_name(name): json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        for name, content in layout.sidecars(model.config).items()
+    }
+    for file in (path, *texts):
+        if file.exists() and not overwrite:
+            raise FileExistsError(f"{file} exists. Choose another path or pass overwrite=True.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_safetensors(path, arrays, {"format": "pt"}, overwrite)
+    for file, text in texts.items():
+        with replacing(file) as temporary:
+            pathlib.Path(temporary).write_text(text, encoding="utf-8")
+
+
 def count_parameters(config: ViTConfig | BiTConfig) -> int:
     """The number of weights of a model, without building it."""
-    layout = LAYOUTS[PUBLISHED[type(config)]]
+    plain = isinstance(config, ViTConfig) and config.stem_stages is None
+    layout = timm.LAYOUT if plain else LAYOUTS[PUBLISHED[type(config)]]
     sizes = layout.sizes(config)
-    return sum(math.prod(sizes.get(n, n) for n in row.shape) for row in layout.rows(config))
+    rows = [row for row in layout.rows(config) if row.path is not None]
+    stored = sum(math.prod(sizes.get(n, n) for n in row.shape) // row.part[1] for row in rows)
+    return stored + sum(values.size for values in layout.computed(config).values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,17 +278,24 @@ class CheckpointInfo:
         return {**dataclasses.asdict(self), "config": self.config.to_dict()}
 
 
-def inspect_checkpoint(path: str | os.PathLike[str], grid_size: tuple[int, int] | None = None) -> CheckpointInfo:
+def inspect_checkpoint(
+    path: str | os.PathLike[str],
+    grid_size: tuple[int, int] | None = None,
+    heads: int | None = None,
+    architecture: str | None = None,
+) -> CheckpointInfo:
     """Tells what a checkpoint file is, without loading it.
 
     Args:
-        path: An `.npz` file.
+        path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one.
         grid_size: Rows and columns of its position embeddings, for grids that are no square.
+        heads: As in `from_checkpoint`.
+        architecture: As in `from_checkpoint`.
 
     Raises:
-        FileNotFoundError, ValueError: if it is no file, no `.npz`, of no known layout, or incomplete.
+        FileNotFoundError, ValueError: if it is no file, of no known kind or layout, or incomplete.
     """
-    contents = open_checkpoint(path, grid_size)
+    contents = open_checkpoint(path, grid_size, heads=heads, architecture=architecture)
     check_arrays(contents, str(path))
     return CheckpointInfo(
         layout=contents.layout.name,
@@ -222,9 +304,54 @@ def inspect_checkpoint(path: str | os.PathLike[str], grid_size: tuple[int, int] 
         variant=variant_of(contents.config),
         config=contents.config,
         parameters=sum(int(np.prod(array.shape)) for array in contents.arrays.values()),
-        bytes=os.path.getsize(path),
+        bytes=os.path.getsize(weights_in(path)),
         oddities=contents.oddities,
     )
+
+
+def _with_containers(contents: Contents, file: ArrayFile) -> Contents:
+    """The contents with what lies in the file outside of the dict that holds the model, if it holds several."""
+    outside = list(getattr(file, "outside", ()))
+    if not outside:
+        return contents
+    oddity = (
+        f"the model is in {file.container!r} of the file; {len(outside)} arrays outside of that are not part of it, "
+        f"such as {printable(repr(outside[0]), 200)}"
+    )
+    return dataclasses.replace(contents, unused=[*contents.unused, *outside], oddities=[*contents.oddities, oddity])
+
+
+def _check_hints(contents: Contents, hints: Hints, source: str) -> None:
+    """Raises ValueError if the user says of a file of Flax what its arrays tell."""
+    if contents.layout.name in {layout.name for layout in _PYTORCH}:
+        return
+    if hints.architecture is not None:
+        raise ValueError(
+            f"{source} is of the layout {contents.layout.name!r}: leave architecture= out, it tells itself."
+        )
+    heads = getattr(contents.config, "heads", None)
+    if hints.heads is not None and hints.heads != heads:
+        raise ValueError(f"heads={hints.heads} was given, but the arrays of {source} tell that it has {heads}.")
+
+
+def _with_official_numbers(contents: Contents, source: str) -> Contents:
+    """The contents with the computation of vit_jax and big_vision."""
+    if not isinstance(contents.config, ViTConfig):
+        return contents
+    usual = {field.name: field.default for field in dataclasses.fields(ViTConfig)}
+    config = contents.config.replace(**{name: usual[name] for name in OFFICIAL})
+    problems = []
+    for layout in (vit_jax.LAYOUT, big_vision.LAYOUT):
+        try:
+            layout.check_writable(config)
+        except ValueError as error:
+            problems.append(str(error))
+    if len(problems) == 2:
+        raise ValueError(
+            f"numerics='official' is for weights that the official code has trained, but no official model is like "
+            f"{source}: {problems[0]}"
+        )
+    return dataclasses.replace(contents, config=config)
 
 
 def _with_grid(contents: Contents, grid_size: Any, source: str) -> Contents:

@@ -67,12 +67,13 @@ def with_names_beside(config: ModelConfig, path: str | os.PathLike[str]) -> Mode
 
 
 def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
-    """The lines of the `classes.txt` in the folder of a file; None where there is none.
+    """The lines of the `classes.txt` in the folder of a file, or in a folder; None where there is none.
 
     Raises:
         ValueError: if it is not UTF-8, too large, or has lines that cannot be names.
     """
-    file = pathlib.Path(path).parent / BESIDE
+    path = pathlib.Path(path)
+    file = (path if path.is_dir() else path.parent) / BESIDE
     if not file.is_file():
         return None
     if file.stat().st_size > LONGEST_LIST:

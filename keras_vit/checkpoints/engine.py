@@ -1,14 +1,15 @@
 """The engine: applies any table of names, both ways, with strict accounting."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit import models
 from keras_vit._text import printable
-from keras_vit.checkpoints.files.npz import StoredArray
+from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.models import ModelConfig, ViTConfig
 
 if TYPE_CHECKING:
@@ -20,17 +21,61 @@ NAME_SHOWN = 300  # characters of each
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One array of a layout, or one per block where the names contain `{i}`.
+    """A weight and the array of a layout that it is stored in; one per block where the names contain `{i}`.
 
     Attributes:
-        name: Its name in the file.
-        path: The weight of the model that holds it (see `models.weights_by_path`).
-        shape: Its shape in the file, in the symbols of `Layout.sizes`. The order of the values is the weight's.
+        name: The array's name in the file.
+        path: The weight of the model (see `models.weights_by_path`); None for an array that is zero in every file.
+        shape: The array's shape in the file, in the symbols of `Layout.sizes`.
+        axes: The order in which the weight has the array's axes: `(1, 0)` for a transposed matrix. None where the
+            order of the values is the weight's.
+        part: Which of how many equal parts of the array, along its first axis, the weight is: `(1, 3)` for the keys
+            in a matrix that queries, keys and values share. Parts that no row names are zero where they are written.
     """
 
     name: str
-    path: str
+    path: str | None
     shape: tuple[str | int, ...]
+    axes: tuple[int, ...] | None = None
+    part: tuple[int, int] = (0, 1)
+
+    def stored(self, array: StoredArray) -> StoredArray:
+        """The part of the file's array that is the weight, of which only that will be read."""
+        index, parts = self.part
+        if parts == 1:
+            return array
+        shape = (array.shape[0] // parts, *array.shape[1:])
+        return array.piece(index * math.prod(shape), shape)
+
+    def weight(self, values: np.ndarray) -> np.ndarray:
+        """Values in the order of the weight, from those of `stored`."""
+        return values if self.axes is None else values.transpose(self.axes)
+
+    def values(self, weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """The part of an array of a given shape that holds a weight: the inverse of `stored` and `weight`."""
+        shape = (shape[0] // self.part[1], *shape[1:]) if self.part[1] > 1 else shape
+        if self.axes is None:
+            return weight.reshape(shape)
+        return weight.reshape([shape[axis] for axis in self.axes]).transpose(np.argsort(self.axes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Hints:
+    """What is known of a file beside its arrays.
+
+    Attributes:
+        config: The `config.json` beside it, as timm and transformers write; None where there is none.
+        open_clip: The `open_clip_config.json` beside it.
+        preprocessor: The `preprocessor_config.json` beside it.
+        heads: The number of attention heads, where the user gives it.
+        architecture: timm's name of the model, where the user gives it.
+    """
+
+    config: dict[str, Any] | None = None
+    open_clip: dict[str, Any] | None = None
+    preprocessor: dict[str, Any] | None = None
+    heads: int | None = None
+    architecture: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,23 +86,29 @@ class Layout:
         name: What users call it.
         rows: Lists the arrays of a model with a given config.
         sizes: The meaning of the symbols in the rows' shapes.
-        read: Recognises a file and describes it; None if the file is of another layout.
+        read: Recognises a file, with what is known beside its arrays, and describes it; None if the file is of another
+            layout.
         check_writable: Raises ValueError if a model with that config cannot be said in this layout.
         restate: Takes the config of a writable model and a function that reads a weight by its path. Gives the
             config of a model that computes the same and has rows for everything, and the values, by path, of the
             weights that differ.
         stacked: The name of the array that holds a block's array stacked with those of the other blocks; None if the
             layout has no such way to store blocks.
+        computed: The weights of a model that the layout does not store, by path: they are computed.
+        sidecars: The JSON files that say what the arrays do not, by name, for a model with a given config; None for
+            layouts that have none.
         config_type: The class of the configs of its models.
     """
 
     name: str
     rows: Callable[[Any], list[Row]]
     sizes: Callable[[Any], dict[str, int]]
-    read: Callable[[Mapping[str, StoredArray]], "Contents | None"]
+    read: Callable[[Mapping[str, StoredArray], Hints], "Contents | None"]
     check_writable: Callable[[Any], None]
     restate: Callable[..., tuple[Any, dict[str, np.ndarray]]] = lambda config, read: (config, {})
     stacked: Callable[[str], str] | None = None
+    computed: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
+    sidecars: Callable[[Any], dict[str, dict[str, Any]]] | None = None
     config_type: type[ModelConfig] = ViTConfig
 
 
@@ -136,12 +187,16 @@ def fill(
 
     weights = models.weights_by_path(model)
     left = {path for path in weights if not path.startswith(fresh)}
+    for path, values in contents.layout.computed(contents.config).items():
+        if path in left:
+            assign(weights[path], values.reshape(weights[path].shape))
+            left.remove(path)
     rows = [row for row in contents.layout.rows(contents.config) if row.path in left]
     # Largest first: what reading takes beside the weights then falls while the weights fill up. Pieces of one stored
     # array follow each other.
     stored = contents.arrays
-    for row in sorted(rows, key=lambda row: (-stored[row.name].bytes, stored[row.name].name)):
-        array = contents.arrays[row.name]
+    for row in sorted(rows, key=lambda row: (-stored[row.name].bytes, stored[row.name].name, row.part)):
+        array = row.stored(stored[row.name])
         values = array.read()
         with np.errstate(over="ignore", invalid="ignore"):
             suspect = not np.isfinite(values.sum())
@@ -151,6 +206,7 @@ def fill(
                 f"{source} holds {count} values that are NaN or infinite in {array.name!r}: the training that wrote it "
                 "has diverged, or the file is damaged. Nothing was loaded."
             )
+        values = row.weight(values)
         if convert is not None:
             values = convert(row.path, values)
         assign(weights[row.path], values.reshape(weights[row.path].shape))
@@ -175,27 +231,63 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
     """
     import keras
 
-    layout.check_writable(model.config)
-    if stack and layout.stacked is None:
-        raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
     weights = models.weights_by_path(model)
 
     def read(path: str) -> np.ndarray:
         return keras.ops.convert_to_numpy(weights[path]).astype(np.float32, copy=False)
 
-    config, changed = layout.restate(model.config, read)
+    return arrays_of(model.config, weights.keys(), read, layout, stack)
+
+
+def arrays_of(
+    config: ModelConfig,
+    paths: Collection[str],
+    read: Callable[[str], np.ndarray],
+    layout: Layout,
+    stack: bool = False,
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The arrays of a model as `extract` gives them, from its config and a function that reads a weight by its path.
+
+    Args:
+        config: The model's.
+        paths: Those of all its weights.
+        read: Gives the float32 values of one.
+        layout: As for `extract`, as are `stack` and what is raised.
+        stack: See there.
+    """
+    layout.check_writable(config)
+    if stack and layout.stacked is None:
+        raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
+    config, changed = layout.restate(config, read)
     sizes = layout.sizes(config)
     rows = layout.rows(config)
-    strange = sorted(weights.keys() - {row.path for row in rows})
+    computed = layout.computed(config)
+    strange = sorted(set(paths) - computed.keys() - {row.path for row in rows})
     if strange:
         raise ValueError(
             f"The model has weights that the layout {layout.name!r} has no place for: {_some(strange)}. If it was "
             "quantized, write it before; LoRA adapters have to be merged first: keras_vit.training.merge_lora(model)."
         )
 
-    def value(row: Row) -> np.ndarray:
-        values = changed[row.path] if row.path in changed else read(row.path)
-        return values.reshape(tuple(sizes.get(n, n) for n in row.shape))
+    for path, values in computed.items():
+        # Where they were read from a file, they may be those of another precision.
+        if not np.array_equal(read(path).ravel(), values.ravel()):
+            raise ValueError(
+                f"The layout {layout.name!r} does not store {path!r}, which is computed where the file is read, but "
+                "this model has other values there. Save it as .keras."
+            )
+
+    def value(group: list[Row]) -> np.ndarray:
+        shape = tuple(sizes.get(n, n) for n in group[0].shape)
+        parts = group[0].part[1]
+        zeros = np.zeros((shape[0] // parts, *shape[1:]), np.float32) if len(group) < parts else None
+        pieces = [zeros] * parts
+        for row in group:
+            if row.path is None:
+                return np.zeros(shape, np.float32)
+            values = changed[row.path] if row.path in changed else read(row.path)
+            pieces[row.part[0]] = row.values(values, shape)
+        return pieces[0] if parts == 1 else np.concatenate(pieces)
 
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -203,8 +295,10 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
 
     def arrays() -> Iterator[tuple[str, np.ndarray]]:
         for name, group in sorted(groups.items(), key=lambda item: item[0]):
-            values = [value(row) for row in group]
-            yield name, values[0] if name == group[0].name else np.stack(values)
+            if name == group[0].name:
+                yield name, value(group)
+            else:
+                yield name, np.stack([value([row]) for row in group])
 
     return arrays()
 

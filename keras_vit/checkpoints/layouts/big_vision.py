@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.engine import Contents, Layout, Row
-from keras_vit.checkpoints.files.npz import StoredArray
+from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row
+from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts import vit_jax
 from keras_vit.checkpoints.layouts.flax import (
     bounded,
@@ -72,7 +72,7 @@ def _stacked(name: str) -> str:
     return re.sub(r"^Transformer/encoderblock_\d+/", _STACK, name)
 
 
-def _read(file: Mapping[str, StoredArray]) -> Contents | None:
+def _read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
     found = find_model(file)
     if found is None or not _is_big_vision(found[1].keys()):
         return None

@@ -8,8 +8,8 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
-from keras_vit.checkpoints.engine import Contents, Layout, Row
-from keras_vit.checkpoints.files.npz import StoredArray
+from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row
+from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts.flax import bounded, model_under, oddities, shape_of
 from keras_vit.models import BiTConfig
 
@@ -162,7 +162,7 @@ def _check_writable_bv(config: BiTConfig) -> None:
 
 
 def _layout(name: str, names: _Names, check: Callable[[BiTConfig], None]) -> Layout:
-    def read(file: Mapping[str, StoredArray]) -> Contents | None:
+    def read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
         return _read(file, layout, names)
 
     def rows(config: BiTConfig) -> list[Row]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.engine import Contents, Layout, Row
-from keras_vit.checkpoints.files.npz import StoredArray
+from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row
+from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts.flax import (
     bounded,
     check_writable,
@@ -141,7 +141,7 @@ def _sizes(config: ViTConfig) -> dict[str, int]:
     }
 
 
-def _read(file: Mapping[str, StoredArray]) -> Contents | None:
+def _read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
     found = find_model(file)
     if found is None:
         return None

@@ -1,0 +1,178 @@
+"""Models as timm's `config.json` says them: the architecture whose code computes them, and what it is called with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_vit.models import ViTConfig
+
+_TABLE = "position_embedding/table"
+_POOLINGS = {"token": "token", "avg": "avg", "map": "map", "none": ""}
+ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
+
+
+def is_eva(config: ViTConfig) -> bool:
+    """Whether a model is of timm's class `Eva` and not of its `VisionTransformer`."""
+    return (
+        config.rotary_embedding is not None
+        or config.attention_bias == "no_key"
+        or config.attention_norm
+        or config.mlp.endswith("norm")
+    )
+
+
+def check_writable(config: ViTConfig) -> None:
+    """Raises ValueError unless timm can compute what the model computes."""
+    for field, accepted, reason in (
+        ("stem_stages", (None,), "no names for this ResNet here"),
+        ("representation_size", (None,), "no tanh layer before the head"),
+        ("position_embedding", ("learned", "learned_patches", "learned_without_registers", "none"), "none such"),
+        ("pooling", tuple(_POOLINGS), "no such pooling"),
+        ("layer_norm_epsilon", (1e-5, 1e-6), "no other epsilons"),
+    ):
+        if getattr(config, field) not in accepted:
+            raise ValueError(
+                f"The layout 'timm' is for models with {field} in {accepted}, but this one has "
+                f"{getattr(config, field)!r}: timm has {reason}. Change it with model.with_config({field}=...) where "
+                "that is what you mean, or save the model as .keras."
+            )
+    problem = _problem(config)
+    if problem is not None:
+        raise ValueError(f"The layout 'timm' has no place for this model: {problem}. Save it as .keras.")
+
+
+def _problem(config: ViTConfig) -> str | None:
+    """What timm cannot say of a config, in words; None where it can say all."""
+    eva = is_eva(config)
+    if config.position_embedding == "none" and config.rotary_embedding is None:
+        return "its patches have no positions"
+    if config.projection and config.classes:
+        return "it has both a projection and a head"
+    if config.projection and config.distillation_token:
+        return "it has a projection and a distillation token"
+    if config.distillation_token and bool(config.classes) != config.distillation_head:
+        return "its distillation token has no head of its own"
+    if config.final_norm == "none" and (config.pre_norm or eva):
+        return "it has no last normalisation"
+    if config.final_norm == "pooled" and config.pooling == "map":
+        return "its last normalisation follows attention pooling"
+    if config.mlp == "swiglu" and not eva and (config.register_tokens and not config.class_token):
+        return "it has a SwiGLU and register tokens without a class token"
+    if eva and config.layer_norm_epsilon != (1e-5 if config.rotary_embedding == "dinov3" else 1e-6):
+        return f"timm's models of that kind have another epsilon than {config.layer_norm_epsilon}"
+    if eva and (config.pre_norm or config.pooling == "map" or config.mlp == "plain_norm"):
+        return "timm's models of that kind have no such parts"
+    return None
+
+
+def restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
+    """Adds the positions of class and distillation token to them, where timm's models with registers have none."""
+    if config.position_embedding != "learned_without_registers" or not config.register_tokens:
+        return config, {}
+    table = read(_TABLE)
+    special = config.prefix_tokens - config.register_tokens
+    changed = {_TABLE: table[:, special:]}
+    for i, path in enumerate(["class_token/token", "distillation_token/token"][:special]):
+        changed[path] = read(path) + table[:, i : i + 1]
+    return config.replace(position_embedding="learned_patches"), changed
+
+
+def sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
+    """The files beside the weights, by name, as timm's `push_to_hf_hub` writes them."""
+    height, width = config.image_size
+    outputs = config.projection or config.classes or 0
+    published = {
+        "input_size": [config.channels, height, width],
+        "fixed_input_size": True,
+        "interpolation": config.filter,
+        "crop_pct": config.crop_ratio,
+        "crop_mode": "squash" if config.resize == "squash" else "center",
+        "mean": list(config.pixel_mean),
+        "std": list(config.pixel_std),
+        "num_classes": outputs,
+        "pool_size": None,
+        "first_conv": "patch_embed.proj",
+        "classifier": ["head", "head_dist"] if config.distillation_head else "head",
+    }
+    architecture, arguments = _architecture(config)
+    return {
+        "config.json": {
+            "architecture": architecture,
+            "num_classes": outputs,
+            "num_features": config.width,
+            "global_pool": _POOLINGS[config.pooling],
+            "model_args": arguments,
+            "pretrained_cfg": published,
+            **({"label_names": list(config.class_names)} if config.class_names else {}),
+        }
+    }
+
+
+def _architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
+    """The name of one of timm's models that has the same code, and the arguments that make it this one."""
+    arguments: dict[str, Any] = {
+        "img_size": list(config.image_size),
+        "patch_size": config.patch_size[0] if len(set(config.patch_size)) == 1 else list(config.patch_size),
+        "in_chans": config.channels,
+        "num_classes": config.projection or config.classes or 0,
+        "global_pool": _POOLINGS[config.pooling],
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "mlp_ratio": _ratio(config.mlp_width, config.width),
+        "class_token": config.class_token,
+        "init_values": config.layer_scale,
+        "qkv_bias": config.attention_bias != "none",
+    }
+    if is_eva(config):
+        return _eva(config, arguments)
+    registers = config.register_tokens
+    arguments |= {
+        "reg_tokens": registers,
+        "no_embed_class": config.position_embedding == "learned_patches" and config.prefix_tokens > 0,
+        "pre_norm": config.pre_norm,
+        "fc_norm": config.final_norm == "pooled",
+        "final_norm": config.final_norm != "none",
+    }
+    if config.pooling == "map" and config.prefix_tokens:
+        arguments["pool_include_prefix"] = config.map_prefix
+    if config.distillation_token:
+        return "deit_base_distilled_patch16_224", arguments
+    if config.mlp == "swiglu":
+        return "vit_giant_patch14_reg4_dinov2" if registers else "vit_giant_patch14_dinov2", {
+            **arguments,
+            "mlp_ratio": _ratio(2 * config.mlp_width, config.width),
+        }
+    arguments["act_layer"] = ACTIVATIONS[config.gelu]
+    # The epsilon is the architecture's: no argument that JSON can say sets it.
+    name = "vit_base_patch16_clip_224" if config.layer_norm_epsilon == 1e-5 else "vit_base_patch16_224"
+    if config.gelu == "quick" and config.layer_norm_epsilon == 1e-5:
+        name = "vit_base_patch16_clip_quickgelu_224"
+    return name, arguments
+
+
+def _eva(config: ViTConfig, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    arguments |= {
+        "num_reg_tokens": config.register_tokens,
+        "use_abs_pos_emb": config.position_rows > 0,
+        "use_rot_pos_emb": config.rotary_embedding is not None,
+        "no_embed_class": config.position_embedding == "learned_patches" and config.prefix_tokens > 0,
+        "swiglu_mlp": config.mlp.startswith("swiglu"),
+        "scale_mlp": config.mlp == "swiglu_norm",
+        "scale_attn_inner": config.attention_norm,
+        "qkv_fused": config.mlp != "swiglu_norm",
+        "use_fc_norm": config.final_norm == "pooled",
+    }
+    if config.rotary_embedding == "dinov3":
+        return "vit_base_patch16_dinov3", arguments
+    grid = getattr(config, "rotary_grid", None)
+    if grid is not None and config.rotary_embedding == "eva02":
+        arguments["ref_feat_shape"] = list(grid)
+    return "eva02_base_patch14_448" if config.rotary_embedding else "eva_giant_patch14_224", arguments
+
+
+def _ratio(hidden: int, width: int) -> float:
+    """A ratio from which timm computes `hidden` as `int(width * ratio)`."""
+    ratio = hidden / width
+    return ratio if int(width * ratio) == hidden else (hidden + 0.5) / width

@@ -1,0 +1,684 @@
+"""Which model a file of PyTorch's is: every family by its arrays' names, what is refused, what is assumed."""
+
+import pytest
+
+from keras_vit.checkpoints import inspect_checkpoint, open_checkpoint
+from keras_vit.checkpoints.engine import check_arrays
+from tests.checkpoints.state_dicts import (
+    GAMMA,
+    HIDDEN,
+    LS,
+    OPENAI_TEXT,
+    PATCHES,
+    TEXT,
+    clip,
+    linear,
+    norm,
+    timm,
+    tower,
+    transformers,
+    write,
+)
+
+DINOV3 = {"rows": None, "registers": 4, "scales": GAMMA}
+
+# Who publishes it: its arrays, and the fields of the config that differ from those of a plain ViT in its names.
+TIMM = {
+    "augreg": (timm(head=11), {"classes": 11}),
+    "in21k without head": (timm(), {}),
+    "gap": (timm(cls=False), {"class_token": False, "pooling": "avg"}),
+    "gap, fc_norm": (timm(last="fc_norm", head=11), {"pooling": "avg", "final_norm": "pooled", "classes": 11}),
+    "no qkv bias, gap": (
+        timm(cls=False, qkv="none", scales=LS),
+        {"class_token": False, "pooling": "avg", "attention_bias": "none", "layer_scale": 1e-5},
+    ),
+    "InternViT": (timm(scales=LS, last=None), {"layer_scale": 1e-5, "final_norm": "none"}),
+    "DeiT distilled": (
+        timm(dist=True, head=11),
+        {"distillation_token": True, "distillation_head": True, "classes": 11},
+    ),
+    "DeiT-III": (
+        timm(rows=PATCHES, scales=LS, head=11),
+        {"position_embedding": "learned_patches", "layer_scale": 1e-5, "classes": 11},
+    ),
+    "DINOv2 giant": (timm(scales=LS, mlp="packed"), {"layer_scale": 1e-5, "mlp": "swiglu"}),
+    "DINOv2 reg4": (
+        timm(rows=PATCHES, scales=LS, registers=4),
+        {"layer_scale": 1e-5, "register_tokens": 4, "position_embedding": "learned_patches"},
+    ),
+    "reg4_gap": (
+        timm(cls=False, rows=PATCHES, scales=LS, registers=4, last="fc_norm"),
+        {
+            "class_token": False,
+            "register_tokens": 4,
+            "layer_scale": 1e-5,
+            "pooling": "avg",
+            "final_norm": "pooled",
+            "position_embedding": "learned_patches",
+        },
+    ),
+    "so150m reg4_gap": (
+        timm(cls=False, rows=4 + PATCHES, registers=4, last="fc_norm"),
+        {"class_token": False, "register_tokens": 4, "pooling": "avg", "final_norm": "pooled"},
+    ),
+    "SigLIP": (timm(cls=False, pool=True), {"class_token": False, "pooling": "map"}),
+    "CLIP": (
+        timm(pre_norm=True, patch_bias=False, head=24),
+        {"pre_norm": True, "patch_bias": False, "layer_norm_epsilon": 1e-5, "classes": 24},
+    ),
+    "DINOv3": (
+        timm(**DINOV3, qkv="none"),
+        {
+            "register_tokens": 4,
+            "layer_scale": 1e-5,
+            "layer_norm_epsilon": 1e-5,
+            "position_embedding": "none",
+            "rotary_embedding": "dinov3",
+            "attention_bias": "none",
+            "pooling": "avg",
+        },
+    ),
+    "DINOv3 qkvb, S+": (
+        timm(**DINOV3, qkv="q_bias", mlp="unpacked"),
+        {
+            "register_tokens": 4,
+            "layer_scale": 1e-5,
+            "layer_norm_epsilon": 1e-5,
+            "position_embedding": "none",
+            "rotary_embedding": "dinov3",
+            "attention_bias": "no_key",
+            "mlp": "swiglu",
+            "pooling": "avg",
+        },
+    ),
+    "rope_reg1_gap": (
+        timm(cls=False, rows=None, registers=1, scales=GAMMA, qkv="q_bias", last="fc_norm"),
+        {
+            "class_token": False,
+            "register_tokens": 1,
+            "layer_scale": 1e-5,
+            "position_embedding": "none",
+            "rotary_embedding": "eva02",
+            "attention_bias": "no_key",
+            "pooling": "avg",
+            "final_norm": "pooled",
+        },
+    ),
+    "EVA giant": (
+        timm(qkv="q_bias", last="fc_norm", head=11),
+        {"attention_bias": "no_key", "pooling": "avg", "final_norm": "pooled", "classes": 11},
+    ),
+    "EVA-02 S": (
+        timm(qkv="q_bias", mlp="packed", last="fc_norm", head=11),
+        {
+            "attention_bias": "no_key",
+            "mlp": "swiglu",
+            "rotary_embedding": "eva02",
+            "pooling": "avg",
+            "final_norm": "pooled",
+            "classes": 11,
+        },
+    ),
+    "EVA-02 B": (
+        timm(qkv="separate", mlp="unpacked_norm", last="fc_norm", head=11),
+        {
+            "attention_bias": "no_key",
+            "mlp": "swiglu_norm",
+            "rotary_embedding": "eva02",
+            "pooling": "avg",
+            "final_norm": "pooled",
+            "classes": 11,
+        },
+    ),
+    "EVA-02-CLIP L": (
+        timm(qkv="separate", mlp="unpacked_norm", attn_norm=True, head=24),
+        {
+            "attention_bias": "no_key",
+            "attention_norm": True,
+            "mlp": "swiglu_norm",
+            "rotary_embedding": "eva02",
+            "classes": 24,
+        },
+    ),
+}
+FACEBOOK = {
+    "DINOv2": (timm(scales=LS) | {"mask_token": (1, 64)}, {"layer_scale": 1e-5, "interpolation": "bicubic_offset"}),
+    "DINOv2 giant": (
+        timm(scales=LS, mlp="w12") | {"mask_token": (1, 64)},
+        {"layer_scale": 1e-5, "mlp": "swiglu", "interpolation": "bicubic_offset"},
+    ),
+    "DINOv2 with registers": (
+        timm(scales=LS, registers=4, register_name="register_tokens") | {"mask_token": (1, 64)},
+        {"layer_scale": 1e-5, "register_tokens": 4, "position_embedding": "learned_without_registers"},
+    ),
+    "DINOv3": (
+        timm(rows=None, registers=4, register_name="storage_tokens", scales=LS, qkv="masked", mlp="w123")
+        | {"rope_embed.periods": (16,), "mask_token": (1, 64)}
+        | norm("local_cls_norm"),
+        {
+            "register_tokens": 4,
+            "layer_scale": 1e-5,
+            "layer_norm_epsilon": 1e-5,
+            "position_embedding": "none",
+            "rotary_embedding": "dinov3",
+            "attention_bias": "no_key",
+            "mlp": "swiglu",
+        },
+    ),
+    "DeiT-III": (
+        timm(rows=PATCHES, scales=GAMMA, head=11),
+        {"position_embedding": "learned_patches", "layer_scale": 1e-5, "classes": 11},
+    ),
+    "MAE": (
+        timm()
+        | linear("decoder_embed", 8, 64)
+        | {"mask_token": (1, 1, 8), "decoder_pos_embed": (1, 17, 8), "decoder_blocks.0.norm1.weight": (8,)},
+        {"interpolation": "bicubic_hf"},
+    ),
+}
+
+
+def fields(config, expected):
+    """The fields of a config that differ from a plain ViT's in the same names, but for sizes and pictures."""
+    plain = {
+        "class_token": True,
+        "distillation_token": False,
+        "distillation_head": False,
+        "register_tokens": 0,
+        "position_embedding": "learned",
+        "rotary_embedding": None,
+        "pre_norm": False,
+        "patch_bias": True,
+        "attention_bias": "all",
+        "attention_norm": False,
+        "mlp": "plain",
+        "gelu": "exact",
+        "layer_scale": None,
+        "layer_norm_epsilon": 1e-6,
+        "final_norm": "tokens",
+        "pooling": "token",
+        "projection": None,
+        "representation_size": None,
+        "classes": None,
+        "interpolation": "bicubic",
+    }
+    assert expected.keys() <= plain.keys()
+    sizes = {"image_size": (32, 32), "patch_size": (8, 8), "width": 64, "depth": 2, "mlp_width": HIDDEN, "heads": 1}
+    assert {name: getattr(config, name) for name in sizes} == sizes
+    return {name: getattr(config, name) for name in plain}, {**plain, **expected}
+
+
+def opened(path, **options):
+    contents = open_checkpoint(path, **options)
+    check_arrays(contents, str(path))
+    return contents
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timm_by_arrays_alone(tmp_path, name):
+    shapes, expected = TIMM[name]
+    rotary = "rotary_embedding" in expected and "pos_embed" not in shapes
+    contents = opened(write(tmp_path, shapes), **({"image_size": 32} if rotary else {}))
+    if rotary:  # nothing tells the size
+        assert any("is a guess" in oddity for oddity in contents.oddities)
+        contents = opened(tmp_path, grid_size=(4, 4))
+    got, wanted = fields(contents.config, expected)
+    assert got == wanted
+    assert (contents.layout.name, contents.dialect, contents.prefix) == ("timm", "timm", "")
+    assert {array.name for array in contents.arrays.values()} == shapes.keys() and not contents.unused
+    assert any("1 are assumed" in oddity for oddity in contents.oddities)  # heads
+
+
+@pytest.mark.parametrize("name", FACEBOOK)
+def test_facebook_by_arrays_alone(tmp_path, name):
+    shapes, expected = FACEBOOK[name]
+    contents = opened(write(tmp_path, shapes), grid_size=(4, 4))
+    got, wanted = fields(contents.config, expected)
+    assert got == wanted
+    assert contents.dialect == "Facebook " + name.removesuffix(" giant").removesuffix(" with registers")
+    assert {array.name for array in contents.arrays.values()} | set(contents.unused) == shapes.keys()
+
+
+HUGGING_FACE = {
+    "ViT": (transformers("vit", head=11), {"classes": 11}),
+    "ViT in21k": (transformers("vit", module=False, pooler=True), {"representation_size": 64}),
+    "ViT with pooler and head": (transformers("vit", pooler=True, head=11), {"classes": 11}),
+    "DeiT": (transformers("deit", head=11), {"distillation_token": True, "classes": 11}),
+    "DeiT with teacher": (
+        {name.replace("classifier", "cls_classifier"): shape for name, shape in transformers("deit", head=11).items()}
+        | linear("distillation_classifier", 11, 64),
+        {"distillation_token": True, "distillation_head": True, "classes": 11},
+    ),
+    "MAE": (transformers("vit_mae") | linear("decoder.decoder_embed", 8, 64) | {"decoder.mask_token": (1, 1, 8)}, {}),
+    "I-JEPA": (transformers("ijepa", head=11), {"class_token": False, "pooling": "avg", "classes": 11}),
+    "DINOv2": (transformers("dinov2"), {"layer_scale": 1e-5, "layer_norm_epsilon": 1e-6}),
+    "DINOv2, classes": (
+        transformers("dinov2", head=11, swiglu=True) | {"dinov2.embeddings.mask_token": (1, 64)},
+        {"layer_scale": 1e-5, "layer_norm_epsilon": 1e-6, "mlp": "swiglu", "pooling": "token_avg", "classes": 11},
+    ),
+    "DINOv2 with registers": (
+        transformers("dinov2_with_registers", registers=4),
+        {
+            "layer_scale": 1e-5,
+            "layer_norm_epsilon": 1e-6,
+            "register_tokens": 4,
+            "position_embedding": "learned_without_registers",
+            "interpolation": "bicubic",
+        },
+    ),
+    "DINOv3": (
+        transformers("dinov3_vit", registers=4, swiglu=True) | {"embeddings.mask_token": (1, 1, 64)},
+        {
+            "layer_scale": 1e-5,
+            "layer_norm_epsilon": 1e-5,
+            "register_tokens": 4,
+            "position_embedding": "none",
+            "rotary_embedding": "dinov3",
+            "attention_bias": "no_key",
+            "mlp": "swiglu",
+        },
+    ),
+}
+TOWERS = {
+    "CLIP": (
+        tower("clip", projection=24) | TEXT | {"vision_model.embeddings.position_ids": (1, 17)},
+        {"pre_norm": True, "patch_bias": False, "gelu": "quick", "layer_norm_epsilon": 1e-5, "projection": 24},
+    ),
+    "CLIP for classes": (
+        tower("clip", head=11),
+        {
+            "pre_norm": True,
+            "patch_bias": False,
+            "gelu": "quick",
+            "layer_norm_epsilon": 1e-5,
+            "pooling": "avg",
+            "final_norm": "none",
+            "classes": 11,
+        },
+    ),
+    "CLIP of transformers 5": (
+        tower("clip", prefix=""),
+        {"pre_norm": True, "patch_bias": False, "gelu": "quick", "layer_norm_epsilon": 1e-5},
+    ),
+    "SigLIP": (
+        tower("siglip") | TEXT | {"logit_bias": ()},
+        {"class_token": False, "gelu": "tanh", "layer_norm_epsilon": 1e-6, "pooling": "map"},
+    ),
+    "SigLIP of transformers 5": (
+        tower("siglip", prefix=""),
+        {"class_token": False, "gelu": "tanh", "layer_norm_epsilon": 1e-6, "pooling": "map"},
+    ),
+    "SigLIP for classes": (
+        tower("siglip", head=11),
+        {"class_token": False, "gelu": "tanh", "layer_norm_epsilon": 1e-6, "pooling": "avg", "classes": 11},
+    ),
+    "SigLIP without head": (
+        tower("siglip", pool=False),
+        {"class_token": False, "gelu": "tanh", "layer_norm_epsilon": 1e-6, "pooling": "avg"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*HUGGING_FACE, *TOWERS])
+def test_hugging_face_by_arrays_alone(tmp_path, name):
+    shapes, expected = {**HUGGING_FACE, **TOWERS}[name]
+    contents = opened(write(tmp_path, shapes), grid_size=(4, 4))
+    expected = {"layer_norm_epsilon": 1e-12, "interpolation": "bicubic_hf", **expected}
+    got, wanted = fields(contents.config, expected)
+    assert got == wanted
+    assert (
+        contents.layout.name == "huggingface" and f"transformers {5 if name.endswith('5') else 4}" in contents.dialect
+    )
+    assert {array.name for array in contents.arrays.values()} | set(contents.unused) == shapes.keys()
+    assert any("no config.json" in oddity for oddity in contents.oddities)
+
+
+def test_a_head_above_a_nested_model(tmp_path):
+    shapes = {
+        name if "classifier" in name else f"model.{name}": shape for name, shape in tower("siglip", head=11).items()
+    }
+    contents = opened(write(tmp_path, shapes))
+    assert (contents.prefix, contents.config.classes) == ("model.vision_model.", 11)
+
+
+@pytest.mark.parametrize("family", ["vit", "deit", "ijepa", "dinov2", "dinov3_vit"])
+def test_the_names_of_both_versions_mean_the_same(tmp_path, family):
+    configs, orders = [], []
+    for version in (4, 5):
+        path = write(
+            tmp_path / str(version), transformers(family, version=version, registers=4 * (family == "dinov3_vit"))
+        )
+        contents = opened(path, grid_size=(4, 4))
+        assert contents.dialect.endswith(f"transformers {version}")
+        configs.append(contents.config)
+        orders.append([row.path for row in contents.layout.rows(contents.config)])
+    assert configs[0] == configs[1] and orders[0] == orders[1]
+
+
+def test_openai_and_open_clip(tmp_path):
+    shapes = clip() | OPENAI_TEXT
+    alone = opened(write(tmp_path / "openai", shapes))
+    expected = {
+        "pre_norm": True,
+        "patch_bias": False,
+        "gelu": "quick",
+        "layer_norm_epsilon": 1e-5,
+        "projection": 24,
+    }
+    got, wanted = fields(alone.config, expected)
+    assert got == wanted and (alone.dialect, alone.prefix) == ("OpenAI", "visual.")
+    assert sorted(alone.unused) == sorted(OPENAI_TEXT)
+
+    said = {
+        "model_cfg": {"vision_cfg": {"image_size": 32, "head_width": 16, "patch_size": 8}},
+        "preprocess_cfg": {
+            "mean": [0.1, 0.2, 0.3],
+            "std": [1, 1, 1],
+            "interpolation": "bilinear",
+            "resize_mode": "squash",
+        },
+    }
+    # The config.json of timm's repositories is about another model of the same weights.
+    timms = {"architecture": "vit_base_patch32_clip_224", "num_classes": 24, "model_args": {"num_heads": 2}}
+    exact = opened(write(tmp_path / "open_clip", shapes, open_clip=said, config=timms)).config
+    assert (exact.gelu, exact.heads, exact.filter, exact.resize) == ("exact", 4, "bilinear", "squash")
+    assert (exact.pixel_mean, exact.pixel_std) == ((0.1, 0.2, 0.3), (1.0, 1.0, 1.0))
+    said["model_cfg"]["quick_gelu"] = True
+    assert opened(write(tmp_path / "quick", shapes, open_clip=said)).config.gelu == "quick"
+    said["model_cfg"]["vision_cfg"]["pool_type"] = "attn"
+    with pytest.raises(ValueError, match="pool_type=attn"):
+        open_checkpoint(write(tmp_path / "attn", shapes, open_clip=said))
+
+
+def test_open_clip_with_timms_trunk(tmp_path):
+    shapes = {f"visual.trunk.{name}": shape for name, shape in timm(cls=False, pool=True).items()}
+    shapes |= {"text.token_embedding.weight": (5, 8), "logit_scale": (), "logit_bias": ()}
+    said = {
+        "model_cfg": {
+            "vision_cfg": {"image_size": 32, "timm_model_name": "vit_so400m_patch16_siglip_256", "timm_pool": "map"}
+        },
+        "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"},
+    }
+    contents = opened(write(tmp_path, shapes, open_clip=said))
+    assert (contents.prefix, contents.config.gelu, contents.config.pooling) == ("visual.trunk.", "tanh", "map")
+    assert contents.config.resize == "squash" and len(contents.unused) == 3
+
+
+PREFIXES = ["model.", "module.", "state_dict.", "timm_model.", "backbone.", "teacher.backbone."]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_prefix(tmp_path, prefix):
+    contents = opened(write(tmp_path, {f"{prefix}{name}": shape for name, shape in timm(head=11).items()}))
+    assert contents.prefix == prefix and contents.config.classes == 11
+
+
+def test_of_several_models_the_one_that_is_published(tmp_path):
+    shapes = timm()
+    both = {f"student.module.backbone.{name}": shape for name, shape in shapes.items()}
+    both |= {f"teacher.backbone.{name}": shape for name, shape in shapes.items()}
+    both |= {"teacher.head.mlp.0.weight": (8, 64), "optimizer.state.0.exp_avg": (8,), "dino_loss.center": (1, 8)}
+    contents = opened(write(tmp_path / "dino", both))
+    assert (contents.prefix, contents.dialect) == ("teacher.backbone.", "Facebook DINO")
+    assert contents.config.interpolation == "bicubic_offset" and len(contents.unused) == len(shapes) + 3
+
+    shapes = timm(cls=False)
+    both = {f"{name}.module.{key}": shape for key, shape in shapes.items() for name in ("encoder", "target_encoder")}
+    contents = opened(write(tmp_path / "ijepa", both | {"predictor.module.predictor_pos_embed": (1, 16, 8)}))
+    assert (contents.prefix, contents.dialect) == ("target_encoder.module.", "Facebook I-JEPA")
+
+    shapes = timm(last="fc_norm", head=11)
+    tuned = opened(write(tmp_path / "mae", {f"model.{name}": shape for name, shape in shapes.items()}))
+    assert (tuned.dialect, tuned.config.interpolation, tuned.config.pooling) == ("Facebook MAE", "bicubic_hf", "avg")
+
+    shapes = timm()
+    averaged = {
+        f"{prefix}.{name}": shape for name, shape in shapes.items() for prefix in ("state_dict", "state_dict_ema")
+    }
+    assert opened(write(tmp_path / "ema", averaged)).prefix == "state_dict_ema."
+    with pytest.raises(ValueError, match=r"several models, under the prefixes \['a.', 'b.'\]"):
+        open_checkpoint(write(tmp_path / "ab", {f"{p}.{name}": shape for name, shape in shapes.items() for p in "ab"}))
+
+
+def test_blocks_in_chunks(tmp_path):
+    shapes = {name.replace("blocks.", "blocks.0."): shape for name, shape in timm(scales=LS).items()}
+    contents = opened(write(tmp_path, shapes | {"mask_token": (1, 64)}))
+    assert contents.config.depth == 2 and contents.dialect == "Facebook DINOv2"
+
+
+B = "blocks.0."
+REFUSED = {
+    "BEiT": (timm() | {f"{B}attn.relative_position_bias_table": (10, 1)}, "relative_position_bias_table"),
+    "relative positions": (timm() | {f"{B}attn.rel_pos.mlp.fc1.weight": (8, 2)}, "rel_pos.mlp.fc1.weight"),
+    "CaiT": (timm() | linear(f"{B}attn.proj_l", 1, 1), r"proj_l.bias, blocks.0.attn.proj_l.weight"),
+    "AIMv2": (timm() | {"patch_embed.norm.weight": (64,)}, "patch_embed.norm.weight"),
+    "differential attention": (timm() | {f"{B}attn.lambda_q1": (8,)}, "lambda_q1"),
+    "SAM": (timm() | {f"{B}attn.rel_pos_h": (8, 8)}, "rel_pos_h"),
+    "mixed rotary embedding": (timm() | {"rope.freqs": (2, 8)}, "rope.freqs"),
+    "parallel blocks": (timm() | linear(f"{B}attn.in_proj", 64, 64), "in_proj"),
+    "norms of queries and keys": (timm() | norm(f"{B}attn.q_norm"), "q_norm"),
+    "NaFlex": (timm() | linear("embeds.proj", 64, 64), "embeds.proj"),
+    "hybrid": (timm() | {"patch_embed.backbone.conv.weight": (8, 3, 7, 7)}, "hybrid"),
+    "rpn": (timm(cls=False, qkv="none", last="fc_norm"), "vit_.*_rpn"),
+    "Naver's rotary embedding": (timm(rows=None), r"vit_\*_rope"),
+    "perception encoder": (timm(pre_norm=True, pool=True), "perception"),
+    "perception encoder without norm": (timm(pre_norm=True, last=None), "perception"),
+    "BEiT-3": (timm(mlp="plain_norm", attn_norm=True), "BEiT-3"),
+    "EVA-02-E": (timm(qkv="q_bias", width=1792, depth=1), "EVA-02-E"),
+    "no norm biases": ({k: s for k, s in timm().items() if k != f"{B}norm1.bias"}, f"missing: {B}norm1.bias"),
+    "norm and fc_norm": (timm() | norm("fc_norm"), "not part of the model: norm.bias, norm.weight"),
+    "half a bias": (timm(qkv="none") | {f"{B}attn.q_bias": (64,)}, "in no known family: True, False, False"),
+    "siglip2 naflex": (
+        tower("siglip") | {"vision_model.embeddings.patch_embedding.weight": (64, 192)},
+        "NaFlex models are not supported",
+    ),
+    "foreign tower": (tower("clip") | {"language_model.embed.weight": (8, 8)}, "language_model.embed.weight"),
+    "Hugging Face with more": (transformers("vit") | {"vit.embeddings.rel": (8,)}, "vit.embeddings.rel"),
+    "DINOv3 with a head": (transformers("dinov3_vit", registers=4, head=11), "classifier"),
+    "OpenAI with more": (clip() | {"visual.attn_pool.query": (8,)}, "visual.attn_pool.query"),
+    "layer scale of open_clip": (clip() | {"visual.transformer.resblocks.0.ls_1.gamma": (64,)}, "ls_1.gamma"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(tmp_path, name):
+    shapes, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        inspect_checkpoint(write(tmp_path, shapes), grid_size=(4, 4))
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "vit_base_patch16_rpn_224",
+        "vit_small_patch16_rope_ape_224.naver_in1k",
+        "vit_base_patch16_rope_224",
+        "vit_small_patch16_rope_mixed_ape_224",
+        "vit_pe_core_base_patch16_224",
+        "eva02_enormous_patch14_clip_224",
+    ],
+)
+def test_refused_by_name(tmp_path, architecture):
+    """The arrays are those of other families: with a name that is one of theirs, the same file is read."""
+    path = write(tmp_path, timm(rows=PATCHES, scales=GAMMA, head=11))
+    with pytest.raises(ValueError, match=architecture.partition(".")[0]):
+        open_checkpoint(path, architecture=architecture)
+    (tmp_path / "config.json").write_text(f'{{"architecture": "{architecture.partition(".")[0]}"}}')
+    with pytest.raises(ValueError, match=architecture.partition(".")[0]):
+        open_checkpoint(path)
+    assert opened(path, architecture="deit3_small_patch16_224.fb_in1k").config.classes == 11
+
+
+def test_a_projection_has_no_bias(tmp_path):
+    shapes = timm(pre_norm=True, patch_bias=False, head=24)
+    contents = opened(write(tmp_path, shapes, zeros=["head.bias"]))
+    assert (contents.config.projection, contents.config.classes) == (24, None)
+    assert any("projection" in oddity for oddity in contents.oddities)
+
+
+def test_what_architectures_tell(tmp_path):
+    path = write(tmp_path, timm(pre_norm=True, patch_bias=False))
+    for name, gelu in (
+        ("vit_base_patch32_clip_224.openai", "exact"),
+        ("vit_base_patch32_clip_quickgelu_224.openai", "quick"),
+        ("vit_so400m_patch16_siglip_gap_384", "tanh"),
+        ("vit_so400m_patch14_siglip_378", "exact"),
+    ):
+        assert opened(path, architecture=name).config.gelu == gelu
+    assert opened(path, architecture="test_vit.r160_in1k").config.heads == 2
+    assert opened(path, architecture="flexivit_small.1200ep_in1k").config.interpolation == "bilinear"
+    pooled = write(tmp_path / "map", timm(registers=1, rows=PATCHES, pool=True))
+    assert opened(pooled, architecture="timm/test_vit3.r160_in1k").config.map_prefix
+    assert not opened(pooled, architecture="vit_so150m_patch16_reg4_map_256").config.map_prefix
+    with pytest.raises(ValueError, match="name of timm's"):
+        open_checkpoint(write(tmp_path / "hf", transformers("vit")), architecture="vit_base_patch16_224")
+
+
+HEADS = [
+    (timm(width=192, depth=1), {}, 3),
+    (timm(width=1280, depth=1), {}, 16),
+    (timm(width=1280, depth=1, **DINOV3, qkv="none"), {}, 20),
+    (timm(width=1536, depth=1, scales=LS, mlp="packed"), {}, 24),
+    (timm(width=1536, depth=1, cls=False, pool=True), {}, 16),
+    (timm(width=1152, depth=1), {}, 16),
+    (timm(width=768, depth=1, cls=False), {"architecture": "vit_base_patch16_gap_224"}, 16),
+    (timm(width=64), {"heads": 4}, 4),
+]
+
+
+@pytest.mark.parametrize("i", range(len(HEADS)))
+def test_heads(tmp_path, i):
+    shapes, options, heads = HEADS[i]
+    assert opened(write(tmp_path, shapes), grid_size=(4, 4), **options).config.heads == heads
+
+
+def test_what_model_args_tell(tmp_path):
+    arguments = {"act_layer": "gelu_tanh", "num_heads": 2, "img_size": [16, 64], "init_values": 0.5}
+    config = {"architecture": "vit_base_patch16_224", "global_pool": "avg", "model_args": arguments}
+    said = opened(write(tmp_path / "a", timm(scales=LS), config=config)).config
+    assert (said.gelu, said.heads, said.image_size, said.layer_scale, said.pooling) == ("tanh", 2, (16, 64), 0.5, "avg")
+    with pytest.raises(ValueError, match="act_layer=relu"):
+        open_checkpoint(write(tmp_path / "b", timm(), config={**config, "model_args": {"act_layer": "relu"}}))
+    with pytest.raises(ValueError, match="pools by avgmax"):
+        open_checkpoint(write(tmp_path / "c", timm(), config={**config, "global_pool": "avgmax"}))
+    grid = {"architecture": "eva02_tiny_patch14_336", "model_args": {"ref_feat_shape": 5}}
+    eva02 = timm(qkv="q_bias", mlp="packed", last="fc_norm")
+    assert opened(write(tmp_path / "d", eva02, config=grid)).config.rotary_grid == (5, 5)
+    older = {"architecture": "vit_base_patch16_224", "mean": [0, 0, 0], "std": [1, 1, 1], "crop_pct": 0.875}
+    said = opened(write(tmp_path / "e", timm(), config=older)).config
+    assert (said.pixel_mean, said.pixel_std, said.crop_ratio) == ((0.0,) * 3, (1.0,) * 3, 0.875)
+
+
+def test_heads_that_nothing_tells(tmp_path):
+    path = write(tmp_path, timm(width=48))
+    with pytest.raises(ValueError, match=r"width 48 is no multiple of 64. Pass heads="):
+        open_checkpoint(path)
+    assert open_checkpoint(path, heads=3).config.heads == 3
+    with pytest.raises(ValueError, match="cannot have 5 attention heads"):
+        open_checkpoint(path, heads=5)
+    for wrong in (0, -1, True, 2.0, "3"):
+        with pytest.raises(ValueError, match="heads must be a positive integer"):
+            open_checkpoint(path, heads=wrong)
+
+
+def test_a_config_of_another_file(tmp_path):
+    config = {"model_type": "vit", "hidden_size": 768}
+    with pytest.raises(ValueError, match="belongs to another file: it says hidden_size=768, but the arrays have 64"):
+        open_checkpoint(write(tmp_path / "size", transformers("vit"), config=config))
+    with pytest.raises(ValueError, match="of the type beit, but its arrays are those of ViT"):
+        open_checkpoint(write(tmp_path / "type", transformers("vit"), config={"model_type": "beit"}))
+    for key, value in (
+        ("hidden_act", "relu"),
+        ("layer_norm_eps", "1e-6"),
+        ("num_attention_heads", 2.5),
+        ("pooler_act", "relu"),
+    ):
+        shapes = transformers("vit", module=False, pooler=True)
+        with pytest.raises(ValueError, match=key if key != "num_attention_heads" else "number of heads"):
+            open_checkpoint(
+                write(tmp_path / key, shapes, config={"model_type": "vit", "num_attention_heads": 1, key: value})
+            )
+
+
+def test_what_a_config_of_transformers_says(tmp_path):
+    config = {
+        "model_type": "vit_msn",
+        "num_attention_heads": 2,
+        "image_size": [16, 64],
+        "hidden_act": "gelu_new",
+        "id2label": {"0": "cat", "1": "dog"},
+    }
+    said = opened(write(tmp_path, transformers("vit", head=2), config=config)).config
+    assert (said.heads, said.image_size, said.gelu) == (2, (16, 64), "tanh")
+    assert (said.layer_norm_epsilon, said.class_names) == (1e-6, ("cat", "dog"))
+    config["id2label"] = {"0": "LABEL_0", "1": "LABEL_1"}
+    assert opened(write(tmp_path, transformers("vit", head=2), config=config)).config.class_names is None
+    clip_config = {"model_type": "clip", "vision_config": {"num_attention_heads": 4, "hidden_act": "gelu"}}
+    assert opened(write(tmp_path / "clip", tower("clip") | TEXT, config=clip_config)).config.gelu == "exact"
+
+
+PICTURES = [
+    ({"size": 224, "resample": 2}, ("squash", 1.0, "bilinear")),
+    ({"size": {"height": 224, "width": 224}, "image_processor_type": "ViTImageProcessor"}, ("squash", 1.0, "bilinear")),
+    ({"size": 256, "crop_size": 224, "do_center_crop": True, "resample": 3}, ("shortest", 224 / 256, "bicubic")),
+    (
+        {
+            "size": {"height": 256, "width": 256},
+            "crop_size": {"height": 224, "width": 224},
+            "do_center_crop": True,
+            "feature_extractor_type": "DeiTFeatureExtractor",
+        },
+        ("squash", 224 / 256, "bicubic"),
+    ),
+    (
+        {"size": {"shortest_edge": 224}, "crop_size": 224, "do_center_crop": True, "resample": 3},
+        ("shortest", 1.0, "bicubic"),
+    ),
+]
+
+
+@pytest.mark.parametrize("i", range(len(PICTURES)))
+def test_preprocessor_config(tmp_path, i):
+    said, expected = PICTURES[i]
+    said = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6], **said}
+    config = opened(write(tmp_path, transformers("vit"), preprocessor=said)).config
+    assert (config.resize, config.crop_ratio, config.filter) == expected
+    assert (config.pixel_mean, config.pixel_std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+
+
+def test_other_scales_of_pixels(tmp_path):
+    said = {"rescale_factor": 1 / 127.5, "image_mean": [1, 1, 1], "image_std": [1, 1, 1]}
+    config = opened(write(tmp_path / "a", transformers("vit"), preprocessor=said)).config
+    assert config.pixel_mean == pytest.approx((0.5,) * 3) and config.pixel_std == pytest.approx((0.5,) * 3)
+    config = opened(write(tmp_path / "b", transformers("vit"), preprocessor={"do_normalize": False})).config
+    assert (config.pixel_mean, config.pixel_std) == ((0.0,) * 3, (1.0,) * 3)
+
+
+def test_a_crop_of_438_pixels_is_one(tmp_path):
+    """384 / (384 / 438) is just below 438, where timm's rule rounds down."""
+    said = {"size": 438, "crop_size": 384, "do_center_crop": True}
+    ratio = opened(write(tmp_path, transformers("deit"), preprocessor=said)).config.crop_ratio
+    assert int(384 / ratio) == 438 and ratio == pytest.approx(384 / 438)
+
+
+def test_official_numbers(tmp_path):
+    for i, shapes in enumerate((transformers("vit", head=11), timm(head=11), timm(cls=False, pool=True))):
+        path = write(tmp_path / str(i), shapes)
+        config = opened(path, numerics="official").config
+        assert (config.gelu, config.layer_norm_epsilon, config.interpolation) == ("tanh", 1e-6, "official")
+        assert (config.pixel_mean, config.resize, config.crop_ratio) == ((0.5,) * 3, "squash", 1.0)
+        assert opened(path, numerics="publisher").config == opened(path).config != config
+    for i, shapes in enumerate((timm(scales=LS), timm(pre_norm=True), timm(dist=True, head=11), tower("clip"))):
+        with pytest.raises(ValueError, match="no official model is like"):
+            open_checkpoint(write(tmp_path / f"not{i}", shapes), numerics="official")
+    with pytest.raises(ValueError, match="numerics must be one of"):
+        open_checkpoint(path, numerics="exact")
+
+
+def test_hints_that_a_file_of_flax_has_no_use_for(golden):
+    path = golden("mini_token").path
+    assert open_checkpoint(path, heads=open_checkpoint(path).config.heads).config == open_checkpoint(path).config
+    with pytest.raises(ValueError, match="heads=7 was given, but the arrays"):
+        open_checkpoint(path, heads=7)
+    with pytest.raises(ValueError, match="leave architecture= out"):
+        open_checkpoint(path, architecture="vit_base_patch16_224")
