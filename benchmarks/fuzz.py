@@ -44,6 +44,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit.checkpoints import augreg_index, best_augreg, class_names, read_keras, read_weights_h5, save_model
+from keras_vit.checkpoints.files import open_file, write_safetensors
 from keras_vit.checkpoints.files.npz import NpzFile
 from keras_vit.preprocessing import load_image
 from keras_vit.training.run_folder import RunFolder
@@ -81,6 +82,27 @@ def make_npz(folder: pathlib.Path) -> list[pathlib.Path]:
     np.savez_compressed(paths[4], **{f"params/{name}": np.asfortranarray(a, "f2") for name, a in arrays.items()})
     np.savez(paths[5], **{f"opt/target/{name}": a.astype("f8") for name, a in arrays.items()}, step=np.int64(3))
     return paths
+
+
+def make_safetensors(folder: pathlib.Path) -> list[pathlib.Path]:
+    random = np.random.default_rng(0)
+    arrays = {
+        f"blocks.{n}.weight": random.normal(size=(4, n + 1)).astype(kind) for n, kind in enumerate(("f4", "f2", "i8"))
+    }
+    write_safetensors(folder / "0.safetensors", arrays.items(), {"grid_size": [2, 2], "class_names": ["a", "b"]})
+    write_safetensors(folder / "1.safetensors", [("empty", np.zeros((0, 3), "f8")), ("one", np.float32(1))])
+    return [folder / "0.safetensors", folder / "1.safetensors"]
+
+
+def make_torch(folder: pathlib.Path) -> list[pathlib.Path]:
+    import torch
+
+    fused = torch.arange(24.0).reshape(6, 4)
+    state = {"a": fused[:2], "b": fused[2:].T, "c": fused.to(torch.bfloat16), "d": torch.nn.Parameter(fused.clone())}
+    whole = {"model": collections.OrderedDict(state), "args": argparse.Namespace(lr=0.1, size=(1, 2)), "epoch": 3}
+    for name, value, zipped in (("0.pth", state, True), ("1.pth", whole, True), ("2.pth", whole, False)):
+        torch.save(value, folder / name, _use_new_zipfile_serialization=zipped)
+    return [folder / "0.pth", folder / "1.pth", folder / "2.pth"]
 
 
 def make_keras(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -165,6 +187,13 @@ def read_npz(path: pathlib.Path) -> None:
     with attempt():
         class_names(path)
     keras_vit.from_checkpoint(path)
+
+
+def read_arrays(path: pathlib.Path) -> None:
+    with attempt():
+        keras_vit.inspect_checkpoint(path)
+    for array in open_file(path).values():
+        array.read()
 
 
 def read_keras_file(path: pathlib.Path) -> None:
@@ -560,6 +589,13 @@ def change_picture_size(data: bytes, random: np.random.Generator) -> bytes:
     return set_numbers(data, random)
 
 
+def change_header(data: bytes, random: np.random.Generator) -> bytes:
+    """A .safetensors file whose header says something else, with the length that it then has."""
+    length = int.from_bytes(data[:8], "little")
+    header = change_json(data[8 : 8 + length], random)
+    return len(header).to_bytes(8, "little") + header + data[8 + length :]
+
+
 ZIP = (*BYTES, change_members, change_members, change_members, change_members, overlap)
 # What a kind needs: sound files, a reader, mutations, megabytes beside what the process has.
 KINDS = {
@@ -570,6 +606,8 @@ KINDS = {
     "classes": (make_classes, read_classes, (*BYTES, change_cells), 200),
     "run": (make_run, read_run, (*ZIP, change_json, change_json, change_cells), 400),
     "index": (make_index, read_index, (*BYTES, change_cells, change_cells, change_cells), 200),
+    "safetensors": (make_safetensors, read_arrays, (*BYTES, *[change_header] * 6), 300),
+    "torch": (make_torch, read_arrays, (*ZIP, *BYTES), 300),
 }
 RARE = {"npz": bomb, "keras": bomb, "run": bomb}  # mutations that take seconds
 

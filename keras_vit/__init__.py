@@ -8,7 +8,14 @@ from keras_vit._lazy import IS_PROGRAM, import_later
 if TYPE_CHECKING or not IS_PROGRAM:
     choose_backend()  # before the first import of Keras
     from keras_vit import data, evaluation, export, layers, training
-    from keras_vit.checkpoints import class_names, inspect_checkpoint, list_models, list_weights, to_checkpoint
+    from keras_vit.checkpoints import (
+        class_names,
+        inspect_checkpoint,
+        list_models,
+        list_weights,
+        push_to_hub,
+        to_checkpoint,
+    )
     from keras_vit.factories import (
         BiT_R50x1,
         BiT_R50x3,
@@ -90,6 +97,7 @@ __all__ = [
     "load",
     "load_image",
     "preprocess_input",
+    "push_to_hub",
     "to_checkpoint",
     "training",
 ]

@@ -65,6 +65,7 @@ LAZY = {
     "openvino": "openvino",
     "tensorflow_datasets": "tfds",
     "sklearn": "demo",
+    "huggingface_hub": "hub",
 }
 MAX_LINES = 500  # a file is as long as its concept; this only keeps heaps from growing
 
@@ -515,7 +516,7 @@ def test_every_runtime_import_is_declared_and_every_lazy_one_has_its_extra():
 
 FRAMEWORKS = {"tensorflow": {"tensorflow"}, "jax": {"jax", "jaxlib"}, "torch": {"torch"}}
 EXTRAS = {"PIL", "matplotlib", "sklearn", "pandas", "onnx", "onnxruntime", "openvino"}
-EXTRAS |= {"ai_edge_litert", "ai_edge_quantizer"}
+EXTRAS |= {"ai_edge_litert", "ai_edge_quantizer", "huggingface_hub"}
 # JAX is built on SciPy and brings it; with the other backends it may be missing.
 MISSING = {
     backend: EXTRAS.union(*(names for b, names in FRAMEWORKS.items() if b != backend))

@@ -19,6 +19,7 @@ if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.checkpoints.class_list import class_names, with_names_beside
     from keras_vit.checkpoints.download import DownloadError, find_checkpoint
     from keras_vit.checkpoints.files.keras_files import config_in_file, read_keras, read_weights_h5, save_model
+    from keras_vit.checkpoints.publishing import push_to_hub
     from keras_vit.checkpoints.variants_table import list_models
     from keras_vit.checkpoints.weights_table import list_weights
 else:
@@ -33,6 +34,7 @@ else:
         "variants_table",
         "keras_vit.checkpoints.files.keras_files",
         "class_list",
+        "publishing",
     )
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "list_weights",
     "load_model",
     "open_checkpoint",
+    "push_to_hub",
     "read_keras",
     "read_weights_h5",
     "recommended",

@@ -28,27 +28,17 @@ from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
 from keras_vit._types import Source
 from keras_vit.checkpoints.catalogue import catalogue, find_entry
+from keras_vit.checkpoints.download_error import DownloadError
 from keras_vit.checkpoints.entry import Entry, published_url
+from keras_vit.checkpoints.hub import fetch_from_hub, is_hub_address
 from keras_vit.checkpoints.transfer import AddressFailed, DiskFull, can_resume, forget, transfer, what_is_wrong
+from keras_vit.checkpoints.weight_names import choose_weights
 
 _BUCKETS = "https://storage.googleapis.com/"
 _FILES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".csv")
 _Attempts = list[tuple[str, str]]  # what was tried, and the answer
 # The checkpoints that come along: the file in weights/.
 SHIPPED = {"glyphs": "glyphs.npz"}
-
-
-class DownloadError(OSError):
-    """A file could not be had. The message says what was tried, what the answers were, and what can be done.
-
-    Attributes:
-        attempts: Addresses and files that were tried, each with its answer.
-    """
-
-    def __init__(self, message: str, attempts: _Attempts | None = None, advice: str = "") -> None:
-        self.attempts = attempts or []
-        listing = [f"  {where}\n    {answer}" for where, answer in self.attempts]
-        super().__init__("\n".join([message, *listing, *([advice] if advice else [])]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,11 +54,21 @@ class _File:
 
 
 def find_checkpoint(source: Entry | Source) -> pathlib.Path:
-    """The file that a user means: that of a name in `SHIPPED`, or what `fetch` gives, which takes and raises the same.
+    """The file that a user means: that of a name in `SHIPPED`, of an address of the Hub, or what `fetch` gives.
 
     Args:
-        source: The name of a checkpoint that comes along, or what `fetch` takes.
+        source: The name of a checkpoint that comes along, an address of the Hugging Face Hub (see `fetch_from_hub`), a
+            folder with weights, or what `fetch` takes.
+
+    Raises:
+        TypeError, ValueError, FileNotFoundError, DownloadError: see `fetch` and `fetch_from_hub`.
+        ImportError: if the Hub is asked for and `huggingface_hub` is not installed.
     """
+    if is_hub_address(source):
+        return fetch_from_hub(source, offline=_is_offline())
+    weights = _in_folder(source)
+    if weights is not None:
+        return weights
     if isinstance(source, str) and source in SHIPPED and not os.path.exists(source):
         return weights_folder() / SHIPPED[source]
     return fetch(source)
@@ -229,6 +229,16 @@ def _named(name: str) -> Entry:
         if pathlib.PurePath(name).suffix in _FILES or name.startswith((".", "~", "/")):
             raise FileNotFoundError(f"There is no file {name}. As a name: {error}") from None
         raise
+
+
+def _in_folder(source: Entry | Source) -> pathlib.Path | None:
+    """The file with weights in a folder; None for what is no folder, or has none."""
+    if not isinstance(source, str | os.PathLike) or _scheme(source):
+        return None
+    folder = pathlib.Path(source).expanduser()
+    names = [path.name for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
+    name = choose_weights(names, f"The folder {folder}")
+    return None if name is None else folder / name
 
 
 def _scheme(source: str | os.PathLike[str]) -> str:

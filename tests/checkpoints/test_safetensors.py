@@ -285,7 +285,9 @@ def test_other_folders(tmp_path):
     write_safetensors(tmp_path / "one.safetensors", [("one", np.ones(1, "float32"))])
     assert list(open_file(tmp_path)) == ["one"]
     write_safetensors(tmp_path / "two.safetensors", [("two", np.ones(1, "float32"))])
-    with pytest.raises(ValueError, match=r"several files of weights \(one.safetensors, two.safetensors\)"):
+    with pytest.raises(
+        ValueError, match=r"The folder .* has several files of weights \(one.safetensors, two.safetensors\)"
+    ):
         open_file(tmp_path)
 
 

@@ -5,20 +5,12 @@ import pathlib
 
 from keras_vit.checkpoints.files.kinds import INDEX, NPZ, SAFETENSORS, TORCH, kind_of
 from keras_vit.checkpoints.files.npz import NpzFile
-from keras_vit.checkpoints.files.safetensors_file import INDEX_ENDING, SafetensorsFile
+from keras_vit.checkpoints.files.safetensors_file import SafetensorsFile
 from keras_vit.checkpoints.files.stored_array import ArrayFile
 from keras_vit.checkpoints.files.torch_file import TorchFile
+from keras_vit.checkpoints.weight_names import ENDINGS, WEIGHT_NAMES, choose_weights
 
-# What the weights of a model are called in a folder such as the Hugging Face Hub's, the preferred first.
-WEIGHT_NAMES = (
-    "model.safetensors",
-    f"model.safetensors{INDEX_ENDING}",
-    "open_clip_model.safetensors",
-    "pytorch_model.bin",
-    "open_clip_pytorch_model.bin",
-    "model.pth",
-)
-ENDINGS: dict[str, type[ArrayFile]] = {
+_BY_ENDING: dict[str, type[ArrayFile]] = {
     ".npz": NpzFile,
     ".safetensors": SafetensorsFile,
     ".json": SafetensorsFile,
@@ -49,12 +41,12 @@ def open_file(path: str | os.PathLike[str]) -> ArrayFile:
     """
     path = weights_in(path)
     kind = kind_of(path) if path.is_file() else None
-    reader = _READERS[kind] if kind is not None else ENDINGS.get(path.suffix.lower(), NpzFile)
+    reader = _READERS[kind] if kind is not None else _BY_ENDING.get(path.suffix.lower(), NpzFile)
     return reader(path)
 
 
 def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The file with weights in a folder: the first of `WEIGHT_NAMES`, or the only one with an ending in `ENDINGS`.
+    """The file with weights in a folder (see `choose_weights`).
 
     Args:
         path: The folder, or a file, which is given back as it is.
@@ -69,16 +61,10 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
     folder = pathlib.Path(path)
     if not folder.is_dir():
         return folder
-    for name in WEIGHT_NAMES:
-        if (folder / name).is_file():
-            return folder / name
-    files = sorted(f for f in folder.iterdir() if f.is_file() and f.suffix in ENDINGS and f.suffix != ".json")
-    if not files:
+    name = choose_weights((file.name for file in folder.iterdir() if file.is_file()), f"The folder {folder}")
+    if name is None:
         raise IsADirectoryError(
             f"{folder} is a folder without weights: the path of a checkpoint file was expected, or a folder with "
             f"{', '.join(WEIGHT_NAMES)} or one other file of a kind in {', '.join(ENDINGS)}."
         )
-    if len(files) > 1:
-        names = ", ".join(file.name for file in files[:5])
-        raise ValueError(f"{folder} is a folder with several files of weights ({names}): pass the path of one of them.")
-    return files[0]
+    return folder / name

@@ -25,7 +25,6 @@ from keras_vit.checkpoints.files.json_text import parse_json
 from keras_vit.checkpoints.files.kinds import INDEX, SAFETENSORS, kind_of, what_it_is
 from keras_vit.checkpoints.files.stored_array import MOST_AXES, ArrayFile, StoredArray, numpy_dtype, read_pieces
 
-INDEX_ENDING = ".index.json"
 LONGEST_HEADER = 2**23  # bytes; a thousand blocks take a quarter of it. The format allows 100 MB.
 MOST_PARTS = 1000
 # The names that the format has for the types that can be read.

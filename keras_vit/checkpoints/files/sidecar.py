@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from keras_vit.checkpoints.files.json_text import parse_json
+from keras_vit.checkpoints.weight_names import SIDECAR_NAMES
 
 LONGEST = 2**23  # bytes; twice the names of ImageNet-21k's classes have a quarter of it
 
@@ -27,11 +28,7 @@ class Sidecars:
     folder: pathlib.Path | None = None
 
 
-FILES = {
-    "config": "config.json",
-    "open_clip": "open_clip_config.json",
-    "preprocessor": "preprocessor_config.json",
-}
+FILES = dict(zip(("config", "open_clip", "preprocessor"), SIDECAR_NAMES, strict=True))
 
 
 def read_sidecars(path: str | os.PathLike[str]) -> Sidecars:
@@ -45,7 +42,7 @@ def read_sidecars(path: str | os.PathLike[str]) -> Sidecars:
     """
     path = pathlib.Path(path)
     folder = path if path.is_dir() else path.parent
-    found: dict[str, dict[str, Any]] = {}
+    contents: dict[str, dict[str, Any]] = {}
     for field, name in FILES.items():
         file = folder / name
         if not file.is_file():
@@ -54,5 +51,5 @@ def read_sidecars(path: str | os.PathLike[str]) -> Sidecars:
         if size > LONGEST:
             raise ValueError(f"{file} has {size:,} bytes; at most {LONGEST:,} are read.")
         with file.open("rb") as opened:
-            found[field] = parse_json(opened.read(LONGEST), str(file))
-    return Sidecars(**found, folder=folder)
+            contents[field] = parse_json(opened.read(LONGEST), str(file))
+    return Sidecars(**contents, folder=folder)

@@ -1,0 +1,206 @@
+"""A local server that speaks as much of the Hugging Face Hub's protocol as `huggingface_hub` uses for models."""
+
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import http.server
+import json
+import os
+import re
+import threading
+import urllib.parse
+
+
+@contextlib.contextmanager
+def local_hub(tmp_path, monkeypatch):
+    """A Hub of a test's own, an empty cache, no settings of the user's, and no patience."""
+    from huggingface_hub import constants, file_download
+    from huggingface_hub.utils import _http
+
+    server = HubServer()
+    for name in [name for name in os.environ if name.startswith(("HF_", "KERAS_VIT_")) or name.endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    template = server.base + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "ENDPOINT", server.base)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(file_download.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
+    yield server
+    server.close()
+
+
+@dataclasses.dataclass
+class Repository:
+    """A repository: its files by name, and what the Hub says of it."""
+
+    files: dict[str, bytes]
+    revisions: tuple[str, ...] = ("main",)
+    error: tuple[int, str] | None = None  # status and error code of the answer to requests for files
+    api_error: tuple[int, str] | None = None  # of the answer to requests for what the repository is
+    etags: dict[str, str] = dataclasses.field(default_factory=dict)  # where they are not the files' hashes
+    breaks: list[int] = dataclasses.field(default_factory=list)  # bytes after which each download ends, then none
+    private: bool | None = None  # what the request that made it said
+    cdn: bool = False  # whether large files are at another address, as on the Hub
+
+    @property
+    def commit(self) -> str:
+        """The name of what the repository holds now."""
+        return hashlib.sha1(repr(sorted(self.files.items())).encode()).hexdigest()
+
+    def etag(self, name: str) -> str:
+        """The SHA-256 of weights, and git's name of small files."""
+        data = self.files[name]
+        if name.endswith(".json"):
+            return self.etags.get(name, hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest())
+        return self.etags.get(name, hashlib.sha256(data).hexdigest())
+
+
+class HubServer:
+    """The server; `seen` has the requests as `METHOD path`, and `tokens` what they were allowed with."""
+
+    def __init__(self) -> None:
+        self.repositories: dict[str, Repository] = {}
+        self.seen: list[str] = []
+        self.ranges: list[str] = []
+        self.tokens: set[str | None] = set()
+        self.down = False
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *args):
+                pass
+
+            def do_HEAD(self):
+                outer._answer(self, "HEAD")
+
+            def do_GET(self):
+                outer._answer(self, "GET")
+
+            def do_POST(self):
+                outer._answer(self, "POST")
+
+        class Quiet(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request, client_address):
+                pass  # clients that hang up are part of the tests
+
+        self._server = Quiet(("127.0.0.1", 0), Handler)
+        self.base = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def downloads(self) -> list[str]:
+        """The files that were sent, in order."""
+        return [path.rpartition("/")[2] for path in self.seen if path.startswith("GET ") and "/api/" not in path]
+
+    def _answer(self, handler, method) -> None:
+        path = urllib.parse.urlsplit(handler.path).path
+        length = int(handler.headers.get("Content-Length") or 0)
+        body = handler.rfile.read(length)
+        if path.startswith("/api/agent"):  # a registry that the library may ask for, and that has nothing to do with us
+            return self._send(handler, 404, b"")
+        self.seen.append(f"{method} {urllib.parse.unquote(path)}")
+        self.tokens.add(handler.headers.get("Authorization"))
+        if self.down:
+            return self._send(handler, 503, b"busy")
+        if method == "POST":
+            return self._post(handler, path, body)
+        api = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/([^/]+))?", path)
+        if api:
+            return self._describe(handler, api[1], urllib.parse.unquote(api[2] or "main"))
+        file = re.fullmatch(r"/(?:cdn/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        if file:
+            return self._file(handler, method, file[1], urllib.parse.unquote(file[2]), urllib.parse.unquote(file[3]))
+        return self._send(handler, 404, b"")
+
+    def _describe(self, handler, name, revision) -> None:
+        repository = self.repositories.get(name)
+        if repository is None:
+            return self._refuse(handler, 401, "RepoNotFound")
+        if repository.api_error:
+            return self._refuse(handler, *repository.api_error)
+        if revision not in (*repository.revisions, repository.commit):
+            return self._refuse(handler, 404, "RevisionNotFound")
+        siblings = [{"rfilename": file} for file in repository.files]
+        data = {"id": name, "sha": repository.commit, "siblings": siblings, "tags": [], "private": False}
+        return self._send(handler, 200, json.dumps(data).encode(), {"Content-Type": "application/json"})
+
+    def _file(self, handler, method, name, revision, file) -> None:
+        repository = self.repositories.get(name)
+        if repository is None:
+            return self._refuse(handler, 401, "RepoNotFound")
+        if repository.error:
+            return self._refuse(handler, *repository.error)
+        if revision not in (*repository.revisions, repository.commit):
+            return self._refuse(handler, 404, "RevisionNotFound")
+        if file not in repository.files:
+            return self._refuse(handler, 404, "EntryNotFound")
+        data, etag = repository.files[file], repository.etag(file)
+        headers = {"X-Repo-Commit": repository.commit, "ETag": f'"{etag}"', "Accept-Ranges": "bytes"}
+        if repository.cdn and not handler.path.startswith("/cdn/"):
+            headers |= {
+                "X-Linked-Etag": f'"{etag}"',
+                "X-Linked-Size": str(len(data)),
+                "Location": f"/cdn{handler.path}",
+            }
+            return self._send(handler, 302, b"", headers)
+        status = 200
+        if method == "GET" and handler.headers["Range"]:
+            self.ranges.append(handler.headers["Range"])
+            start = int(re.fullmatch(r"bytes=(\d+)-", handler.headers["Range"])[1])
+            status, headers["Content-Range"] = 206, f"bytes {start}-{len(data) - 1}/{len(data)}"
+            data = data[start:]
+        stop = repository.breaks.pop(0) if method == "GET" and repository.breaks else len(data)
+        return self._send(handler, status, data, headers, stop)
+
+    def _post(self, handler, path, body) -> None:
+        """Creating a repository, and a commit whose files come as text in it."""
+        if path == "/api/repos/create":
+            fields = json.loads(body)
+            name = f"{fields.get('organization') or 'me'}/{fields['name']}"
+            code = 409 if name in self.repositories else 200
+            self.repositories.setdefault(name, Repository({})).private = fields.get("visibility") == "private"
+            answer = {"url": f"{self.base}/{name}", "name": name, "id": name}
+        elif path == "/api/validate-yaml":
+            code, answer = 200, {"warnings": [], "errors": []}
+        elif preupload := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/(.+)", path):
+            if self.repositories[preupload[1]].api_error:
+                return self._refuse(handler, *self.repositories[preupload[1]].api_error)
+            files = [{"path": file["path"], "uploadMode": "regular"} for file in json.loads(body)["files"]]
+            code, answer = 200, {"files": [{**file, "shouldIgnore": False} for file in files]}
+        elif commit := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/(.+)", path):
+            repository = self.repositories[commit[1]]
+            for line in body.splitlines():
+                operation = json.loads(line)
+                if operation["key"] == "file":
+                    repository.files[operation["value"]["path"]] = base64.b64decode(operation["value"]["content"])
+            url = f"{self.base}/{commit[1]}/commit/{repository.commit}"
+            code, answer = 200, {"commitUrl": url, "commitOid": repository.commit, "hookOutput": ""}
+        else:
+            return self._send(handler, 404, b"")
+        return self._send(handler, code, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+
+    def _refuse(self, handler, status, code) -> None:
+        self._send(handler, status, b"", {"X-Error-Code": code} if code else {})
+
+    def _send(self, handler, status, data, headers=None, stop=None) -> None:
+        handler.send_response(status)
+        for name, value in (headers or {}).items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        if handler.command != "HEAD":
+            handler.wfile.write(data[:stop])
+        if stop is not None and stop < len(data):
+            handler.close_connection = True

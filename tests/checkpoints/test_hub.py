@@ -1,0 +1,385 @@
+"""The Hugging Face Hub, spoken to a local server: what is fetched, and what is said where it fails."""
+
+import builtins
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import DownloadError, find_checkpoint
+from keras_vit.checkpoints.files import open_file, read_sidecars, write_safetensors
+from keras_vit.checkpoints.hub import HubAddress, fetch_from_hub, parse_hub_address
+from tests.checkpoints.hub_server import Repository, local_hub
+
+pytest.importorskip("huggingface_hub")
+PACKAGE = pathlib.Path(keras_vit.__file__).parent
+
+
+def weights(tmp_path_factory, value):
+    path = tmp_path_factory.mktemp("made") / "model.safetensors"
+    write_safetensors(path, [("w", np.full(5000, value, "float32"))])
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """A file of weights."""
+    return weights(tmp_path_factory, 1)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Another one."""
+    return weights(tmp_path_factory, 2)
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A Hub of the test's own."""
+    with local_hub(tmp_path, monkeypatch) as server:
+        yield server
+
+
+@pytest.fixture
+def repository(server, one):
+    """The repository `me/model`, with weights, what describes them, and much that nobody needs."""
+    repository = Repository(
+        {
+            "README.md": b"# A model",
+            "config.json": b'{"architecture": "vit"}',
+            "model.safetensors": one,
+            "pytorch_model.bin": b"\x80\x02" * 1000,
+            "preprocessor_config.json": b'{"size": 224}',
+            "onnx/model.onnx": b"x" * 1000,
+        }
+    )
+    server.repositories["me/model"] = repository
+    return repository
+
+
+def first(path):
+    return open_file(path)["w"].read()[0]
+
+
+# Addresses.
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("hf://google/vit-base-patch16-224", HubAddress("google/vit-base-patch16-224")),
+        ("HF://a/b", HubAddress("a/b")),
+        ("hf://timm/vit_base.augreg_in21k@main", HubAddress("timm/vit_base.augreg_in21k", "main")),
+        ("hf://a/b@v1.0/model.safetensors", HubAddress("a/b", "v1.0", "model.safetensors")),
+        ("hf://a/b/sub/model.pth", HubAddress("a/b", None, "sub/model.pth")),
+        ("hf://a/b@refs/pr/3", HubAddress("a/b", "refs/pr/3")),
+        ("hf://a/b@refs/pr/3/x.npz", HubAddress("a/b", "refs/pr/3", "x.npz")),
+        ("hf://a/b@feature%2Fnew/x.npz", HubAddress("a/b", "feature/new", "x.npz")),
+        ("hf://a/b/x@y.npz", HubAddress("a/b", None, "x@y.npz")),
+    ],
+)
+def test_addresses(text, address):
+    assert parse_hub_address(text) == address
+    assert parse_hub_address(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("hf://", "hf://a", "hf://a/", "hf:///b", "hf://a/b/", "hf://a/b@", "hf://a/b@/x", "hf://../b", "hf://a/.."),
+        *(
+            "hf://a/b/../c",
+            "hf://a/b//c",
+            "hf://a/b/./c",
+            "hf://a/b/c\\d",
+            "hf://a/b@../x",
+            "hf://a/b@%2e%2e",
+            "hf://a b/c",
+        ),
+        *(
+            "hf://a/b\n",
+            "hf://a/b/\x1b[2J",
+            "hf://a/b?x=1",
+            "hf://a/b#c",
+            f"hf://a/{'b' * 97}",
+            "hf://ä/b",
+            "hf://a/b@\x00",
+        ),
+        *("hf://a:b@c/d", "hf://a/b@%00", "hf://a/b@%2Fetc"),
+    ],
+)
+def test_what_is_no_address(text):
+    with pytest.raises(ValueError, match="is no address of the Hub, expected hf://owner/name") as error:
+        find_checkpoint(text)
+    assert str(error.value).isprintable()
+
+
+def test_files_of_keras_are_refused():
+    for name in ("model.keras", "model.weights.h5", "tf_model.h5"):
+        with pytest.raises(ValueError, match="is a file of Keras, which is not made for files from strangers"):
+            find_checkpoint(f"hf://me/model/{name}")
+    with pytest.raises(ValueError, match="address of a Keras file, which is not made for files from strangers"):
+        keras_vit.load("hf://me/model/model.keras")
+
+
+# What is fetched.
+
+
+def test_only_what_is_needed_is_fetched(server, repository):
+    path = find_checkpoint("hf://me/model")
+    assert (path.name, first(path)) == ("model.safetensors", 1)
+    assert server.downloads() == ["model.safetensors", "config.json", "preprocessor_config.json"]
+    sidecars = read_sidecars(path)
+    assert (sidecars.config, sidecars.preprocessor) == ({"architecture": "vit"}, {"size": 224})
+    server.seen.clear()
+    assert find_checkpoint("hf://me/model") == path
+    assert server.seen == ["GET /api/models/me/model"]
+
+
+def test_a_new_commit_is_fetched_and_the_old_one_stays(server, repository, two):
+    old, commit = find_checkpoint("hf://me/model"), repository.commit
+    repository.files["model.safetensors"] = two
+    new = find_checkpoint("hf://me/model")
+    assert (first(old), first(new)) == (1, 2)
+    assert server.downloads().count("config.json") == 1  # it is the same
+    assert read_sidecars(new).config == {"architecture": "vit"}
+    repository.revisions += (commit,)
+    server.seen.clear()
+    server.down = True
+    assert find_checkpoint(f"hf://me/model@{commit}") == old
+
+
+def test_revisions(server, repository):
+    repository.revisions += ("v1", "refs/pr/2", "a/b")
+    for revision in ("v1", "refs/pr/2", "a%2Fb", repository.commit):
+        assert first(find_checkpoint(f"hf://me/model@{revision}")) == 1
+    with pytest.raises(DownloadError, match="hf://me/model@v2 could not be had: the repository has no revision 'v2'"):
+        find_checkpoint("hf://me/model@v2")
+
+
+def test_a_file_by_name(server, repository, two):
+    repository.files |= {"large/weights.safetensors": two, "large/config.json": b'{"large": true}'}
+    path = find_checkpoint("hf://me/model/large/weights.safetensors")
+    assert first(path) == 2
+    assert read_sidecars(path).config == {"large": True}
+    assert server.downloads() == ["weights.safetensors", "config.json"]
+
+
+def test_which_file_is_meant(server, repository, one):
+    files = repository.files
+    repository.files = {"a.safetensors": one, "b.pth": one, "sub/c.npz": one, "optimizer.pt": one}
+    with pytest.raises(ValueError, match=r"several files of weights \(a.safetensors, b.pth\).* hf://me/model/FILE"):
+        find_checkpoint("hf://me/model")
+    repository.files = {"a.safetensors": one, "optimizer.pt": b"", "sub/c.npz": b""}
+    assert find_checkpoint("hf://me/model").name == "a.safetensors"
+    repository.files = {"open_clip_model.safetensors": one, "open_clip_config.json": b"{}", "pytorch_model.bin": b""}
+    assert find_checkpoint("hf://me/model").name == "open_clip_model.safetensors"
+    repository.files = {"model.keras": b"x", "config.json": files["config.json"]}
+    with pytest.raises(
+        DownloadError, match="no weights that can be read.* config.json, model.keras.* keras.saving.load_model"
+    ):
+        find_checkpoint("hf://me/model")
+    repository.files = {}
+    with pytest.raises(DownloadError, match="It has: nothing"):
+        find_checkpoint("hf://me/model")
+
+
+def test_a_file_in_parts(server, one, tmp_path):
+    index = {"weight_map": {"w": "model-1-of-1.safetensors"}}
+    server.repositories["me/large"] = repository = Repository(
+        {
+            "model.safetensors.index.json": json.dumps(index).encode(),
+            "model-1-of-1.safetensors": one,
+            "other.safetensors": one,
+        }
+    )
+    path = find_checkpoint("hf://me/large")
+    assert first(path) == 1
+    assert server.downloads() == ["model.safetensors.index.json", "model-1-of-1.safetensors"]
+    server.down = True
+    assert find_checkpoint("hf://me/large") == path
+    (path.parent / "model-1-of-1.safetensors").unlink()
+    with pytest.raises(DownloadError, match="is not in the cache"):
+        find_checkpoint("hf://me/large")
+    server.down = False
+    for bad in (
+        b"{}",
+        b"[]",
+        b"{",
+        b'{"weight_map": {"w": "../../x"}}',
+        b'{"weight_map": {"w": 3}}',
+        b'{"weight_map": 3}',
+    ):
+        repository.files["model.safetensors.index.json"] = bad
+        with pytest.raises(DownloadError, match="is no index of parts|names parts that are no files"):
+            find_checkpoint("hf://me/large")
+
+
+def test_a_cdn_gets_no_token(server, repository, monkeypatch):
+    """Large files of the Hub are at another address."""
+    repository.cdn = True
+    assert first(find_checkpoint("hf://me/model")) == 1
+
+
+def test_tokens(server, repository, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    find_checkpoint("hf://me/model")
+    assert server.tokens == {"Bearer hf_secret"}
+
+
+def test_a_model_from_the_hub(server, golden):
+    """From an address to a model, with options, as from any other source."""
+    case = golden("mini_token")
+    server.repositories["me/mini"] = Repository({"model.npz": case.path.read_bytes()})
+    model = keras_vit.load("hf://me/mini", classifier_activation="softmax")
+    assert model.config.classes == case.ref["logits"].shape[-1]
+    assert keras_vit.inspect_checkpoint(find_checkpoint("hf://me/mini")).layout == "vit_jax"
+
+
+# What fails.
+
+
+def test_a_connection_that_breaks_is_resumed(server, repository, monkeypatch, caplog):
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)
+    repository.breaks = [10_500, 5200]
+    assert first(find_checkpoint("hf://me/model")) == 1
+    assert server.ranges == ["bytes=10000-", "bytes=15000-"]
+    assert "Trying to resume download" in caplog.text
+
+
+def test_a_wrong_hash(server, repository, one):
+    repository.etags["model.safetensors"] = "0" * 64
+    with pytest.raises(DownloadError, match=f"model.safetensors arrived damaged: its hash is .*, expected {'0' * 64}"):
+        find_checkpoint("hf://me/model")
+    repository.etags.clear()
+    assert first(find_checkpoint("hf://me/model")) == 1
+    repository.files["config.json"] = b"{}"
+    repository.etags["config.json"] = "0" * 40
+    with pytest.raises(DownloadError, match="config.json arrived damaged"):
+        find_checkpoint("hf://me/model")
+
+
+def test_an_etag_that_is_no_hash(server, repository):
+    """Mirrors may have their own."""
+    repository.etags = {"model.safetensors": "v1", "config.json": "v2"}
+    assert first(find_checkpoint("hf://me/model")) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_gated_repository(server, repository, status):
+    """The Hub lists its files to everybody, and gives them to those who asked."""
+    repository.error = (status, "GatedRepo")
+    with pytest.raises(
+        DownloadError, match=f"it is gated: .*Accept their terms at {server.base}/me/model .*HF_TOKEN"
+    ) as e:
+        find_checkpoint("hf://me/model")
+    assert e.value.attempts[0][0] == "hf://me/model"
+
+
+def test_no_repository(server):
+    with pytest.raises(DownloadError, match="hf://me/absent could not be had: .* no such repository, or a private one"):
+        find_checkpoint("hf://me/absent")
+
+
+def test_a_refusal(server, repository):
+    repository.api_error = (403, "")
+    with pytest.raises(DownloadError, match=r"refuses it \(403\). If you have access, give a token"):
+        find_checkpoint("hf://me/model")
+
+
+def test_no_such_file(server, repository):
+    with pytest.raises(DownloadError, match="the repository has no such file. It has: README.md, config.json, model"):
+        find_checkpoint("hf://me/model/absent.safetensors")
+
+
+def test_offline(server, repository, monkeypatch):
+    def refused(source, reason):
+        with pytest.raises(
+            DownloadError, match=f"{source} could not be had: it is not in the cache, .*hub, and {reason}"
+        ):
+            find_checkpoint(source)
+
+    for switch in ("HF_HUB_OFFLINE", "KERAS_VIT_OFFLINE"):
+        with monkeypatch.context() as patch:
+            if switch == "HF_HUB_OFFLINE":
+                patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+            else:
+                patch.setenv(switch, "1")
+            refused("hf://me/model", "offline mode is on")
+    assert server.seen == []
+    path = find_checkpoint("hf://me/model")
+    server.seen.clear()
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    assert find_checkpoint("hf://me/model") == path
+    assert find_checkpoint("hf://me/model/model.safetensors") == path
+    refused("hf://me/model/pytorch_model.bin", "offline mode is on")
+    refused("hf://me/model@v1", "offline mode is on")
+    assert server.seen == []
+
+
+def test_a_hub_that_is_down(server, repository):
+    path = find_checkpoint("hf://me/model")
+    server.down = True
+    assert find_checkpoint("hf://me/model") == path
+    with pytest.raises(DownloadError, match="hf://me/other .* is not in the cache, .* cannot be reached .*503"):
+        find_checkpoint("hf://me/other")
+    server.close()
+    assert find_checkpoint("hf://me/model") == path
+    with pytest.raises(DownloadError, match="is not in the cache, .* cannot be reached"):
+        find_checkpoint("hf://me/other")
+
+
+def test_the_hub_goes_down_in_the_middle(server, repository):
+    repository.error = (503, "")
+    with pytest.raises(DownloadError, match="hf://me/model could not be had: .* cannot be reached"):
+        find_checkpoint("hf://me/model")
+
+
+def test_without_the_library(monkeypatch):
+    original = builtins.__import__
+
+    def without(name, *more):
+        if name == "huggingface_hub":
+            raise ModuleNotFoundError("No module named 'huggingface_hub'")
+        return original(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(
+        ImportError, match=r'needs huggingface_hub, which is not installed: pip install "keras-vit\[hub\]"'
+    ):
+        find_checkpoint("hf://me/model")
+
+
+FETCH = """
+import sys
+sys.argv[0] = "keras-vit"  # the program, which needs no Keras for this
+from keras_vit.cli import main
+sys.exit(main(["download", "hf://me/model"]))
+"""
+
+
+def test_two_processes(server, repository, tmp_path, one):
+    """They share the cache, and one of them fetches the weights; the settings come from the environment."""
+    environment = {**os.environ, "HF_ENDPOINT": server.base, "HF_HOME": str(tmp_path / "home")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    processes = [
+        subprocess.Popen([sys.executable, "-c", FETCH], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    answers = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], answers
+    paths = {out.decode().strip() for out, _ in answers}
+    assert len(paths) == 1
+    assert first(paths.pop()) == 1
+    assert [err for _, err in answers] == [b"", b""]  # no bars where there is no terminal
+    assert server.downloads().count("model.safetensors") == 1
+
+
+def test_offline_as_an_argument(server, repository):
+    with pytest.raises(DownloadError, match="is not in the cache"):
+        fetch_from_hub("hf://me/model", offline=True)

@@ -1,0 +1,127 @@
+"""Models that are written to the Hugging Face Hub, which is a local server here, and come back from it."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import DownloadError
+from tests.checkpoints.hub_server import Repository, local_hub
+
+pytest.importorskip("huggingface_hub")
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A Hub of the test's own."""
+    with local_hub(tmp_path, monkeypatch) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small model with names for its classes."""
+    names = ("cat", "dog", "ünicorn")
+    config = keras_vit.ViTConfig(
+        image_size=(16, 24), patch_size=8, width=8, depth=1, heads=2, mlp_width=16, classes=3, class_names=names
+    )
+    model = keras_vit.VisionTransformer(config)
+    head = model.get_layer("head")
+    head.kernel.assign(keras.random.normal(head.kernel.shape))
+    return model
+
+
+def test_there_and_back(server, model):
+    commit = keras_vit.push_to_hub(model, "me/pets", license="apache-2.0", private=True)
+    files = server.repositories["me/pets"].files
+    assert commit == f"{server.base}/me/pets/commit/{server.repositories['me/pets'].commit}"
+    assert server.repositories["me/pets"].private is True
+    card = files["README.md"].decode()
+    for text in (
+        "license: apache-2.0\n",
+        "pipeline_tag: image-classification\n",
+        "# pets\n",
+        "16 x 24 pixels",
+        "3 classes apart: cat, dog, ünicorn.",
+        "resized straight to 16 x 24 pixels (bilinear)",
+        "mean 0.5, 0.5, 0.5 and standard deviation 0.5, 0.5, 0.5",
+        "keras_vit.load('hf://me/pets')",
+        "## Licence\n\napache-2.0\n",
+    ):
+        assert text in card
+    assert card.startswith("---\n")
+    back = keras_vit.load("hf://me/pets")
+    assert back.config.class_names == ("cat", "dog", "ünicorn")
+    images = np.random.default_rng(0).normal(size=(2, 16, 24, 3)).astype("float32")
+    np.testing.assert_array_equal(back.predict(images, verbose=0), model.predict(images, verbose=0))
+
+
+def test_a_second_time(server, model):
+    """The card is the owner's from then on; other weights would be loaded instead of those that are written."""
+    keras_vit.push_to_hub(model, "hf://me/pets")
+    repository = server.repositories["me/pets"]
+    assert "license" not in repository.files["README.md"].decode()
+    assert "Not said. Ask the owner" in repository.files["README.md"].decode()
+    repository.files["README.md"] = b"# Mine"
+    keras_vit.push_to_hub(model, "me/pets", commit_message="again")
+    assert repository.files["README.md"] == b"# Mine"
+    (weights,) = [name for name in repository.files if name.startswith("model.")]
+    repository.files["pytorch_model.bin"] = b"x"
+    before = dict(repository.files)
+    with pytest.raises(ValueError, match=f"has other weights, pytorch_model.bin, beside which {weights}"):
+        keras_vit.push_to_hub(model, "me/pets")
+    assert repository.files == before
+
+
+def test_a_bit(server):
+    config = keras_vit.BiTConfig(image_size=32, stages=(1, 1, 1, 1), width=32, classes=None)
+    keras_vit.push_to_hub(keras_vit.BiT(config), "me/bit")
+    assert sorted(server.repositories["me/bit"].files) == ["README.md", "model.npz"]
+    assert "It has no head: it gives features." in server.repositories["me/bit"].files["README.md"].decode()
+    assert keras_vit.load("hf://me/bit").config.stages == (1, 1, 1, 1)
+
+
+def test_what_is_refused(server, model):
+    for repository, error, message in (
+        ("pets", ValueError, "is no address of the Hub, expected hf://owner/name"),
+        ("", ValueError, "is no address of the Hub"),
+        ("me/pets/model.npz", ValueError, "repository must be 'owner/name', but 'me/pets/model.npz' was given"),
+        ("me/pets@main", ValueError, "A branch is revision="),
+        (None, TypeError, "repository must be text such as 'owner/name', but None was given"),
+    ):
+        with pytest.raises(error, match=message):
+            keras_vit.push_to_hub(model, repository)
+    with pytest.raises(TypeError, match="model must be a VisionTransformer or a BiT, but Sequential was given"):
+        keras_vit.push_to_hub(keras.Sequential(), "me/pets")
+    with pytest.raises(ValueError, match="layout must be one of"):
+        keras_vit.push_to_hub(model, "me/pets", layout="onnx")
+    for license in ("", "mine\ntags: [x]", "a b"):
+        with pytest.raises(ValueError, match="license must be an identifier such as 'apache-2.0'"):
+            keras_vit.push_to_hub(model, "me/pets", license=license)
+    assert server.seen == []
+
+
+def test_a_token_that_may_not_write(server, model):
+    server.repositories["me/pets"] = Repository({}, api_error=(403, ""))
+    with pytest.raises(
+        DownloadError, match=r"hf://me/pets could not be written: .* refuses it \(403\).* that may write it"
+    ):
+        keras_vit.push_to_hub(model, "me/pets")
+    assert server.repositories["me/pets"].files == {}
+
+
+def test_no_network(server, model):
+    server.close()
+    with pytest.raises(DownloadError, match="hf://me/pets could not be written: .* cannot be reached"):
+        keras_vit.push_to_hub(model, "me/pets")
+
+
+def test_the_index_of_the_card_is_yaml(server, model):
+    yaml = pytest.importorskip("yaml")
+    keras_vit.push_to_hub(model, "me/pets", license="mit")
+    head = server.repositories["me/pets"].files["README.md"].decode().split("---")[1]
+    index = yaml.safe_load(head)
+    assert index["license"] == "mit" and "keras-vit" in index["tags"]
+    assert json.dumps(index)
