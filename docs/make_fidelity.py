@@ -44,6 +44,17 @@ Allowed are 2e-5 for logits and 1e-4 for `encoded`. `mini_*` are the architectur
 types, `probe_*` are made to show a wrong epsilon; `bv_*` are big_vision's layouts and `bit_*` BiT's.
 
 """
+PUBLISHED = """## Published weights
+
+The cases above have random weights. `keras-vit verify NAME...` (or `all`) compares published weights with the answers
+that were published with them, on a machine with network: it fetches both from the Hugging Face Hub, prints a table
+(JSON with `--json`), and exits 1 on a difference. `weights/published_answers.json` has what it knows, each with its
+source: the answers that transformers' own tests expect for one picture of COCO (ViT, distilled DeiT, DINOv2 with and
+without registers, DINOv3, DINO, I-JEPA; tolerance 1e-4, DINO's 1e-3), and the tensors in timm's `test_vit*`
+repositories (tolerance 1e-4 and 1e-3 of the value). Its code is tested against a local server with small models.
+**None of the published answers was compared here**: the machine that these pages were made on has no network.
+
+"""
 BACKWARD = """## Backward
 
 Largest relative error of a gradient, over all arrays: the Euclidean norm of the difference, divided by that of the
@@ -91,6 +102,7 @@ def main() -> None:
     """Measures and writes."""
     measured = {backend: measure(backend) for backend in BACKENDS}
     parts = [HEAD, FORWARD, table(measured, "test_forward"), "\n", BACKWARD, table(measured, "test_gradients")]
+    parts += ["\n", PUBLISHED.rstrip() + "\n"]
     path = ROOT / "docs" / "fidelity.md"
     temporary = path.with_suffix(".part")
     temporary.write_text("".join(parts))

@@ -52,6 +52,7 @@ ONCE = (
     "test_fuzz.py",
     "test_hub.py",
     "test_pictures.py",
+    "test_published.py",
     "test_publishing.py",
     "test_quick.py",
     "test_randaugment.py",

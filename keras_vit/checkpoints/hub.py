@@ -15,7 +15,7 @@ import re
 import urllib.parse
 from collections.abc import Iterator
 from types import ModuleType
-from typing import IO
+from typing import IO, TypeGuard
 
 from keras_vit._text import printable
 from keras_vit.checkpoints.download_error import DownloadError
@@ -42,7 +42,7 @@ class HubAddress:
         return f"{SCHEME}{self.repository}{revision}" + (f"/{self.file}" if self.file else "")
 
 
-def is_hub_address(source: object) -> bool:
+def is_hub_address(source: object) -> TypeGuard[str]:
     """Whether a source is an address of the Hub."""
     return isinstance(source, str) and source[: len(SCHEME)].lower() == SCHEME
 

@@ -18,7 +18,7 @@ import keras_vit
 from keras_vit._backend import choose_backend
 from keras_vit._lazy import IS_PROGRAM
 from keras_vit._text import printable
-from keras_vit.cli import convert, demo, download, evaluate, export, finetune, info, predict, recipes
+from keras_vit.cli import convert, demo, download, evaluate, export, finetune, info, predict, recipes, verify
 from keras_vit.cli import list as listing
 from keras_vit.cli.command import Answer
 from keras_vit.tables import WIDTH
@@ -35,6 +35,7 @@ COMMANDS = {
     "evaluate": evaluate,
     "recipes": recipes,
     "export": export,
+    "verify": verify,
     "demo": demo,
 }
 

@@ -13,6 +13,7 @@ from keras_vit.evaluation.few_shot import (
     few_shot,
 )
 from keras_vit.evaluation.pictures import confusion_shares, draw_confusion, most_confused, write_files
+from keras_vit.evaluation.published import PublishedAnswer, VerificationTable, published_answers, verify
 
 __all__ = [
     "L2",
@@ -21,6 +22,8 @@ __all__ = [
     "AccuracyResult",
     "FewShotResult",
     "LeastSquaresProbe",
+    "PublishedAnswer",
+    "VerificationTable",
     "batches",
     "confusion_shares",
     "draw_confusion",
@@ -29,5 +32,7 @@ __all__ = [
     "few_shot",
     "most_confused",
     "need_matplotlib",
+    "published_answers",
+    "verify",
     "write_files",
 ]

@@ -64,6 +64,7 @@ class HubServer:
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
+        self.pages: dict[str, bytes] = {}  # files elsewhere, by their paths
         self.seen: list[str] = []
         self.ranges: list[str] = []
         self.tokens: set[str | None] = set()
@@ -122,7 +123,7 @@ class HubServer:
         file = re.fullmatch(r"/(?:cdn/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         if file:
             return self._file(handler, method, file[1], urllib.parse.unquote(file[2]), urllib.parse.unquote(file[3]))
-        return self._send(handler, 404, b"")
+        return self._send(handler, 200 if path in self.pages else 404, self.pages.get(path, b""))
 
     def _describe(self, handler, name, revision) -> None:
         repository = self.repositories.get(name)

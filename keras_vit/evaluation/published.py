@@ -1,0 +1,185 @@
+"""Do published weights give the published answers? For a machine with network: weights and pictures are fetched."""
+
+import dataclasses
+import difflib
+import functools
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from keras_vit._paths import weights_folder
+from keras_vit._text import printable
+from keras_vit._types import Source
+from keras_vit.checkpoints import find_checkpoint
+from keras_vit.checkpoints.files import open_file
+from keras_vit.preprocessing import load_image
+from keras_vit.tables import Table
+from keras_vit.zoo import load
+
+TABLE = "published_answers.json"
+ALL = "all"
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedAnswer:
+    """What a model answered where it was published: a row of `weights/published_answers.json`.
+
+    Attributes:
+        repository: The model, a repository of the Hugging Face Hub.
+        output: What is compared: logits, or tokens after the last normalisation.
+        source: Who published it.
+        picture: An address, or a file of the repository; None where `tensors` is given.
+        tensors: A file of the repository with an array `input` (images x channels x height x width, normalised).
+        answers: A file of the repository with an array `output`; None for `tensors`.
+        expected: The values, one for a class or one row for a token; None for those in the file.
+        row: The token that the first row is about.
+        image_size: Height and width in pixels; None for the model's own.
+        absolute: How far a value may be off,
+        relative: and how far in addition, as a share of the expected value.
+    """
+
+    repository: str
+    output: Literal["logits", "tokens"]
+    source: str
+    picture: str | None = None
+    tensors: str | None = None
+    answers: str | None = None
+    expected: tuple[Any, ...] | None = None
+    row: int = 0
+    image_size: int | None = None
+    absolute: float = 1e-4
+    relative: float = 1e-4
+
+
+class VerificationTable(Table):
+    """A row for each published answer; `agrees` says whether all of it came out."""
+
+    columns = {
+        "repository": "repository",
+        "input": "input",
+        "output": "output",
+        "difference": "largest difference",
+        "allowed": "allowed",
+        "result": "result",
+    }
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every answer came out as it was published."""
+        return all(row["agrees"] for row in self)
+
+
+@functools.cache
+def published_answers() -> tuple[PublishedAnswer, ...]:
+    """All published answers that are known here."""
+    data = json.loads((weights_folder() / TABLE).read_text(encoding="utf-8"))
+    rows = [{**row, "picture": data["pictures"].get(row.get("picture"), row.get("picture"))} for row in data["answers"]]
+    return tuple(PublishedAnswer(**row) for row in rows)
+
+
+def verify(
+    names: str | Sequence[str], *, picture: Source | None = None, answers: Iterable[PublishedAnswer] | None = None
+) -> VerificationTable:
+    """Compares the answers of models from the Hugging Face Hub with those that were published.
+
+    Models compute as their publishers do, in this machine's precision. A weight file, a picture or a repository that
+    cannot be had is a row that does not agree, with the reason.
+
+    Args:
+        names: Repositories such as `"google/vit-base-patch16-224"`, one or several, or `"all"`.
+        picture: A picture to take instead of those at addresses: the published answers are about a PNG copy of a JPEG
+            file, and decoders of JPEG differ by a grey level.
+        answers: The published answers; None for `published_answers()`.
+
+    Returns:
+        A list of dicts with `repository`, `input`, `output`, `source`, `expected` and `answer` (lists), `difference`
+        (the largest one), `allowed` (there), `agrees`, `result` (words) and `error`. Printing it draws a table.
+
+    Raises:
+        TypeError, ValueError: if there are no published answers under a name, or no names.
+        ImportError: if `huggingface_hub` is not installed.
+    """
+    known = tuple(published_answers() if answers is None else answers)
+    chosen = _chosen([names] if isinstance(names, str) else names, known)
+    return VerificationTable(_compare(answer, picture) for answer in chosen)
+
+
+def _chosen(names: Sequence[str], known: Sequence[PublishedAnswer]) -> list[PublishedAnswer]:
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names must be repositories such as 'google/vit-base-patch16-224', but {names!r} was given.")
+    repositories = list(dict.fromkeys(answer.repository for answer in known))
+    if not names:
+        raise ValueError(f"names must name at least one of: {', '.join(repositories)}; or pass {ALL!r}.")
+    for name in names:
+        if name != ALL and name not in repositories:
+            near = difflib.get_close_matches(name, repositories, n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"No published answers of {name!r} are known.{hint} There are some of: {', '.join(repositories)}."
+            )
+    return [answer for answer in known if ALL in names or answer.repository in names]
+
+
+def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, Any]:
+    """One row: the model's answer beside the published one."""
+    row: dict[str, Any] = {
+        "repository": published.repository,
+        "input": os.path.basename(published.picture or published.tensors or ""),
+        "output": published.output,
+        "source": published.source,
+        **dict.fromkeys(("expected", "answer", "difference", "allowed")),
+        "agrees": False,
+        "result": "",
+        "error": None,
+    }
+    try:
+        answer, expected = _answers(published, picture)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return row | {"error": printable(error, 500), "result": f"failed: {printable(error, 120)}"}
+    if answer.shape != expected.shape:
+        error = f"the answer has the shape {answer.shape}, expected {expected.shape}"
+        return row | {"error": error, "result": f"failed: {error}"}
+    differences = np.abs(answer.astype("float64") - expected)
+    limits = published.absolute + published.relative * np.abs(expected)
+    worst = int(np.argmax(np.nan_to_num(differences / limits, nan=math.inf)))
+    agrees = bool((differences <= limits).all())
+    return row | {
+        "expected": expected.tolist(),
+        "answer": answer.tolist(),
+        "difference": float(differences.flat[worst]),
+        "allowed": float(limits.flat[worst]),
+        "agrees": agrees,
+        "result": "agrees" if agrees else "differs",
+    }
+
+
+def _answers(published: PublishedAnswer, picture: Source | None) -> tuple[np.ndarray, np.ndarray]:
+    """The values of the model's answer that were published, and the published ones."""
+    address = f"hf://{published.repository}"
+    options: dict[str, Any] = {} if published.image_size is None else {"image_size": published.image_size}
+    if published.output == "tokens":
+        options |= {"include_top": False, "pooling": "none"}
+    model = load(address, **options)
+    if published.tensors is not None:
+        pixels = open_file(find_checkpoint(f"{address}/{published.tensors}"))["input"].read()
+        images = np.ascontiguousarray(np.moveaxis(pixels, 1, -1))
+    else:
+        images = model.preprocess(load_image(_picture(published.repository, str(published.picture), picture)))
+    answer = np.asarray(model.predict(np.reshape(images, (-1, *images.shape[-3:])), verbose=0))
+    if published.expected is None:
+        file = open_file(find_checkpoint(f"{address}/{published.answers or published.tensors}"))
+        return answer, file["output"].read().astype("float64")
+    expected = np.asarray(published.expected, "float64")
+    answer = answer[0, published.row :] if published.output == "tokens" else answer[0]
+    return answer[tuple(slice(n) for n in expected.shape)], expected
+
+
+def _picture(repository: str, published: str, picture: Source | None) -> Source:
+    """The picture that an answer is about: a file of the repository, or at an address unless the user has a copy."""
+    if "://" not in published:
+        return find_checkpoint(f"hf://{repository}/{published}")
+    return find_checkpoint(published) if picture is None else picture

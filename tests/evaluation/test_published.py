@@ -1,0 +1,173 @@
+"""The comparison with published answers, on a local server with repositories of small models: nothing is fetched."""
+
+import dataclasses
+import io
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints.files import write_safetensors
+from keras_vit.cli import main
+from keras_vit.evaluation import published
+from keras_vit.evaluation.published import PublishedAnswer, published_answers, verify
+from tests.checkpoints.hub_server import Repository, local_hub
+
+pytest.importorskip("huggingface_hub")
+Image = pytest.importorskip("PIL.Image")
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A Hub of the test's own, and a cache of the package's own."""
+    with local_hub(tmp_path, monkeypatch) as server:
+        monkeypatch.setenv("KERAS_VIT_HOME", str(tmp_path / "cache"))
+        yield server
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small model that answers."""
+    config = keras_vit.ViTConfig(image_size=16, patch_size=8, width=8, depth=1, heads=2, mlp_width=16, classes=5)
+    model = keras_vit.VisionTransformer(config)
+    random = np.random.default_rng(0)
+    model.set_weights([random.normal(size=w.shape).astype("float32") for w in model.get_weights()])
+    return model
+
+
+@pytest.fixture(scope="module")
+def picture():
+    """A picture of 20 x 30 pixels: its bytes as PNG, and its pixels."""
+    pixels = np.random.default_rng(1).integers(0, 256, (20, 30, 3), "u1")
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue(), pixels
+
+
+@pytest.fixture
+def answers(server, model, picture, tmp_path):
+    """What was published of `me/model`: logits and tokens of a picture, and of tensors."""
+    data, pixels = picture
+    images = np.reshape(model.preprocess(pixels), (1, 16, 16, 3))
+    logits = model.predict(images, verbose=0)[0]
+    tokens = keras.Model(model.input, model.get_layer("encoder_norm").output).predict(images, verbose=0)[0]
+    noise = np.random.default_rng(2).normal(size=(2, 16, 16, 3)).astype("float32")
+    write_safetensors(
+        tmp_path / "tensors.safetensors",
+        [("input", np.moveaxis(noise, -1, 1)), ("output", model.predict(noise, verbose=0))],
+    )
+    keras_vit.to_checkpoint(model, tmp_path / "model.npz")
+    files = {"model.npz": (tmp_path / "model.npz").read_bytes(), "test/picture.png": data}
+    files["test/tensors.safetensors"] = (tmp_path / "tensors.safetensors").read_bytes()
+    server.repositories["me/model"] = Repository(files)
+    server.pages["/picture.png"] = data
+    common = {"repository": "me/model", "source": "here"}
+    at_address = {**common, "picture": f"{server.base}/picture.png"}
+    return [
+        PublishedAnswer(**at_address, output="logits", expected=tuple(logits[:3].tolist())),
+        PublishedAnswer(**at_address, output="tokens", expected=tuple(tokens[:3, :2].tolist())),
+        PublishedAnswer(**at_address, output="tokens", row=4, expected=tuple(tokens[4:, :2].tolist())),
+        PublishedAnswer(**common, picture="test/picture.png", output="logits", expected=tuple(logits.tolist())),
+        PublishedAnswer(**common, tensors="test/tensors.safetensors", output="logits"),
+    ]
+
+
+def test_right_answers(answers):
+    table = verify("me/model", answers=answers)
+    assert [row["result"] for row in table] == ["agrees"] * 5
+    assert table.agrees
+    assert all(row["difference"] <= row["allowed"] for row in table)
+    assert [row["input"] for row in table] == ["picture.png"] * 4 + ["tensors.safetensors"]
+    assert "me/model" in str(table) and "agrees" in str(table)
+
+
+def test_wrong_answers(answers, server):
+    wrong = dataclasses.replace(answers[0], expected=(answers[0].expected[0], answers[0].expected[1] + 0.01))
+    table = verify(["me/model"], answers=[answers[0], wrong])
+    assert [row["agrees"] for row in table] == [True, False]
+    assert not table.agrees
+    assert table[1]["result"] == "differs"
+    np.testing.assert_allclose(table[1]["difference"], 0.01, rtol=1e-3)  # of 0.01 in float32 numbers of order 1
+    shifted = dataclasses.replace(answers[2], row=3)  # two tokens are left from there on, and one is compared
+    assert [row["result"] for row in verify("me/model", answers=[shifted])] == ["differs"]
+
+
+def test_an_answer_that_is_no_number(answers, server, model, tmp_path):
+    path = tmp_path / "nan.safetensors"
+    write_safetensors(
+        path, [("input", np.full((1, 3, 16, 16), np.nan, "float32")), ("output", np.zeros((1, 5), "float32"))]
+    )
+    server.repositories["me/model"].files["test/tensors.safetensors"] = path.read_bytes()
+    (row,) = verify("me/model", answers=answers[-1:])
+    assert (row["agrees"], row["result"]) == (False, "differs")
+    assert np.isnan(row["difference"])
+
+
+def test_what_cannot_be_had(answers, server, tmp_path):
+    """Each is a row with the reason, and the others are compared all the same."""
+    rows = [
+        dataclasses.replace(answers[0], repository="me/absent"),
+        dataclasses.replace(answers[0], picture=f"{server.base}/absent.png"),
+        dataclasses.replace(answers[3], picture="test/absent.png"),
+        dataclasses.replace(answers[4], tensors="model.npz"),
+        dataclasses.replace(answers[0], expected=tuple(range(9))),
+        answers[0],
+    ]
+    table = verify("all", answers=rows)
+    assert [row["agrees"] for row in table] == [False] * 5 + [True]
+    for row, reason in zip(
+        table,
+        ("no such repository", "answered 404", "has no such file", "input", r"shape \(5,\), expected \(9,\)"),
+        strict=False,
+    ):
+        assert row["result"].startswith("failed: ")
+        assert re.search(reason, row["error"])
+
+
+def test_a_picture_of_the_user(answers, server, picture, tmp_path):
+    (tmp_path / "mine.png").write_bytes(picture[0])
+    server.pages.clear()
+    assert verify("me/model", picture=tmp_path / "mine.png", answers=answers).agrees
+
+
+def test_names(answers):
+    for names, error, message in (
+        ("me/modal", ValueError, "No published answers of 'me/modal' are known. Did you mean 'me/model'?"),
+        ([], ValueError, "names must name at least one of: me/model; or pass 'all'"),
+        ("", ValueError, "No published answers of ''"),
+        (None, TypeError, "names must be repositories"),
+        ([3], TypeError, "names must be repositories"),
+    ):
+        with pytest.raises(error, match=re.escape(message)):
+            verify(names, answers=answers)
+
+
+def test_the_command(answers, monkeypatch, capsys):
+    monkeypatch.setattr(published, "published_answers", lambda: tuple(answers))
+    assert main(["verify", "me/model"]) == 0
+    assert "agrees" in capsys.readouterr().out
+    wrong = dataclasses.replace(answers[0], expected=(9.0,))
+    monkeypatch.setattr(published, "published_answers", lambda: (answers[0], wrong))
+    assert main(["verify", "all", "--json"]) == 1
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["agrees"] for row in rows] == [True, False]
+    assert rows[1]["expected"] == [9.0]
+    assert main(["verify", "me/other"]) == 1
+    assert "No published answers of 'me/other'" in capsys.readouterr().err
+
+
+def test_the_published_table():
+    """Every row says where it is from, and has something to compute and something to compare with."""
+    rows = published_answers()
+    assert len(rows) >= 14
+    for row in rows:
+        assert re.fullmatch(r"[\w-]+/[\w.-]+", row.repository) and row.source
+        assert (row.picture is None) != (row.tensors is None)
+        assert row.expected is not None or row.answers is not None or row.tensors is not None
+        assert row.output in ("logits", "tokens")
+        if row.expected is not None:
+            assert np.asarray(row.expected, "float64").ndim == (2 if row.output == "tokens" else 1)
+        assert 0 < row.absolute <= 1e-3 and 0 < row.relative <= 1e-3
