@@ -91,10 +91,33 @@ def recommended(variant: str) -> Entry:
     )
 
 
+def repositories(name: str) -> tuple[str, ...]:
+    """The repositories of the Hugging Face Hub that have the same weights as a checkpoint, in other names.
+
+    Args:
+        name: The checkpoint's full name. It need not be listed: AugReg's others have repositories, too.
+
+    Returns:
+        Names such as `"timm/vit_base_patch16_224.augreg_in21k"`, the preferred first; none for most checkpoints.
+    """
+    return _repositories().get(name, ())
+
+
+def with_repositories(variant: str, classes: int | None) -> list[str]:
+    """The names of the checkpoints of a variant with so many classes that `repositories` knows the weights of."""
+    entries = [find_entry(name) for name in _repositories()]
+    return [entry.name for entry in entries if (entry.variant, entry.classes) == (variant, classes)]
+
+
+@functools.cache
+def _repositories() -> dict[str, tuple[str, ...]]:
+    return {name: tuple(names) for name, names in _read()["hub"].items()}
+
+
 @functools.cache
 def _load() -> tuple[dict[str, Entry], dict[str, str]]:
     """The entries by name, and the names of the recommended ones by variant."""
-    data = json.loads((weights_folder() / "catalogue.json").read_text(encoding="utf-8"))
+    data = _read()
     entries: dict[str, Entry] = {}
     for group in data["groups"]:
         for row in group["files"]:
@@ -103,6 +126,10 @@ def _load() -> tuple[dict[str, Entry], dict[str, str]]:
                 raise ValueError(f"weights/catalogue.json lists {entry.name!r} twice.")
             entries[entry.name] = entry
     return entries, data["recommended"]
+
+
+def _read() -> dict[str, Any]:
+    return json.loads((weights_folder() / "catalogue.json").read_text(encoding="utf-8"))
 
 
 def _entry(folder: str, base: str, common: dict[str, Any], row: dict[str, Any]) -> Entry:

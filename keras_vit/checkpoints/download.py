@@ -7,9 +7,10 @@ Where a file is looked for, in this order:
    holds `<name>.npz` by the names of the catalogue (`imagenet21k/ViT-B_16.npz`), or the bare file name where no two
    files have the same;
 3. the cache: `KERAS_VIT_HOME`, by default `keras_vit` in the user's folder for caches;
-4. the addresses in `KERAS_VIT_MIRROR`, then the published one and its mirrors.
+4. the addresses in `KERAS_VIT_MIRROR`, then the published one and its mirrors;
+5. a repository of the Hugging Face Hub that has the same weights, where the catalogue knows one (see `hub`).
 
-`KERAS_VIT_OFFLINE=1` leaves out step 4.
+`KERAS_VIT_OFFLINE=1` leaves out step 4, and takes from step 5 what is on this machine.
 """
 
 import contextlib
@@ -21,16 +22,17 @@ import re
 import string
 import sys
 import urllib.parse
+import warnings
 
 from keras_vit._files import locked
 from keras_vit._paths import weights_folder
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
 from keras_vit._types import Source
-from keras_vit.checkpoints.catalogue import catalogue, find_entry
+from keras_vit.checkpoints.catalogue import catalogue, find_entry, repositories, with_repositories
 from keras_vit.checkpoints.download_error import DownloadError
 from keras_vit.checkpoints.entry import Entry, published_url
-from keras_vit.checkpoints.hub import fetch_from_hub, is_hub_address
+from keras_vit.checkpoints.hub import SCHEME, fetch_from_hub, is_hub_address
 from keras_vit.checkpoints.transfer import AddressFailed, DiskFull, can_resume, forget, transfer, what_is_wrong
 from keras_vit.checkpoints.weight_names import choose_weights
 
@@ -71,7 +73,23 @@ def find_checkpoint(source: Entry | Source) -> pathlib.Path:
         return weights
     if isinstance(source, str) and source in SHIPPED and not os.path.exists(source):
         return weights_folder() / SHIPPED[source]
-    return fetch(source)
+    try:
+        return fetch(source)
+    except DownloadError as error:
+        return _equal_weights(source, error)
+
+
+def is_published_name(source: Entry | Source) -> bool:
+    """Whether a source is the name of a published checkpoint, rather than a file or an address."""
+    if isinstance(source, Entry):
+        return True
+    if not isinstance(source, str) or _scheme(source) or os.path.exists(os.path.expanduser(source)):
+        return False
+    try:
+        find_entry(source)
+    except ValueError:
+        return False
+    return True
 
 
 def fetch(
@@ -239,6 +257,40 @@ def _in_folder(source: Entry | Source) -> pathlib.Path | None:
     names = [path.name for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
     name = choose_weights(names, f"The folder {folder}")
     return None if name is None else folder / name
+
+
+def _equal_weights(source: Entry | Source, error: DownloadError) -> pathlib.Path:
+    """The weights of a published checkpoint from a repository of the Hub that has the same.
+
+    Raises:
+        DownloadError: if there is none, or it cannot be had either; for the first reason.
+    """
+    if not is_published_name(source):
+        raise error
+    entry = source if isinstance(source, Entry) else find_entry(str(source))
+    attempts = list(error.attempts)
+    for repository in repositories(entry.name):
+        address = f"{SCHEME}{repository}"
+        try:
+            path = fetch_from_hub(address, offline=_is_offline())
+        except ImportError as reason:
+            attempts.append((address, str(reason)))
+            break
+        except DownloadError as reason:
+            attempts += reason.attempts
+        else:
+            warnings.warn(
+                f"{entry.name} is not to be had from where it was published, so the same weights come from {address}.",
+                stacklevel=3,
+            )
+            return path
+    advice = error.advice
+    others = [] if repositories(entry.name) else with_repositories(entry.variant, entry.classes)
+    if others:
+        advice = (
+            f"{advice}\nThe Hugging Face Hub has the weights of other checkpoints of that kind: {', '.join(others)}."
+        )
+    raise DownloadError(error.message, attempts, advice) from error
 
 
 def _scheme(source: str | os.PathLike[str]) -> str:

@@ -118,16 +118,16 @@ def fetch_from_hub(source: str, offline: bool = False) -> pathlib.Path:
         return _cached(hub, address, unreachable)
     names = [sibling.rfilename for sibling in info.siblings or ()]
     weights = _weights(address, names)
-    path = _fetch(hub, address, weights, info.sha)
     folder = weights.rpartition("/")[0]
-    others = [f"{folder}/{name}".lstrip("/") for name in SIDECAR_NAMES]
-    others = [name for name in others if name in names and name != weights]
+    # What describes the weights comes first: after a kill, weights in the cache have beside them what they need.
+    sidecars = [f"{folder}/{name}".lstrip("/") for name in SIDECAR_NAMES]
+    paths = [_fetch(hub, address, name, info.sha) for name in sidecars if name in names and name != weights]
+    path = _fetch(hub, address, weights, info.sha)
     if weights.endswith(INDEX_ENDING):
-        others += [f"{folder}/{part}".lstrip("/") for part in _parts(path, address)]
-    for name in others:
-        beside = _fetch(hub, address, name, info.sha)
-        if beside.parent != path.parent:
-            raise _failed(address, "it changed while it was fetched. Try again")
+        parts = [f"{folder}/{part}".lstrip("/") for part in _parts(path, address)]
+        paths += [_fetch(hub, address, part, info.sha) for part in parts]
+    if any(beside.parent != path.parent for beside in paths):
+        raise _failed(address, "it changed while it was fetched. Try again")
     return path
 
 

@@ -21,6 +21,7 @@ def local_hub(tmp_path, monkeypatch):
     server = HubServer()
     for name in [name for name in os.environ if name.startswith(("HF_", "KERAS_VIT_")) or name.endswith("_proxy")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("KERAS_VIT_HOME", str(tmp_path / "cache"))
     template = server.base + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "ENDPOINT", server.base)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)

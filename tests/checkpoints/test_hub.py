@@ -4,6 +4,7 @@ import builtins
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints import DownloadError, find_checkpoint
+from keras_vit._paths import weights_folder
+from keras_vit.checkpoints import DownloadError, download, find_checkpoint, recommended, transfer
+from keras_vit.checkpoints.catalogue import find_entry
 from keras_vit.checkpoints.files import open_file, read_sidecars, write_safetensors
 from keras_vit.checkpoints.hub import HubAddress, fetch_from_hub, parse_hub_address
 from tests.checkpoints.hub_server import Repository, local_hub
@@ -133,7 +136,7 @@ def test_files_of_keras_are_refused():
 def test_only_what_is_needed_is_fetched(server, repository):
     path = find_checkpoint("hf://me/model")
     assert (path.name, first(path)) == ("model.safetensors", 1)
-    assert server.downloads() == ["model.safetensors", "config.json", "preprocessor_config.json"]
+    assert server.downloads() == ["config.json", "preprocessor_config.json", "model.safetensors"]
     sidecars = read_sidecars(path)
     assert (sidecars.config, sidecars.preprocessor) == ({"architecture": "vit"}, {"size": 224})
     server.seen.clear()
@@ -167,7 +170,7 @@ def test_a_file_by_name(server, repository, two):
     path = find_checkpoint("hf://me/model/large/weights.safetensors")
     assert first(path) == 2
     assert read_sidecars(path).config == {"large": True}
-    assert server.downloads() == ["weights.safetensors", "config.json"]
+    assert server.downloads() == ["config.json", "weights.safetensors"]
 
 
 def test_which_file_is_meant(server, repository, one):
@@ -244,9 +247,9 @@ def test_a_model_from_the_hub(server, golden):
 # What fails.
 
 
-def test_a_connection_that_breaks_is_resumed(server, repository, monkeypatch, caplog):
+def test_a_connection_that_breaks_is_resumed(server, one, monkeypatch, caplog):
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)
-    repository.breaks = [10_500, 5200]
+    server.repositories["me/model"] = Repository({"model.safetensors": one}, breaks=[10_500, 5200])
     assert first(find_checkpoint("hf://me/model")) == 1
     assert server.ranges == ["bytes=10000-", "bytes=15000-"]
     assert "Trying to resume download" in caplog.text
@@ -383,3 +386,84 @@ def test_two_processes(server, repository, tmp_path, one):
 def test_offline_as_an_argument(server, repository):
     with pytest.raises(DownloadError, match="is not in the cache"):
         fetch_from_hub("hf://me/model", offline=True)
+
+
+# The same weights as a published file.
+
+
+@pytest.fixture
+def unpublished(monkeypatch):
+    """The official address refuses everybody, as it did."""
+
+    def refuse(url, *more):
+        raise transfer.AddressFailed("answered 403 Forbidden")
+
+    monkeypatch.setattr(download, "transfer", refuse)
+
+
+FINE_TUNED = "imagenet21k+imagenet2012/ViT-B_16-224"
+FIRST, SECOND = "timm/vit_base_patch16_224.orig_in21k_ft_in1k", "google/vit-base-patch16-224"
+
+
+def test_the_same_weights_from_the_hub(server, unpublished, one, two, monkeypatch):
+    server.repositories |= {
+        FIRST: Repository({"model.safetensors": one}),
+        SECOND: Repository({"model.safetensors": two}),
+    }
+    with pytest.warns(
+        UserWarning, match=f"{re.escape(FINE_TUNED)} is not to be had .* the same weights come from hf://{FIRST}"
+    ):
+        assert first(find_checkpoint(FINE_TUNED)) == 1
+    server.down = True  # what is in the cache stays
+    with pytest.warns(UserWarning, match=f"come from hf://{FIRST}"):
+        assert first(find_checkpoint(FINE_TUNED)) == 1
+
+
+def test_the_second_repository_with_the_same_weights(server, unpublished, two):
+    server.repositories[SECOND] = Repository({"model.safetensors": two})
+    with pytest.warns(UserWarning, match=f"come from hf://{SECOND}"):
+        assert first(find_checkpoint(FINE_TUNED)) == 2
+
+
+def test_the_official_file_comes_first(server, tmp_path, monkeypatch):
+    mirror = tmp_path / "mirror" / f"{FINE_TUNED}.npz"
+    mirror.parent.mkdir(parents=True)
+    np.savez(mirror, w=np.ones(3))
+    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
+    assert find_checkpoint(FINE_TUNED) == mirror
+    assert server.seen == []
+
+
+def test_nobody_has_the_weights(server, unpublished):
+    with pytest.raises(DownloadError) as error:
+        find_checkpoint(FINE_TUNED)
+    tried = [where for where, _ in error.value.attempts]
+    assert tried[0].startswith("https://storage.googleapis.com/") and tried[1:] == [f"hf://{FIRST}", f"hf://{SECOND}"]
+    for text in ("could not be downloaded", "answered 403 Forbidden", "no such repository", "put it at"):
+        assert text in str(error.value)
+
+
+def test_no_equal_weights_but_others(server, unpublished):
+    """timm has other files of AugReg than the recommended one of B/16."""
+    name = recommended("ViT-B/16").name
+    with pytest.raises(
+        DownloadError, match="The Hugging Face Hub has the weights of other checkpoints of that kind"
+    ) as e:
+        find_checkpoint(name)
+    assert f"{name.replace('lr_0.03-res', 'lr_0.01-res')}" in str(e.value)
+    assert server.seen == []
+
+
+def test_an_address_has_no_equal_weights(server, unpublished):
+    with pytest.raises(DownloadError, match="answered 403 Forbidden"):
+        find_checkpoint("https://example.com/ViT-B_16-224.npz")
+    assert server.seen == []
+
+
+def test_equal_weights_are_of_published_files():
+    """Every name in the table is one of the catalogue or of AugReg, and every repository an address of the Hub."""
+    names = json.loads((weights_folder() / "catalogue.json").read_text(encoding="utf-8"))["hub"]
+    assert len(names) >= 30
+    for name, hub in names.items():
+        assert find_entry(name).name == name and hub
+        assert [str(parse_hub_address(f"hf://{repository}")) for repository in hub] == [f"hf://{r}" for r in hub]

@@ -22,9 +22,8 @@ Image = pytest.importorskip("PIL.Image")
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """A Hub of the test's own, and a cache of the package's own."""
+    """A Hub of the test's own."""
     with local_hub(tmp_path, monkeypatch) as server:
-        monkeypatch.setenv("KERAS_VIT_HOME", str(tmp_path / "cache"))
         yield server
 
 
