@@ -9,6 +9,7 @@ from keras_vit._types import DType, ImageSize, Source, Tensor
 from keras_vit.checkpoints import (
     config_in_file,
     find_checkpoint,
+    is_copy,
     load_model,
     open_checkpoint,
     read_keras,
@@ -123,8 +124,9 @@ def create_model(
         del options["class_token"], options["representation_size"]
         options |= {"attention_dropout": attention_dropout or 0.0, "drop_path": drop_path or 0.0}
     if weights is not None and not str(weights).endswith(".weights.h5"):
-        weights = find_checkpoint(weights)
-        saved = open_checkpoint(weights).config
+        path = find_checkpoint(weights)
+        numerics = "official" if is_copy(weights, path) else None
+        weights, saved = path, open_checkpoint(path, numerics=numerics).config
         saved_variant = variant_of(saved)
         if saved_variant != variant:
             raise ValueError(
@@ -138,7 +140,7 @@ def create_model(
             options["classifier_activation"] = None  # there is no head for it
         if variant not in BIT_VARIANTS:
             options["dropout"] = dropout or 0.0
-        return from_checkpoint(weights, **options, **build)
+        return from_checkpoint(weights, numerics=numerics, **options, **build)
 
     base = variant_config(variant)
     if isinstance(base, ViTConfig):
@@ -202,8 +204,9 @@ def from_checkpoint(
         heads: Number of attention heads, for files of PyTorch's models that nothing beside them tells it of.
         architecture: timm's name of the model, such as `"vit_base_patch16_clip_quickgelu_224.openai"`, for files in
             timm's names without the config.json that says it.
-        numerics: `"publisher"` or None: the model computes what it does where the file comes from. `"official"`: what
-            the official code does (GELU, epsilon, resizing and preprocessing), for weights that it has trained.
+        numerics: `"publisher"`: the model computes what it does where the file comes from. `"official"`: what the
+            official code does (GELU, epsilon, resizing and preprocessing), for weights that it has trained. None:
+            the official numbers for a name of the catalogue, the publisher's for a file or an address.
         classes: None for the file's head; another number than the file's for a new, zero-initialised head.
         class_names: What the outputs stand for, in order. None for the names in the file, or in a `classes.txt`
             beside it that has as many lines as the file has classes.
@@ -231,9 +234,12 @@ def from_checkpoint(
             no sense for it. No model is returned half-filled.
     """
     options = dict(locals())
-    path = find_checkpoint(options.pop("path"))
+    source = options.pop("path")
+    path = find_checkpoint(source)
     size = None if image_size == "dynamic" else image_size
     untold = {name: options.pop(name) for name in ("grid_size", *_OF_OPEN_FILES)}
+    if numerics is None and is_copy(source, path):
+        untold["numerics"] = "official"
     contents = open_checkpoint(path, image_size=size, **untold)
     if interpolation is None:
         del options["interpolation"]

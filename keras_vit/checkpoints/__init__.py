@@ -17,7 +17,7 @@ if TYPE_CHECKING or not IS_PROGRAM:
         to_checkpoint,
     )
     from keras_vit.checkpoints.class_list import class_names, with_names_beside
-    from keras_vit.checkpoints.download import DownloadError, find_checkpoint
+    from keras_vit.checkpoints.download import DownloadError, find_checkpoint, is_copy
     from keras_vit.checkpoints.files.keras_files import config_in_file, read_keras, read_weights_h5, save_model
     from keras_vit.checkpoints.publishing import push_to_hub
     from keras_vit.checkpoints.variants_table import list_models
@@ -48,6 +48,7 @@ __all__ = [
     "count_parameters",
     "find_checkpoint",
     "inspect_checkpoint",
+    "is_copy",
     "list_models",
     "list_weights",
     "load_model",

@@ -79,6 +79,16 @@ def find_checkpoint(source: Entry | Source) -> pathlib.Path:
         return _equal_weights(source, error)
 
 
+def is_copy(source: Source, path: pathlib.Path) -> bool:
+    """Whether the file that a source leads to is another publisher's copy of a published checkpoint.
+
+    Args:
+        source: What `find_checkpoint` was asked for.
+        path: What it found.
+    """
+    return path.suffix != ".npz" and is_published_name(source)
+
+
 def is_published_name(source: Entry | Source) -> bool:
     """Whether a source is the name of a published checkpoint, rather than a file or an address."""
     if isinstance(source, Entry):

@@ -419,6 +419,32 @@ def test_the_same_weights_from_the_hub(server, unpublished, one, two, monkeypatc
         assert first(find_checkpoint(FINE_TUNED)) == 1
 
 
+@pytest.fixture
+def copy(server, unpublished, tmp_path):
+    """A small model in timm's names where the catalogue knows the weights of ViT-B/16; none of its numbers is there."""
+    config = keras_vit.ViTConfig(image_size=16, patch_size=8, width=64, depth=1, heads=1, mlp_width=64, classes=3)
+    model = keras_vit.VisionTransformer(config.replace(gelu="exact", interpolation="bicubic"))
+    head = model.get_layer("head").kernel
+    head.assign(np.random.default_rng(0).normal(size=head.shape))
+    keras_vit.to_checkpoint(model, tmp_path / "made" / "model.safetensors", layout="timm")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir()}
+    server.repositories[FIRST] = Repository(files)
+
+
+def test_a_published_name_means_the_official_numbers(copy):
+    """And a repository its publisher's; `numerics` overrides both."""
+    with pytest.warns(UserWarning, match=f"come from hf://{FIRST}"):
+        official = keras_vit.from_checkpoint(FINE_TUNED)
+    assert (official.config.gelu, official.config.interpolation) == ("tanh", "official")
+    publisher = keras_vit.load(f"hf://{FIRST}")
+    assert (publisher.config.gelu, publisher.config.interpolation) == ("exact", "bicubic")
+    assert keras_vit.load(f"hf://{FIRST}", numerics="official").config == official.config
+    with pytest.warns(UserWarning, match=f"come from hf://{FIRST}"):
+        assert keras_vit.load(FINE_TUNED, numerics="publisher").config == publisher.config
+    for ours, theirs in zip(official.get_weights(), publisher.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_the_second_repository_with_the_same_weights(server, unpublished, two):
     server.repositories[SECOND] = Repository({"model.safetensors": two})
     with pytest.warns(UserWarning, match=f"come from hf://{SECOND}"):
