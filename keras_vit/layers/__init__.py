@@ -22,7 +22,8 @@ if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.layers.std_conv import StdConv2D
     from keras_vit.layers.swiglu import SwiGLU
     from keras_vit.layers.token_dropout import TokenDropout
-    from keras_vit.layers.transformer_block import TransformerBlock
+    from keras_vit.layers.token_map import TokenMap
+    from keras_vit.layers.transformer_block import BLOCK_ACTIVATIONS, TransformerBlock
 else:
     __getattr__ = import_later(
         __name__,
@@ -43,10 +44,12 @@ else:
         "std_conv",
         "swiglu",
         "token_dropout",
+        "token_map",
         "transformer_block",
     )
 
 __all__ = [
+    "BLOCK_ACTIVATIONS",
     "MLP",
     "AddPositionEmbedding",
     "AddSinCosPositionEmbedding",
@@ -63,6 +66,7 @@ __all__ = [
     "StdConv2D",
     "SwiGLU",
     "TokenDropout",
+    "TokenMap",
     "TokenPooling",
     "TransformerBlock",
     "bit_conv",

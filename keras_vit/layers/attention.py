@@ -32,6 +32,8 @@ class MultiHeadAttention(CompositeLayer):
         tokens: `(batch, T, D)`, the keys and values.
         queries: Optional `(batch, Q, D)`; the tokens themselves where it is left out.
         rotation: What `RotaryEmbedding` gives, `(2, T, D / heads)`: by how much queries and keys are turned.
+        offset: Optional `(batch, heads, Q, T)`, added to the attention weights. Zeros change nothing, and their
+            gradient is that of the weights.
         seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
 
     Output: `(batch, Q, D)`.
@@ -64,7 +66,11 @@ class MultiHeadAttention(CompositeLayer):
         self.flash_attention: bool | None = None
 
     def build(
-        self, tokens_shape: tuple[int | None, ...], queries_shape: Any = None, rotation_shape: Any = None
+        self,
+        tokens_shape: tuple[int | None, ...],
+        queries_shape: Any = None,
+        rotation_shape: Any = None,
+        offset_shape: Any = None,
     ) -> None:
         width = tokens_shape[-1]
         if width % self.heads:
@@ -91,7 +97,13 @@ class MultiHeadAttention(CompositeLayer):
         return [self.seed_generator.next() if training and self.dropout else None]
 
     def call(
-        self, tokens: Any, queries: Any = None, rotation: Any = None, training: bool | None = None, seeds: Any = None
+        self,
+        tokens: Any,
+        queries: Any = None,
+        rotation: Any = None,
+        offset: Any = None,
+        training: bool | None = None,
+        seeds: Any = None,
     ) -> Any:
         queries = tokens if queries is None else queries
         (seed,) = self.draw_seeds(training) if seeds is None else seeds
@@ -99,16 +111,18 @@ class MultiHeadAttention(CompositeLayer):
         value = self._split(self.value(tokens))
         # On CPUs, JAX's own attention knows no float16.
         fused = keras.backend.standardize_dtype(query.dtype) != "float16" or not _jax_runs_on("cpu")
-        if seed is None and fused:
+        if seed is None and offset is None and fused:
             y = ops.dot_product_attention(query, key, value, flash_attention=self.flash_attention)
         else:
-            weights = dropout(_weights(query, key), self.dropout, seed)
+            weights = ops.cast(_weights(query, key), query.dtype)
+            weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
+            weights = dropout(weights, self.dropout, seed)
             y = ops.einsum("bhqk,bkhd->bqhd", weights, value)
         y = ops.reshape(y, (-1, *_length(queries), self.width))
         return self.out(self.norm(y) if self.use_norm else y)
 
     def attention_weights(self, tokens: Any, queries: Any = None, rotation: Any = None) -> Any:
-        """The attention weights, `(batch, heads, Q, T)`, each row summing to 1."""
+        """The attention weights, `(batch, heads, Q, T)`, each row summing to 1; in at least float32."""
         return _weights(*self._query_and_key(tokens, tokens if queries is None else queries, rotation))
 
     def _query_and_key(self, tokens: Any, queries: Any, rotation: Any) -> tuple[Any, Any]:
@@ -126,7 +140,11 @@ class MultiHeadAttention(CompositeLayer):
         return ops.reshape(x, (-1, *_length(x), self.heads, self.width // self.heads))
 
     def compute_output_shape(
-        self, tokens_shape: tuple[int | None, ...], queries_shape: Any = None, rotation_shape: Any = None
+        self,
+        tokens_shape: tuple[int | None, ...],
+        queries_shape: Any = None,
+        rotation_shape: Any = None,
+        offset_shape: Any = None,
     ) -> Any:
         return tokens_shape if queries_shape is None else queries_shape
 
@@ -146,7 +164,7 @@ def _weights(query: Any, key: Any) -> Any:
     """Softmax of the scaled scores, computed in at least float32 as in the original."""
     scores = ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key)
     dtype = float32_or_better(keras.backend.standardize_dtype(query.dtype))
-    return ops.cast(ops.softmax(ops.cast(scores, dtype)), query.dtype)
+    return ops.softmax(ops.cast(scores, dtype))
 
 
 def _length(x: Any) -> tuple[Any]:

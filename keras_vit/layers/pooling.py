@@ -57,7 +57,12 @@ class MAPHead(CompositeLayer):
         epsilon: Added to the variance by the layer normalisation.
         skipped_tokens: How many of the first tokens are not asked.
 
-    Input: `(batch, T, D)`. Output: `(batch, D)`.
+    Call arguments:
+        tokens: `(batch, T, D)`.
+        attention_offset: Optional `(batch, heads, 1, T - skipped_tokens)`, added to the attention weights (see
+            `MultiHeadAttention`).
+
+    Output: `(batch, D)`.
     """
 
     def __init__(
@@ -76,9 +81,9 @@ class MAPHead(CompositeLayer):
         self.gelu = gelu
         self.epsilon = epsilon
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, tokens_shape: tuple[int | None, ...], attention_offset_shape: Any = None) -> None:
         policy = self.dtype_policy
-        width = input_shape[-1]
+        width = tokens_shape[-1]
         self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer=initializer("glorot_uniform"))
         self.attention = MultiHeadAttention(self.heads, dtype=policy, name="attention")
         self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
@@ -86,15 +91,28 @@ class MAPHead(CompositeLayer):
         for layer in (self.attention, self.norm, self.mlp):
             layer.build((None, None, width))
 
-    def call(self, tokens: Any) -> Any:
-        probe = ops.cast(ops.convert_to_tensor(self.probe), tokens.dtype)
-        probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
-        x = self.attention(tokens[:, self.skipped_tokens :] if self.skipped_tokens else tokens, probe)
+    def call(self, tokens: Any, attention_offset: Any = None) -> Any:
+        x = self.attention(*self._asked(tokens), offset=attention_offset)
         x = x + self.mlp(self.norm(x))
         return x[:, 0]
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return (input_shape[0], input_shape[2])
+    def attention_weights(self, tokens: Any) -> Any:
+        """How much of each token that is asked is read, `(batch, heads, 1, T - skipped_tokens)`, summing to 1.
+
+        In at least float32.
+        """
+        return self.attention.attention_weights(*self._asked(tokens))
+
+    def _asked(self, tokens: Any) -> tuple[Any, Any]:
+        """The tokens that are asked, and the query."""
+        probe = ops.cast(ops.convert_to_tensor(self.probe), tokens.dtype)
+        probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
+        return tokens[:, self.skipped_tokens :] if self.skipped_tokens else tokens, probe
+
+    def compute_output_shape(
+        self, tokens_shape: tuple[int | None, ...], attention_offset_shape: Any = None
+    ) -> tuple[int | None, ...]:
+        return (tokens_shape[0], tokens_shape[2])
 
     def get_config(self) -> dict[str, Any]:
         return {

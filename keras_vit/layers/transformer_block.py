@@ -1,16 +1,26 @@
 """One block of the encoder: equations 2 and 3."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.choices import MLPS, check_choice
-from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.composite import CompositeLayer, float32_or_better
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.stochastic import SeedGenerator, drop_path, dropout
 from keras_vit.layers.swiglu import SwiGLU
+
+# What a block can give beside its output, with the shapes: T tokens of length D, H heads. Rows of attention weights sum
+# to 1 and are float32 or better.
+BLOCK_ACTIVATIONS: dict[str, str] = {
+    "attention_weights": "(batch, H, T, T)",
+    "attention": "(batch, T, D)",  # what attention adds to the tokens; big_vision's `sa`
+    "+attention": "(batch, T, D)",  # their sum, the z' of equation 2; big_vision's `+sa`
+    "mlp": "(batch, T, D)",  # what the MLP adds; big_vision's `mlp`
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -37,7 +47,11 @@ class TransformerBlock(CompositeLayer):
         x: `(batch, T, D)`.
         rotation: What `RotaryEmbedding` gives, with `rotary_embedding` only.
 
-    Output: as `x`. All rates apply while training only.
+        attention_offset: Optional `(batch, heads, T, T)`, added to the attention weights (see `MultiHeadAttention`).
+        activations: Names from `BLOCK_ACTIVATIONS`; None for none.
+
+    Output: as `x`; with `activations` a list of these, in their order, and the output at its end. All rates apply while
+    training only.
 
     Raises:
         ValueError: if a name is unknown, or `heads` does not divide D.
@@ -77,7 +91,9 @@ class TransformerBlock(CompositeLayer):
         self.rotary_embedding = rotary_embedding
         self.seed_generator = SeedGenerator() if dropout or drop_path else None
 
-    def build(self, x_shape: tuple[int | None, ...], rotation_shape: Any = None) -> None:
+    def build(
+        self, x_shape: tuple[int | None, ...], rotation_shape: Any = None, attention_offset_shape: Any = None
+    ) -> None:
         policy = self.dtype_policy
         self.norm1 = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm1")
         self.attention = MultiHeadAttention(
@@ -104,7 +120,15 @@ class TransformerBlock(CompositeLayer):
         for layer in parts:
             layer.build(x_shape)
 
-    def call(self, x: Any, rotation: Any = None, training: bool | None = None) -> Any:
+    def call(
+        self,
+        x: Any,
+        rotation: Any = None,
+        attention_offset: Any = None,
+        activations: Sequence[str] | None = None,
+        training: bool | None = None,
+    ) -> Any:
+        _check_activations(activations)
         # Every seed is drawn here, outside what may run twice.
         seeds = [
             *self.attention.draw_seeds(training),
@@ -114,35 +138,71 @@ class TransformerBlock(CompositeLayer):
             self._draw(training, self.drop_path),
         ]
         if not (self.remat and training):
-            return self._block(x, rotation, seeds)
+            return self._block(x, rotation, attention_offset, seeds, activations)
         # What a rematerialised function reads has to be its arguments, which are tensors.
-        inputs = [rotation, *seeds]
+        inputs = [rotation, attention_offset, *seeds]
 
         def block(x: Any, *tensors: Any) -> Any:
             following = iter(tensors)
-            rotation, *seeds = (None if value is None else next(following) for value in inputs)
-            return self._block(x, rotation, seeds)
+            rotation, offset, *seeds = (None if value is None else next(following) for value in inputs)
+            return self._block(x, rotation, offset, seeds, activations)
 
         return keras.remat(block)(x, *(value for value in inputs if value is not None))
 
     def _draw(self, training: bool | None, rate: float) -> Any:
         return self.seed_generator.next() if training and rate else None
 
-    def _block(self, x: Any, rotation: Any, seeds: list[Any]) -> Any:
+    def _block(
+        self, x: Any, rotation: Any, offset: Any, seeds: list[Any], activations: Sequence[str] | None = None
+    ) -> Any:
         attention_seed, hidden_seed, mlp_seed, dropout_seed, path_seed1, path_seed2 = seeds
+        kept: dict[str, Any] = {}
+
+        def keep(name: str, value: Any) -> Any:
+            if activations and name in activations:
+                kept[name] = value
+            return value
+
         # Equation 2: z' = MSA(LN(z)) + z
-        y = self.attention(self.norm1(x), rotation=rotation, seeds=[attention_seed])
+        y = self.norm1(x)
+        if activations and "attention_weights" in activations:
+            keep("attention_weights", self.attention.attention_weights(y, rotation=rotation))
+        y = self.attention(y, rotation=rotation, offset=offset, seeds=[attention_seed])
         y = dropout(y, self.dropout, dropout_seed)
         if self.layer_scale is not None:
             y = self.scale1(y)
-        x = x + drop_path(y, self.drop_path, path_seed1)
+        y = keep("attention", drop_path(y, self.drop_path, path_seed1))
+        x = keep("+attention", x + y)
         # Equation 3: z = MLP(LN(z')) + z'
         y = self.mlp(self.norm2(x), seeds=[hidden_seed, mlp_seed])
         if self.layer_scale is not None:
             y = self.scale2(y)
-        return x + drop_path(y, self.drop_path, path_seed2)
+        x = x + keep("mlp", drop_path(y, self.drop_path, path_seed2))
+        return [*(kept[name] for name in activations), x] if activations else x
 
-    def compute_output_shape(self, x_shape: tuple[int | None, ...], rotation_shape: Any = None) -> Any:
+    def compute_output_spec(
+        self,
+        x: Any,
+        rotation: Any = None,
+        attention_offset: Any = None,
+        activations: Sequence[str] | None = None,
+        training: bool | None = None,
+    ) -> Any:
+        _check_activations(activations)
+        output = keras.KerasTensor(x.shape, self.compute_dtype)
+        batch, tokens, _ = x.shape
+        weights = (batch, self.heads, tokens, tokens)
+        kept = [
+            keras.KerasTensor(weights, float32_or_better(self.compute_dtype))
+            if name == "attention_weights"
+            else keras.KerasTensor(x.shape, self.compute_dtype)
+            for name in activations or ()
+        ]
+        return [*kept, output] if activations else output
+
+    def compute_output_shape(
+        self, x_shape: tuple[int | None, ...], rotation_shape: Any = None, attention_offset_shape: Any = None
+    ) -> Any:
         return x_shape
 
     def get_config(self) -> dict[str, Any]:
@@ -162,3 +222,8 @@ class TransformerBlock(CompositeLayer):
             "attention_norm": self.attention_norm,
             "rotary_embedding": self.rotary_embedding,
         }
+
+
+def _check_activations(names: Sequence[str] | None) -> None:
+    if isinstance(names, str) or not set(names or ()) <= BLOCK_ACTIVATIONS.keys():
+        raise ValueError(f"activations must be a list of names from {[*BLOCK_ACTIVATIONS]}, but {names!r} was given.")

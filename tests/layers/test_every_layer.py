@@ -53,6 +53,7 @@ EXAMPLES = {
     "SwiGLU": ({"width": 20, "norm": True, "epsilon": 1e-4, "dropout": 0.2}, (5, 12)),
     "TokenDropout": ({"dropout": 0.2}, (5, 12)),
     "TokenPooling": ({"mode": "avg", "prefix_tokens": 2, "token": 1}, (5, 12)),
+    "TokenMap": ({"grid_size": (1, 3), "prefix_tokens": 2}, (5, 12)),
     "TransformerBlock": (
         {
             "heads": 3,

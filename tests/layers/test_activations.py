@@ -1,0 +1,122 @@
+"""What a block and an attention head give beside their outputs."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import layers
+from tests.layers import in_numpy
+
+# As in test_against_numpy.py: float32 sums of up to 24 products of numbers around 1.
+TOLERANCE = 1e-5
+
+
+@pytest.fixture
+def block():
+    return filled(layers.TransformerBlock(3, 20, name="block"))
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(1).normal(size=(2, 5, 12)).astype("f4")
+
+
+def filled(layer):
+    with layers.skip_initialization():
+        layer.build((2, 5, 12))
+    rng = np.random.default_rng(0)
+    layer.set_weights([rng.normal(0, 0.4, w.shape) for w in layer.get_weights()])
+    return layer
+
+
+def assert_close(got, wanted):
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(got), wanted, rtol=0, atol=TOLERANCE)
+
+
+def test_the_activations_of_a_block_are_those_of_its_equations(block, x):
+    w = in_numpy.weights_of(block)
+    y = in_numpy.layer_norm(x.astype("f8"), w, "norm1", 1e-6)
+    weights = in_numpy.attention_weights(y, y, in_numpy.inner(w, "attention"), 3)
+    attention = in_numpy.attention(y, y, in_numpy.inner(w, "attention"), 3)
+    after = x + attention
+    mlp = in_numpy.mlp(in_numpy.layer_norm(after, w, "norm2", 1e-6), in_numpy.inner(w, "mlp"), "tanh")
+    wanted = {"attention_weights": weights, "attention": attention, "+attention": after, "mlp": mlp}
+    assert wanted.keys() == layers.BLOCK_ACTIVATIONS.keys()
+    for names in (list(wanted), list(wanted)[::-1], ["mlp"]):
+        *got, output = block(x, activations=names)
+        assert len(got) == len(names)
+        for name, values in zip(names, got, strict=True):
+            assert_close(values, wanted[name])
+        assert_close(output, after + mlp)
+    assert_close(block(x), after + mlp)
+    assert_close(block(x, activations=[]), after + mlp)
+
+
+def test_symbolic_activations_have_true_shapes(block, x):
+    names = list(layers.BLOCK_ACTIVATIONS)
+    tokens = keras.Input((None, 12))
+    outputs = block(tokens, activations=names)
+    assert [output.shape for output in outputs] == [(None, 3, None, None)] + 4 * [(None, None, 12)]
+    model = keras.Model(tokens, outputs)
+    again = keras.Model.from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    for got, wanted, symbolic in zip(again(x), block(x, activations=names), outputs, strict=True):
+        assert_close(got, keras.ops.convert_to_numpy(wanted))
+        assert keras.backend.standardize_dtype(got.dtype) == symbolic.dtype
+
+
+def test_a_rematerialised_block_gives_the_same(block, x):
+    names = list(layers.BLOCK_ACTIVATIONS)
+    remat = filled(layers.TransformerBlock(3, 20, remat=True))
+    offset = np.random.default_rng(2).normal(0, 0.1, (2, 3, 5, 5)).astype("f4")
+    for kwargs in ({}, {"attention_offset": offset}):
+        pairs = zip(
+            remat(x, activations=names, training=True, **kwargs), block(x, activations=names, **kwargs), strict=True
+        )
+        for got, wanted in pairs:
+            assert_close(got, keras.ops.convert_to_numpy(wanted))
+
+
+def test_an_offset_is_added_to_the_attention_weights(block, x):
+    w = in_numpy.inner(in_numpy.weights_of(block), "attention")
+    offset = np.random.default_rng(2).normal(0, 0.1, (2, 3, 5, 5))
+    y = in_numpy.layer_norm(x.astype("f8"), in_numpy.weights_of(block), "norm1", 1e-6)
+    weights = in_numpy.attention_weights(y, y, w, 3) + offset
+    values = in_numpy.dense(y, w, "value").reshape(2, 5, 3, 4)
+    wanted = in_numpy.dense(np.einsum("bhqk,bkhd->bqhd", weights, values).reshape(2, 5, 12), w, "out")
+    got, _ = block(x, activations=["attention"], attention_offset=offset.astype("f4"))
+    assert_close(got, wanted)
+    assert np.abs(wanted - in_numpy.attention(y, y, w, 3)).max() > 0.05
+
+
+@pytest.mark.parametrize("names", ["attention", ["attentions"], ["mlp", "output"]])
+def test_activations_that_are_none(block, x, names):
+    with pytest.raises(
+        ValueError, match=r"activations must be a list of names from \['attention_weights', 'attention'"
+    ):
+        block(x, activations=names)
+    with pytest.raises(ValueError, match="activations must be a list of names"):
+        block(keras.Input((5, 12)), activations=names)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_attention_weights_are_float32_in_mixed_precision(x, dtype):
+    block = filled(layers.TransformerBlock(3, 20, dtype=dtype))
+    weights, output = block(x, activations=["attention_weights"])
+    assert keras.backend.standardize_dtype(weights.dtype) == "float32"
+    assert keras.backend.standardize_dtype(output.dtype) == dtype.removeprefix("mixed_")
+    assert_close(keras.ops.sum(weights, -1), 1)  # rows of bfloat16 numbers would miss it by up to 4e-3
+
+
+def test_attention_pooling_says_what_it_reads(x):
+    head = filled(layers.MAPHead(3, 20))
+    w = in_numpy.weights_of(head)
+    probe = np.repeat(w["probe"], 2, 0)
+    wanted = in_numpy.attention_weights(x.astype("f8"), probe, in_numpy.inner(w, "attention"), 3)
+    assert_close(head.attention_weights(keras.ops.convert_to_tensor(x)), wanted)
+    assert wanted.shape == (2, 3, 1, 5)
+    # Nothing but token 2, by an offset:
+    offset = np.eye(5)[2] - wanted
+    alone = np.repeat(x[:, 2:3], 5, 1)
+    got = head(x, attention_offset=keras.ops.convert_to_tensor(offset.astype("f4")))
+    assert_close(got, keras.ops.convert_to_numpy(head(alone)))
