@@ -6,7 +6,7 @@ what a new Keras does. The rest of the package uses the names that are defined h
 
 import inspect
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import keras
@@ -19,7 +19,9 @@ PRIVATE: dict[str, str] = {
     "_trainable_variables": "A layer's own weights, without those of the layers inside it, have no public list. "
     "Without it, weights that LoRA froze stay so when their layer trains again.",
     "_run_through_graph": "clone_model builds the graph of a clone with it, and says nothing else of the model that is "
-    "cloned. Without it, clones are plain functional models, without config.",
+    "cloned. Without it, clones are plain functional models, without config. It also calls layer by layer on tensors, "
+    "which clone_model does on symbolic ones only; without it, nobody can look inside a model in one pass.",
+    "_functional": "The graph of a Sequential model. Without it, nobody can look inside a model in one.",
     "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
     "_learning_rate": "The schedule of an optimizer: `learning_rate` is its value at the number of batches, not of "
     "updates. Without it, rates fall too fast where gradients are accumulated.",
@@ -58,6 +60,28 @@ def layout_of(variable: keras.Variable) -> Any:
 
 
 # Models
+
+
+def has_graph(layer: keras.layers.Layer) -> bool:
+    """Whether a layer is a functional model, or a sequential one that is built: then `call_layers` can run it."""
+    return hasattr(getattr(layer, "_functional", None) or layer, "_run_through_graph")
+
+
+def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
+    """What a model with a graph computes, with `call(layer, *arguments, **options)` in place of each layer's own call.
+
+    Args:
+        model: A model for which `has_graph` is true.
+        inputs: Tensors, symbolic or not, in the structure that the model takes.
+        call: Gives the outputs of a layer for its arguments.
+    """
+    graph = getattr(model, "_functional", None) or model
+    inputs = [
+        x if isinstance(x, keras.KerasTensor) else keras.ops.convert_to_tensor(x, reference.dtype)
+        for x, reference in zip(keras.tree.flatten(inputs), graph.inputs, strict=True)
+    ]
+    run = super(ClonableModel, graph) if isinstance(graph, ClonableModel) else graph
+    return run._run_through_graph(inputs, call_fn=call)
 
 
 def clonable(cls: T) -> T:

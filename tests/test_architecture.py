@@ -92,7 +92,8 @@ def private_in_keras() -> frozenset[str]:
     optimizer = keras.optimizers.SGD(use_ema=True)
     model.compile(optimizer, keras.losses.MeanSquaredError())
     optimizer.build(model.trainable_variables)
-    objects = (layer, model, optimizer, layer.kernel, inputs, model.loss)
+    sequential = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    objects = (layer, model, sequential, optimizer, layer.kernel, inputs, model.loss)
     names = {name for one in objects for name in (*dir(one), *vars(one))}
     return frozenset(name for name in names if _is_private(name))
 

@@ -47,6 +47,36 @@ def test_layers_inside():
     assert len({id(layer) for layer in inside}) == len(inside)
 
 
+def nested():
+    return keras.Sequential([keras.Input((2,)), functional(name="inner"), keras.layers.ReLU()])
+
+
+@pytest.mark.parametrize("make", [functional, nested])
+def test_models_are_called_layer_by_layer(make):
+    model = make()
+    called = []
+
+    def call(layer, *args, **kwargs):
+        called.append(layer.name)
+        return 2 * layer(*args, **kwargs)
+
+    assert _keras.has_graph(model)
+    x = keras.random.normal((3, 2))
+    times = 2 if make is functional else 4
+    wanted = keras.ops.convert_to_numpy(model(x))
+    assert (keras.ops.convert_to_numpy(_keras.call_layers(model, x, call)) == times * wanted).all()
+    assert called == [layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
+    # On symbolic tensors, too, and nothing of the model changes.
+    again = keras.Model(model.inputs, _keras.call_layers(model, model.inputs, call))
+    assert (keras.ops.convert_to_numpy(again(x)) == times * wanted).all()
+    assert (keras.ops.convert_to_numpy(model(x)) == wanted).all()
+
+
+def test_what_has_no_graph():
+    assert not _keras.has_graph(keras.layers.Dense(2))
+    assert not _keras.has_graph(keras.Sequential([keras.layers.Dense(2)]))  # not built
+
+
 def test_clone_model_calls_what_is_overridden(monkeypatch):
     """The outputs of a clone are what the model that is cloned gives for the new inputs."""
     calls = []

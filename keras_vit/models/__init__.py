@@ -13,7 +13,7 @@ if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.models.bit import BiT
     from keras_vit.models.changes import has_adapters, layers_by_path, weights_by_path
     from keras_vit.models.families import MODELS
-    from keras_vit.models.features import feature_extractor
+    from keras_vit.models.features import feature_extractor, feature_names
     from keras_vit.models.image_model import ImageModel
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 else:
@@ -34,6 +34,7 @@ __all__ = [
     "VisionTransformer",
     "count_macs",
     "feature_extractor",
+    "feature_names",
     "find_variant",
     "has_adapters",
     "layers_by_path",

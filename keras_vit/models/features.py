@@ -1,9 +1,13 @@
 """Intermediate results as the outputs of a model."""
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
+from keras_vit._types import Tensor
+from keras_vit.layers import BLOCK_ACTIVATIONS, TokenMap, TransformerBlock
 from keras_vit.models.bit import BiT
 from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 
@@ -11,6 +15,7 @@ from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 # those of big_vision's `out` dictionary.
 FEATURES: dict[str, tuple[str, ...]] = {
     "stem": ("embedding",),  # (batch, rows, columns, D): the patches before position embeddings
+    "root": ("pool_root",),  # (batch, rows, columns, width): of a hybrid, the map before the first unit
     "embedded": BEFORE_BLOCKS,  # (batch, tokens, D): what goes into the first block, z_0 of equation 1
     "encoded": ("encoder_norm",),  # (batch, tokens, D): all tokens, normalised unless that happens after pooling
     "pooled": ("pooling",),  # (batch, D): y of equation 4
@@ -25,40 +30,216 @@ BIT_FEATURES: dict[str, tuple[str, ...]] = {
     "logits": ("head",),
     "predictions": ("predictions",),
 }
+LOGITS_2D = "logits_2d"  # (batch, rows, columns, classes): what the head says of every patch by itself
+LAYOUTS = ("tokens", "map")
+POOLINGS = ("pooling", "pooling_dist")  # the layers that read tokens where a model has no more use for the others
+_BLOCK = re.compile(r"block_(-?\d+)(?:/(.+))?")
 
 
-def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str]) -> keras.Model:
-    """A model with the same weights that returns intermediate results by name.
+def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
+    """The names of all results that `feature_extractor` can give for a model, in the order in which they come about.
+
+    Blocks may also be counted from the end: `"block_-1"` is the last one.
+
+    Raises:
+        TypeError: if `model` is neither a `VisionTransformer` nor a `BiT`.
+    """
+    return tuple(_table(model))
+
+
+def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], layout: str = "tokens") -> keras.Model:
+    """A model with the same weights that returns intermediate results by name, any number of them in one pass.
 
     Args:
         model: A `VisionTransformer`, or a `BiT`.
-        features: Names from `FEATURES`, `"block_0"` to the last block `(batch, tokens, D)`, or `"pre_logits"`
-            (what the head is applied to). For a `BiT`, names from `BIT_FEATURES`, `"stage_1"` to the last stage,
-            single units such as `"block1_unit1"` (all `(batch, rows, columns, channels)`), or `"pre_logits"`.
+        features: Names from `feature_names(model)`:
+
+            - `"block_0"`, `"block_1"`, ... or from the end `"block_-1"`, ...: the output of a block, `(batch, tokens,
+              D)`; with `/attention`, `/+attention`, `/mlp` what attention adds, the sum, and what the MLP adds; with
+              `/attention_weights` `(batch, heads, tokens, tokens)`, float32 or better.
+            - `"stem"`, `"embedded"`, `"encoded"`, `"pooled"`, `"logits"`, `"predictions"`: see `FEATURES`; for a `BiT`
+              `BIT_FEATURES`.
+            - `"pre_logits"`: what the head is applied to.
+            - `"logits_2d"`: what the head says of every patch by itself, `(batch, rows, columns, classes)`, as in
+              big_vision. Where patches are averaged and no tanh layer follows, its mean over the places is the
+              `"logits"`.
+            - for a `BiT` and for hybrids `"stage_1"` to the last stage of the ResNet, and single units such as
+              `"block1_unit1"`: `(batch, rows, columns, channels)`; for hybrids also `"root"`.
+        layout: `"tokens"`: sequences stay `(batch, tokens, D)`. `"map"`: they become `(batch, rows, columns, D)`,
+            without the tokens before the patches, as detectors and segmentation heads read them. Maps, vectors and
+            attention weights are the same in both.
 
     Returns:
-        A functional model; its output is a dictionary from each name to its tensor.
+        A functional model; its output is a dictionary from each name, as it was given, to its tensor.
 
     Raises:
+        TypeError: if `model` is neither a `VisionTransformer` nor a `BiT`.
         ValueError: if the model has no such result; the message lists those that it has.
     """
-    outputs = {layer.name: layer.output for layer in model.layers}
-    is_bit = isinstance(model, BiT)
-    known = {}
-    for name, givers in (BIT_FEATURES if is_bit else FEATURES).items():
-        present = [layer for layer in givers if layer in outputs]
+    table = _table(model)
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be one of {LAYOUTS}, but {layout!r} was given.")
+    if isinstance(features, str) or not features:
+        raise ValueError(_message(table, features))
+    names = {name: _from_the_start(model, name) for name in features}
+    if not set(names.values()) <= table.keys():
+        raise ValueError(_message(table, features))
+    tensors = _tensors(model, {name: table[name] for name in names.values()})
+    if layout == "map":
+        tensors = {
+            name: _as_map(model, tensor) if _is_sequence(name, tensor) else tensor for name, tensor in tensors.items()
+        }
+    return keras.Model(model.input, {name: tensors[original] for name, original in names.items()})
+
+
+def _message(table: dict[str, Any], features: Any) -> str:
+    inner = tuple(f"/{name}" for name in BLOCK_ACTIVATIONS)
+    names = sorted(name for name in table if not name.endswith(inner))
+    more = f" A block also has {', '.join(f'block_0{name}' for name in inner)}." if "block_0" in table else ""
+    return f"features must be a list of names from {names}, but {features!r} was given.{more}"
+
+
+def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
+    """What can be asked for: the layer that gives it, and, for what lies inside a block, the name there."""
+    if not isinstance(model, (VisionTransformer, BiT)):
+        raise TypeError(
+            f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given. Of a model that "
+            "contains one, pass that: outer.get_layer(name)."
+        )
+    config, layers = model.config, [layer.name for layer in model.layers]
+    given = {}  # which layer gives what
+    for name, givers in (BIT_FEATURES if isinstance(model, BiT) else FEATURES).items():
+        present = [layer for layer in givers if layer in layers]
         if present:
-            known[name] = outputs[present[-1]]
-    known |= {name: output for name, output in outputs.items() if name.startswith("block" if is_bit else "block_")}
-    if is_bit:
-        for stage, units in enumerate(model.config.stages, 1):
-            known[f"stage_{stage}"] = outputs[f"block{stage}_unit{units}"]
-    elif model.config.final_norm != "tokens":
-        known["encoded"] = outputs[f"block_{model.config.depth - 1}"]
-        if model.config.final_norm == "pooled" and "pooled" in known:
-            known["pooled"] = outputs["encoder_norm"]
-    known["pre_logits"] = model.get_layer("head").input if model.config.classes else model.output
-    unknown = [name for name in features if name not in known]
-    if unknown or isinstance(features, str) or not features:
-        raise ValueError(f"features must be a list of names from {sorted(known)}, but {features!r} was given.")
-    return keras.Model(model.input, {name: known[name] for name in features})
+            given[name] = present[-1]
+    if not isinstance(model, BiT) and config.final_norm != "tokens":
+        given["encoded"] = f"block_{config.depth - 1}"
+        if config.final_norm == "pooled" and "pooled" in given:
+            given["pooled"] = "encoder_norm"
+    stages = config.stages if isinstance(model, BiT) else config.stem_stages or ()
+    given |= {f"stage_{stage}": f"block{stage}_unit{units}" for stage, units in enumerate(stages, 1)}
+    last = model.get_layer("head").input if config.classes else model.output
+    given["pre_logits"] = next(layer.name for layer in model.layers if layer.output is last)
+    table: dict[str, tuple[str, str | None]] = {}
+    for layer in layers:
+        if _BLOCK.fullmatch(layer):
+            table |= {f"{layer}/{name}": (layer, name) for name in BLOCK_ACTIVATIONS}
+        if layer.startswith("block"):
+            table[layer] = (layer, None)
+        table |= {name: (layer, None) for name, giver in given.items() if giver == layer}
+        if layer == given.get("logits") and config.pooling != "token_avg":
+            table[LOGITS_2D] = (layer, LOGITS_2D)
+    return table
+
+
+def _from_the_start(model: VisionTransformer | BiT, name: str) -> str:
+    """`"block_-1"` as the block that it is."""
+    match = _BLOCK.fullmatch(name) if isinstance(name, str) else None
+    depth = getattr(model.config, "depth", 0)
+    if match is None or not -depth <= int(match[1]) < 0:
+        return name
+    return f"block_{int(match[1]) + depth}" + (f"/{match[2]}" if match[2] else "")
+
+
+def _tensors(model: Any, wanted: dict[str, tuple[str, str | None]]) -> dict[str, Tensor]:
+    """The symbolic tensor of each result. Up to the first block with results inside it, they are those of the model."""
+    inside: dict[str, list[str]] = {}
+    for layer, activation in wanted.values():
+        if activation in BLOCK_ACTIVATIONS:
+            inside.setdefault(layer, []).append(activation)
+    outputs: dict[str, Tensor] = {}
+    activations: dict[tuple[str, str], Tensor] = {}
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if layer.name in inside:
+            *values, output = BlockActivations(layer, inside[layer.name], dtype=layer.dtype_policy)([*args])
+            activations.update({(layer.name, name): v for name, v in zip(inside[layer.name], values, strict=True)})
+        else:
+            output = layer.output if _is_first_call(layer, args) else layer(*args, **kwargs)
+        outputs[layer.name] = output
+        return output
+
+    model.call_layers(model.input, call)
+    if any(activation == LOGITS_2D for _, activation in wanted.values()):
+        layer = next(layer for layer, activation in wanted.values() if activation == LOGITS_2D)
+        activations[layer, LOGITS_2D] = _logits_2d(model, outputs, layer)
+    return {
+        name: outputs[layer] if activation is None else activations[layer, activation]
+        for name, (layer, activation) in wanted.items()
+    }
+
+
+def _logits_2d(model: Any, outputs: dict[str, Tensor], logits_layer: str) -> Tensor:
+    """What follows the pooling, applied to every place instead."""
+    if model.config.pooling == "none":
+        logits = outputs[logits_layer]
+        return logits if isinstance(model, BiT) else _as_map(model, logits, outputs["embedding"])
+    pooled = False
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal pooled
+        if layer.name in POOLINGS:
+            pooled = True
+            return args[0] if isinstance(model, BiT) else _as_map(model, args[0], outputs["embedding"])
+        if layer.name == "predictions":
+            return args[0]
+        return layer(*args, **kwargs) if pooled else outputs[layer.name]
+
+    return model.call_layers(model.input, call)
+
+
+def _is_first_call(layer: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a layer is called on the tensors that it was called on when the model was made."""
+    tensors = [x for x in keras.tree.flatten(args) if isinstance(x, keras.KerasTensor)]
+    first = keras.tree.flatten(layer.input)
+    return len(tensors) == len(first) and all(x is y for x, y in zip(tensors, first, strict=True))
+
+
+def _is_sequence(name: str, tensor: Tensor) -> bool:
+    return len(tensor.shape) == 3 and not name.endswith("/attention_weights")
+
+
+def _as_map(model: VisionTransformer, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
+    config = model.config
+    patches = model.get_layer("embedding").output if patches is None else patches
+    layer = TokenMap(config.grid_size, config.prefix_tokens, dtype=tokens.dtype)
+    return layer(tokens, patches) if config.dynamic else layer(tokens)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class BlockActivations(keras.layers.Layer):
+    """A block that also gives what it computes on the way.
+
+    A layer of its own, because Keras 3.15 cannot make a model of a layer's second call if that has more outputs than
+    the first.
+
+    Args:
+        block: A `TransformerBlock`.
+        activations: Names from `BLOCK_ACTIVATIONS`.
+
+    Input: a list of what the block is called with. Output: a list of the activations, and the block's output at its
+        end.
+    """
+
+    def __init__(self, block: TransformerBlock, activations: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**{"name": f"{block.name}_activations", **kwargs})
+        self.block = block
+        self.activations = [*activations]
+
+    def build(self, inputs_shape: Any) -> None:
+        if not self.block.built:
+            self.block.build(*inputs_shape)
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        return self.block(*inputs, activations=self.activations, training=training)
+
+    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
+        return self.block.compute_output_spec(*inputs, activations=self.activations)
+
+    def get_config(self) -> dict[str, Any]:
+        block = keras.saving.serialize_keras_object(self.block)
+        return {**super().get_config(), "block": block, "activations": self.activations}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "BlockActivations":
+        return cls(**{**config, "block": keras.saving.deserialize_keras_object(config["block"])})

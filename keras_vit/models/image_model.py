@@ -1,13 +1,13 @@
 """What the models of this package share: each is a functional Keras model and a function of one config."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import keras
 import numpy as np
 
-from keras_vit._keras import ClonableModel, layers_inside
+from keras_vit._keras import ClonableModel, call_layers, layers_inside
 from keras_vit.layers.composite import float32_or_better, quantized_policies
 from keras_vit.models.changes import (
     changed_fields,
@@ -92,6 +92,24 @@ class ImageModel(ClonableModel):
         copy_structure(source, self)
 
     def call(self, images: Any, training: bool | None = None, mask: Any = None) -> Any:
+        self._check_images(images)
+        return super().call(images, training=training, mask=mask)
+
+    def call_layers(self, images: Any, call: Callable[..., Any]) -> Any:
+        """What the model computes, with `call(layer, *arguments, **options)` in place of each layer's own call.
+
+        Args:
+            images: As the model takes them; a tensor, or a symbolic one.
+            call: Gives the outputs of a layer for its arguments, as `lambda layer, *args, **kw: layer(*args, **kw)`
+                does.
+
+        Raises:
+            ValueError: if the images do not fit the model.
+        """
+        self._check_images(images)
+        return call_layers(self, images, call)
+
+    def _check_images(self, images: Any) -> None:
         config = self._config
         flat = keras.tree.flatten(images)  # Keras also takes the one input in a list or a dictionary
         given = tuple(getattr(flat[0], "shape", ())) if len(flat) == 1 else ()
@@ -112,7 +130,6 @@ class ImageModel(ClonableModel):
                 f"given. Resize them with model.preprocess(images), make a model for that size with "
                 f"model.with_image_size({size}), or build it with image_size='dynamic'."
             )
-        return super().call(images, training=training, mask=mask)
 
     def preprocess(self, images: Any) -> np.ndarray:
         """Resizes and normalises images as the original evaluation of this model does (`config.pipeline`).

@@ -1,0 +1,179 @@
+"""Features by name: every activation, in one pass, as tokens or as maps."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests.compute import forward
+from tests.layers import in_numpy
+from tests.tolerances import SAME_FUNCTION
+
+KINDS = {
+    "plain": {"class_token": True, "pooling": "token"},
+    "gap": {"class_token": False, "pooling": "avg"},
+    "map": {"class_token": False, "pooling": "map"},
+    "tanh": {"class_token": True, "pooling": "token", "representation_size": 6},
+    "dynamic": {"class_token": True, "pooling": "avg", "dynamic": True},
+    "hybrid": {"stem_stages": (1, 2), "stem_width": 32, "patch_size": 1, "image_size": (16, 24)},
+    "tokens": {"pooling": "none"},
+}
+
+
+def make(kind="plain", **options):
+    fields = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "mlp_width": 24}
+    fields |= {"classes": 3, "classifier_activation": "softmax"}
+    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**fields | KINDS[kind]), **options)
+    return filled(model)
+
+
+def filled(model):
+    """With weights that are neither zero nor one."""
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.normal(0.05, 0.3, weight.shape))
+    return model
+
+
+def images_for(model, batch=2):
+    return np.random.default_rng(1).uniform(-1, 1, (batch, *model.config.image_size, 3)).astype("f4")
+
+
+def test_every_name_that_is_listed_works_in_one_pass():
+    for kind in KINDS:
+        model = make(kind)
+        names = keras_vit.feature_names(model)
+        features = forward(keras_vit.feature_extractor(model, names), images_for(model))
+        assert tuple(features) == names
+        np.testing.assert_allclose(
+            features["predictions"], forward(model, images_for(model)), rtol=0, atol=SAME_FUNCTION
+        )
+
+
+def test_activations_of_blocks_are_those_of_the_equations():
+    model = make("gap")
+    names = ["embedded", "block_1/attention_weights", "block_1/attention", "block_1/+attention", "block_1/mlp"]
+    names += ["block_0", "block_1", "block_-1", "block_-2", "block_-1/mlp"]
+    got = forward(keras_vit.feature_extractor(model, names), images_for(model))
+    blocks = [in_numpy.weights_of(model.get_layer(f"block_{i}")) for i in range(2)]
+    x = in_numpy.block(got["embedded"].astype("f8"), blocks[0], 2, "tanh", 1e-6)
+    w = blocks[1]
+    y = in_numpy.layer_norm(x, w, "norm1", 1e-6)
+    wanted = {"block_0": x, "block_-2": x}
+    wanted["block_1/attention_weights"] = in_numpy.attention_weights(y, y, in_numpy.inner(w, "attention"), 2)
+    wanted["block_1/attention"] = in_numpy.attention(y, y, in_numpy.inner(w, "attention"), 2)
+    wanted["block_1/+attention"] = x + wanted["block_1/attention"]
+    wanted["block_1"] = wanted["block_-1"] = in_numpy.block(x, w, 2, "tanh", 1e-6)
+    wanted["block_1/mlp"] = wanted["block_-1/mlp"] = wanted["block_1"] - wanted["block_1/+attention"]
+    for name, values in wanted.items():
+        np.testing.assert_allclose(got[name], values, rtol=0, atol=SAME_FUNCTION, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["plain", "dynamic", "hybrid"])
+def test_maps_are_tokens_where_they_lie(kind):
+    model = make(kind)
+    names = ["stem", "embedded", "block_-1", "block_0/mlp", "encoded", "pre_logits", "block_0/attention_weights"]
+    images = images_for(model)
+    tokens = forward(keras_vit.feature_extractor(model, names), images)
+    maps = forward(keras_vit.feature_extractor(model, names, layout="map"), images)
+    rows, columns = model.config.grid_size
+    assert rows != columns
+    for name in ("embedded", "block_-1", "block_0/mlp", "encoded"):
+        wanted = tokens[name][:, model.config.prefix_tokens :].reshape(2, rows, columns, 16)
+        np.testing.assert_allclose(maps[name], wanted, rtol=0, atol=SAME_FUNCTION)
+    for name in ("stem", "pre_logits", "block_0/attention_weights"):
+        np.testing.assert_allclose(maps[name], tokens[name], rtol=0, atol=SAME_FUNCTION)
+    assert maps["stem"].shape == (2, rows, columns, 16)
+
+
+def test_maps_of_any_size():
+    model = make("dynamic")
+    extractor = keras_vit.feature_extractor(model, ["block_1", "logits_2d"], layout="map")
+    assert extractor.output["block_1"].shape == (None, None, None, 16)
+    images = np.random.default_rng(1).uniform(-1, 1, (1, 16, 20, 3)).astype("f4")
+    assert forward(extractor, images)["block_1"].shape == (1, 4, 5, 16)
+    assert forward(extractor, images)["logits_2d"].shape == (1, 4, 5, 3)
+
+
+@pytest.mark.parametrize("kind", ["plain", "gap", "tanh", "tokens", "hybrid"])
+def test_logits_of_every_patch(kind):
+    model = make(kind)
+    got = forward(keras_vit.feature_extractor(model, ["encoded", "logits", "logits_2d"]), images_for(model))
+    rows, columns = model.config.grid_size
+    patches = got["encoded"][:, model.config.prefix_tokens :].astype("f8")
+    head = in_numpy.weights_of(model.get_layer("head"))
+    if kind == "tanh":
+        w = in_numpy.weights_of(model.get_layer("pre_logits"))
+        patches = np.tanh(patches @ w["kernel"] + w["bias"])
+    wanted = (patches @ head["kernel"] + head["bias"]).reshape(2, rows, columns, 3)
+    np.testing.assert_allclose(got["logits_2d"], wanted, rtol=0, atol=SAME_FUNCTION)
+    if kind == "gap":
+        np.testing.assert_allclose(got["logits_2d"].mean((1, 2)), got["logits"], rtol=0, atol=SAME_FUNCTION)
+
+
+def test_stages_of_a_hybrid_and_of_a_bit():
+    model = make("hybrid")
+    names = ["root", "stage_1", "block2_unit1", "stage_2", "stem"]
+    shapes = {name: tensor.shape for name, tensor in keras_vit.feature_extractor(model, names).output.items()}
+    assert shapes == {
+        "root": (None, 4, 6, 32),
+        "stage_1": (None, 4, 6, 128),
+        "block2_unit1": (None, 2, 3, 256),
+        "stage_2": (None, 2, 3, 256),
+        "stem": (None, 2, 3, 16),
+    }
+    bit = filled(keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=3)))
+    names = ["stem", "stage_2", "encoded", "logits", "logits_2d"]
+    got = forward(keras_vit.feature_extractor(bit, names), images_for(bit))
+    assert got["stage_2"].shape == (2, 4, 4, 256) and got["logits_2d"].shape == (2, 4, 4, 3)
+    np.testing.assert_allclose(got["logits_2d"].mean((1, 2)), got["logits"], rtol=1e-5, atol=SAME_FUNCTION)
+    assert "block_0" not in keras_vit.feature_names(bit)
+
+
+def test_an_extractor_is_saved_and_trained_like_any_model(tmp_path):
+    model = make("plain")
+    names = ["block_0/attention", "block_-1", "logits_2d"]
+    extractor = keras_vit.feature_extractor(model, names, layout="map")
+    wanted = forward(extractor, images_for(model))
+    extractor.save(tmp_path / "features.keras")
+    got = forward(keras.saving.load_model(tmp_path / "features.keras"), images_for(model))
+    assert got.keys() == wanted.keys()
+    for name in names:
+        np.testing.assert_allclose(got[name], wanted[name], rtol=0, atol=SAME_FUNCTION)
+    # The weights are those of the model, which stays as it was.
+    assert {id(w) for w in extractor.weights} == {id(w) for w in model.weights}
+    before = forward(model, images_for(model))
+    model.get_layer("block_0").mlp.fc1.kernel.assign_add(np.ones((16, 24)))
+    assert np.abs(forward(extractor, images_for(model))["block_-1"] - wanted["block_-1"]).max() > 1e-3
+    assert np.abs(forward(model, images_for(model)) - before).max() > 1e-4
+
+
+def test_a_later_extractor_is_not_disturbed_by_an_earlier_one():
+    model = make("plain")
+    first = keras_vit.feature_extractor(model, ["block_0/mlp", "encoded"])
+    second = keras_vit.feature_extractor(model, ["encoded"])
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    images = images_for(model)
+    wanted = forward(second, images)["encoded"]
+    np.testing.assert_allclose(forward(first, images)["encoded"], wanted, rtol=0, atol=SAME_FUNCTION)
+    again = keras_vit.feature_extractor(clone, ["encoded"])
+    np.testing.assert_allclose(forward(again, images)["encoded"], wanted, rtol=0, atol=SAME_FUNCTION)
+    assert second.layers[-1].name == "encoder_norm" and type(clone) is keras_vit.VisionTransformer
+
+
+@pytest.mark.parametrize("name", ["block_2", "block_-3", "block_0/", "block_0/attn", "block_0/block_1", "", None, 3])
+def test_names_that_are_none(name):
+    model = make("plain")
+    with pytest.raises(ValueError, match=r"features must be a list of names from .*'block_0'.* also has block_0/att"):
+        keras_vit.feature_extractor(model, ["encoded", name])
+
+
+def test_what_is_no_model_and_no_layout():
+    model = make("plain")
+    with pytest.raises(ValueError, match=r"layout must be one of \('tokens', 'map'\), but 'nhwc'"):
+        keras_vit.feature_extractor(model, ["encoded"], layout="nhwc")
+    outer = keras.Sequential([model])
+    for function in (keras_vit.feature_names, lambda m: keras_vit.feature_extractor(m, ["encoded"])):
+        with pytest.raises(TypeError, match=r"must be a VisionTransformer or a BiT, but Sequential.*get_layer"):
+            function(outer)
