@@ -7,7 +7,7 @@ from keras_vit._lazy import IS_PROGRAM, import_later
 
 if TYPE_CHECKING or not IS_PROGRAM:
     choose_backend()  # before the first import of Keras
-    from keras_vit import data, evaluation, export, layers, training
+    from keras_vit import data, evaluation, export, inspection, layers, training
     from keras_vit.checkpoints import (
         class_names,
         inspect_checkpoint,
@@ -46,11 +46,12 @@ if TYPE_CHECKING or not IS_PROGRAM:
         VisionTransformer,
         ViTConfig,
         feature_extractor,
+        feature_names,
     )
     from keras_vit.preprocessing import decode_predictions, load_image, preprocess_input
     from keras_vit.zoo import create_model, from_checkpoint, load
 else:
-    _ROOMS = "checkpoints models preprocessing zoo factories layers data evaluation export training".split()
+    _ROOMS = "checkpoints models preprocessing zoo factories layers data evaluation export inspection training".split()
     __getattr__ = import_later(__name__, *_ROOMS)
 
 __version__ = "0.1.0"
@@ -89,8 +90,10 @@ __all__ = [
     "evaluation",
     "export",
     "feature_extractor",
+    "feature_names",
     "from_checkpoint",
     "inspect_checkpoint",
+    "inspection",
     "layers",
     "list_models",
     "list_weights",

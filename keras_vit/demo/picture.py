@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
-from keras_vit import feature_extractor
+from keras_vit import inspection
 from keras_vit._pictures import BAD, GOOD, GRID, MUTED, figure_for
 from keras_vit.demo.digits import Digits
 from keras_vit.models import VisionTransformer
-from keras_vit.preprocessing import resize_images
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,52 +103,23 @@ def _attention(
     sure = np.max(logits, -1) * (logits.argmax(-1) == test.labels)
     chosen = [int(np.argmax(np.where(test.labels == digit, sure, -np.inf))) for digit in range(10)]
     images = model.preprocess(test.pixels[chosen])
-    first = class_token_attention(model, images, 0)
-    last = class_token_attention(model, images, model.config.depth - 1)
+    first, last = (inspection.patch_attention(model, images, block).mean(1) for block in (0, -1))
     grid = _grid(figure, box, 3, 10, gap=0.06)
     for column, scan in enumerate((images[..., 0] + 1) / 2):
         grid[column].imshow(1 - scan, cmap="gray", vmin=0, vmax=1)
-        grid[10 + column].imshow(_glow(scan, first[column]))
-        grid[20 + column].imshow(_glow(scan, last[column]))
+        grid[10 + column].imshow(inspection.overlay(scan[..., None], first[column]))
+        grid[20 + column].imshow(inspection.overlay(scan[..., None], last[column]))
     for row, label in enumerate(("scan", "first block", "last block")):
         grid[row * 10].set_ylabel(label, size=9.5)
     for axes in grid:
         axes.spines[:].set_visible(False)
 
 
-def class_token_attention(model: VisionTransformer, images: np.ndarray, block: int) -> np.ndarray:
-    """How much the class token looks at each patch, mean of the heads.
-
-    Args:
-        model: A model with a class token.
-        images: `(batch, height, width, 3)`, preprocessed.
-        block: Which block, from 0.
-
-    Returns:
-        float32 `(batch, rows, columns)`.
-    """
-    before = f"block_{block - 1}" if block else "embedded"
-    layer = model.get_layer(f"block_{block}")
-    tokens = feature_extractor(model, [before])(images)[before]
-    weights = keras.ops.convert_to_numpy(layer.attention.attention_weights(layer.norm1(tokens)))
-    return weights[:, :, 0, 1:].mean(1).reshape(-1, *model.config.grid_size)
-
-
-def _glow(scan: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """A map of warm colours for the weights of the patches, with the scan faintly in front of it."""
-    from matplotlib import colormaps
-
-    heat = resize_images((weights / weights.max())[..., None], scan.shape)
-    return np.clip(0.9 * colormaps["inferno"](0.05 + 0.9 * heat[..., 0])[..., :3] + 0.22 * scan[..., None], 0, 1)
-
-
 def _positions(figure: "Figure", box: tuple[float, ...], model: VisionTransformer) -> None:
     """For each place a map: the cosine of its position embedding with that of every place (paper, Figure 7)."""
-    layer = model.get_layer("position_embedding")
-    table = keras.ops.convert_to_numpy(layer.table)[0, layer.prefix_tokens :]
-    table = table / np.linalg.norm(table, axis=-1, keepdims=True)
-    rows, columns = layer.grid_size
-    maps = (table @ table.T).reshape(rows * columns, rows, columns)
+    similarities = inspection.position_similarity(model)
+    rows, columns = similarities.shape[:2]
+    maps = similarities.reshape(-1, rows, columns)
     for similarity, axes in zip(maps, _grid(figure, box, rows, columns, gap=0.12), strict=True):
         axes.imshow(similarity, cmap="viridis", vmin=-1, vmax=1)
         axes.spines[:].set_visible(False)

@@ -1,0 +1,469 @@
+"""Pictures of the arrays of this room: every function gives a matplotlib figure, and writes a file if asked to."""
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from keras_vit._files import replacing
+from keras_vit.preprocessing import check_pixels, resize_images
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, LINE, BLUE = "#1b1f27", "#6b7280", "#e6e8ec", "#1f6feb"
+FORMATS = (".png", ".svg", ".pdf")
+PathLike = str | os.PathLike[str] | None
+
+
+def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
+    """Each head's attention laid over an image, beside the image and the mean of the heads.
+
+    Args:
+        attention: `(heads, rows, columns)`: one image of `patch_attention`.
+        image: `(height, width, channels)`, pixels of 0..255 as the model saw them (see `shown_pixels`).
+        path: A `.png`, `.svg` or `.pdf` to write; it appears when it is complete. None for none.
+        title: The headline; a default where it is empty.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if shapes do not fit, or the path has another ending.
+    """
+    attention = _array("attention", attention, ("heads", "rows", "columns"))
+    pixels = _pixels(image)
+    tiles = [("the image", pixels), ("mean of the heads", overlay(pixels, attention.mean(0)))]
+    tiles += [(f"head {i}", overlay(pixels, one)) for i, one in enumerate(attention)]
+    columns = min(len(tiles), 7)
+    with _figure(path, columns * 1.75, -(-len(tiles) // columns) * 1.75 * _tallness(pixels) + 1.3) as figure:
+        _headline(figure, title or "Where each head looks", "bright patches are read most; each map by its own largest")
+        _tiles(figure, tiles, columns, 0.95 / figure.get_figheight())
+    return figure
+
+
+def plot_attention_rollout(
+    maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray], path: PathLike = None, title: str = ""
+) -> "Figure":
+    """Images, and below each the patches that its answer is made of (Figures 6 and 14).
+
+    Args:
+        maps: `(batch, rows, columns)`, of `attention_rollout` or `gradient_attention`.
+        images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
+        path: As for `plot_attention_heads`.
+        title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+    """
+    maps = _array("maps", maps, ("batch", "rows", "columns"))
+    images = _same_length(maps, images)
+    columns = min(len(images), 8)
+    tiles: list[tuple[str, np.ndarray]] = []
+    for start in range(0, len(images), columns):
+        some = slice(start, start + columns)
+        gap = [("", np.ones((1, 1, 3)))] * (columns - len(images[some]))
+        tiles += [("", image) for image in images[some]] + gap
+        tiles += [("", overlay(image, one)) for image, one in zip(images[some], maps[some], strict=True)] + gap
+    height = -(-len(tiles) // columns) * 1.6 * _tallness(images[0]) + 1.2
+    with _figure(path, max(columns * 1.6, 5), height) as figure:
+        _headline(figure, title or "What the answer is made of", "attention rollout: bright patches reach it most")
+        _tiles(figure, tiles, columns, 0.9 / height, gap=0.04)
+    return figure
+
+
+def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
+    """How far each head looks, by depth (Figure 7, right).
+
+    Args:
+        distances: `(blocks, heads)` in pixels, of `mean_attention_distance`.
+        path: As for `plot_attention_heads`.
+        title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+    """
+    distances = _array("distances", distances, ("blocks", "heads"))
+    with _figure(path, 7, 4.6) as figure:
+        _headline(figure, title or "How far each head looks", "a dot for each head; the line is their mean")
+        axes = figure.add_axes((0.1, 0.13, 0.87, 0.66))
+        blocks = np.arange(len(distances))
+        axes.plot(blocks, distances.mean(1), color=LINE, linewidth=6, solid_capstyle="round", zorder=1)
+        for heads in distances.T:
+            axes.plot(blocks, heads, "o", color=BLUE, markersize=6, alpha=0.65, markeredgewidth=0, clip_on=False)
+        axes.set(xlabel="block", ylabel="mean attention distance, pixels")
+        axes.set_ylim(0, max(float(distances.max()) * 1.08, 1e-3))
+        axes.set_xlim(-0.5, len(distances) - 0.5)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(axis="y", color=LINE)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(length=0)
+    return figure
+
+
+def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
+    """The principal components of the filters that see pixels (Figure 7, left).
+
+    Args:
+        filters: `(components, height, width, channels)` with 1 or 3 channels, of `patch_filters`.
+        path: As for `plot_attention_heads`.
+        title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+    """
+    pictures = filter_pictures(filters)
+    columns = min(len(pictures), 7)
+    with _figure(path, columns * 0.95 + 0.3, -(-len(pictures) // columns) * 0.95 + 1.2) as figure:
+        _headline(figure, title or "What patches are filtered for", f"first {len(pictures)} principal components")
+        _tiles(figure, [("", picture) for picture in pictures], columns, 0.85 / figure.get_figheight(), gap=0.08)
+    return figure
+
+
+def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
+    """For each place a map: how alike its position embedding is to that of every place (Figure 7, centre).
+
+    Args:
+        similarity: `(rows, columns, rows, columns)`, cosines, of `position_similarity`.
+        path: As for `plot_attention_heads`.
+        title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+    """
+    similarity = _array("similarity", similarity, ("rows", "columns", "rows", "columns"))
+    rows, columns = similarity.shape[:2]
+    across = 5.4 / columns
+    down = across * rows / columns  # a map has the shape of the image
+    width, height = columns * across + 1.5, rows * down + 1.7
+    with _figure(path, width, height) as figure:
+        _headline(figure, title or "What it knows of places", "cosine of each position's embedding with all others")
+        box = (0.55 / width, 0.6 / height, columns * across / width, rows * down / height)
+        for (row, column), axes in zip(np.ndindex(rows, columns), _grid(figure, box, rows, columns, 0.1), strict=True):
+            drawn = axes.imshow(similarity[row, column], cmap="viridis", vmin=-1, vmax=1)
+            axes.spines[:].set_visible(False)
+            if row == rows - 1 and _is_labelled(column, columns):
+                axes.set_xlabel(str(column))
+            if column == 0 and _is_labelled(row, rows):
+                axes.set_ylabel(str(row), rotation=0, ha="right", va="center")
+        figure.text(box[0] + box[2] / 2, 0.12 / height, "column of the patch", ha="center", color=MUTED)
+        figure.text(0.12 / width, box[1] + box[3] / 2, "row of the patch", va="center", rotation=90, color=MUTED)
+        bar = figure.add_axes((box[0] + box[2] + 0.22 / width, box[1], 0.12 / width, box[3]))
+        figure.colorbar(drawn, cax=bar, ticks=[-1, 0, 1]).outline.set_visible(False)
+        bar.tick_params(length=0)
+    return figure
+
+
+def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
+    """Images, and below each the pixels that its class hangs on.
+
+    Args:
+        maps: `(batch, height, width)`, of `saliency`.
+        images: As for `plot_attention_rollout`.
+        path: As for `plot_attention_heads`.
+        title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+    """
+    from matplotlib import colormaps
+
+    maps = _array("maps", maps, ("batch", "height", "width"))
+    images = _same_length(maps, images)
+    # A few pixels have gradients far above all others.
+    strengths = [np.clip(one / max(np.quantile(one, 0.99), 1e-12), 0, 1) for one in maps]
+    tiles = [("", image) for image in images] + [("", colormaps["magma"](one)[..., :3]) for one in strengths]
+    height = 3.2 * _tallness(images[0]) + 1.2
+    with _figure(path, max(len(images) * 1.6, 5), height) as figure:
+        _headline(figure, title or "Which pixels the class hangs on", "bright: a small change moves the score most")
+        _tiles(figure, tiles, len(images), 0.9 / height, gap=0.04)
+    return figure
+
+
+def plot_class_evidence(
+    maps: np.ndarray,
+    images: np.ndarray,
+    path: PathLike = None,
+    title: str = "",
+    class_names: Sequence[str] | None = None,
+) -> "Figure":
+    """Images, and below each what the head says of every patch by itself.
+
+    Args:
+        maps: `(batch, rows, columns)`, of `class_evidence`.
+        images: As for `plot_attention_rollout`.
+        path: As for `plot_attention_heads`.
+        title: Likewise.
+        class_names: What the class of each image is called; None for no names.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`, and if there is not a name for each image.
+    """
+    from matplotlib import colormaps
+
+    maps = _array("maps", maps, ("batch", "rows", "columns"))
+    images = _same_length(maps, images)
+    names = [""] * len(images) if class_names is None else [_plain(name) for name in class_names]
+    if len(names) != len(images):
+        raise ValueError(f"class_names must name the class of each of the {len(images)} images, but got {len(names)}.")
+    largest = max(float(np.abs(maps).max()), 1e-12)
+    tiles = list(zip(names, images, strict=True))
+    for image, one in zip(images, maps, strict=True):
+        tiles.append(("", _tinted(image, colormaps["RdBu_r"](_stretched(one, image) / largest / 2 + 0.5)[..., :3])))
+    height = 3.2 * _tallness(images[0]) + 1.6
+    with _figure(path, max(len(images) * 1.6, 6), height) as figure:
+        words = f"logit of the class, from {-largest:.1f} (blue) over 0 (white) to {largest:.1f} (red)"
+        _headline(figure, title or "What each patch says for the class", words)
+        _tiles(figure, tiles, len(images), 1.05 / height, gap=0.1)
+    return figure
+
+
+def plot_nearest_patches(
+    places: np.ndarray,
+    cosines: np.ndarray,
+    patch: tuple[int, int, int],
+    images: np.ndarray,
+    grid_size: tuple[int, int],
+    path: PathLike = None,
+    title: str = "",
+) -> "Figure":
+    """A patch and those that the model takes for most alike, each with what lies around it.
+
+    Args:
+        places: `(count, 3)`, of `nearest_patches`.
+        cosines: `(count,)`, likewise.
+        patch: Image, row and column of the given patch.
+        images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
+        grid_size: Rows and columns of patches (`model.config.grid_size`).
+        path: As for `plot_attention_heads`.
+        title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+    """
+    places = _array("places", places, ("count", "3"))
+    pixels = [_pixels(image) for image in images]
+    shown = [("the patch", tuple(int(i) for i in patch))]
+    shown += [(f"{cosine:.2f}", tuple(map(int, place))) for cosine, place in zip(cosines, places, strict=True)]
+    columns = min(len(shown), 7)
+    height = -(-len(shown) // columns) * 1.5 + 1.2
+    with _figure(path, max(columns * 1.4, 5), height) as figure:
+        _headline(figure, title or "Patches that it takes for alike", "the patch in its frame, and the cosine")
+        box = _box(figure, -(-len(shown) // columns), columns, 0.95 / height)
+        for (words, place), axes in zip(shown, _grid(figure, *box, 0.22), strict=False):
+            _neighbourhood(axes, pixels[place[0]], place[1:], grid_size)
+            axes.set_title(words, size=9, pad=3, color=MUTED)
+        _remove_unused(figure, len(shown))
+    return figure
+
+
+def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """A map of weights, in warm colours, laid over an image.
+
+    Args:
+        image: `(height, width, channels)`, pixels of 0..255, or values of 0..1.
+        weights: `(rows, columns)`, not negative; the largest is the brightest.
+
+    Returns:
+        `(height, width, 3)`, values of 0..1.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    need_matplotlib()
+    from matplotlib import colormaps
+
+    image = _pixels(image)
+    heat = _stretched(np.asarray(weights) / max(float(np.max(weights)), 1e-12), image)
+    return np.clip(0.68 * colormaps["inferno"](0.04 + 0.9 * heat)[..., :3] + 0.42 * _grey(image), 0, 1)
+
+
+def filter_pictures(filters: np.ndarray) -> np.ndarray:
+    """Filters as pictures: 0 is the middle grey, and the largest value of each is black or white.
+
+    Args:
+        filters: `(count, height, width, channels)` with 1 or 3 channels.
+
+    Returns:
+        `(count, height, width, 3)`, values of 0..1.
+
+    Raises:
+        ValueError: if there are other channels.
+    """
+    filters = _array("filters", filters, ("components", "height", "width", "channels"))
+    if filters.shape[3] not in (1, 3):
+        raise ValueError(f"filters must have 1 or 3 channels to be seen, but {filters.shape} was given.")
+    largest = np.abs(filters).max((1, 2, 3), keepdims=True)
+    pictures = filters / np.where(largest > 0, largest, 1) / 2 + 0.5
+    return np.broadcast_to(pictures, (*filters.shape[:3], 3))
+
+
+def need_matplotlib() -> None:
+    """Raises ImportError, with what to do, if matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError('Pictures need matplotlib, which is not installed: pip install "keras-vit[plots]"')
+
+
+@contextlib.contextmanager
+def _figure(path: PathLike, width: float, height: float) -> "Iterator[Figure]":
+    """An empty figure in the style of all pictures, written when the block ends."""
+    if path is not None and Path(path).suffix.lower() not in FORMATS:
+        raise ValueError(f"path must end with one of {FORMATS}, but {os.fspath(path)!r} was given.")
+    need_matplotlib()
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    style = {"font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": MUTED}
+    style |= {"axes.edgecolor": "#c9ced6", "xtick.color": MUTED, "ytick.color": MUTED, "svg.hashsalt": "keras_vit"}
+    with rc_context(style):
+        figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
+        FigureCanvasAgg(figure)
+        yield figure
+        if path is not None:
+            with replacing(path) as temporary:
+                figure.savefig(temporary, format=Path(path).suffix[1:].lower(), metadata=_no_date(path))
+
+
+def _no_date(path: PathLike) -> dict[str, None]:
+    """The same picture gives the same file."""
+    return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower(), {})
+
+
+def _headline(figure: "Figure", title: str, words: str) -> None:
+    height, left = figure.get_figheight(), 0.12 / figure.get_figwidth()
+    figure.text(left, 1 - 0.36 / height, _plain(title), size=14, weight="bold")
+    figure.text(left, 1 - 0.62 / height, words, color=MUTED)
+
+
+def _tiles(
+    figure: "Figure", tiles: Sequence[tuple[str, np.ndarray]], columns: int, top: float, gap: float = 0.12
+) -> None:
+    """Pictures in rows below the headline."""
+    rows = -(-len(tiles) // columns)
+    box = _box(figure, rows, columns, top)
+    for (words, picture), axes in zip(tiles, _grid(figure, *box, gap), strict=False):
+        axes.imshow(picture, interpolation="nearest", vmin=0, vmax=1)
+        axes.spines[:].set_visible(False)
+        if words:
+            axes.set_title(words, size=9, pad=3, color=MUTED)
+    _remove_unused(figure, len(tiles))
+
+
+def _box(figure: "Figure", rows: int, columns: int, top: float) -> tuple[tuple[float, float, float, float], int, int]:
+    side, below = 0.12 / figure.get_figwidth(), 0.12 / figure.get_figheight()
+    return (side, below, 1 - 2 * side, 1 - top - below), rows, columns
+
+
+def _grid(figure: "Figure", box: tuple[float, ...], rows: int, columns: int, gap: float) -> list["Axes"]:
+    """Axes without ticks in rows and columns that fill a box (left, bottom, width, height), row by row."""
+    left, bottom, width, height = box
+    side, fall = width / (columns + gap * (columns - 1)), height / (rows + gap * (rows - 1))
+    result = []
+    for row in range(rows):
+        for column in range(columns):
+            place = (left + column * side * (1 + gap), bottom + (rows - 1 - row) * fall * (1 + gap), side, fall)
+            axes = figure.add_axes(place)
+            axes.set(xticks=[], yticks=[])
+            result.append(axes)
+    return result
+
+
+def _remove_unused(figure: "Figure", used: int) -> None:
+    for axes in figure.axes[used:]:
+        axes.remove()
+
+
+def _neighbourhood(axes: "Axes", image: np.ndarray, place: tuple[int, ...], grid_size: tuple[int, int]) -> None:
+    """A patch in its frame, with one patch around it on every side."""
+    from matplotlib.patches import Rectangle
+
+    height, width = (n / cells for n, cells in zip(image.shape, grid_size, strict=False))
+    row, column = place
+    axes.imshow(image, extent=(0, image.shape[1], image.shape[0], 0), interpolation="nearest", vmin=0, vmax=1)
+    frame = Rectangle((column * width, row * height), width, height, fill=False, edgecolor=BLUE, linewidth=1.6)
+    axes.add_patch(frame)
+    axes.set(xlim=((column - 1) * width, (column + 2) * width), ylim=((row + 2) * height, (row - 1) * height))
+    axes.spines[:].set_color(LINE)
+
+
+def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
+    values = np.asarray(values)
+    if values.ndim != len(axes) or 0 in values.shape or values.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must be numbers ({', '.join(axes)}), but {values.dtype} {values.shape} was given.")
+    return values
+
+
+def _same_length(maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray]) -> list[np.ndarray]:
+    pixels = [_pixels(image) for image in images]
+    if len(pixels) != len(maps):
+        raise ValueError(f"There must be an image for each of the {len(maps)} maps, but there are {len(pixels)}.")
+    return pixels
+
+
+def _pixels(image: np.ndarray) -> np.ndarray:
+    """`(height, width, 3)`, values of 0..1."""
+    image = np.asarray(image)
+    if image.ndim != 3 or image.shape[2] not in (1, 3):
+        raise ValueError(f"image must be (height, width, 1 or 3), but the shape {image.shape} was given.")
+    if image.dtype.kind == "f" and image.min() < 0:
+        raise ValueError("image must be pixels of 0..255; of preprocessed ones shown_pixels(model, images) makes such.")
+    if image.dtype.kind == "f" and 0 <= image.min() and image.max() <= 1:
+        values = image
+    else:
+        values = check_pixels(image, image.shape[2]) / 255
+    return np.broadcast_to(values, (*image.shape[:2], 3))
+
+
+def _stretched(values: np.ndarray, image: np.ndarray) -> np.ndarray:
+    """A map of patches as large as the image."""
+    return resize_images(np.asarray(values, "float32")[..., None], image.shape[:2])[..., 0]
+
+
+def _grey(image: np.ndarray) -> np.ndarray:
+    return image @ np.array([0.299, 0.587, 0.114])[:, None]
+
+
+def _tinted(image: np.ndarray, colours: np.ndarray) -> np.ndarray:
+    return np.clip(0.72 * colours + 0.28 * _grey(image), 0, 1)
+
+
+def _tallness(image: np.ndarray) -> float:
+    return image.shape[0] / image.shape[1]
+
+
+def _is_labelled(place: int, places: int) -> bool:
+    """At most 8 labels along an axis."""
+    return place % -(-places // 8) == 0
+
+
+def _plain(text: str) -> str:
+    return str(text).replace("$", r"\$")  # matplotlib would read formulas

@@ -1,0 +1,150 @@
+"""Runs a model on images with other calls in place of those of its layers; the numbers are those of the model."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit._arrays import to_numpy
+from keras_vit._keras import call_layers, has_graph, layers_inside
+from keras_vit._types import Tensor
+from keras_vit.models import BiT, VisionTransformer
+
+BATCH_SIZE = 16  # images at a time: ViT-B/16 has 30 MB of attention weights for each
+
+Call = Callable[..., Any]
+
+
+def find_model(model: keras.Model) -> VisionTransformer | BiT:
+    """The model of this package that a model is or has inside.
+
+    Args:
+        model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one of them among its layers,
+            at any depth.
+
+    Raises:
+        TypeError: if it is none of these.
+        ValueError: if there are several.
+    """
+    if isinstance(model, (VisionTransformer, BiT)):
+        return model
+    inside = layers_inside(model) if isinstance(model, keras.Model) else []
+    models = [layer for layer in inside if isinstance(layer, (VisionTransformer, BiT))]
+    if not models or not has_graph(model):
+        raise TypeError(
+            "model must be a VisionTransformer, a BiT, or a functional or sequential model that was built and has one "
+            f"among its layers, but {type(model).__name__} was given. Of any other model that contains one, pass that."
+        )
+    if len(models) > 1:
+        names = ", ".join(inner.name for inner in models)
+        raise ValueError(f"model has several models of keras_vit inside: {names}. Pass one of them.")
+    return models[0]
+
+
+def find_transformer(model: keras.Model) -> VisionTransformer:
+    """As `find_model`, for what only a Vision Transformer has.
+
+    Raises:
+        TypeError: if it is a BiT, too.
+    """
+    inner = find_model(model)
+    if not isinstance(inner, VisionTransformer):
+        raise TypeError(f"model must be a VisionTransformer: {type(inner).__name__} {inner.name} has no attention.")
+    return inner
+
+
+def run(model: keras.Model, images: Any, calls: Mapping[str, Call]) -> Any:
+    """Computes a model's outputs, calling others in place of some layers of the Vision Transformer or BiT inside.
+
+    Args:
+        model: As for `find_model`.
+        images: A batch as `model` takes it, an array or a tensor.
+        calls: Functions `(layer, *arguments, **options)` by the names of layers; they give what the layer would.
+    """
+    inner = find_model(model)
+
+    def call_inside(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        call = calls.get(layer.name)
+        return layer(*args, **kwargs) if call is None else call(layer, *args, **kwargs)
+
+    def call_around(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if layer is inner:
+            return inner.call_layers(args[0], call_inside)
+        if has_graph(layer) and any(one is inner for one in layers_inside(layer)):
+            return call_layers(layer, args[0], call_around)
+        return layer(*args, **kwargs)
+
+    if model is inner:
+        return inner.call_layers(images, call_inside)
+    return call_layers(model, images, call_around)
+
+
+def in_batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
+    """Images as float32 arrays of at most `batch_size`.
+
+    Args:
+        images: A batch as the model takes it: `(batch, height, width, channels)`.
+        batch_size: How many at a time.
+
+    Raises:
+        TypeError: if they are no numbers, or `batch_size` is no integer.
+        ValueError: if there are no images, if an axis is missing, or `batch_size` is less than 1.
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)):
+        raise TypeError(f"batch_size must be an integer, but {batch_size!r} was given.")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, but {batch_size} was given.")
+    images = to_numpy(images)
+    if images.dtype.kind not in "fiu":
+        raise TypeError(f"images must be an array of numbers, but its dtype is {images.dtype}.")
+    if images.ndim != 4 or not len(images):
+        raise ValueError(
+            f"images must be one or more, (batch, height, width, channels), but the shape {images.shape} was given. A "
+            "single image needs a batch axis: images[None]."
+        )
+    for start in range(0, len(images), batch_size):
+        yield images[start : start + batch_size].astype("float32")
+
+
+def shown_pixels(model: VisionTransformer | BiT, images: np.ndarray) -> np.ndarray:
+    """What a model gets, as pixels: the inverse of its scaling, for pictures.
+
+    Args:
+        model: A `VisionTransformer` or a `BiT`.
+        images: `(batch, height, width, channels)`, as `model.preprocess` gives them.
+
+    Returns:
+        uint8 `(batch, height, width, 3)`; grey images three times the same.
+    """
+    images = np.asarray(images, "float32")
+    if not model.config.include_preprocessing:
+        mean, deviation = (np.asarray(getattr(model.config, name, (0.5,))) for name in ("pixel_mean", "pixel_std"))
+        images = 255 * (images * deviation + mean)
+    pixels = np.clip(np.round(images), 0, 255).astype("uint8")
+    return np.broadcast_to(pixels, (*pixels.shape[:3], 3)) if pixels.shape[3] == 1 else pixels[..., :3]
+
+
+class Grid:
+    """Rows and columns of patches, as they are in the pass that is run; they depend on the images where sizes are free.
+
+    `calls` is for `run`.
+    """
+
+    def __init__(self) -> None:
+        self.size: tuple[int, int] = (0, 0)
+        self.calls: dict[str, Call] = {"embedding": self._look}
+
+    def _look(self, layer: Any, *args: Any, **kwargs: Any) -> Tensor:
+        patches = layer(*args, **kwargs)
+        self.size = (int(patches.shape[1]), int(patches.shape[2]))
+        return patches
+
+    def map(self, tokens: np.ndarray) -> np.ndarray:
+        """`(..., tokens, D)` as `(..., rows, columns, D)`, without the tokens before the patches."""
+        rows, columns = self.size
+        return tokens[..., -rows * columns :, :].reshape(*tokens.shape[:-2], rows, columns, tokens.shape[-1])
+
+    def of_keys(self, weights: np.ndarray) -> np.ndarray:
+        """`(..., tokens)` as `(..., rows, columns)`, without the tokens before the patches."""
+        return self.map(weights[..., None])[..., 0]

@@ -1,0 +1,248 @@
+"""Attention as arrays: against NumPy, and on every kind of model."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import inspection, training
+from keras_vit._arrays import to_numpy
+from tests.compute import forward
+from tests.inspection.models import KINDS, around, images_for, make
+from tests.layers import in_numpy
+from tests.tolerances import SAME_FUNCTION
+
+
+def blocks_in_numpy(model, images):
+    """The attention weights of every block, computed from the embedded tokens in float64; and the encoded tokens."""
+    config = model.config
+    x = forward(keras_vit.feature_extractor(model, ["embedded"]), images)["embedded"].astype("f8")
+    weights = []
+    for i in range(config.depth):
+        w = in_numpy.weights_of(model.get_layer(f"block_{i}"))
+        y = in_numpy.layer_norm(x, w, "norm1", config.layer_norm_epsilon)
+        weights.append(in_numpy.attention_weights(y, y, in_numpy.inner(w, "attention"), config.heads))
+        x = in_numpy.block(x, w, config.heads, config.gelu, config.layer_norm_epsilon)
+    w = {f"norm/{k}": v for k, v in in_numpy.weights_of(model.get_layer("encoder_norm")).items()}
+    return weights, in_numpy.layer_norm(x, w, "norm", config.layer_norm_epsilon)
+
+
+def rollout_in_numpy(weights):
+    result = np.eye(weights[0].shape[-1])
+    for w in weights:
+        step = 0.5 * w.mean(1) + 0.5 * np.eye(w.shape[-1])
+        result = step @ result
+    return result
+
+
+def close(got, wanted, atol=SAME_FUNCTION):
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_on_every_kind_of_model(kind):
+    model = make(kind)
+    images = images_for(model, 3)
+    wanted, encoded = blocks_in_numpy(model, images)
+    rows, columns = model.config.grid_size
+    prefix = model.config.prefix_tokens
+    for block in (0, 1):
+        maps = inspection.attention_maps(model, images, block, batch_size=2)
+        assert maps.dtype == "float32" and maps.shape == wanted[block].shape
+        close(maps, wanted[block])
+        close(maps.sum(-1), 1, 1e-5)
+    close(inspection.attention_maps(model, images), wanted[-1])
+
+    product = rollout_in_numpy(wanted)
+    averaged = model.config.pooling == "avg"
+    if kind == "map":
+        w = in_numpy.weights_of(model.get_layer("pooling"))
+        probe = in_numpy.attention_weights(
+            encoded, np.repeat(w["probe"], 3, 0), in_numpy.inner(w, "attention"), model.config.heads
+        )
+        close(inspection.attention_maps(model, images, "pooling"), probe)
+        close(inspection.patch_attention(model, images, "pooling"), probe.reshape(3, 2, rows, columns))
+        row = (probe.mean(1) @ product)[:, 0]
+    else:
+        row = product[:, prefix:].mean(1) if averaged else product[:, 0]
+    rollout = inspection.attention_rollout(model, images, batch_size=2)
+    close(rollout, row[:, prefix:].reshape(3, rows, columns))
+    assert (rollout > 0).all() and (rollout.sum((1, 2)) < 1.00001).all()
+
+    row = wanted[1][:, :, 0] if model.config.class_token and not averaged else wanted[1][:, :, prefix:].mean(2)
+    close(inspection.patch_attention(model, images, 1), row[..., prefix:].reshape(3, 2, rows, columns))
+
+
+def test_images_of_any_size():
+    model = make("dynamic")
+    images = np.random.default_rng(1).uniform(-1, 1, (1, 16, 8, 3)).astype("f4")
+    assert inspection.attention_maps(model, images).shape == (1, 2, 9, 9)
+    assert inspection.attention_rollout(model, images).shape == (1, 4, 2)
+    assert inspection.mean_attention_distance(model, images).shape == (2, 2)
+
+
+def test_the_first_block_is_what_the_arrays_of_the_checkpoint_say(golden):
+    """From the file's arrays alone, without this package's layers."""
+    case = golden("mini_nonsquare")
+    model = keras_vit.from_checkpoint(case.path, image_size=case.meta["image_hw"])
+    images = case.ref["images"].astype("f4")
+    with np.load(case.path) as file:
+        arrays = {name: file[name].astype("f8") for name in file}
+    kernel, bias = arrays["embedding/kernel"], arrays["embedding/bias"]
+    p, q = kernel.shape[:2]
+    n, height, width, channels = images.shape
+    patches = images.reshape(n, height // p, p, width // q, q, channels).swapaxes(2, 3).reshape(n, -1, p * q * channels)
+    x = patches.astype("f8") @ kernel.reshape(-1, kernel.shape[-1]) + bias
+    x = np.concatenate([np.repeat(arrays["cls"], n, 0), x], 1)
+    x = x + arrays["Transformer/posembed_input/pos_embedding"]
+    block = "Transformer/encoderblock_0"
+    norm = {f"n/{new}": arrays[f"{block}/LayerNorm_0/{old}"] for new, old in (("gamma", "scale"), ("beta", "bias"))}
+    y = in_numpy.layer_norm(x, norm, "n", 1e-6)
+    attention = f"{block}/MultiHeadDotProductAttention_1"
+    query, key = (
+        np.einsum("btd,dhc->bhtc", y, arrays[f"{attention}/{name}/kernel"])
+        + arrays[f"{attention}/{name}/bias"][None, :, None]
+        for name in ("query", "key")
+    )
+    wanted = in_numpy.softmax(query @ key.swapaxes(2, 3) / np.sqrt(query.shape[-1]))
+    close(inspection.attention_maps(model, images, 0), wanted, 1e-5)
+
+
+def test_distances_of_patterns_that_are_computed_by_hand():
+    """2 x 3 patches of 4 x 10 pixels, after one token that has no place."""
+    itself, spread, right = (np.zeros((1, 1, 7, 7)) for _ in range(3))
+    itself[..., range(7), range(7)] = 1
+    spread[:] = 1 / 7
+    for query in range(6):
+        right[..., 1 + query, 1 + query + (1 if query % 3 < 2 else 0)] = 1
+    weights = np.concatenate([itself, spread, right], 1)
+    got = inspection.attention_distance(weights, (2, 3), (4, 10))
+    points = [(y * 4, x * 10) for y in range(2) for x in range(3)]
+    between = [[np.hypot(a - c, b - d) for c, d in points] for a, b in points]
+    close(got, [0, np.mean(between), 10 * 2 / 3], 1e-12)
+    # What a query gives to the class token counts for nothing.
+    right[..., 1:, 0] = 3.0
+    close(inspection.attention_distance(right, (2, 3), (4, 10)), [10 * 2 / 3], 1e-12)
+    with pytest.raises(ValueError, match=r"weights must be .* 2 x 4 patches .* \(1, 1, 7, 7\)"):
+        inspection.attention_distance(right, (2, 4), (4, 10))
+
+
+@pytest.mark.parametrize("kind", ["plain", "hybrid"])
+def test_the_mean_distance_is_over_images_and_in_pixels(kind):
+    model = make(kind)
+    images = images_for(model, 3)
+    weights, _ = blocks_in_numpy(model, images)
+    rows, columns = model.config.grid_size
+    step = model.config.image_size[0] / rows
+    assert step == (8 if kind == "hybrid" else 4)
+    places = np.stack(np.meshgrid(range(rows), range(columns), indexing="ij"), -1).reshape(-1, 2) * step
+    between = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    patches = [w[:, :, model.config.prefix_tokens :, model.config.prefix_tokens :] for w in weights]
+    wanted = [((w / w.sum(-1, keepdims=True) * between).sum(-1)).mean((0, 2)) for w in patches]
+    got = inspection.mean_attention_distance(model, images, batch_size=2)
+    assert got.shape == (2, 2)
+    close(got, wanted, 1e-4)  # pixels
+
+
+def test_inside_a_larger_model():
+    model = make("plain")
+    outer = around(model)
+    images = images_for(model)
+    close(inspection.attention_maps(outer, images), inspection.attention_maps(model, 0.5 * images))
+    close(inspection.attention_rollout(outer, images), inspection.attention_rollout(model, 0.5 * images))
+    plain = keras.Sequential([model])
+    with pytest.raises(TypeError, match="was built"):
+        inspection.attention_maps(plain, images)
+    plain.build((None, 8, 12, 3))
+    close(inspection.attention_maps(plain, images, 0), inspection.attention_maps(model, images, 0))
+
+
+def test_after_training_adapters_and_saving(tmp_path):
+    model = make("plain")
+    images = images_for(model)
+    before = inspection.attention_maps(model, images)
+    model.compile("sgd", "mse")
+    model.fit(images, np.ones((2, 3)), verbose=0)
+    after = inspection.attention_maps(model, images)
+    assert np.abs(after - before).max() > 1e-4
+    close(after, blocks_in_numpy(model, images)[0][-1])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    close(inspection.attention_maps(loaded, images), after)
+    training.add_lora(model, 2)
+    query = model.get_layer("block_1").attention.query
+    query.lora_kernel_b.assign(np.random.default_rng(3).normal(size=query.lora_kernel_b.shape))
+    adapted = inspection.attention_maps(model, images)
+    assert np.abs(adapted - after).max() > 1e-3
+    close(inspection.attention_rollout(model, images)[:, 0].shape, (2, 3))
+
+
+def test_in_bfloat16():
+    """Rows still sum to 1, and the weights are those of float32 within the 3 digits of bfloat16."""
+    plain, mixed = make("plain"), make("plain", dtype="mixed_bfloat16")
+    images = images_for(plain)
+    got = inspection.attention_maps(mixed, images, 0)
+    assert got.dtype == "float32"
+    close(got.sum(-1), 1, 1e-5)
+    close(got, inspection.attention_maps(plain, images, 0), 0.03)
+    assert inspection.attention_rollout(mixed, images).dtype == "float32"
+
+
+def test_the_same_as_the_model_computes(backend):
+    """Attention weights, multiplied by the values, are the model's own attention, fused or not."""
+    model = make("plain")
+    images = images_for(model)
+    names = ["block_0", "block_1/attention"]
+    features = forward(keras_vit.feature_extractor(model, names), images)
+    layer = model.get_layer("block_1")
+    y = to_numpy(layer.norm1(features["block_0"]))
+    w = in_numpy.inner(in_numpy.weights_of(layer), "attention")
+    values = in_numpy.dense(y, w, "value").reshape(2, 7, 2, 8)
+    mixed = np.einsum("bhqk,bkhd->bqhd", inspection.attention_maps(model, images, 1), values).reshape(2, 7, 16)
+    close(in_numpy.dense(mixed, w, "out"), features["block_1/attention"])
+
+
+@pytest.mark.parametrize(
+    ("block", "error", "message"),
+    [
+        (2, ValueError, "block must be from -2 to 1 in .*, but got 2"),
+        (-3, ValueError, "block must be from -2 to 1"),
+        (True, TypeError, "block must be the number of a block"),
+        (0.0, TypeError, "block must be the number of a block"),
+        (None, TypeError, "block must be the number of a block"),
+        ("block_0", TypeError, "block must be the number of a block"),
+        ("pooling", ValueError, "needs attention pooling, but .* pooling='token'"),
+    ],
+)
+def test_blocks_that_are_none(block, error, message):
+    model = make("plain")
+    with pytest.raises(error, match=message):
+        inspection.attention_maps(model, images_for(model), block)
+
+
+def test_what_is_no_model_and_what_are_no_images():
+    model = make("plain")
+    images = images_for(model)
+    with pytest.raises(TypeError, match="model must be a VisionTransformer, a BiT, or a functional"):
+        inspection.attention_maps(keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]), images)
+    with pytest.raises(TypeError, match="model must be .* but str was given"):
+        inspection.attention_maps("ViT-B/16", images)
+    pixels = keras.Input((8, 12, 3))
+    other = keras_vit.VisionTransformer(model.config, name="other")
+    two = keras.Model(pixels, [model(pixels), other(pixels)])
+    with pytest.raises(ValueError, match="several models of keras_vit inside: vision_transformer"):
+        inspection.attention_maps(two, images)
+    bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=3))
+    with pytest.raises(TypeError, match="BiT bit has no attention"):
+        inspection.attention_rollout(bit, np.zeros((1, 32, 32, 3)))
+    for wrong, error, message in (
+        (images[:0], ValueError, "images must be one or more"),
+        (images[0], ValueError, r"needs a batch axis: images\[None\]"),
+        (images.astype(str), TypeError, "images must be an array of numbers"),
+        (images[:, :4], ValueError, "was built for images of 8 x 12 pixels"),
+    ):
+        with pytest.raises(error, match=message):
+            inspection.attention_maps(model, wrong)
+    for size, error in ((0, ValueError), (1.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match="batch_size must be"):
+            inspection.attention_maps(model, images, batch_size=size)

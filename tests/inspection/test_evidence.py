@@ -1,0 +1,194 @@
+"""What speaks for a class, against finite differences and NumPy."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import inspection
+from tests.compute import forward
+from tests.inspection.models import around, filled, images_for, make
+from tests.tolerances import SAME_FUNCTION
+
+# The gradient of a number, against central differences of step 2e-2 in float32: rounding gives 1e-6 / 2e-2 and the
+# third derivative some 1e-3 of values around 0.1.
+DIFFERENCES = 2e-3
+
+
+def score_of(model, images, classes):
+    logits = inspection.class_scores(model, images).astype("f8")
+    return logits[range(len(images)), classes].sum()
+
+
+def test_saliency_is_the_gradient_of_the_logit():
+    model = make("tanh")  # with a softmax, which is left out
+    images = images_for(model)
+    got = inspection.saliency(model, images, [2, 0], batch_size=1)
+    assert got.shape == (2, 8, 12) and got.dtype == "float32" and (got >= 0).all()
+    for image, y, x in ((0, 0, 0), (0, 5, 7), (1, 3, 11)):
+        slopes = []
+        for channel in range(3):
+            step = np.zeros_like(images)
+            step[image, y, x, channel] = 1e-2
+            slopes.append((score_of(model, images + step, [2, 0]) - score_of(model, images - step, [2, 0])) / 2e-2)
+        assert got[image, y, x] == pytest.approx(np.abs(slopes).max(), abs=DIFFERENCES)
+        assert got[image, y, x] > 5 * DIFFERENCES
+
+
+def test_the_class_is_the_one_that_the_model_says():
+    model = make("plain")
+    images = images_for(model, 3)
+    logits = forward(model, images)
+    np.testing.assert_allclose(inspection.class_scores(model, images, batch_size=2), logits, rtol=0, atol=SAME_FUNCTION)
+    said = logits.argmax(1)
+    for function in (inspection.saliency, inspection.gradient_attention, inspection.class_evidence):
+        np.testing.assert_array_equal(function(model, images), function(model, images, said))
+    one = inspection.saliency(model, images, 1)
+    np.testing.assert_array_equal(one, inspection.saliency(model, images, np.array([1, 1, 1])))
+
+
+@pytest.mark.parametrize("kind", ["plain", "map", "class_token_gap", "remat"])
+def test_gradient_attention(kind):
+    """Chefer et al.'s equations in NumPy, with gradients from finite differences of the attention weights."""
+    model = make(kind, depth=1, heads=1)
+    images = images_for(model, 1)
+    rows, columns = model.config.grid_size
+    prefix = model.config.prefix_tokens
+
+    def products(layer, weights):
+        """Attention times its gradient, entry by entry."""
+        result = np.zeros(weights.shape[2:])
+        for q, k in np.ndindex(*result.shape):
+            scores = []
+            for step in (1e-2, -1e-2):
+                offset = np.zeros(weights.shape, "f4")
+                offset[0, 0, q, k] = step
+
+                def call(one, *args, offset=offset, **kwargs):
+                    return one(*args, attention_offset=offset, **kwargs)
+
+                run = inspection.running.run(model, images, {layer: call})
+                scores.append(float(keras.ops.convert_to_numpy(run)[0, 1]))
+            result[q, k] = max(weights[0, 0, q, k] * (scores[0] - scores[1]) / 2e-2, 0)
+        return result
+
+    relevance = np.eye(prefix + rows * columns)
+    relevance = relevance + products("block_0", inspection.attention_maps(model, images, 0)) @ relevance
+    if kind == "map":
+        row = products("pooling", inspection.attention_maps(model, images, "pooling"))[0] @ relevance
+    else:
+        row = relevance[prefix:].mean(0) if kind == "class_token_gap" else relevance[0]
+    got = inspection.gradient_attention(model, images, 1)
+    assert got.shape == (1, rows, columns) and got.dtype == "float32"
+    np.testing.assert_allclose(got[0], row[prefix:].reshape(rows, columns), rtol=0, atol=DIFFERENCES)
+    assert got.max() > 3 * DIFFERENCES
+
+
+@pytest.mark.parametrize("kind", ["plain", "gap", "map", "hybrid", "dynamic", "tanh"])
+def test_evidence_is_what_the_head_says_of_each_patch(kind):
+    model = make(kind)
+    images = images_for(model)
+    wanted = forward(keras_vit.feature_extractor(model, ["logits_2d"]), images)["logits_2d"]
+    got = inspection.class_evidence(model, images, [0, 2], batch_size=1)
+    np.testing.assert_allclose(got, np.stack([wanted[0, ..., 0], wanted[1, ..., 2]]), rtol=0, atol=SAME_FUNCTION)
+    if kind == "gap":
+        logits = inspection.class_scores(model, images)
+        np.testing.assert_allclose(got.mean((1, 2)), logits[[0, 1], [0, 2]], rtol=0, atol=SAME_FUNCTION)
+
+
+def test_of_a_bit():
+    bit = filled(keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=3)))
+    images = images_for(bit)
+    evidence = inspection.class_evidence(bit, images, 1)
+    assert evidence.shape == (2, 8, 8)
+    np.testing.assert_allclose(evidence.mean((1, 2)), inspection.class_scores(bit, images)[:, 1], rtol=1e-5)
+    assert inspection.saliency(bit, images).shape == (2, 32, 32)
+    assert inspection.nearest_patches(bit, images, (0, 1, 1), 3, layer="block1_unit1")[0].shape == (3, 3)
+    with pytest.raises(TypeError, match="has no attention"):
+        inspection.gradient_attention(bit, images)
+
+
+def test_inside_a_larger_model():
+    model = make("plain")
+    outer = around(model)
+    images = images_for(model)
+    # Its head adds the three logits: ones.
+    logits = inspection.class_scores(model, 0.5 * images)
+    np.testing.assert_allclose(inspection.class_scores(outer, images)[:, 3], logits.sum(1), rtol=0, atol=1e-4)
+    assert inspection.saliency(outer, images, 3).shape == (2, 8, 12)
+    assert inspection.gradient_attention(outer, images, 3).shape == (2, 2, 3)
+    with pytest.raises(ValueError, match="classes must be from 0 to 3"):
+        inspection.saliency(outer, images, 4)
+
+
+def test_frozen_and_in_bfloat16():
+    model = make("plain")
+    images = images_for(model)
+    wanted = inspection.saliency(model, images, 0), inspection.gradient_attention(model, images, 0)
+    model.trainable = False
+    np.testing.assert_allclose(inspection.saliency(model, images, 0), wanted[0], rtol=0, atol=SAME_FUNCTION)
+    mixed = make("plain", dtype="mixed_bfloat16")
+    for got, exact in zip(
+        (inspection.saliency(mixed, images, 0), inspection.gradient_attention(mixed, images, 0)), wanted, strict=True
+    ):
+        assert got.dtype == "float32"
+        assert np.corrcoef(got.ravel(), exact.ravel())[0, 1] > 0.98
+
+
+def test_nearest_patches():
+    model = make("plain")
+    images = images_for(model, 3)
+    features = forward(keras_vit.feature_extractor(model, ["encoded", "block_0"], layout="map"), images)
+    for layer, name in (("encoder_norm", "encoded"), ("block_0", "block_0")):
+        places, cosines = inspection.nearest_patches(model, images, (1, 0, 2), 5, layer=layer, batch_size=2)
+        vectors = features[name].astype("f8")
+        vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+        all_cosines = vectors @ vectors[1, 0, 2]
+        wanted = [place for place in np.ndindex(3, 2, 3) if place != (1, 0, 2)]
+        wanted.sort(key=lambda place: -all_cosines[place])
+        assert [tuple(place) for place in places] == wanted[:5]
+        np.testing.assert_allclose(cosines, [all_cosines[place] for place in wanted[:5]], rtol=0, atol=1e-5)
+    assert inspection.nearest_patches(model, images, (0, 0, 0), layer="embedding")[0].shape == (12, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((3, 0, 0),), r"patch must be \(image, row, column\) of 3 images with 2 x 3 patches"),
+        (((0, 0),), "patch must be"),
+        (((0, -1, 0),), "patch must be"),
+        (((0, 0, 0), 18), "count must be from 1 to 17"),
+        (((0, 0, 0), 0), "count must be from 1 to 17"),
+    ],
+)
+def test_patches_that_are_none(arguments, message):
+    model = make("plain")
+    with pytest.raises(ValueError, match=message):
+        inspection.nearest_patches(model, images_for(model, 3), *arguments)
+
+
+def test_layers_without_places():
+    model = make("plain")
+    with pytest.raises(ValueError, match="layer must be the name of a layer .*'block_0'.* but 'encoded'"):
+        inspection.nearest_patches(model, images_for(model), (0, 0, 0), 2, layer="encoded")
+    with pytest.raises(ValueError, match="'head' of .* has no places"):
+        inspection.nearest_patches(model, images_for(model), (0, 0, 0), 2, layer="head")
+
+
+def test_classes_that_are_none():
+    model = make("plain")
+    images = images_for(model)
+    for classes in (3, -1, [0, 3]):
+        with pytest.raises(ValueError, match="classes must be from 0 to 2"):
+            inspection.saliency(model, images, classes)
+    for classes in ([0], [0, 1, 2], 0.5, "cat", [[0, 1]]):
+        with pytest.raises(ValueError, match="classes must be a class, or one for each of the 2 images"):
+            inspection.saliency(model, images, classes)
+    headless = make("plain", classes=None)
+    with pytest.raises(ValueError, match="has no head"):
+        inspection.saliency(headless, images)
+    every_token = make("plain", pooling="none")
+    with pytest.raises(ValueError, match="one number for each class and image"):
+        inspection.saliency(every_token, images)
+    with pytest.raises(ValueError, match="no head that would fit a single patch"):
+        inspection.class_evidence(every_token, images)

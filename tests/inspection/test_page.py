@@ -1,0 +1,200 @@
+"""The page: what is on it, that it stands alone, and how it looks to a real browser."""
+
+import base64
+import html
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import inspection
+from keras_vit.inspection.drawings import map_picture
+from tests.inspection.models import filled, make
+
+pytest.importorskip("PIL")
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = '<img src=x onerror="document.title=1">'
+PHOTOS = {"one.jpg": (30, 40), HOSTILE: (40, 20)}
+
+
+class Reader(html.parser.HTMLParser):
+    """Tags with their attributes, what is not closed, and the text."""
+
+    VOID = {"meta", "link", "img", "input", "br", "line", "circle", "polyline"}
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.open, self.text = [], [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, (tag, self.open)
+
+    def handle_data(self, data):
+        if self.open[-1:] not in (["style"], ["script"]):
+            self.text.append(data)
+
+
+def photos():
+    rng = np.random.default_rng(0)
+    return {name: rng.integers(0, 256, (*size, 3)).astype("uint8") for name, size in PHOTOS.items()}
+
+
+def write(tmp_path, model, images=None, **options):
+    path = inspection.write_page(model, tmp_path / "page.html", images, **options)
+    page = path.read_text(encoding="utf-8")
+    reader = Reader(page)
+    assert reader.open == []
+    for tag, attributes in reader.tags:
+        for name in ("src", "href"):
+            assert attributes.get(name, "data:").startswith("data:"), (tag, attributes)
+        assert not [name for name in attributes if name.startswith("on")]
+    assert "http://" not in page and "https://" not in page
+    assert not re.search(r"url\((?!data:)", page)
+    return page, reader
+
+
+@pytest.mark.parametrize("kind", ["tanh", "gap", "map", "hybrid", "dynamic"])
+def test_what_is_on_the_page(kind, tmp_path):
+    model = make(kind, class_names=("cat", "<b>dog</b>", "owl"))
+    page, reader = write(tmp_path, model, photos(), title="A & B", source={"layout": "<i>"}, notes=["odd <u>head</u>"])
+    text = " ".join(reader.text)
+    for words in ("A & B", "odd <u>head</u>", "<i>", "<b>dog</b>", "one.jpg", HOSTILE, f"{model.count_params():,}"):
+        assert words in text
+    for title in ("What it says", "Where it looks", "What it goes by", "How far it looks", "How it is built"):
+        assert title in text
+    blocks = model.config.depth + (kind == "map")
+    cells = [attributes for tag, attributes in reader.tags if tag == "td" and "data-head" in attributes]
+    assert len(cells) == 2 * blocks * (model.config.heads + 1)
+    assert sum(tag == "circle" for tag, _ in reader.tags) == model.config.depth * model.config.heads
+    for name, value in model.config.to_dict().items():
+        assert name in text and (name == "class_names" or str(value) in text)
+    assert len(page) < 2e6
+    # Each photo is in the file once.
+    for i in range(2):
+        assert page.count(f".i{i} {{ background-image: url(data:image/png;base64,") == 1
+
+
+def test_without_images_and_without_a_head(tmp_path):
+    page, reader = write(tmp_path, make("plain"))
+    text = " ".join(reader.text)
+    assert "How it is built" in text and "What it says" not in text and "Where it looks" not in text
+    headless = make("plain", classes=None)
+    _, reader = write(tmp_path, headless, photos())
+    text = " ".join(reader.text)
+    assert "no head" in text and "Where it looks" in text and "saliency" not in text
+
+
+def test_of_a_bit(tmp_path):
+    bit = filled(keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=3)))
+    _, reader = write(tmp_path, bit, photos())
+    text = " ".join(reader.text)
+    assert "saliency" in text and "Where it looks" not in text and "ResNet" in text
+
+
+def test_parameters_by_part_add_up(tmp_path):
+    model = make("hybrid")
+    page, _ = write(tmp_path, model)
+    section = page[page.index("Where its parameters are") :]
+    section = section[: section.index("</section>")]
+    sizes = [int(n.replace(",", "")) for n in re.findall(r'class="value">([\d,]+)<', section)]
+    assert sum(sizes) == model.count_params() and len(sizes) >= 5
+
+
+def test_heads_are_left_out_before_a_page_grows_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(inspection.page, "HEAD_MAPS", 11)
+    model = make("plain")
+    _, reader = write(tmp_path, model, photos())  # 2 images x 2 blocks x (2 heads + their mean) are 12
+    cells = [attributes["data-head"] for tag, attributes in reader.tags if tag == "td" and "data-head" in attributes]
+    assert cells == ["-1"] * 4
+
+
+def test_maps_are_pictures_of_their_values():
+    from io import BytesIO
+
+    from PIL import Image
+
+    address = map_picture(np.array([[0.0, 1.0, 2.0]]), "inferno", 0, 2)
+    image = Image.open(BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")
+    assert image.size == (3, 1)
+    colours = [image.getpixel((x, 0)) for x in range(3)]
+    assert colours[0] == (0, 0, 4) and colours[2] == (252, 255, 164)
+    assert sum(colours[0]) < sum(colours[1]) < sum(colours[2])
+
+
+def test_what_is_refused(tmp_path):
+    model = make("plain")
+    with pytest.raises(ValueError, match="path must end with .html"):
+        inspection.write_page(model, tmp_path / "page.pdf")
+    with pytest.raises(TypeError, match="model must be a VisionTransformer or a BiT, but str"):
+        inspection.write_page("glyphs", tmp_path / "page.html")
+    with pytest.raises(ValueError, match="channels"):
+        inspection.write_page(model, tmp_path / "page.html", {"grey": np.zeros((4, 4, 1), "uint8")})
+    assert list(tmp_path.iterdir()) == []
+
+
+PROBE = """
+<script>
+const errors = [];
+addEventListener("error", event => errors.push(event.message));
+addEventListener("securitypolicyviolation", event => errors.push(event.violatedDirective));
+addEventListener("load", () => {
+  const viewer = document.querySelector(".viewer");
+  const [block, head] = viewer.querySelectorAll("input");
+  const shown = viewer.querySelector(".seen img");
+  const last = shown.src;
+  block.value = 0; head.value = 1;
+  head.dispatchEvent(new Event("input"));
+  const cell = document.querySelector('#heads0 [data-block="0"][data-head="1"] img');
+  const report = {
+    errors, hidden: viewer.hidden, open: document.getElementById("heads0").open,
+    moved: shown.src !== last, same: shown.src === cell.src, label: viewer.querySelectorAll("output")[1].textContent,
+    wide: document.documentElement.scrollWidth > innerWidth, title: document.title,
+    requests: performance.getEntriesByType("resource").filter(entry => !entry.name.startsWith("data:")).length,
+    ground: getComputedStyle(document.body).backgroundColor,
+  };
+  const pre = document.createElement("pre");
+  pre.id = "report"; pre.textContent = JSON.stringify(report);
+  document.body.append(pre);
+});
+</script>
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
+@pytest.mark.parametrize("width", [400, 1400])
+def test_in_a_real_browser(width, tmp_path, backend):
+    if backend != "torch":
+        pytest.skip("a browser knows no backend: run once, on torch")
+    page, _ = write(tmp_path, make("plain"), photos())
+    (tmp_path / "probed.html").write_text(page.replace("<style>", PROBE + "<style>", 1), encoding="utf-8")
+    # Headless Chromium makes no window narrower than 500 pixels; a frame can be.
+    frame = f'<iframe src="probed.html" style="width: {width}px; height: 900px; border: 0"></iframe>'
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1500,1000", "--virtual-time-budget=5000"]
+    script = "onload = () => { document.body.append(frames[0].document.getElementById('report')) }"
+    (tmp_path / "frame.html").write_text(f"<!doctype html><body>{frame}<script>{script}</script>", encoding="utf-8")
+    done = subprocess.run(
+        [*command, "--dump-dom", (tmp_path / "frame.html").as_uri()], capture_output=True, text=True, timeout=120
+    )
+    found = re.search(r'<pre id="report">(.*?)</pre>', done.stdout)
+    assert found, done.stderr[-2000:]
+    report = json.loads(html.unescape(found[1]))
+    assert report["errors"] == [] and report["requests"] == 0
+    assert not report["hidden"] and not report["open"] and report["moved"] and report["same"]
+    assert report["label"] == "1" and report["title"] == "vision_transformer"
+    assert not report["wide"]  # nothing sticks out to the side

@@ -1,0 +1,115 @@
+"""Pictures of arrays: what is drawn, where it is written, and what is refused."""
+
+import numpy as np
+import pytest
+
+from keras_vit import inspection
+from keras_vit.inspection import plots
+from tests.inspection.models import images_for, make
+
+pytest.importorskip("matplotlib")
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (2, 16, 24, 3)).astype("uint8")
+MAPS = RNG.uniform(0.1, 1, (2, 2, 3))
+
+# What each function is called with; its headline; and how many axes with pictures or curves its figure has.
+PLOTS = {
+    "plot_attention_heads": ((MAPS, PIXELS[0]), "Where each head looks", 4),
+    "plot_attention_rollout": ((MAPS, PIXELS), "What the answer is made of", 4),
+    "plot_mean_attention_distance": ((RNG.uniform(1, 9, (3, 2)),), "How far each head looks", 1),
+    "plot_patch_filters": ((RNG.normal(size=(9, 4, 5, 3)),), "What patches are filtered for", 9),
+    "plot_position_similarity": ((RNG.uniform(-1, 1, (2, 3, 2, 3)),), "What it knows of places", 7),
+    "plot_saliency": ((RNG.uniform(0, 1, (2, 16, 24)), PIXELS), "Which pixels the class hangs on", 4),
+    "plot_class_evidence": ((MAPS - 0.5, PIXELS), "What each patch says for the class", 4),
+    "plot_nearest_patches": (
+        (np.array([[0, 0, 0], [1, 1, 2]]), np.array([0.9, 0.8]), (0, 1, 1), PIXELS, (2, 3)),
+        "Patches that it takes for alike",
+        3,
+    ),
+}
+
+
+def test_every_plot_is_tested():
+    assert PLOTS.keys() == {name for name in inspection.__all__ if name.startswith("plot_")}
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_figures_and_files(name, tmp_path):
+    arguments, headline, axes = PLOTS[name]
+    function = getattr(inspection, name)
+    figure = function(*arguments, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert figure.texts[0].get_text() == headline
+    assert len(figure.axes) == axes
+    assert all(one.images or one.lines for one in figure.axes if one.get_label() != "<colorbar>")
+    # Without a file, with another headline; formulas in it are no formulas.
+    figure = function(*arguments, title="costs $5 and $6")
+    assert figure.texts[0].get_text() == r"costs \$5 and \$6"
+    figure.canvas.draw()
+    assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
+
+
+def test_the_same_picture_is_the_same_file(tmp_path):
+    for suffix in ("svg", "pdf"):
+        for name in "ab":
+            inspection.plot_mean_attention_distance(np.ones((3, 2)), tmp_path / f"{name}.{suffix}")
+        assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize("path", ["picture", "picture.jpg", "picture.png.txt"])
+def test_other_files_are_refused(path, tmp_path):
+    with pytest.raises(ValueError, match="path must end with one of .*'.png', '.svg', '.pdf'"):
+        inspection.plot_mean_attention_distance(np.ones((3, 2)), tmp_path / path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"distances must be numbers \(blocks, heads\), but float64 \(3,\)"):
+        inspection.plot_mean_attention_distance(np.ones(3))
+    with pytest.raises(ValueError, match="attention must be numbers"):
+        inspection.plot_attention_heads(np.ones((0, 2, 3)), PIXELS[0])
+    with pytest.raises(ValueError, match="an image for each of the 2 maps, but there are 1"):
+        inspection.plot_attention_rollout(MAPS, PIXELS[:1])
+    with pytest.raises(ValueError, match=r"shown_pixels\(model, images\) makes such"):
+        inspection.plot_attention_rollout(MAPS, PIXELS / 127.5 - 1)
+    with pytest.raises(ValueError, match="filters must have 1 or 3 channels"):
+        inspection.plot_patch_filters(np.ones((2, 1, 1, 64)))
+    with pytest.raises(ValueError, match="class_names must name the class of each of the 2 images"):
+        inspection.plot_class_evidence(MAPS, PIXELS, class_names=["cat"])
+
+
+def test_a_map_lies_where_its_patches_are():
+    weights = np.zeros((2, 3))
+    weights[1, 2] = 1
+    grey = np.full((20, 30, 3), 128, "uint8")
+    laid = inspection.overlay(grey, weights)
+    assert laid.shape == (20, 30, 3) and laid.min() >= 0 and laid.max() <= 1
+    bright = laid.sum(-1)
+    assert np.unravel_index(bright.argmax(), bright.shape)[0] >= 15
+    assert bright[10:, 20:].mean() > 1.5 * bright[:10, :20].mean()
+    np.testing.assert_allclose(inspection.overlay(grey / 255, weights), laid, rtol=0, atol=1e-6)
+    assert np.isfinite(inspection.overlay(grey, np.zeros((2, 3)))).all()
+
+
+def test_filters_keep_zero_in_the_middle():
+    filters = np.array([[-2.0, 0, 1]]).reshape(1, 1, 3, 1)
+    np.testing.assert_allclose(plots.filter_pictures(filters)[0, 0, :, 0], [0, 0.5, 0.75])
+    assert (plots.filter_pictures(np.zeros((1, 2, 2, 3))) == 0.5).all()
+
+
+@pytest.mark.parametrize("fields", [{}, {"include_preprocessing": True}, {"channels": 1}])
+def test_pixels_of_what_a_model_gets(fields):
+    model = make("plain", **fields)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 12, model.config.channels)).astype("uint8")
+    got = inspection.shown_pixels(model, model.preprocess(pixels))
+    assert got.dtype == "uint8"
+    np.testing.assert_array_equal(got, np.broadcast_to(pixels, (2, 8, 12, 3)))
+
+
+def test_from_a_model_to_a_picture(tmp_path):
+    model = make("plain")
+    images = images_for(model)
+    pixels = inspection.shown_pixels(model, images)
+    inspection.plot_attention_heads(inspection.patch_attention(model, images)[0], pixels[0], tmp_path / "a.png")
+    inspection.plot_attention_rollout(inspection.attention_rollout(model, images), pixels, tmp_path / "b.png")
+    assert len(list(tmp_path.iterdir())) == 2
