@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_vit._files import replacing
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 INK, MUTED, FAINT = "#1b1f27", "#6b7280", "#9aa4b2"  # text, what explains it, what is compared with
 AXES, GRID = "#c9ced6", "#e6e8ec"
 GOOD, BAD = "#1f6feb", "#d1242f"
+FORMATS = (".png", ".svg", ".pdf")
 _STYLE: Any = {  # matplotlib types each key of it
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -23,7 +25,9 @@ _STYLE: Any = {  # matplotlib types each key of it
     "axes.edgecolor": AXES,
     "xtick.color": MUTED,
     "ytick.color": MUTED,
+    "svg.hashsalt": "keras_vit",  # the same picture gives the same file
 }
+_NO_DATE: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def need_matplotlib() -> None:
@@ -38,14 +42,18 @@ def figure_for(path: str | os.PathLike[str] | None, width: float, height: float,
     """A figure to draw on within the `with` statement, in the package's colours.
 
     Args:
-        path: A `.png` that is written at the end, and appears when it is complete; None for none.
+        path: A `.png`, `.svg` or `.pdf` that is written at the end, and appears when it is complete; None for none.
         width: In units of 110 pixels.
         height: Likewise.
         **options: Others of matplotlib's `Figure`.
 
     Raises:
         ImportError: if matplotlib is not installed.
+        ValueError: if the path ends otherwise.
     """
+    suffix = "" if path is None else Path(path).suffix.lower()
+    if path is not None and suffix not in FORMATS:
+        raise ValueError(f"path must end with one of {FORMATS}, but {os.fspath(path)!r} was given.")
     need_matplotlib()
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -53,8 +61,8 @@ def figure_for(path: str | os.PathLike[str] | None, width: float, height: float,
 
     with rc_context(_STYLE):
         figure = Figure(figsize=(width, height), dpi=110, facecolor="white", **options)
-        canvas = FigureCanvasAgg(figure)
+        FigureCanvasAgg(figure)
         yield figure
         if path is not None:
             with replacing(path) as temporary:
-                canvas.print_png(str(temporary))
+                figure.savefig(temporary, format=suffix[1:], metadata=_NO_DATE.get(suffix, {}))

@@ -18,7 +18,7 @@ import keras_vit
 from keras_vit._backend import choose_backend
 from keras_vit._lazy import IS_PROGRAM
 from keras_vit._text import printable
-from keras_vit.cli import convert, demo, download, evaluate, export, finetune, info, predict, recipes, verify
+from keras_vit.cli import convert, demo, download, evaluate, export, finetune, info, inspect, predict, recipes, verify
 from keras_vit.cli import list as listing
 from keras_vit.cli.command import Answer
 from keras_vit.tables import WIDTH
@@ -30,6 +30,7 @@ COMMANDS = {
     "info": info,
     "download": download,
     "predict": predict,
+    "inspect": inspect,
     "convert": convert,
     "finetune": finetune,
     "evaluate": evaluate,

@@ -6,6 +6,7 @@ from keras_vit.inspection.attention import (
     attention_rollout,
     mean_attention_distance,
     patch_attention,
+    patch_attention_of_blocks,
 )
 from keras_vit.inspection.evidence import (
     class_evidence,
@@ -40,6 +41,7 @@ __all__ = [
     "nearest_patches",
     "overlay",
     "patch_attention",
+    "patch_attention_of_blocks",
     "patch_filters",
     "plot_attention_heads",
     "plot_attention_rollout",

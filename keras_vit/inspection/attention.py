@@ -62,13 +62,35 @@ def patch_attention(
     Raises:
         TypeError, ValueError: as for `attention_maps`.
     """
-    config, maps, grid = find_transformer(model).config, [], Grid()
+    return next(iter(patch_attention_of_blocks(model, images, [block], batch_size=batch_size).values()))
+
+
+def patch_attention_of_blocks(
+    model: keras.Model, images: Any, blocks: Iterable[int | str], *, batch_size: int = BATCH_SIZE
+) -> dict[int | str, np.ndarray]:
+    """`patch_attention` of several blocks in one pass.
+
+    Args:
+        model: As for `attention_maps`.
+        images: Likewise.
+        blocks: As `block` there.
+        batch_size: Likewise.
+
+    Returns:
+        By block, counted from 0: float32 `(batch, heads, rows, columns)`.
+
+    Raises:
+        TypeError, ValueError: as for `attention_maps`.
+    """
+    config, grid = find_transformer(model).config, Grid()
+    maps: dict[int | str, list[np.ndarray]] = {}
 
     def keep(place: int | str, weights: np.ndarray) -> None:
-        maps.append(grid.of_keys(_answering(config, weights, grid) if place != POOLING else weights[:, :, 0]))
+        row = _answering(config, weights, grid) if place != POOLING else weights[:, :, 0]
+        maps.setdefault(place, []).append(grid.of_keys(row))
 
-    _read(model, images, [block], batch_size, keep, grid)
-    return np.concatenate(maps)
+    _read(model, images, blocks, batch_size, keep, grid)
+    return {place: np.concatenate(parts) for place, parts in maps.items()}
 
 
 def attention_rollout(model: keras.Model, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:

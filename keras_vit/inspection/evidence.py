@@ -12,6 +12,7 @@ from keras_vit.inspection.attention import POOLING
 from keras_vit.inspection.gradients import gradients, no_gradients
 from keras_vit.inspection.running import BATCH_SIZE, Grid, find_model, find_transformer, in_batches, run
 from keras_vit.models import BiT
+from keras_vit.models.features import POOLINGS as POOLING_LAYERS
 
 Classes = int | Sequence[int] | np.ndarray | None
 
@@ -147,7 +148,7 @@ def class_evidence(
     maps = []
     for batch, chosen in _with_classes(model, images, classes, batch_size):
         with no_gradients():
-            scores = run(model, batch, _logits(model) | grid.calls | {"pooling": each_place})
+            scores = run(model, batch, _logits(model) | grid.calls | dict.fromkeys(POOLING_LAYERS, each_place))
         if len(scores.shape) != 4:
             raise ValueError(f"The head of {model.name} does not answer for single places, but gives {scores.shape}.")
         scores = to_numpy(scores).astype("float32")

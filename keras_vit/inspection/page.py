@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit._files import write_text
 from keras_vit._text import printable
-from keras_vit.inspection.attention import attention_rollout, mean_attention_distance, patch_attention
+from keras_vit.inspection.attention import attention_rollout, mean_attention_distance, patch_attention_of_blocks
 from keras_vit.inspection.drawings import SCALES, SMALL, distance_chart, map_picture, mosaic, picture
 from keras_vit.inspection.evidence import class_evidence, class_scores, gradient_attention, saliency
 from keras_vit.inspection.plots import filter_pictures
@@ -145,7 +145,7 @@ def _head(model: VisionTransformer | BiT, title: str) -> str:
     config = model.config
     height, width = config.image_size
     facts = {
-        "model": variant_of(config) or type(model).__name__,
+        "model": variant_of(config) or ("Vision Transformer" if isinstance(model, VisionTransformer) else "BiT"),
         "parameters": f"{model.count_params():,}",
         "multiply-adds": f"{count_macs(config) / 1e6:,.0f} million",
         "image": f"{height} × {width}" + (" or any" if config.dynamic else ""),
@@ -196,7 +196,7 @@ def _answers(model: VisionTransformer | BiT, shown: _Shown) -> str:
 def _attention(model: VisionTransformer, shown: _Shown) -> str:
     config = model.config
     blocks: list[int | str] = [*range(config.depth), *(["pooling"] if config.pooling == "map" else [])]
-    maps = {block: patch_attention(model, shown.batch, block) for block in blocks}
+    maps = patch_attention_of_blocks(model, shown.batch, blocks)
     all_heads = len(shown.names) * len(blocks) * (config.heads + 1) <= HEAD_MAPS
     listed = "All blocks and heads" if all_heads else "All blocks"
     cards = []
@@ -408,8 +408,8 @@ def _part(path: str) -> str:
         return {"attention": "attention", "mlp": "MLPs"}.get(name, "normalisation and scales")
     if layer.startswith("block") or layer.endswith("_root"):
         return "ResNet"
-    if layer in ("head", "pre_logits", "projection"):
-        return layer.replace("_", "-")
+    if layer in ("head", "head_dist", "pre_logits", "projection"):
+        return {"head_dist": "head of the distillation token"}.get(layer, layer.replace("_", "-"))
     return {
         "embedding": "patch embedding",
         "encoder_norm": "normalisation and scales",

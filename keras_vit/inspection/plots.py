@@ -1,23 +1,18 @@
 """Pictures of the arrays of this room: every function gives a matplotlib figure, and writes a file if asked to."""
 
-import contextlib
-import importlib.util
 import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_vit._files import replacing
+from keras_vit._pictures import GOOD, GRID, MUTED, figure_for, need_matplotlib
 from keras_vit.preprocessing import check_pixels, resize_images
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, LINE, BLUE = "#1b1f27", "#6b7280", "#e6e8ec", "#1f6feb"
-FORMATS = (".png", ".svg", ".pdf")
 PathLike = str | os.PathLike[str] | None
 
 
@@ -42,7 +37,7 @@ def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLik
     tiles = [("the image", pixels), ("mean of the heads", overlay(pixels, attention.mean(0)))]
     tiles += [(f"head {i}", overlay(pixels, one)) for i, one in enumerate(attention)]
     columns = min(len(tiles), 7)
-    with _figure(path, columns * 1.75, -(-len(tiles) // columns) * 1.75 * _tallness(pixels) + 1.3) as figure:
+    with figure_for(path, columns * 1.75, -(-len(tiles) // columns) * 1.75 * _tallness(pixels) + 1.3) as figure:
         _headline(figure, title or "Where each head looks", "bright patches are read most; each map by its own largest")
         _tiles(figure, tiles, columns, 0.95 / figure.get_figheight())
     return figure
@@ -75,8 +70,10 @@ def plot_attention_rollout(
         tiles += [("", image) for image in images[some]] + gap
         tiles += [("", overlay(image, one)) for image, one in zip(images[some], maps[some], strict=True)] + gap
     height = -(-len(tiles) // columns) * 1.6 * _tallness(images[0]) + 1.2
-    with _figure(path, max(columns * 1.6, 5), height) as figure:
-        _headline(figure, title or "What the answer is made of", "attention rollout: bright patches reach it most")
+    with figure_for(path, max(columns * 1.6, 5), height) as figure:
+        _headline(
+            figure, title or "What the answer is made of", "bright patches count most, each map by its own largest"
+        )
         _tiles(figure, tiles, columns, 0.9 / height, gap=0.04)
     return figure
 
@@ -96,18 +93,18 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
         ImportError, ValueError: as for `plot_attention_heads`.
     """
     distances = _array("distances", distances, ("blocks", "heads"))
-    with _figure(path, 7, 4.6) as figure:
+    with figure_for(path, 7, 4.6) as figure:
         _headline(figure, title or "How far each head looks", "a dot for each head; the line is their mean")
         axes = figure.add_axes((0.1, 0.13, 0.87, 0.66))
         blocks = np.arange(len(distances))
-        axes.plot(blocks, distances.mean(1), color=LINE, linewidth=6, solid_capstyle="round", zorder=1)
+        axes.plot(blocks, distances.mean(1), color=GRID, linewidth=6, solid_capstyle="round", zorder=1)
         for heads in distances.T:
-            axes.plot(blocks, heads, "o", color=BLUE, markersize=6, alpha=0.65, markeredgewidth=0, clip_on=False)
+            axes.plot(blocks, heads, "o", color=GOOD, markersize=6, alpha=0.65, markeredgewidth=0, clip_on=False)
         axes.set(xlabel="block", ylabel="mean attention distance, pixels")
         axes.set_ylim(0, max(float(distances.max()) * 1.08, 1e-3))
         axes.set_xlim(-0.5, len(distances) - 0.5)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(axis="y", color=LINE)
+        axes.grid(axis="y", color=GRID)
         axes.set_axisbelow(True)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(length=0)
@@ -130,7 +127,7 @@ def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = 
     """
     pictures = filter_pictures(filters)
     columns = min(len(pictures), 7)
-    with _figure(path, columns * 0.95 + 0.3, -(-len(pictures) // columns) * 0.95 + 1.2) as figure:
+    with figure_for(path, columns * 0.95 + 0.3, -(-len(pictures) // columns) * 0.95 + 1.2) as figure:
         _headline(figure, title or "What patches are filtered for", f"first {len(pictures)} principal components")
         _tiles(figure, [("", picture) for picture in pictures], columns, 0.85 / figure.get_figheight(), gap=0.08)
     return figure
@@ -155,7 +152,7 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
     across = 5.4 / columns
     down = across * rows / columns  # a map has the shape of the image
     width, height = columns * across + 1.5, rows * down + 1.7
-    with _figure(path, width, height) as figure:
+    with figure_for(path, width, height) as figure:
         _headline(figure, title or "What it knows of places", "cosine of each position's embedding with all others")
         box = (0.55 / width, 0.6 / height, columns * across / width, rows * down / height)
         for (row, column), axes in zip(np.ndindex(rows, columns), _grid(figure, box, rows, columns, 0.1), strict=True):
@@ -196,7 +193,7 @@ def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, t
     strengths = [np.clip(one / max(np.quantile(one, 0.99), 1e-12), 0, 1) for one in maps]
     tiles = [("", image) for image in images] + [("", colormaps["magma"](one)[..., :3]) for one in strengths]
     height = 3.2 * _tallness(images[0]) + 1.2
-    with _figure(path, max(len(images) * 1.6, 5), height) as figure:
+    with figure_for(path, max(len(images) * 1.6, 5), height) as figure:
         _headline(figure, title or "Which pixels the class hangs on", "bright: a small change moves the score most")
         _tiles(figure, tiles, len(images), 0.9 / height, gap=0.04)
     return figure
@@ -236,7 +233,7 @@ def plot_class_evidence(
     for image, one in zip(images, maps, strict=True):
         tiles.append(("", _tinted(image, colormaps["RdBu_r"](_stretched(one, image) / largest / 2 + 0.5)[..., :3])))
     height = 3.2 * _tallness(images[0]) + 1.6
-    with _figure(path, max(len(images) * 1.6, 6), height) as figure:
+    with figure_for(path, max(len(images) * 1.6, 6), height) as figure:
         words = f"logit of the class, from {-largest:.1f} (blue) over 0 (white) to {largest:.1f} (red)"
         _headline(figure, title or "What each patch says for the class", words)
         _tiles(figure, tiles, len(images), 1.05 / height, gap=0.1)
@@ -275,7 +272,7 @@ def plot_nearest_patches(
     shown += [(f"{cosine:.2f}", tuple(map(int, place))) for cosine, place in zip(cosines, places, strict=True)]
     columns = min(len(shown), 7)
     height = -(-len(shown) // columns) * 1.5 + 1.2
-    with _figure(path, max(columns * 1.4, 5), height) as figure:
+    with figure_for(path, max(columns * 1.4, 5), height) as figure:
         _headline(figure, title or "Patches that it takes for alike", "the patch in its frame, and the cosine")
         box = _box(figure, -(-len(shown) // columns), columns, 0.95 / height)
         for (words, place), axes in zip(shown, _grid(figure, *box, 0.22), strict=False):
@@ -324,38 +321,6 @@ def filter_pictures(filters: np.ndarray) -> np.ndarray:
     largest = np.abs(filters).max((1, 2, 3), keepdims=True)
     pictures = filters / np.where(largest > 0, largest, 1) / 2 + 0.5
     return np.broadcast_to(pictures, (*filters.shape[:3], 3))
-
-
-def need_matplotlib() -> None:
-    """Raises ImportError, with what to do, if matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError('Pictures need matplotlib, which is not installed: pip install "keras-vit[plots]"')
-
-
-@contextlib.contextmanager
-def _figure(path: PathLike, width: float, height: float) -> "Iterator[Figure]":
-    """An empty figure in the style of all pictures, written when the block ends."""
-    if path is not None and Path(path).suffix.lower() not in FORMATS:
-        raise ValueError(f"path must end with one of {FORMATS}, but {os.fspath(path)!r} was given.")
-    need_matplotlib()
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    style = {"font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": MUTED}
-    style |= {"axes.edgecolor": "#c9ced6", "xtick.color": MUTED, "ytick.color": MUTED, "svg.hashsalt": "keras_vit"}
-    with rc_context(style):
-        figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
-        FigureCanvasAgg(figure)
-        yield figure
-        if path is not None:
-            with replacing(path) as temporary:
-                figure.savefig(temporary, format=Path(path).suffix[1:].lower(), metadata=_no_date(path))
-
-
-def _no_date(path: PathLike) -> dict[str, None]:
-    """The same picture gives the same file."""
-    return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower(), {})
 
 
 def _headline(figure: "Figure", title: str, words: str) -> None:
@@ -409,10 +374,10 @@ def _neighbourhood(axes: "Axes", image: np.ndarray, place: tuple[int, ...], grid
     height, width = (n / cells for n, cells in zip(image.shape, grid_size, strict=False))
     row, column = place
     axes.imshow(image, extent=(0, image.shape[1], image.shape[0], 0), interpolation="nearest", vmin=0, vmax=1)
-    frame = Rectangle((column * width, row * height), width, height, fill=False, edgecolor=BLUE, linewidth=1.6)
+    frame = Rectangle((column * width, row * height), width, height, fill=False, edgecolor=GOOD, linewidth=1.6)
     axes.add_patch(frame)
     axes.set(xlim=((column - 1) * width, (column + 2) * width), ylim=((row + 2) * height, (row - 1) * height))
-    axes.spines[:].set_color(LINE)
+    axes.spines[:].set_color(GRID)
 
 
 def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:

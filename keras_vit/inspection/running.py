@@ -119,8 +119,8 @@ def shown_pixels(model: VisionTransformer | BiT, images: np.ndarray) -> np.ndarr
     """
     images = np.asarray(images, "float32")
     if not model.config.include_preprocessing:
-        mean, deviation = (np.asarray(getattr(model.config, name, (0.5,))) for name in ("pixel_mean", "pixel_std"))
-        images = 255 * (images * deviation + mean)
+        pipeline = model.config.pipeline
+        images = 255 * (images * np.asarray(pipeline.std) + np.asarray(pipeline.mean))
     pixels = np.clip(np.round(images), 0, 255).astype("uint8")
     return np.broadcast_to(pixels, (*pixels.shape[:3], 3)) if pixels.shape[3] == 1 else pixels[..., :3]
 

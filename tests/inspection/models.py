@@ -25,9 +25,8 @@ def make(kind="plain", dtype=None, **fields):
 
 def filled(model, seed=0):
     rng = np.random.default_rng(seed)
-    for weight in model.weights:
-        if "seed" not in weight.path:
-            weight.assign(rng.normal(0.05, 0.3, weight.shape))
+    for weight in model.trainable_weights:
+        weight.assign(rng.normal(0.05, 0.3, weight.shape))
     return model
 
 

@@ -69,8 +69,14 @@ def test_attention_on_every_kind_of_model(kind):
     close(rollout, row[:, prefix:].reshape(3, rows, columns))
     assert (rollout > 0).all() and (rollout.sum((1, 2)) < 1.00001).all()
 
-    row = wanted[1][:, :, 0] if model.config.class_token and not averaged else wanted[1][:, :, prefix:].mean(2)
-    close(inspection.patch_attention(model, images, 1), row[..., prefix:].reshape(3, 2, rows, columns))
+    together = inspection.patch_attention_of_blocks(model, images, [-1, 0], batch_size=2)
+    assert together.keys() == {0, 1}
+    for block in (0, 1):
+        w = wanted[block]
+        row = w[:, :, 0] if model.config.class_token and not averaged else w[:, :, prefix:].mean(2)
+        row = row[..., prefix:].reshape(3, 2, rows, columns)
+        close(inspection.patch_attention(model, images, block), row)
+        close(together[block], row)
 
 
 def test_images_of_any_size():
@@ -246,3 +252,34 @@ def test_what_is_no_model_and_what_are_no_images():
     for size, error in ((0, ValueError), (1.5, TypeError), (True, TypeError)):
         with pytest.raises(error, match="batch_size must be"):
             inspection.attention_maps(model, images, batch_size=size)
+
+
+def test_of_families():
+    """Registers, rotary embeddings, layer scale: the weights are those that the block's own attention is made of."""
+    fields = {"register_tokens": 2, "rotary_embedding": "dinov3", "position_embedding": "none", "layer_scale": 0.5}
+    model = make("plain", **fields, final_norm="pooled", pooling="avg")
+    images = images_for(model)
+    maps = inspection.attention_maps(model, images, 1)
+    assert maps.shape == (2, 2, 9, 9)
+    close(maps.sum(-1), 1, 1e-5)
+    features = forward(keras_vit.feature_extractor(model, ["block_0", "block_1/attention"]), images)
+    w = in_numpy.weights_of(model.get_layer("block_1"))
+    attention = in_numpy.inner(w, "attention")
+    y = in_numpy.layer_norm(features["block_0"].astype("f8"), w, "norm1", 1e-6)
+    values = in_numpy.dense(y, attention, "value").reshape(2, 9, 2, 8)
+    mixed = in_numpy.dense(np.einsum("bhqk,bkhd->bqhd", maps, values).reshape(2, 9, 16), attention, "out")
+    close(mixed * w["scale1/gamma"], features["block_1/attention"])
+    unrotated = in_numpy.attention_weights(y, y, attention, 2)
+    assert np.abs(unrotated - maps).max() > 0.01
+    assert inspection.attention_rollout(model, images).shape == (2, 2, 3)
+    assert inspection.gradient_attention(model, images).shape == (2, 2, 3)
+    logits = inspection.class_scores(model, images)
+    assert logits.shape == (2, 3) and inspection.class_evidence(model, images, 0).shape == (2, 2, 3)
+    with pytest.raises(ValueError, match="has no position embeddings"):
+        inspection.position_similarity(model)
+    distilled = make("plain", distillation_token=True, distillation_head=True)
+    assert inspection.class_evidence(distilled, images, 0).shape == (2, 2, 3)
+    reading = make("map", class_token=True, map_prefix=False)
+    assert inspection.attention_maps(reading, images, "pooling").shape == (2, 2, 1, 6)
+    assert inspection.attention_rollout(reading, images).shape == (2, 2, 3)
+    assert inspection.gradient_attention(reading, images).shape == (2, 2, 3)

@@ -10,9 +10,9 @@ from tests.compute import forward
 from tests.inspection.models import around, filled, images_for, make
 from tests.tolerances import SAME_FUNCTION
 
-# The gradient of a number, against central differences of step 2e-2 in float32: rounding gives 1e-6 / 2e-2 and the
-# third derivative some 1e-3 of values around 0.1.
-DIFFERENCES = 2e-3
+# Central differences with steps of 1e-2 in float32: logits around 1 are rounded by 1e-7, which makes 1e-5 of it, and
+# the third derivatives add some 1e-4 of values around 0.1.
+DIFFERENCES = 3e-4
 
 
 def score_of(model, images, classes):
@@ -21,18 +21,19 @@ def score_of(model, images, classes):
 
 
 def test_saliency_is_the_gradient_of_the_logit():
-    model = make("tanh")  # with a softmax, which is left out
+    model = make("plain", classifier_activation="softmax")  # which is left out
     images = images_for(model)
     got = inspection.saliency(model, images, [2, 0], batch_size=1)
     assert got.shape == (2, 8, 12) and got.dtype == "float32" and (got >= 0).all()
-    for image, y, x in ((0, 0, 0), (0, 5, 7), (1, 3, 11)):
+    strongest = np.unravel_index(got.argmax(), got.shape)
+    assert got[strongest] > 10 * DIFFERENCES
+    for image, y, x in (strongest, (0, 0, 0), (1, 3, 11)):
         slopes = []
         for channel in range(3):
             step = np.zeros_like(images)
             step[image, y, x, channel] = 1e-2
             slopes.append((score_of(model, images + step, [2, 0]) - score_of(model, images - step, [2, 0])) / 2e-2)
         assert got[image, y, x] == pytest.approx(np.abs(slopes).max(), abs=DIFFERENCES)
-        assert got[image, y, x] > 5 * DIFFERENCES
 
 
 def test_the_class_is_the_one_that_the_model_says():
@@ -52,6 +53,9 @@ def test_gradient_attention(kind):
     """Chefer et al.'s equations in NumPy, with gradients from finite differences of the attention weights."""
     model = make(kind, depth=1, heads=1)
     images = images_for(model, 1)
+    found = [inspection.gradient_attention(model, images, number) for number in range(3)]
+    said = int(np.argmax([one.max() for one in found]))  # where no product is positive, there is nothing to compare
+    got = found[said]
     rows, columns = model.config.grid_size
     prefix = model.config.prefix_tokens
 
@@ -68,7 +72,7 @@ def test_gradient_attention(kind):
                     return one(*args, attention_offset=offset, **kwargs)
 
                 run = inspection.running.run(model, images, {layer: call})
-                scores.append(float(keras.ops.convert_to_numpy(run)[0, 1]))
+                scores.append(float(keras.ops.convert_to_numpy(run)[0, said]))
             result[q, k] = max(weights[0, 0, q, k] * (scores[0] - scores[1]) / 2e-2, 0)
         return result
 
@@ -78,10 +82,9 @@ def test_gradient_attention(kind):
         row = products("pooling", inspection.attention_maps(model, images, "pooling"))[0] @ relevance
     else:
         row = relevance[prefix:].mean(0) if kind == "class_token_gap" else relevance[0]
-    got = inspection.gradient_attention(model, images, 1)
     assert got.shape == (1, rows, columns) and got.dtype == "float32"
     np.testing.assert_allclose(got[0], row[prefix:].reshape(rows, columns), rtol=0, atol=DIFFERENCES)
-    assert got.max() > 3 * DIFFERENCES
+    assert got.max() > 10 * DIFFERENCES
 
 
 @pytest.mark.parametrize("kind", ["plain", "gap", "map", "hybrid", "dynamic", "tanh"])
