@@ -600,6 +600,32 @@ def test_a_config_of_another_file(tmp_path):
             )
 
 
+@pytest.mark.parametrize("value", [None, True, 0, -1, 1e400, "x", [], {}, [1, 2], {"a": 1}])
+def test_configs_that_make_no_sense_are_errors_of_the_file(tmp_path, value):
+    """Whatever stands where something else was expected: a ValueError that says so, or it does not matter."""
+    keys = {
+        "hf": "model_type hidden_act layer_norm_eps num_attention_heads image_size hidden_size id2label vision_config",
+        "timm": "architecture global_pool model_args pretrained_cfg label_names mean",
+        "args": "num_heads img_size act_layer init_values ref_feat_shape pool_include_prefix",
+        "open_clip": "image_size head_width norm_kwargs act_kwargs pool_type ls_init_value",
+        "preprocessor": "image_mean image_std resample size crop_size do_center_crop rescale_factor",
+    }
+    vit, plain, tower_of_clip = transformers("vit", head=2), timm(scales=LS, head=2), clip()
+    cases = [(vit, {"config": {"num_attention_heads": 1, key: value}}) for key in keys["hf"].split()]
+    cases += [(vit, {"preprocessor": {key: value}}) for key in keys["preprocessor"].split()]
+    cases += [(plain, {"config": {"architecture": "vit", key: value}}) for key in keys["timm"].split()]
+    cases += [(plain, {"config": {"architecture": "vit", "model_args": {key: value}}}) for key in keys["args"].split()]
+    cases += [(tower_of_clip, {"open_clip": {key: value}}) for key in ("model_cfg", "preprocess_cfg")]
+    vision = [{"model_cfg": {"vision_cfg": {key: value}}} for key in keys["open_clip"].split()]
+    cases += [(tower_of_clip, {"open_clip": said}) for said in vision]
+    for i, (shapes, sidecars) in enumerate(cases):
+        path = write(tmp_path / str(i), shapes, **sidecars)
+        try:
+            opened(path)
+        except ValueError as error:
+            assert str(path) in str(error), sidecars
+
+
 def test_what_a_config_of_transformers_says(tmp_path):
     config = {
         "model_type": "vit_msn",

@@ -1,5 +1,6 @@
 """The layout of CLIP's image tower in the names of OpenAI's code, which open_clip has, too."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -87,7 +88,9 @@ def _read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
     rows = shape_of(arrays, "positional_embedding", 2)[0]
     position, grid, square = grid_of(rows, image_size_in(vision.get("image_size")), tuple(patch), 1, 0, told)
     head_width = vision.get("head_width", 64 if vision else None)
-    stated = width // head_width if isinstance(head_width, int) and head_width > 0 else None
+    if head_width is not None and (type(head_width) is not int or head_width < 1):
+        raise ValueError(f"its open_clip_config.json says head_width={printable(head_width, 60)}; expected an integer.")
+    stated = None if head_width is None else width // head_width
     if hints.open_clip is None:
         told.append(
             "no open_clip_config.json is beside it: it is read as OpenAI's own, with QuickGELU; open_clip's others "
@@ -129,7 +132,7 @@ def _gelu(model: Mapping[str, Any], vision: Mapping[str, Any], of_openai: bool) 
 
 def _epsilon(vision: Mapping[str, Any]) -> float:
     value = _mapping(vision.get("norm_kwargs")).get("eps", 1e-5)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ValueError(f"its open_clip_config.json says norm_kwargs.eps={printable(value, 60)}; expected a number.")
     return float(value)
 
@@ -142,7 +145,7 @@ def _pooling(vision: Mapping[str, Any]) -> str:
             )
     kind = vision.get("pool_type", "tok")
     after = vision.get("final_ln_after_pool", False)
-    if kind not in _POOLINGS or (kind != "tok" and after):
+    if not isinstance(kind, str) or kind not in _POOLINGS or (kind != "tok" and after):
         raise ValueError(f"its open_clip_config.json says pool_type={printable(kind, 60)}, which is not known here.")
     return _POOLINGS[kind]
 

@@ -5,6 +5,7 @@ file calls each part; reading takes each part as it comes, writing has a dialect
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -337,7 +338,7 @@ def _gelu(said: Mapping[str, Any], family: Family, gated: bool) -> str:
                 f"its config.json says hidden_act={printable(name, 60)}; of a gated MLP 'silu' is expected."
             )
         return "exact"
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(
             f"its config.json says hidden_act={printable(name, 60)}; one of {', '.join(ACTIVATIONS)} was expected."
         )
@@ -393,7 +394,7 @@ def _class_names(said: Mapping[str, Any], classes: int) -> tuple[str, ...] | Non
 
 def _number(said: Mapping[str, Any], key: str, default: float) -> float:
     value = said.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ValueError(f"its config.json says {key}={printable(value, 60)}; a positive number was expected.")
     return float(value)
 
