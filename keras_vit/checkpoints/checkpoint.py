@@ -261,7 +261,8 @@ class CheckpointInfo:
         config: The model, as far as the arrays tell.
         parameters: Number of weights of the model.
         bytes: Size of the file.
-        oddities: What is unusual about the file, in words.
+        oddities: What is unusual about the file, and what was assumed because nothing tells it, in words.
+        unused: Names of the arrays that are no part of the model, such as those of a text tower.
     """
 
     layout: str
@@ -272,6 +273,7 @@ class CheckpointInfo:
     parameters: int
     bytes: int
     oddities: list[str]
+    unused: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
@@ -306,6 +308,7 @@ def inspect_checkpoint(
         parameters=sum(int(np.prod(array.shape)) for array in contents.arrays.values()),
         bytes=os.path.getsize(weights_in(path)),
         oddities=contents.oddities,
+        unused=contents.unused,
     )
 
 

@@ -51,4 +51,5 @@ def _model_file(path: str) -> dict[str, Any]:
 def _describe(source: str, info: dict[str, Any]) -> Answer:
     shown = {**info, **info["config"]}
     del shown["config"]
+    shown.pop("unused", None)  # hundreds of names; the oddities say how many
     return Answer(info, pairs_table(source, shown))

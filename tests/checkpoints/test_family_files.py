@@ -390,6 +390,14 @@ def test_openai_and_open_clip(tmp_path):
         open_checkpoint(write(tmp_path / "attn", shapes, open_clip=said))
 
 
+def test_inspection_lists_what_is_not_used_and_what_was_assumed(tmp_path):
+    info = inspect_checkpoint(write(tmp_path, tower("clip", projection=24) | TEXT))
+    assert info.unused == sorted(TEXT) and info.to_dict()["unused"] == sorted(TEXT)
+    assert any("quick_gelu" in oddity for oddity in info.oddities)
+    assert any("attention heads" in oddity for oddity in info.oddities)
+    assert any("pictures are prepared" in oddity for oddity in info.oddities)
+
+
 def test_open_clip_with_timms_trunk(tmp_path):
     shapes = {f"visual.trunk.{name}": shape for name, shape in timm(cls=False, pool=True).items()}
     shapes |= {"text.token_embedding.weight": (5, 8), "logit_scale": (), "logit_bias": ()}
