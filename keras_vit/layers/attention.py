@@ -7,6 +7,8 @@ from keras import ops
 
 from keras_vit.layers.choices import ATTENTION_BIASES, ROTARY_EMBEDDINGS, check_choice
 from keras_vit.layers.composite import CompositeLayer, float32_or_better, own_policy
+from keras_vit.layers.dense import Dense
+from keras_vit.layers.fast_paths import call_inside, fast_path
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.rotary_embedding import rotate
 from keras_vit.layers.stochastic import SeedGenerator, dropout
@@ -82,7 +84,7 @@ class MultiHeadAttention(CompositeLayer):
             kernel = initializer("glorot_uniform")
             policy = own_policy(self.dtype_policy, f"{self.path}/{name}")
             bias = name == "out" or self.bias == "all" or (self.bias == "no_key" and name != "key")
-            dense = keras.layers.Dense(width, use_bias=bias, kernel_initializer=kernel, dtype=policy, name=name)
+            dense = Dense(width, use_bias=bias, kernel_initializer=kernel, dtype=policy, name=name)
             setattr(self, name, dense)
             dense.build((None, None, width))
         if self.use_norm:
@@ -108,25 +110,31 @@ class MultiHeadAttention(CompositeLayer):
         queries = tokens if queries is None else queries
         (seed,) = self.draw_seeds(training) if seeds is None else seeds
         query, key = self._query_and_key(tokens, queries, rotation)
-        value = self._split(self.value(tokens))
+        value = self._projected(self.value, tokens)
         # On CPUs, JAX's own attention knows no float16.
         fused = keras.backend.standardize_dtype(query.dtype) != "float16" or not _jax_runs_on("cpu")
         if seed is None and offset is None and fused:
-            y = ops.dot_product_attention(query, key, value, flash_attention=self.flash_attention)
+            y = self._attend(query, key, value)
         else:
             weights = ops.cast(_weights(query, key), query.dtype)
             weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
             weights = dropout(weights, self.dropout, seed)
             y = ops.einsum("bhqk,bkhd->bqhd", weights, value)
         y = ops.reshape(y, (-1, *_length(queries), self.width))
-        return self.out(self.norm(y) if self.use_norm else y)
+        return call_inside(self.out, self.norm(y) if self.use_norm else y)
+
+    def _attend(self, query: Any, key: Any, value: Any) -> Any:
+        fast = fast_path("attention", query)
+        if fast is None:
+            return ops.dot_product_attention(query, key, value, flash_attention=self.flash_attention)
+        return fast(query, key, value)
 
     def attention_weights(self, tokens: Any, queries: Any = None, rotation: Any = None) -> Any:
         """The attention weights, `(batch, heads, Q, T)`, each row summing to 1; in at least float32."""
         return _weights(*self._query_and_key(tokens, tokens if queries is None else queries, rotation))
 
     def _query_and_key(self, tokens: Any, queries: Any, rotation: Any) -> tuple[Any, Any]:
-        query, key = self._split(self.query(queries)), self._split(self.key(tokens))
+        query, key = self._projected(self.query, queries), self._projected(self.key, tokens)
         if (rotation is None) != (self.rotary_embedding is None):
             raise ValueError(
                 f"{self.name!r} was made with rotary_embedding={self.rotary_embedding!r} and needs "
@@ -136,8 +144,8 @@ class MultiHeadAttention(CompositeLayer):
             return query, key
         return rotate(query, rotation, self.rotary_embedding), rotate(key, rotation, self.rotary_embedding)
 
-    def _split(self, x: Any) -> Any:
-        return ops.reshape(x, (-1, *_length(x), self.heads, self.width // self.heads))
+    def _projected(self, dense: Dense, x: Any) -> Any:
+        return ops.reshape(call_inside(dense, x), (-1, *_length(x), self.heads, self.width // self.heads))
 
     def compute_output_shape(
         self,

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit.layers.choices import POOL_PADDINGS
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.fast_paths import call_inside
 from keras_vit.layers.resnet_unit import group_norm
 from keras_vit.layers.std_conv import StdConv2D
 
@@ -64,11 +65,11 @@ class BiTUnit(CompositeLayer):
             self.conv_proj.build((None, None, None, before))
 
     def call(self, x: Any) -> Any:
-        y = ops.relu(self.gn1(x))
-        shortcut = self.conv_proj(y) if self.projected else x
-        y = self.conv1(y)
-        y = self.conv2(ops.relu(self.gn2(y)))
-        y = self.conv3(ops.relu(self.gn3(y)))
+        y = ops.relu(call_inside(self.gn1, x))
+        shortcut = call_inside(self.conv_proj, y) if self.projected else x
+        y = call_inside(self.conv1, y)
+        y = call_inside(self.conv2, ops.relu(call_inside(self.gn2, y)))
+        y = call_inside(self.conv3, ops.relu(call_inside(self.gn3, y)))
         return y + shortcut
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:

@@ -4,6 +4,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_vit.layers.fast_paths import fast_path
+
 
 def gelu(x: Any, kind: str) -> Any:
     """The activation of the MLPs.
@@ -15,4 +17,5 @@ def gelu(x: Any, kind: str) -> Any:
     """
     if kind == "quick":
         return x * ops.sigmoid(1.702 * x)
-    return ops.gelu(x, approximate=kind == "tanh")
+    fast = fast_path(f"gelu_{kind}", x)
+    return ops.gelu(x, approximate=kind == "tanh") if fast is None else fast(x)

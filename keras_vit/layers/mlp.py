@@ -6,6 +6,8 @@ import keras
 
 from keras_vit.layers.choices import GELUS, check_choice
 from keras_vit.layers.composite import CompositeLayer, own_policy
+from keras_vit.layers.dense import Dense
+from keras_vit.layers.fast_paths import call_inside
 from keras_vit.layers.gelu import gelu as apply_gelu
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
@@ -44,8 +46,8 @@ class MLP(CompositeLayer):
         self.fc1.build(input_shape)
         self.fc2.build((*input_shape[:-1], self.width))
 
-    def _dense(self, units: int, name: str) -> keras.layers.Dense:
-        return keras.layers.Dense(
+    def _dense(self, units: int, name: str) -> Dense:
+        return Dense(
             units,
             kernel_initializer=initializer("glorot_uniform"),
             bias_initializer=initializer("normal", stddev=1e-6),
@@ -59,8 +61,8 @@ class MLP(CompositeLayer):
 
     def call(self, x: Any, training: bool | None = None, seeds: Any = None) -> Any:
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
-        x = apply_gelu(self.fc1(x), self.gelu)
-        x = self.fc2(dropout(x, self.dropout, hidden_seed))
+        x = apply_gelu(call_inside(self.fc1, x), self.gelu)
+        x = call_inside(self.fc2, dropout(x, self.dropout, hidden_seed))
         return dropout(x, self.dropout, out_seed)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.fast_paths import fast_path
 from keras_vit.layers.initialization import initializer
 
 
@@ -46,7 +47,11 @@ class PatchEmbedding(keras.layers.Layer):
     def call(self, images: Any) -> Any:
         if None in self._grid(images.shape):
             images = self._checked_in_graph(images)
-        patches = ops.conv(images, self.kernel, self.patch_size, "valid", data_format="channels_last")
+        fast = fast_path("conv", images)
+        if fast is None:
+            patches = ops.conv(images, self.kernel, self.patch_size, "valid", data_format="channels_last")
+        else:
+            patches = fast(images, ops.convert_to_tensor(self.kernel), self.patch_size, "valid")
         return patches + self.bias if self.use_bias else patches
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:

@@ -10,6 +10,7 @@ from keras_vit.layers.choices import check_choice
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.mlp import MLP
+from keras_vit.layers.normalization import LayerNormalization
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -86,7 +87,7 @@ class MAPHead(CompositeLayer):
         width = tokens_shape[-1]
         self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer=initializer("glorot_uniform"))
         self.attention = MultiHeadAttention(self.heads, dtype=policy, name="attention")
-        self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
+        self.norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
         self.mlp = MLP(self.mlp_width, self.gelu, dtype=policy, name="mlp")
         for layer in (self.attention, self.norm, self.mlp):
             layer.build((None, None, width))

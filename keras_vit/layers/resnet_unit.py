@@ -6,12 +6,14 @@ import keras
 from keras import ops
 
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.fast_paths import call_inside
+from keras_vit.layers.normalization import GroupNormalization
 from keras_vit.layers.std_conv import StdConv2D
 
 
-def group_norm(name: str, dtype: Any, epsilon: float = 1e-6, gamma: str = "ones") -> keras.layers.GroupNormalization:
+def group_norm(name: str, dtype: Any, epsilon: float = 1e-6, gamma: str = "ones") -> GroupNormalization:
     """Group normalisation over 32 groups of channels (Wu and He, 2018), as in Flax."""
-    return keras.layers.GroupNormalization(32, epsilon=epsilon, gamma_initializer=gamma, dtype=dtype, name=name)
+    return GroupNormalization(32, epsilon=epsilon, gamma_initializer=gamma, dtype=dtype, name=name)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -60,10 +62,10 @@ class ResNetUnit(CompositeLayer):
         return StdConv2D(filters, size, strides, folded=self.folded, dtype=self.dtype_policy, name=name)
 
     def call(self, x: Any) -> Any:
-        shortcut = self.gn_proj(self.conv_proj(x)) if self.projected else x
-        y = ops.relu(self.gn1(self.conv1(x)))
-        y = ops.relu(self.gn2(self.conv2(y)))
-        y = self.gn3(self.conv3(y))
+        shortcut = call_inside(self.gn_proj, call_inside(self.conv_proj, x)) if self.projected else x
+        y = ops.relu(call_inside(self.gn1, call_inside(self.conv1, x)))
+        y = ops.relu(call_inside(self.gn2, call_inside(self.conv2, y)))
+        y = call_inside(self.gn3, call_inside(self.conv3, y))
         return ops.relu(shortcut + y)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:

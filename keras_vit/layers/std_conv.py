@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.fast_paths import fast_path
 from keras_vit.layers.initialization import initializer
 
 
@@ -69,6 +70,9 @@ class StdConv2D(keras.layers.Layer):
     def call(self, x: Any) -> Any:
         kernel = ops.cast(self.standardized_kernel(), x.dtype)
         padding = self.padding
+        fast = fast_path("conv", x)
+        if fast is not None:
+            return fast(x, kernel, self.strides, padding)
         if padding != "same":
             x = ops.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
             padding = "valid"

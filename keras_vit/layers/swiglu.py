@@ -6,6 +6,8 @@ import keras
 from keras import ops
 
 from keras_vit.layers.composite import CompositeLayer, own_policy
+from keras_vit.layers.dense import Dense
+from keras_vit.layers.fast_paths import call_inside
 from keras_vit.layers.initialization import initializer
 from keras_vit.layers.stochastic import SeedGenerator, dropout
 
@@ -51,8 +53,8 @@ class SwiGLU(CompositeLayer):
             self.norm.build(hidden_shape)
         self.fc2.build(hidden_shape)
 
-    def _dense(self, units: int, name: str) -> keras.layers.Dense:
-        return keras.layers.Dense(
+    def _dense(self, units: int, name: str) -> Dense:
+        return Dense(
             units,
             kernel_initializer=initializer("glorot_uniform"),
             dtype=own_policy(self.dtype_policy, f"{self.path}/{name}"),
@@ -65,10 +67,10 @@ class SwiGLU(CompositeLayer):
 
     def call(self, x: Any, training: bool | None = None, seeds: Any = None) -> Any:
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
-        x = dropout(ops.silu(self.gate(x)) * self.value(x), self.dropout, hidden_seed)
+        x = dropout(ops.silu(call_inside(self.gate, x)) * call_inside(self.value, x), self.dropout, hidden_seed)
         if self.use_norm:
             x = self.norm(x)
-        return dropout(self.fc2(x), self.dropout, out_seed)
+        return dropout(call_inside(self.fc2, x), self.dropout, out_seed)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape

@@ -8,8 +8,10 @@ import keras
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.choices import MLPS, check_choice
 from keras_vit.layers.composite import CompositeLayer, float32_or_better
+from keras_vit.layers.fast_paths import call_inside
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MLP
+from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.stochastic import SeedGenerator, drop_path, dropout
 from keras_vit.layers.swiglu import SwiGLU
 
@@ -95,7 +97,7 @@ class TransformerBlock(CompositeLayer):
         self, x_shape: tuple[int | None, ...], rotation_shape: Any = None, attention_offset_shape: Any = None
     ) -> None:
         policy = self.dtype_policy
-        self.norm1 = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm1")
+        self.norm1 = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm1")
         self.attention = MultiHeadAttention(
             self.heads,
             self.attention_dropout,
@@ -106,7 +108,7 @@ class TransformerBlock(CompositeLayer):
             dtype=policy,
             name="attention",
         )
-        self.norm2 = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm2")
+        self.norm2 = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm2")
         if self.mlp_kind == "plain":
             self.mlp = MLP(self.mlp_width, self.gelu, self.dropout, dtype=policy, name="mlp")
         else:
@@ -164,17 +166,17 @@ class TransformerBlock(CompositeLayer):
             return value
 
         # Equation 2: z' = MSA(LN(z)) + z
-        y = self.norm1(x)
+        y = call_inside(self.norm1, x)
         if activations and "attention_weights" in activations:
             keep("attention_weights", self.attention.attention_weights(y, rotation=rotation))
-        y = self.attention(y, rotation=rotation, offset=offset, seeds=[attention_seed])
+        y = call_inside(self.attention, y, rotation=rotation, offset=offset, seeds=[attention_seed])
         y = dropout(y, self.dropout, dropout_seed)
         if self.layer_scale is not None:
             y = self.scale1(y)
         y = keep("attention", drop_path(y, self.drop_path, path_seed1))
         x = keep("+attention", x + y)
         # Equation 3: z = MLP(LN(z')) + z'
-        y = self.mlp(self.norm2(x), seeds=[hidden_seed, mlp_seed])
+        y = call_inside(self.mlp, call_inside(self.norm2, x), seeds=[hidden_seed, mlp_seed])
         if self.layer_scale is not None:
             y = self.scale2(y)
         x = x + keep("mlp", drop_path(y, self.drop_path, path_seed2))

@@ -1,0 +1,231 @@
+"""Faster ways to compute what the layers compute, each for the one backend and kind of device where it was measured.
+
+The layers ask `fast_path` for a function and go Keras's way where there is none: on other devices, for symbolic
+tensors, and in PyTorch while a program is traced or compiled, whose compiler knows Keras's operations best. Every
+function gives the same numbers as Keras's way but for rounding, and the same gradients. docs/speed.md has the
+measurements.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+# The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 (c x + d x^3)).
+_LINEAR = 2 * math.sqrt(2 / math.pi)
+_CUBIC = 0.044715 * _LINEAR
+# Values that are worked on at a time, so that they stay in the processor's cache between one step and the next.
+_PIECE = 1 << 17
+
+
+def fast_path(operation: str, x: Any) -> Callable[..., Any] | None:
+    """The faster function for an operation on tensors such as `x`; None where there is none.
+
+    Args:
+        operation: The first part of a key of `FAST`.
+        x: An input of the operation, which tells the device.
+    """
+    return FAST.get((operation, keras.backend.backend(), _device(x)))
+
+
+def call_inside(layer: keras.layers.Layer, x: Any, **options: Any) -> Any:
+    """`layer(x, **options)` for a layer inside another one, without what has been done for the outer one already.
+
+    Args:
+        layer: A layer that is built and computes in the dtype of the layer that contains it.
+        x: What that layer hands on.
+        options: Further arguments of the call; no tensors.
+    """
+    fast = fast_path("call", x)
+    return layer(x, **options) if fast is None else fast(layer, x, **options)
+
+
+def _device(x: Any) -> str | None:
+    """The kind of device on which a tensor lies or a JAX program will run; None for what is not computed now."""
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        if type(x) not in (torch.Tensor, torch.nn.Parameter) or torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return None
+        return x.device.type
+    if backend == "jax":
+        import jax
+
+        return jax.default_backend() if isinstance(x, jax.Array) else None
+    return None
+
+
+# JAX
+
+
+def _jax_attention(query: Any, key: Any, value: Any) -> Any:
+    """Heads before tokens, so that XLA for CPUs sees products of matrices and transposes nothing inside them."""
+    import jax
+    import jax.numpy as jnp
+
+    query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
+    scores = jnp.einsum("bhqd,bhkd->bhqk", query * query.shape[-1] ** -0.5, key)
+    weights = jax.nn.softmax(scores.astype(jnp.promote_types(scores.dtype, jnp.float32)))
+    return jnp.swapaxes(jnp.einsum("bhqk,bhkd->bhqd", weights.astype(value.dtype), value), 1, 2)
+
+
+def _jax_dense(x: Any, kernel: Any, bias: Any) -> Any:
+    """A product of two matrices: the gradients of a longer one are transposed by XLA for CPUs."""
+    import jax.numpy as jnp
+
+    y = jnp.matmul(jnp.reshape(x, (-1, x.shape[-1])), kernel)
+    y = y if bias is None else y + bias
+    return jnp.reshape(y, (*x.shape[:-1], y.shape[-1]))
+
+
+# PyTorch
+
+
+def _torch_call(layer: Any, x: Any, **options: Any) -> Any:
+    """PyTorch's own call of a module, which keeps hooks, without Keras's: checks, casts, masks and scopes for names."""
+    import torch
+
+    # Mixed precision casts weights in a scope that Keras's call opens; PyTorch's recomputation has left the outer one.
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if not layer.built or layer.compute_dtype != dtype or layer.variable_dtype != dtype:
+        return layer(x, **options)
+    return torch.nn.Module.__call__(layer, x, **options)
+
+
+def _torch_dense(x: Any, kernel: Any, bias: Any) -> Any:
+    """The bias is added inside the product."""
+    import torch.nn.functional as F
+
+    return F.linear(x, kernel.t(), bias)
+
+
+def _torch_attention(query: Any, key: Any, value: Any) -> Any:
+    import torch.nn.functional as F
+
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+
+
+def _torch_layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
+    """One operation, which computes in float32 inside."""
+    import torch.nn.functional as F
+
+    return F.layer_norm(x, x.shape[-1:], gamma, beta, epsilon)
+
+
+def _torch_group_norm(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
+    """One operation on a view of the same memory; it computes in float32 inside."""
+    import torch
+    import torch.nn.functional as F
+
+    view = x.permute(0, 3, 1, 2)
+    if x.requires_grad or not torch.is_grad_enabled():
+        return F.group_norm(view, groups, gamma, beta, epsilon).permute(0, 2, 3, 1)
+    # PyTorch 2.13 ends the process when it looks for the gradients of gamma and beta and not for that of x.
+    return F.group_norm(view, groups, eps=epsilon).permute(0, 2, 3, 1) * gamma + beta
+
+
+def _torch_conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
+    """A convolution on views of the same memory, which PyTorch calls channels_last; a product where it is one."""
+    import torch.nn.functional as F
+
+    rows, columns, channels, filters = kernel.shape
+    strides = (strides, strides) if isinstance(strides, int) else strides
+    if (rows, columns) == (1, 1) and padding in ("same", "valid", 0):
+        # Without padding: of a window of one place, "same" needs none.
+        return F.linear(x[:, :: strides[0], :: strides[1]], kernel.reshape(channels, filters).t())
+    x = x.permute(0, 3, 1, 2)
+    if padding == "same":
+        padding = []
+        for size, window, step in zip(x.shape[2:], (rows, columns), strides, strict=True):
+            total = max((-(-size // step) - 1) * step + window - size, 0)
+            padding.append((total // 2, total - total // 2))
+        if any(before != after for before, after in padding):
+            x, padding = F.pad(x, (*padding[1], *padding[0])), 0
+        else:
+            padding = [before for before, _ in padding]
+    # Transposing a matrix is what PyTorch copies quickest; the view of it is channels_last.
+    kernel = kernel.reshape(-1, filters).t().contiguous().view(filters, rows, columns, channels).permute(0, 3, 1, 2)
+    return F.conv2d(x, kernel, None, strides, 0 if padding == "valid" else padding).permute(0, 2, 3, 1)
+
+
+def _torch_gelu(x: Any) -> Any:
+    import torch
+    import torch.nn.functional as F
+
+    if x.dtype not in (torch.float32, torch.bfloat16):
+        return F.gelu(x, approximate="tanh")
+    return _torch_gelu_function().apply(x)
+
+
+@functools.cache
+def _torch_gelu_function() -> Any:
+    """The tanh approximation of GELU as a differentiable function, in pieces that stay in the cache."""
+    import torch
+
+    def pieces(*tensors: Any) -> Any:
+        return zip(*(tensor.reshape(-1).split(_PIECE) for tensor in tensors), strict=True)
+
+    class Gelu(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Any) -> Any:
+            """Gives x sigmoid(2 (c x + d x^3)), computed in float32 whatever x is in."""
+            y = torch.empty_like(x, memory_format=torch.contiguous_format)
+            for a, b in pieces(x, y):
+                work = a.float()
+                s = work.square().mul_(_CUBIC).add_(_LINEAR).mul_(work).sigmoid_()
+                torch.mul(work, s, out=b) if b.dtype == s.dtype else b.copy_(s.mul_(work))
+            return y
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            """Keeps x and nothing else, as PyTorch's operation does."""
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            """The slope, worked out from x again."""
+            (x,) = ctx.saved_tensors
+            if torch.is_grad_enabled():  # somebody differentiates twice
+                return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
+            result = torch.empty_like(x, memory_format=torch.contiguous_format)
+            for a, g, b in pieces(x, grad, result):
+                # s + x s (1 - s) z' with s = sigmoid(z), z = 2 (c x + d x^3)
+                a, g = a.float(), g.float()
+                square = a.square()
+                s = (square * _CUBIC).add_(_LINEAR).mul_(a).sigmoid_()
+                slope = torch.addcmul(s, s, s, value=-1).mul_(a).mul_(square.mul_(3 * _CUBIC).add_(_LINEAR))
+                b.copy_(slope.add_(s).mul_(g))
+            return result
+
+        @staticmethod
+        def jvp(ctx: Any, tangent: Any) -> Any:
+            """The same slope in forward mode."""
+            (x,) = ctx.saved_tensors
+            return torch.ops.aten.gelu_backward(tangent, x, approximate="tanh")
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, x: Any) -> Any:
+            """The function works on each value by itself, whatever the axes."""
+            return Gelu.apply(x), in_dims[0]
+
+    return Gelu
+
+
+# The time that a function takes in relation to Keras's way, where it was measured by itself (docs/speed.md): batch 8,
+# 197 tokens, D 768, MLP 3072, float32. What has no figure was measured as a part of whole models.
+FAST: dict[tuple[str, str, str | None], Callable[..., Any]] = {
+    ("attention", "jax", "cpu"): _jax_attention,  # 0.42 to 0.58; with gradients 0.74 to 0.85
+    ("dense", "jax", "cpu"): _jax_dense,  # 0.98; with gradients 0.79 to 0.95
+    ("attention", "torch", "cpu"): _torch_attention,
+    ("call", "torch", "cpu"): _torch_call,
+    ("conv", "torch", "cpu"): _torch_conv,
+    ("dense", "torch", "cpu"): _torch_dense,  # bfloat16 0.88
+    ("gelu_tanh", "torch", "cpu"): _torch_gelu,  # 0.53; bfloat16 0.65
+    ("group_norm", "torch", "cpu"): _torch_group_norm,
+    ("layer_norm", "torch", "cpu"): _torch_layer_norm,
+}

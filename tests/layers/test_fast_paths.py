@@ -1,0 +1,198 @@
+"""What is computed in a faster way on some backends gives what Keras's way gives, with its gradients."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import layers
+from keras_vit.layers import fast_paths
+from keras_vit.layers.normalization import GroupNormalization
+from tests.compute import forward, gradients, relative_error
+from tests.tolerances import GRADIENTS
+
+BLOCK = {"heads": 2, "mlp_width": 40}
+# Layers that use the fast paths, and the shape of an input.
+CASES = {
+    "block": (lambda **o: layers.TransformerBlock(**BLOCK, **o), (3, 5, 12)),
+    "block, exact GELU": (lambda **o: layers.TransformerBlock(**BLOCK, gelu="exact", **o), (3, 5, 12)),
+    "MAP head": (lambda **o: layers.MAPHead(2, 20, **o), (3, 5, 12)),
+    "long MLP": (lambda **o: layers.MLP(3072, **o), (2, 50, 8)),  # more than one piece
+    "patches": (lambda **o: layers.PatchEmbedding(6, (2, 3), **o), (2, 4, 9, 5)),
+    "patches of one cell": (lambda **o: layers.PatchEmbedding(6, 1, **o), (2, 4, 3, 5)),
+    "ResNet unit": (lambda **o: layers.ResNetUnit(32, **o), (2, 5, 6, 128)),
+    "ResNet unit, odd, step 2": (lambda **o: layers.ResNetUnit(32, 2, **o), (2, 5, 6, 32)),
+    "ResNet unit, even, step 2": (lambda **o: layers.ResNetUnit(32, 2, **o), (2, 6, 4, 32)),
+    "BiT unit, odd": (lambda **o: layers.BiTUnit(32, 2, **o), (2, 5, 7, 32)),
+    "BiT unit, even": (lambda **o: layers.BiTUnit(32, 2, **o), (2, 6, 4, 32)),
+    "root": (lambda **o: layers.StdConv2D(6, 7, 2, **o), (2, 15, 16, 3)),
+    "root of BiT": (lambda **o: layers.StdConv2D(6, 7, 2, 3, epsilon_inside=True, **o), (2, 15, 16, 3)),
+    "1 x 1 with padding": (lambda **o: layers.StdConv2D(6, 1, 2, 1, **o), (2, 5, 6, 3)),
+    "group normalisation": (lambda **o: GroupNormalization(3, epsilon=1e-6, **o), (2, 4, 5, 12)),
+}
+
+
+def made(case, **options):
+    make, shape = CASES[case]
+    layer = make(**options)
+    with layers.skip_initialization():
+        layer.build((None, *shape[1:]))
+    rng = np.random.default_rng(0)
+    layer.set_weights([rng.normal(0, 0.4, w.shape) for w in layer.weights])
+    return layer, rng.normal(size=shape).astype("f4")
+
+
+def square(y):
+    return keras.ops.mean(keras.ops.square(keras.ops.cast(y, "float32")))
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A function that switches the fast paths off."""
+    return lambda: monkeypatch.setattr(fast_paths, "FAST", {})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_same_numbers_and_gradients(case, slow):
+    layer, x = made(case)
+    model = keras.Sequential([keras.Input(x.shape[1:]), layer])
+    y, (loss, grads) = forward(layer, x), gradients(model, x, square)
+    slow()
+    expected, (expected_loss, expected_grads) = forward(layer, x), gradients(model, x, square)
+    # Sums of up to 1,152 products of numbers around 1 in float32, in another order.
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6 * max(1, np.abs(expected).max()))
+    assert abs(loss - expected_loss) <= 1e-5 * expected_loss
+    assert grads.keys() == expected_grads.keys() and grads
+    # The key's bias has no gradient but rounding errors.
+    errors = {p: relative_error(grads[p], g) for p, g in expected_grads.items() if not p.endswith("key/bias")}
+    assert {path: error for path, error in errors.items() if not error <= GRADIENTS} == {}
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16", "mixed_float16", "float64"])
+@pytest.mark.parametrize("case", ["block", "ResNet unit, odd, step 2", "patches"])
+def test_other_precisions(case, dtype, slow):
+    if dtype == "float64" and keras.backend.backend() == "jax":
+        pytest.skip("JAX has to be told first that it may compute in float64")
+    exact, x = made(case, dtype="float32")
+    layer, _ = made(case, dtype=dtype)
+    expected = forward(exact, x)
+    fast = forward(layer, x.astype("float64" if dtype == "float64" else "float32")).astype("float64")
+    slow()
+    error = np.abs(forward(layer, x.astype("float64" if dtype == "float64" else "float32")) - expected).max()
+    # No further from float32 than Keras's way, give or take how a rounding falls out.
+    assert np.abs(fast - expected).max() <= 1.5 * error + 1e-6
+
+
+def test_a_backend_without_fast_paths_is_asked_in_vain():
+    assert fast_paths.fast_path("dense", keras.KerasTensor((2, 3))) is None
+    assert fast_paths.fast_path("nothing", keras.ops.ones((2, 3))) is None
+
+
+def test_a_batch_of_none():
+    layer, x = made("block")
+    assert forward(layer, x[:0]).shape == (0, 5, 12)
+
+
+torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="what only PyTorch has")
+
+
+@torch_only
+class TestTorch:
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_gelu(self, dtype):
+        import torch
+        import torch.nn.functional as F
+
+        # Zero, both tails, what overflows when cubed, and a length that is no multiple of anything.
+        x = torch.cat([torch.linspace(-12, 12, 300_001), torch.tensor([0.0, 1e15, -1e15])])
+        x = x.to(getattr(torch, dtype)).requires_grad_()
+        grad = torch.linspace(-1, 2, x.numel()).to(x.dtype)
+        wide = x.detach().double().requires_grad_()
+        y, expected = fast_paths.fast_path("gelu_tanh", x)(x), F.gelu(wide, approximate="tanh")
+        y.backward(grad)
+        expected.backward(grad.double())
+        # float32: what the function is allowed to differ. bfloat16 has 8 bits.
+        step = {"float32": 5e-7, "bfloat16": 2**-8}[dtype]
+        assert ((y - expected).abs() <= step * expected.abs().clamp(min=1)).all()
+        # The slope has the factor s (1 - s), which is known to 2^-24, times up to 40 before s rounds to 1.
+        step = {"float32": 4e-6, "bfloat16": 2**-7}[dtype]
+        assert ((x.grad - wide.grad).abs() <= step * (1 + grad.abs())).all()
+
+    @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # what forward mode loads
+    def test_gelu_in_every_kind_of_differentiation(self):
+        import torch
+        import torch.nn.functional as F
+
+        def reference(x):
+            return F.gelu(x, approximate="tanh")
+
+        x = torch.linspace(-3, 3, 12).reshape(3, 4)
+        gelu = fast_paths.fast_path("gelu_tanh", x)
+        transforms = {
+            "gradient": lambda f: torch.func.grad(lambda x: f(x).square().sum())(x),
+            "of the gradient": lambda f: torch.func.grad(
+                lambda x: torch.func.grad(lambda x: f(x).square().sum())(x).square().sum()
+            )(x),
+            "per example": lambda f: torch.func.vmap(torch.func.grad(lambda x: f(x).square().sum()))(x),
+            "forward": lambda f: torch.func.jvp(f, (x,), (x.cos(),))[1],
+            "mapped": lambda f: torch.func.vmap(f, in_dims=1, out_dims=1)(x),
+        }
+        for name, transform in transforms.items():
+            torch.testing.assert_close(transform(gelu), transform(reference), rtol=1e-5, atol=1e-6, msg=name)
+        x = x.double().requires_grad_()
+        assert torch.autograd.gradcheck(gelu, (x,))
+        x = x.detach().float().requires_grad_()
+        (first,) = torch.autograd.grad(gelu(x).square().sum(), x, create_graph=True)
+        (wanted,) = torch.autograd.grad(reference(x).square().sum(), x, create_graph=True)
+        second = torch.autograd.grad(first.sum(), x)[0]
+        torch.testing.assert_close(second, torch.autograd.grad(wanted.sum(), x)[0], rtol=1e-5, atol=1e-6)
+
+    def test_group_normalisation_of_what_needs_no_gradient(self):
+        """PyTorch's own operation ends the process where gamma has a gradient and its input has none."""
+        import torch
+
+        layer, x = made("group normalisation")
+        for shape in ((2, 4, 5, 12), (2, 1, 1, 12)):
+            layer(torch.ones(shape)).square().mean().backward()
+            assert torch.isfinite(layer.gamma.value.grad).all()
+
+    def test_hooks_are_called(self):
+        layer, x = made("block")
+        seen = []
+        for part in (layer.norm1, layer.attention, layer.attention.query, layer.mlp, layer.mlp.fc1):
+            part.register_forward_hook(lambda module, inputs, output: seen.append(module.name))
+        layer(x)
+        assert seen == ["norm1", "query", "attention", "fc1", "mlp"]
+
+    def test_programs_that_are_traced_hold_the_plain_operations(self):
+        import torch
+
+        layer, x = made("block")
+        program = torch.export.export(layer, (torch.from_numpy(x),), strict=False)
+        operations = {str(node.target) for node in program.graph.nodes}
+        assert "aten.gelu.default" in operations
+        assert not any("sigmoid" in name for name in operations)
+        y = program.module()(torch.from_numpy(x)).detach().numpy()
+        np.testing.assert_allclose(y, forward(layer, x), rtol=0, atol=1e-5)
+
+    def test_a_layer_that_computes_in_another_dtype_casts_its_input(self):
+        layer, x = made("block", dtype="mixed_bfloat16")
+        layer.mlp.fc1.dtype_policy = keras.DTypePolicy("float32")
+        y = fast_paths.call_inside(layer.mlp.fc1, keras.ops.cast(x, "bfloat16"))
+        assert keras.backend.standardize_dtype(y.dtype) == "float32"
+
+
+def test_dense_layers_can_be_quantized_and_a_stranger_s_cannot():
+    from keras_vit.layers.dense import Dense
+
+    class Own(Dense):
+        pass
+
+    for cls in (Dense, Own):
+        layer = cls(4)
+        layer.build((None, 3))
+        if cls is Dense:
+            layer.quantize("int8")
+            assert layer.quantization_mode == "int8"
+        else:
+            with pytest.raises(NotImplementedError):
+                layer.quantize("int8")
