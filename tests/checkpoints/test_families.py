@@ -172,7 +172,8 @@ def test_written_back(golden, name, tmp_path):
     to_checkpoint(model, path, layout=layout)
     old, new = open_file(weights_of(case)), open_file(path)
     used = {array.name for array in contents.arrays.values()}
-    assert set(new) == used
+    # transformers wants a mask token in a DINOv3, which is for training only, and gets zeros.
+    assert set(new) - used == ({"embeddings.mask_token"} if name == "fam_hf_dinov3" else set()) and used <= set(new)
     for array in used:
         np.testing.assert_array_equal(new[array].read(), old[array].read(), err_msg=array)
 
@@ -213,6 +214,10 @@ def test_translated(name, tmp_path):
     to_checkpoint(model, tmp_path / "new", layout=layout)
     other = keras_vit.from_checkpoint(tmp_path / "new" / "model.safetensors")
     assert open_checkpoint(tmp_path / "new").layout.name == layout
+    if layout == "timm":  # without these, timm makes a model that the arrays do not fit into
+        arguments = json.loads((tmp_path / "new" / "config.json").read_text())["model_args"]
+        assert arguments.get("no_embed_class", False) == ("DeiT-III" in name or "DINOv2" in name)
+        assert ("swiglu_align_to" in arguments) == (name == "DINOv3")
     told = (
         "gelu",
         "layer_norm_epsilon",

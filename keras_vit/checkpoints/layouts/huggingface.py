@@ -409,7 +409,11 @@ def _layout(dialect: Dialect | None = None, family: Family | None = None, theta:
         own = _own_dialect(kind, config.mlp)
         # Models without a head are published without their module's name, but for those of two towers.
         module = kind.module if config.classes or kind.two_towers else ""
-        return _rows(config, dataclasses.replace(own, module=module), kind)
+        rows = _rows(config, dataclasses.replace(own, module=module), kind)
+        if kind.mask_token is not None:  # only training uses it, but transformers misses it
+            shape = (*kind.mask_token, config.width)
+            rows.append(Row(f"{module}embeddings.mask_token", None, shape))
+        return rows
 
     return Layout(
         "huggingface",

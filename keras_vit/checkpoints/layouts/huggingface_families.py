@@ -40,6 +40,7 @@ class Family:
         interpolation: How position embeddings are resized.
         heads_by_width: The heads where no config says it, for widths whose heads have not 64 channels.
         two_towers: Whether it is the image tower of a model with two.
+        mask_token: The first axes of the mask token that all its models have; None where they need none.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Family:
     interpolation: str = "bicubic_hf"
     heads_by_width: Mapping[int, int] = dataclasses.field(default_factory=lambda: HEADS)
     two_towers: bool = False
+    mask_token: tuple[int, ...] | None = None
 
 
 _TOWER = {
@@ -85,6 +87,7 @@ FAMILIES: dict[str, Family] = {
             ("dinov2_with_registers",),
             "dinov2_with_registers.",
             interpolation="bicubic",
+            mask_token=(1,),
             **_DINOV2,
         ),
         Family(
@@ -99,6 +102,7 @@ FAMILIES: dict[str, Family] = {
             heads=6,
             preparation=pictures(IMAGENET, "squash", 1.0, "bilinear"),
             heads_by_width=HEADS_OF_DINOV3,
+            mask_token=(1, 1),
         ),
         Family(
             "clip",

@@ -130,7 +130,7 @@ def _architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     registers = config.register_tokens
     arguments |= {
         "reg_tokens": registers,
-        "no_embed_class": config.position_embedding == "learned_patches" and config.prefix_tokens > 0,
+        "no_embed_class": _only_patches_have_positions(config),
         "pre_norm": config.pre_norm,
         "fc_norm": config.final_norm == "pooled",
         "final_norm": config.final_norm != "none",
@@ -152,12 +152,19 @@ def _architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
+def _only_patches_have_positions(config: ViTConfig) -> bool:
+    """Whether the table that is written has no rows for the tokens before the patches (see `restate`)."""
+    kind = config.position_embedding
+    without = kind == "learned_patches" or (kind == "learned_without_registers" and config.register_tokens > 0)
+    return without and config.prefix_tokens > 0
+
+
 def _eva(config: ViTConfig, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     arguments |= {
         "num_reg_tokens": config.register_tokens,
         "use_abs_pos_emb": config.position_rows > 0,
         "use_rot_pos_emb": config.rotary_embedding is not None,
-        "no_embed_class": config.position_embedding == "learned_patches" and config.prefix_tokens > 0,
+        "no_embed_class": _only_patches_have_positions(config),
         "swiglu_mlp": config.mlp.startswith("swiglu"),
         "scale_mlp": config.mlp == "swiglu_norm",
         "scale_attn_inner": config.attention_norm,
@@ -165,6 +172,8 @@ def _eva(config: ViTConfig, arguments: dict[str, Any]) -> tuple[str, dict[str, A
         "use_fc_norm": config.final_norm == "pooled",
     }
     if config.rotary_embedding == "dinov3":
+        if config.mlp == "swiglu":
+            arguments["swiglu_align_to"] = 1  # of any width; what is not aligned would be packed
         return "vit_base_patch16_dinov3", arguments
     grid = getattr(config, "rotary_grid", None)
     if grid is not None and config.rotary_embedding == "eva02":
