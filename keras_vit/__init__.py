@@ -17,6 +17,7 @@ if TYPE_CHECKING or not IS_PROGRAM:
         to_checkpoint,
     )
     from keras_vit.factories import (
+        FAMILY_FACTORIES,
         BiT_R50x1,
         BiT_R50x3,
         BiT_R101x1,
@@ -50,6 +51,8 @@ if TYPE_CHECKING or not IS_PROGRAM:
     )
     from keras_vit.preprocessing import decode_predictions, load_image, preprocess_input
     from keras_vit.zoo import create_model, from_checkpoint, load
+
+    globals().update(FAMILY_FACTORIES)  # DeiT_B16, DINOv2_S14 and so on
 else:
     _ROOMS = "checkpoints models preprocessing zoo factories layers data evaluation export inspection training".split()
     __getattr__ = import_later(__name__, *_ROOMS)

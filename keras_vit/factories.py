@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from keras_vit.models import BiT, VisionTransformer
+from keras_vit.models import VARIANTS, BiT, VisionTransformer, factory_name
 from keras_vit.zoo import OF_TRANSFORMERS, create_model
 
 P = ParamSpec("P")
@@ -31,7 +31,7 @@ def _factory(create: Callable[Concatenate[str, P], Any], variant: str, kind: typ
     _, *parameters = signature.parameters.values()
     parameters = [parameter for parameter in parameters if parameter.name not in without]
     factory.__signature__ = signature.replace(parameters=parameters, return_annotation=kind)  # ty: ignore[missing-attribute]
-    factory.__name__ = factory.__qualname__ = variant.replace("-", "_").replace("/", "").replace("+", "_")
+    factory.__name__ = factory.__qualname__ = factory_name(variant)
     arguments = str(create.__doc__).partition("        variant: ")[2].partition("\n")[2]
     for name in without:
         arguments = re.sub(rf" {{8}}{name}: .*\n( {{12}}.*\n)*", "", arguments)
@@ -60,3 +60,11 @@ BiT_R101x1 = _factory(create_model, "BiT-R101x1", BiT)
 BiT_R101x3 = _factory(create_model, "BiT-R101x3", BiT)
 BiT_R152x2 = _factory(create_model, "BiT-R152x2", BiT)
 BiT_R152x4 = _factory(create_model, "BiT-R152x4", BiT)
+
+# Those of the other families: a row of the table is all that there is to say of each.
+FAMILY_FACTORIES: dict[str, Callable[..., VisionTransformer]] = {
+    factory_name(variant): _factory(create_model, variant, VisionTransformer)
+    for variant, row in VARIANTS.items()
+    if row.family != "ViT"
+}
+globals().update(FAMILY_FACTORIES)

@@ -26,6 +26,7 @@ from keras_vit.models import (
     VisionTransformer,
     ViTConfig,
     find_variant,
+    has_layers_of,
     variant_config,
     variant_of,
 )
@@ -58,7 +59,7 @@ def create_model(
     pooling: str | None = None,
     classifier_activation: str | None = "softmax",
     include_preprocessing: bool = False,
-    interpolation: str = "official",
+    interpolation: str | None = None,
     class_token: bool | None = None,
     representation_size: int | None = None,
     dropout: float | None = None,
@@ -80,19 +81,21 @@ def create_model(
         weights: A name of the catalogue (see `list_weights`), an address, the path of a checkpoint `.npz` of a known
             layout, or of a `.weights.h5` that this same model saved. None for new random weights.
         image_size: Height and width in pixels, an integer for squares, or `"dynamic"` for any size at run time.
-            None for the checkpoint's own, or 224; for a BiT, which has no size of its own, the same as `"dynamic"`.
+            None for the checkpoint's own, or the variant's, which is 224 for those of the first papers; for a BiT,
+            which has no size of its own, the same as `"dynamic"`.
         classes: Outputs of the head. None for the checkpoint's head, or 1,000 without weights. Another number than
             the checkpoint's gives a new, zero-initialised head and drops the pre-logits, as the original does.
         class_names: What the outputs stand for, in order; without weights they also say how many `classes` there
             are. None for those that the checkpoint names, or none.
-        include_top: Whether the head is there.
+        include_top: Whether the head is there, and what else comes after pooling.
         pooling: Without the top: `"token"`, `"avg"`, `"map"`, or None for the sequence of all tokens. With it: None
             for the variant's own (`"token"`, or `"avg"` without a class token); `"none"` puts the head on every
             token. A BiT has no tokens: `"avg"`, or None without the top for its last map.
         classifier_activation: Name of an activation on the head; None for logits.
         include_preprocessing: Whether the model takes pixels of 0..255 and scales them to [-1, 1] itself.
         interpolation: How position embeddings change size: `"official"` (as the original code), `"bicubic"` (as
-            timm), `"bilinear"`, `"bilinear_antialias"` (as FlexiViT).
+            timm), `"bicubic_hf"` (as Hugging Face), `"bicubic_offset"` (as Facebook's DINO), `"bilinear"`,
+            `"bilinear_antialias"` (as FlexiViT). None for the checkpoint's, or the variant's own.
         class_token: Whether there is a class token. None for the checkpoint's, or the variant's own without weights.
         representation_size: Without weights, the length of the tanh layer before the head; None for no such layer.
         dropout: Rate in the encoder. None for the variant's official rate without weights, and 0 with.
@@ -127,11 +130,10 @@ def create_model(
         path = find_checkpoint(weights)
         numerics = "official" if is_copy(weights, path) else None
         weights, saved = path, open_checkpoint(path, numerics=numerics).config
-        saved_variant = variant_of(saved)
-        if saved_variant != variant:
+        if not has_layers_of(saved, variant):
             raise ValueError(
-                f"{weights} holds {saved_variant or 'a model that is no known variant'}, but {variant} was asked for. "
-                "Load it with keras_vit.from_checkpoint(path), which takes the model from the file."
+                f"{weights} holds {variant_of(saved) or 'a model that is no known variant'}, but {variant} was asked "
+                "for. Load it with keras_vit.from_checkpoint(path), which takes the model from the file."
             )
         for argument, value in (("class_token", class_token), ("representation_size", representation_size)):
             if value not in (None, getattr(saved, argument, None)):
@@ -384,11 +386,12 @@ def _adapt(
         pre_logits: None for those of `base` where its head stays.
         pooling: None for that of `base`, or none without the top.
         classifier_activation: None for that of `base`.
-        fields: Other fields of the config, as they shall be.
+        fields: Other fields of the config; None for those of `base`.
 
     Raises:
         TypeError, ValueError: if the config cannot be so.
     """
+    fields = {name: value for name, value in fields.items() if value is not None}
     if image_size == "dynamic":
         fields["dynamic"] = True
     elif image_size is not None:

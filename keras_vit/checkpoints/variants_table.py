@@ -1,7 +1,6 @@
 """The variants as a table."""
 
-from keras_vit.checkpoints.checkpoint import count_parameters
-from keras_vit.models import BIT_VARIANTS, VARIANTS, count_macs, find_variant, variant_config
+from keras_vit.models import BIT_VARIANTS, VARIANTS, count_macs, count_weights, find_variant, variant_config
 from keras_vit.tables import Table
 
 
@@ -25,7 +24,7 @@ def list_models(query: str | None = None) -> Table:
     for name in names:
         config = variant_config(name)
         family = "BiT" if name in BIT_VARIANTS else "hybrid" if VARIANTS[name].stem_stages is not None else "ViT"
-        counts = {"params": count_parameters(config), "macs": count_macs(config)}
+        counts = {"params": count_weights(config), "macs": count_macs(config)}
         rows.append({"name": name, "family": family, **counts, "image_size": config.image_size[0]})
     return Table(rows)
 

@@ -154,7 +154,8 @@ def open_batches(
             stack.enter_context(stream)
         scaled = model.config.include_preprocessing
         pairs = batches(stream, title=title or "", progress=title is not None)
-        yield ((images if scaled else preprocess_input(images), y) for images, y in pairs), stream.class_names
+        mean, std = model.config.pipeline.mean, model.config.pipeline.std
+        yield ((x if scaled else preprocess_input(x, mean, std), y) for x, y in pairs), stream.class_names
 
 
 def _is_pixels(data: Any) -> bool:

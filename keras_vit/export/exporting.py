@@ -198,9 +198,9 @@ def export(
         calibration = calibration_images(calibration, model, signature)
     batches, labels = _batches(model, signature, images, labels, calibration)
     expected = [_answers(reference, batch, softmax) for batch in batches]
-    inputs = [as_taken(batch, signature.dtype, signature.value_range) for batch in batches]
+    inputs = [as_taken(batch, signature.dtype, served.config) for batch in batches]
     if calibration is not None:
-        calibration = as_taken(calibration, signature.dtype, signature.value_range)
+        calibration = as_taken(calibration, signature.dtype, served.config)
     job = Job(row.name, precision, signature, describe(model, signature, precision, names, source))
     status = Console(stderr=True).status(f"Exporting {model.name} to {path.name} ...")
     try:
@@ -312,7 +312,7 @@ def _batches(
 
 def _answers(model: Model, images: np.ndarray, softmax: bool) -> np.ndarray:
     """What a model answers to uint8 pixels or to images as it takes them."""
-    inputs = as_taken(images, "float32", (0, 255) if model.config.include_preprocessing else (-1, 1))
+    inputs = as_taken(images, "float32", model.config)
     answers = np.asarray(model.predict(inputs, batch_size=32, verbose=0), "float32")
     if softmax and model.config.classifier_activation != "softmax":
         powers = np.exp(answers - answers.max(-1, keepdims=True))
@@ -323,4 +323,4 @@ def _answers(model: Model, images: np.ndarray, softmax: bool) -> np.ndarray:
 def _spell(signature: Signature) -> str:
     shape = ", ".join("any" if n is None else str(n) for n in signature.shape)
     low, high = signature.value_range
-    return f"{INPUT}: {signature.dtype} ({shape}), {low}..{high}"
+    return f"{INPUT}: {signature.dtype} ({shape}), {low:.4g}..{high:.4g}"

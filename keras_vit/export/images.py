@@ -143,18 +143,18 @@ def check_labels(
     return labels
 
 
-def as_taken(images: np.ndarray, dtype: str, value_range: tuple[int, int]) -> np.ndarray:
+def as_taken(images: np.ndarray, dtype: str, config: ViTConfig | BiTConfig) -> np.ndarray:
     """Images of uint8 or float32 as a file or a model takes them.
 
     Args:
-        images: uint8 pixels, or float32 in the range already.
+        images: uint8 pixels, or float32 that are normalised already.
         dtype: `"uint8"` or `"float32"`.
-        value_range: What 0 and 255 become, `(-1, 1)` or `(0, 255)`.
+        config: Of the model that takes them; it says how pixels are normalised, and whether the model does it.
     """
     if images.dtype != "uint8" or dtype == "uint8":
         return images
     pixels = images.astype("float32")
-    return pixels if value_range == (0, 255) else (pixels - 127.5) / 127.5
+    return pixels if config.include_preprocessing else config.pipeline.normalized(pixels)
 
 
 def labelled_pictures(

@@ -36,7 +36,7 @@ class Signature:
 
     shape: tuple[int | None, int | None, int | None, int]
     dtype: str
-    value_range: tuple[int, int]
+    value_range: tuple[float, float]
     output: str
     steps: tuple[int, int]
 
@@ -64,7 +64,7 @@ class Signature:
         return cls(
             shape=(batch, height, width, config.channels),
             dtype="uint8" if uint8 else "float32",
-            value_range=(0, 255) if config.include_preprocessing else (-1, 1),
+            value_range=(0, 255) if config.include_preprocessing else config.pipeline.value_range,
             output=OUTPUTS.get(config.classifier_activation, "scores") if config.classes else "features",
             steps=(1, 1) if isinstance(config, BiTConfig) else config.image_size_of((1, 1)),
         )

@@ -5,8 +5,18 @@ from typing import TYPE_CHECKING
 from keras_vit._lazy import IS_PROGRAM, import_later
 from keras_vit.models.bit_config import BIT_VARIANTS, BiTConfig, BiTVariant
 from keras_vit.models.config import ModelConfig, ViTConfig, pair
+from keras_vit.models.counts import count_weights
 from keras_vit.models.macs import count_macs
-from keras_vit.models.variants import VARIANTS, Variant, find_variant, variant_config, variant_of
+from keras_vit.models.variants import (
+    FAMILIES,
+    VARIANTS,
+    Variant,
+    factory_name,
+    find_variant,
+    has_layers_of,
+    variant_config,
+    variant_of,
+)
 
 # What needs Keras to be imported.
 if TYPE_CHECKING or not IS_PROGRAM:
@@ -22,6 +32,7 @@ else:
 __all__ = [
     "BEFORE_BLOCKS",
     "BIT_VARIANTS",
+    "FAMILIES",
     "MODELS",
     "VARIANTS",
     "BiT",
@@ -33,10 +44,13 @@ __all__ = [
     "ViTConfig",
     "VisionTransformer",
     "count_macs",
+    "count_weights",
+    "factory_name",
     "feature_extractor",
     "feature_names",
     "find_variant",
     "has_adapters",
+    "has_layers_of",
     "layers_by_path",
     "pair",
     "variant_config",

@@ -2,7 +2,10 @@
 
 import dataclasses
 import difflib
+import functools
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from keras_vit.models.bit_config import BIT_VARIANTS, BiTConfig
 from keras_vit.models.config import ModelConfig, ViTConfig
@@ -10,12 +13,13 @@ from keras_vit.models.config import ModelConfig, ViTConfig
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A row of Table 1 (arXiv 2010.11929; Ti and S: AugReg, Table 2), with its patch size.
+    """A row of Table 1 (arXiv 2010.11929; Ti and S: AugReg, Table 2), or of another family's, with its patch size.
 
     For hybrids `patch` counts cells of the ResNet's map, and `stem_stages` the units in its stages (section 3.1 and
     appendix B.1; AugReg, section 3). `dropout` is the rate that the official configuration (`configs/models.py`)
     trains with. `class_token` says whether the variant comes with one: those of big_vision's `models/vit.py` (Scaling
-    Vision Transformers, arXiv 2106.04560, Table 2; SigLIP) pool the patches instead.
+    Vision Transformers, arXiv 2106.04560, Table 2; SigLIP) pool the patches instead. `family` names a row of
+    `FAMILIES`, `fields` are the fields of the config in which the variant is another than its family.
     """
 
     width: int
@@ -26,6 +30,81 @@ class Variant:
     dropout: float = 0.0
     stem_stages: tuple[int, ...] | None = None
     class_token: bool = True
+    family: str = "ViT"
+    image_size: int = 224
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+_IMAGENET = {"pixel_mean": (0.485, 0.456, 0.406), "pixel_std": (0.229, 0.224, 0.225)}
+_OPENAI = {
+    "pixel_mean": (0.48145466, 0.4578275, 0.40821073),
+    "pixel_std": (0.26862954, 0.26130258, 0.27577711),
+}
+_CENTRE = {"resize": "shortest", "filter": "bicubic"}
+_TIMM = {"gelu": "exact", "interpolation": "bicubic", **_CENTRE}
+_DINOV2 = {**_TIMM, **_IMAGENET, "layer_scale": 1e-5, "interpolation": "bicubic_offset", "crop_ratio": 224 / 256}
+_SIGLIP = {"pooling": "map", "interpolation": "bicubic_hf", "filter": "bicubic"}
+
+# What the models of a family have in common: fields of the config that are not as in the official Vision Transformer.
+# Numbers and pictures are as in the code of those who trained them.
+FAMILIES: dict[str, Mapping[str, Any]] = {
+    "ViT": {},
+    "DeiT": {**_TIMM, **_IMAGENET, "crop_ratio": 0.9},
+    "DeiT-III": {
+        **_TIMM,
+        **_IMAGENET,
+        "crop_ratio": 0.9,
+        "layer_scale": 1e-6,
+        "position_embedding": "learned_patches",
+    },
+    "MAE": {**_TIMM, **_IMAGENET, "interpolation": "bicubic_hf", "crop_ratio": 224 / 256},
+    "DINO": {**_TIMM, **_IMAGENET, "interpolation": "bicubic_offset", "crop_ratio": 224 / 256},
+    "I-JEPA": {**_TIMM, **_IMAGENET, "interpolation": "bicubic_hf", "crop_ratio": 224 / 256},
+    "DINOv2": _DINOV2,
+    "DINOv2-reg": {
+        **_DINOV2,
+        "register_tokens": 4,
+        "position_embedding": "learned_without_registers",
+        "interpolation": "bicubic",
+    },
+    "DINOv3": {
+        "gelu": "exact",
+        **_IMAGENET,
+        "filter": "bilinear_antialias",
+        "layer_scale": 1e-5,
+        "layer_norm_epsilon": 1e-5,
+        "register_tokens": 4,
+        "position_embedding": "none",
+        "rotary_embedding": "dinov3",
+        "attention_bias": "no_key",
+    },
+    "CLIP": {
+        **_CENTRE,
+        **_OPENAI,
+        "gelu": "quick",
+        "interpolation": "bicubic_hf",
+        "layer_norm_epsilon": 1e-5,
+        "patch_bias": False,
+        "pre_norm": True,
+    },
+    "SigLIP": _SIGLIP,
+    "SigLIP2": _SIGLIP,
+    "EVA-02": {
+        **_TIMM,
+        **_OPENAI,
+        "mlp": "swiglu",
+        "rotary_embedding": "eva02",
+        "attention_bias": "no_key",
+        "pooling": "avg",
+        "final_norm": "pooled",
+    },
+}
+_DISTILLED = {"distillation_token": True, "distillation_head": True}
+
+
+def _clip(projection: int, gelu: str = "quick") -> Mapping[str, Any]:
+    """OpenAI trained with QuickGELU, LAION with the exact one."""
+    return {"projection": projection, "gelu": gelu}
 
 
 VARIANTS: dict[str, Variant] = {
@@ -51,6 +130,65 @@ VARIANTS: dict[str, Variant] = {
     "ViT-g/14": Variant(1408, 40, 16, 6144, 14, class_token=False),
     "ViT-g-opt/16": Variant(1536, 40, 16, 6144, 16, class_token=False),
     "ViT-G/14": Variant(1664, 48, 16, 8192, 14, class_token=False),
+    # DeiT (arXiv 2012.12877) and DeiT-III (arXiv 2204.07118)
+    "DeiT-Ti/16": Variant(192, 12, 3, 768, 16, family="DeiT"),
+    "DeiT-S/16": Variant(384, 12, 6, 1536, 16, family="DeiT"),
+    "DeiT-B/16": Variant(768, 12, 12, 3072, 16, family="DeiT"),
+    "DeiT-Ti/16-distilled": Variant(192, 12, 3, 768, 16, family="DeiT", fields=_DISTILLED),
+    "DeiT-S/16-distilled": Variant(384, 12, 6, 1536, 16, family="DeiT", fields=_DISTILLED),
+    "DeiT-B/16-distilled": Variant(768, 12, 12, 3072, 16, family="DeiT", fields=_DISTILLED),
+    "DeiT-III-S/16": Variant(384, 12, 6, 1536, 16, family="DeiT-III"),
+    "DeiT-III-M/16": Variant(512, 12, 8, 2048, 16, family="DeiT-III"),
+    "DeiT-III-B/16": Variant(768, 12, 12, 3072, 16, family="DeiT-III"),
+    "DeiT-III-L/16": Variant(1024, 24, 16, 4096, 16, family="DeiT-III"),
+    "DeiT-III-H/14": Variant(1280, 32, 16, 5120, 14, family="DeiT-III"),
+    # MAE (arXiv 2111.06377), DINO (arXiv 2104.14294) and I-JEPA (arXiv 2301.08243)
+    "MAE-B/16": Variant(768, 12, 12, 3072, 16, family="MAE"),
+    "MAE-L/16": Variant(1024, 24, 16, 4096, 16, family="MAE"),
+    "MAE-H/14": Variant(1280, 32, 16, 5120, 14, family="MAE"),
+    "DINO-S/16": Variant(384, 12, 6, 1536, 16, family="DINO"),
+    "DINO-S/8": Variant(384, 12, 6, 1536, 8, family="DINO"),
+    "DINO-B/16": Variant(768, 12, 12, 3072, 16, family="DINO"),
+    "DINO-B/8": Variant(768, 12, 12, 3072, 8, family="DINO"),
+    "I-JEPA-H/14": Variant(1280, 32, 16, 5120, 14, class_token=False, family="I-JEPA"),
+    "I-JEPA-H/16": Variant(1280, 32, 16, 5120, 16, class_token=False, family="I-JEPA", image_size=448),
+    "I-JEPA-g/16": Variant(1408, 40, 16, 6144, 16, class_token=False, family="I-JEPA"),
+    # DINOv2 (arXiv 2304.07193), with registers (arXiv 2309.16588), and DINOv3 (arXiv 2508.10104)
+    "DINOv2-S/14": Variant(384, 12, 6, 1536, 14, family="DINOv2", image_size=518),
+    "DINOv2-B/14": Variant(768, 12, 12, 3072, 14, family="DINOv2", image_size=518),
+    "DINOv2-L/14": Variant(1024, 24, 16, 4096, 14, family="DINOv2", image_size=518),
+    "DINOv2-g/14": Variant(1536, 40, 24, 4096, 14, family="DINOv2", image_size=518, fields={"mlp": "swiglu"}),
+    "DINOv2-S/14-reg4": Variant(384, 12, 6, 1536, 14, family="DINOv2-reg", image_size=518),
+    "DINOv2-B/14-reg4": Variant(768, 12, 12, 3072, 14, family="DINOv2-reg", image_size=518),
+    "DINOv2-L/14-reg4": Variant(1024, 24, 16, 4096, 14, family="DINOv2-reg", image_size=518),
+    "DINOv2-g/14-reg4": Variant(1536, 40, 24, 4096, 14, family="DINOv2-reg", image_size=518, fields={"mlp": "swiglu"}),
+    "DINOv3-S/16": Variant(384, 12, 6, 1536, 16, family="DINOv3"),
+    "DINOv3-Splus/16": Variant(384, 12, 6, 1536, 16, family="DINOv3", fields={"mlp": "swiglu"}),
+    "DINOv3-B/16": Variant(768, 12, 12, 3072, 16, family="DINOv3"),
+    "DINOv3-L/16": Variant(1024, 24, 16, 4096, 16, family="DINOv3"),
+    "DINOv3-Hplus/16": Variant(1280, 32, 20, 5120, 16, family="DINOv3", fields={"mlp": "swiglu"}),
+    "DINOv3-7B/16": Variant(4096, 40, 32, 8192, 16, family="DINOv3", fields={"mlp": "swiglu"}),
+    # Image towers: CLIP (arXiv 2103.00020; from H on 2212.07143), SigLIP (arXiv 2303.15343, 2502.14786)
+    "CLIP-B/32": Variant(768, 12, 12, 3072, 32, family="CLIP", fields=_clip(512)),
+    "CLIP-B/16": Variant(768, 12, 12, 3072, 16, family="CLIP", fields=_clip(512)),
+    "CLIP-L/14": Variant(1024, 24, 16, 4096, 14, family="CLIP", fields=_clip(768)),
+    "CLIP-H/14": Variant(1280, 32, 16, 5120, 14, family="CLIP", fields=_clip(1024, "exact")),
+    "CLIP-g/14": Variant(1408, 40, 16, 6144, 14, family="CLIP", fields=_clip(1024, "exact")),
+    "CLIP-bigG/14": Variant(1664, 48, 16, 8192, 14, family="CLIP", fields=_clip(1280, "exact")),
+    "SigLIP-B/16": Variant(768, 12, 12, 3072, 16, class_token=False, family="SigLIP"),
+    "SigLIP-L/16": Variant(1024, 24, 16, 4096, 16, class_token=False, family="SigLIP", image_size=256),
+    "SigLIP-So400m/14": Variant(1152, 27, 16, 4304, 14, class_token=False, family="SigLIP"),
+    "SigLIP2-B/32": Variant(768, 12, 12, 3072, 32, class_token=False, family="SigLIP2", image_size=256),
+    "SigLIP2-B/16": Variant(768, 12, 12, 3072, 16, class_token=False, family="SigLIP2"),
+    "SigLIP2-L/16": Variant(1024, 24, 16, 4096, 16, class_token=False, family="SigLIP2", image_size=256),
+    "SigLIP2-So400m/14": Variant(1152, 27, 16, 4304, 14, class_token=False, family="SigLIP2"),
+    "SigLIP2-So400m/16": Variant(1152, 27, 16, 4304, 16, class_token=False, family="SigLIP2", image_size=256),
+    "SigLIP2-g-opt/16": Variant(1536, 40, 16, 6144, 16, class_token=False, family="SigLIP2", image_size=256),
+    # EVA-02 (arXiv 2303.11331)
+    "EVA-02-Ti/14": Variant(192, 12, 3, 512, 14, family="EVA-02", image_size=336),
+    "EVA-02-S/14": Variant(384, 12, 6, 1024, 14, family="EVA-02", image_size=336),
+    "EVA-02-B/14": Variant(768, 12, 12, 2048, 14, family="EVA-02", image_size=448, fields={"mlp": "swiglu_norm"}),
+    "EVA-02-L/14": Variant(1024, 24, 16, 2730, 14, family="EVA-02", image_size=448, fields={"mlp": "swiglu_norm"}),
 }
 
 
@@ -80,41 +218,75 @@ def find_variant(name: str) -> str:
 
 
 def variant_config(
-    name: str, image_size: int | tuple[int, int] = 224, classes: int | None = 1000
+    name: str, image_size: int | tuple[int, int] | None = None, classes: int | None = 1000
 ) -> ViTConfig | BiTConfig:
-    """The configuration of a variant as in the official `configs/models.py`, without pre-logits."""
+    """The configuration of a variant as in the official `configs/models.py`, without pre-logits, or as in its family.
+
+    Args:
+        name: As in `find_variant`.
+        image_size: Height and width in pixels; an integer for squares, None for the variant's own.
+        classes: Outputs of the head; None for no head.
+    """
     name = find_variant(name)
     if name in BIT_VARIANTS:
         row = BIT_VARIANTS[name]
-        return BiTConfig(image_size=image_size, stages=row.stages, width=64 * row.width_factor, classes=classes)
+        size = 224 if image_size is None else image_size
+        return BiTConfig(image_size=size, stages=row.stages, width=64 * row.width_factor, classes=classes)
     row = VARIANTS[name]
-    return ViTConfig(
-        image_size=image_size,
-        patch_size=row.patch,
-        width=row.width,
-        depth=row.depth,
-        heads=row.heads,
-        mlp_width=row.mlp_width,
-        stem_stages=row.stem_stages,
-        class_token=row.class_token,
-        pooling="token" if row.class_token else "avg",
-        dropout=row.dropout,
-        classes=classes,
-    )
+    fields: dict[str, Any] = {
+        "image_size": row.image_size if image_size is None else image_size,
+        "patch_size": row.patch,
+        "width": row.width,
+        "depth": row.depth,
+        "heads": row.heads,
+        "mlp_width": row.mlp_width,
+        "stem_stages": row.stem_stages,
+        "class_token": row.class_token,
+        "pooling": "token" if row.class_token else "avg",
+        "dropout": row.dropout,
+        "classes": classes,
+    }
+    return ViTConfig(**{**fields, **FAMILIES[row.family], **row.fields})
 
 
 def variant_of(config: ModelConfig) -> str | None:
-    """The name of the variant that `config` is one of; None where it is none of them."""
+    """The name of the first variant that `config` is one of; None where it is none of them.
+
+    Variants that have the same layers, such as ViT-B/16, DeiT-B/16 and MAE-B/16, are one to it.
+    """
     if isinstance(config, BiTConfig):
         rows = ((name, (row.stages, 64 * row.width_factor)) for name, row in BIT_VARIANTS.items())
         return next((name for name, shape in rows if shape == (config.stages, config.width)), None)
-    if not isinstance(config, ViTConfig):
-        return None
-    shape = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size, config.stem_stages)
-    for name, row in VARIANTS.items():
-        if shape == (row.width, row.depth, row.heads, row.mlp_width, (row.patch, row.patch), row.stem_stages):
-            return name
-    return None
+    return next((name for name in VARIANTS if has_layers_of(config, name)), None)
+
+
+def has_layers_of(config: ModelConfig, name: str) -> bool:
+    """Whether a config has the layers of a variant, whatever is before the first block and after the last.
+
+    Args:
+        config: Any config.
+        name: A name in `VARIANTS` or `BIT_VARIANTS`.
+    """
+    if isinstance(config, ViTConfig):
+        return name in VARIANTS and _layers(config) == _layers_of_variant(name)
+    return variant_of(config) == name
+
+
+def _layers(config: ViTConfig) -> tuple[Any, ...]:
+    sizes = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size, config.stem_stages)
+    tokens = (config.distillation_token, config.register_tokens, config.patch_bias, config.pre_norm)
+    block = (config.mlp, config.rotary_embedding, config.layer_scale is None, config.attention_norm)
+    return (sizes, tokens, block)
+
+
+@functools.cache
+def _layers_of_variant(name: str) -> tuple[Any, ...]:
+    return _layers(variant_config(name))  # ty: ignore[invalid-argument-type]
+
+
+def factory_name(variant: str) -> str:
+    """What the function that makes a variant is called: `"ViT-B/16"` is made by `keras_vit.ViT_B16`."""
+    return variant.replace("-", "_").replace("/", "").replace("+", "_")
 
 
 def _plain(name: str, lower: bool = True) -> str:

@@ -93,6 +93,13 @@ class Pipeline:
             raise ValueError(f"images must have pixels, but the shape {images.shape} was given.")
         return resize_and_crop(images, self.image_size, self.resize, self.crop_ratio, self.filter)
 
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """What the least and the largest pixel become, over all channels; `(-1, 1)` by default."""
+        mean, std = np.broadcast_arrays(np.asarray(self.mean, "float64"), np.asarray(self.std, "float64"))
+        low, high = float(np.min(-mean / std)), float(np.max((1 - mean) / std))
+        return (int(low) if low.is_integer() else low, int(high) if high.is_integer() else high)
+
     def normalized(self, pixels: np.ndarray) -> np.ndarray:
         """`(pixels / 255 - mean) / std` in float32, as a new array."""
         return normalized(pixels, self.mean, self.std)

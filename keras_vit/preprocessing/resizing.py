@@ -84,9 +84,11 @@ def resample(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarr
     columns = interpolation_matrix(images.shape[-2], size[1], how.method)
     if not (how.whole and images.dtype.kind in "iu"):
         return _apply(rows, columns, images)
+    # Pillow's arithmetic: weights of 22 bits, columns first. Such sums are whole numbers that float64 holds exactly.
     for matrices in ((None, columns), (rows, None)):
-        images = np.clip(np.floor(_apply(*matrices, images) + 0.5), 0, 255)
-    return images
+        fixed = (None if m is None else np.trunc(m * 2**22 + np.copysign(0.5, m)) for m in matrices)
+        images = np.clip(np.floor(_apply(*fixed, images, "float64") / 2**22 + 0.5), 0, 255)
+    return images.astype("float32")
 
 
 def resize_and_crop(
@@ -113,15 +115,17 @@ def resize_and_crop(
     return images[..., top : top + size[0], left : left + size[1], :]
 
 
-def _apply(rows: np.ndarray | None, columns: np.ndarray | None, images: np.ndarray) -> np.ndarray:
-    """Multiply the height by `rows` and the width by `columns`, in float32; None for no change."""
+def _apply(
+    rows: np.ndarray | None, columns: np.ndarray | None, images: np.ndarray, dtype: str = "float32"
+) -> np.ndarray:
+    """Multiply the height by `rows` and the width by `columns`, in a dtype; None for no change."""
     for matrix, axis in ((rows, -3), (columns, -2)):
         if matrix is None:
             continue
         # Without antialiasing a small copy of a large picture looks at few of its rows: take only those.
         used = np.flatnonzero(matrix.any(axis=0))
-        images = np.take(images, used, axis=axis).astype("float32", copy=False)
-        images = np.tensordot(matrix[:, used].astype("float32"), images, axes=(1, axis))
+        images = np.take(images, used, axis=axis).astype(dtype, copy=False)
+        images = np.tensordot(matrix[:, used].astype(dtype), images, axes=(1, axis))
         images = np.moveaxis(images, 0, axis)
     return np.ascontiguousarray(images)
 

@@ -23,12 +23,12 @@ SPLIT: dict[str, tuple[str | None, ...]] = {
     r"attention/(query|key|value)/kernel": (None, MODEL),
     r"attention/(query|key|value)/bias": (MODEL,),
     r"attention/out/kernel": (MODEL, None),
-    r"mlp/fc1/kernel": (None, MODEL),
-    r"mlp/fc1/bias": (MODEL,),
+    r"mlp/(fc1|gate|value)/kernel": (None, MODEL),
+    r"mlp/(fc1|gate|value)/bias": (MODEL,),
     r"mlp/fc2/kernel": (MODEL, None),
     r"pre_logits/kernel": (None, MODEL),
     r"pre_logits/bias": (MODEL,),
-    r"head/kernel": (MODEL, None),  # inputs: the number of classes seldom divides
+    r"(head|head_dist|projection)/kernel": (MODEL, None),  # inputs: the number of classes seldom divides
     # The ResNets of hybrids and of BiT, along the output channels, each of which is standardised for itself.
     r"(conv_root|conv1|conv2|conv3|conv_proj)/kernel": (None, None, None, MODEL),
 }

@@ -91,12 +91,14 @@ def logits_model(model: Model) -> keras.Model:
     """The model up to its logits, with the same weights: losses want them before the softmax."""
     if model.config.classifier_activation is None:
         return model
-    return keras.Model(model.input, model.get_layer("head").output, name=model.name)
+    logits = "logits" if getattr(model.config, "distillation_head", False) else "head"
+    return keras.Model(model.input, model.get_layer(logits).output, name=model.name)
 
 
 def as_input(model: Model, pixels: np.ndarray) -> np.ndarray:
     """Pixels of 0..255 as the model takes them."""
-    return pixels if model.config.include_preprocessing else preprocess_input(pixels)
+    pipeline = model.config.pipeline
+    return pixels if model.config.include_preprocessing else preprocess_input(pixels, pipeline.mean, pipeline.std)
 
 
 def labelled_batches(model: Model, images: ImageStream, seed: int) -> Batch:

@@ -12,7 +12,7 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints import LAYOUTS
 from keras_vit.layers import skip_initialization
-from keras_vit.models import variant_config
+from keras_vit.models import count_weights, variant_config
 
 # With 1,000 classes at 224 and at 384 pixels (H/14: 392), with 21,843 classes at 224, and those with pre-logits.
 COUNTS = {
@@ -92,3 +92,57 @@ def test_b16_built_from_top_to_bottom():
     assert [block.name for block in blocks] == [f"block_{i}" for i in range(12)]
     assert len({block.count_params() for block in blocks}) == 1
     assert model.name == "vit_b_16"
+
+
+# Millions of parameters of other families' models, and classes: timm 1.0.31's own count of its architectures. DINOv3's
+# files by others hold biases of queries and values beside those.
+PUBLISHED = {
+    "DeiT-Ti/16": (5.72, 1000), "DeiT-S/16": (22.05, 1000), "DeiT-B/16": (86.57, 1000),
+    "DeiT-Ti/16-distilled": (5.91, 1000), "DeiT-S/16-distilled": (22.44, 1000), "DeiT-B/16-distilled": (87.34, 1000),
+    "DeiT-III-S/16": (22.06, 1000), "DeiT-III-M/16": (38.85, 1000), "DeiT-III-B/16": (86.59, 1000),
+    "DeiT-III-L/16": (304.37, 1000), "DeiT-III-H/14": (632.13, 1000),
+    "MAE-B/16": (85.80, None), "MAE-L/16": (303.30, None), "MAE-H/14": (630.76, None),
+    "DINO-S/16": (21.67, None), "DINO-B/16": (85.80, None),
+    "I-JEPA-H/14": (630.76, None), "I-JEPA-H/16": (631.67, None), "I-JEPA-g/16": (1011.37, None),
+    "DINOv2-S/14": (22.06, None), "DINOv2-B/14": (86.58, None), "DINOv2-L/14": (304.37, None),
+    "DINOv2-g/14": (1136.48, None), "DINOv2-B/14-reg4": (86.58, None),
+    "DINOv3-S/16": (21.59, None), "DINOv3-Splus/16": (28.68, None), "DINOv3-B/16": (85.64, None),
+    "DINOv3-L/16": (303.08, None), "DINOv3-Hplus/16": (840.51, None), "DINOv3-7B/16": (6716.03, None),
+    "CLIP-B/32": (87.85, None), "CLIP-B/16": (86.19, None), "CLIP-L/14": (303.97, None), "CLIP-H/14": (632.08, None),
+    "CLIP-g/14": (1012.65, None), "CLIP-bigG/14": (1844.91, None),
+    "SigLIP-B/16": (92.88, None), "SigLIP-L/16": (315.96, None), "SigLIP-So400m/14": (427.68, None),
+    "SigLIP2-g-opt/16": (1163.17, None),
+    "EVA-02-Ti/14": (5.76, 1000), "EVA-02-S/14": (22.13, 1000), "EVA-02-B/14": (87.12, 1000),
+    "EVA-02-L/14": (305.08, 1000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_counts_of_other_families(name):
+    millions, classes = PUBLISHED[name]
+    config = variant_config(name, classes=classes)
+    if config.rotary_embedding == "dinov3":
+        config = config.replace(attention_bias="none")
+    assert count_weights(config) / 1e6 == pytest.approx(millions, abs=5.1e-3)
+
+
+@pytest.mark.parametrize("name", [*COUNTS, *(f"BiT-{name}" for name in ("R50x1", "R101x3"))])
+def test_weights_are_counted_as_the_layout_lists_them(name):
+    if name.startswith("BiT"):
+        config = variant_config(name)
+        layout = LAYOUTS["bit_tf"]
+        sizes = layout.sizes(config)
+        wanted = sum(math.prod(sizes.get(n, n) for n in row.shape) for row in layout.rows(config))
+    else:
+        config = config_of(name, classes=21_843, pre_logits=True)
+        wanted = listed(config)
+    assert count_weights(config) == wanted
+
+
+@pytest.mark.parametrize(
+    "name", ["DeiT-B/16-distilled", "DINOv2-g/14-reg4", "DINOv3-Splus/16", "CLIP-B/32", "SigLIP-B/16", "EVA-02-B/14"]
+)
+def test_what_is_counted_is_built(name):
+    config = variant_config(name, image_size=None).replace(depth=1)
+    assert built(config).count_params() == count_weights(config)
+    keras.utils.clear_session(free_memory=False)

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 import keras_vit
+import keras_vit.preprocessing
 from keras_vit import layers
 from keras_vit.models import BEFORE_BLOCKS, count_macs, weights_by_path
+from keras_vit.training.masked_patches import masked_patch_model
 from tests.compute import forward, gradients
 from tests.layers import in_numpy
 
@@ -356,7 +358,120 @@ def test_adapters_and_training(family):
     assert adapted <= unchanged and ("rotary_embedding/periods" in after) == ("rotary_embedding/periods" in unchanged)
 
 
+@some_families
+def test_masked_patches_go_through_all_of_it(family):
+    """The model that predicts corrupted patches takes the same way as the model itself."""
+    model = make(FAMILIES[family])
+    masked = masked_patch_model(model)
+    masked.get_layer("colours").set_weights([np.eye(16, 512), np.zeros(512)])
+    keep = np.full((2, 6), -1, "int32")
+    tokens = masked.predict({"images": images(), "plan": keep}, verbose=0)[..., :16]
+    encoded = forward(keras_vit.feature_extractor(model, ["encoded"]), images())["encoded"]
+    w = float64(model)
+    if model.config.final_norm == "pooled":
+        encoded = in_numpy.layer_norm(encoded.astype("f8"), w, "encoder_norm", model.config.layer_norm_epsilon)
+    np.testing.assert_allclose(tokens, encoded[:, model.config.prefix_tokens :], rtol=1e-4, atol=1e-4)
+
+
+@some_families
+def test_rates_by_depth_and_layouts_over_devices(family):
+    model = make(FAMILIES[family])
+    rates = keras_vit.training.layer_decay(model, 0.5)
+    assert rates["class_token/*"] == rates["embedding/*"] == 0.125 and rates["block_1/*"] == 0.5
+    assert rates["encoder_norm/*"] == 1.0 and rates.get("head_dist/*", 1.0) == 1.0
+    assert rates.get("distillation_token/*", 0.125) == rates.get("register_tokens/*", 0.125) == 0.125
+
+
+# Variants
+
+
+def test_a_variant_is_its_row_and_its_family():
+    config = keras_vit.models.variant_config("DINOv2-g/14-reg4", classes=None)
+    assert (config.width, config.depth, config.heads, config.mlp_width, config.grid_size) == (
+        1536,
+        40,
+        24,
+        4096,
+        (37, 37),
+    )
+    assert (config.mlp, config.register_tokens, config.gelu, config.interpolation) == ("swiglu", 4, "exact", "bicubic")
+    assert config.pixel_mean == (0.485, 0.456, 0.406) and config.pipeline.crop_ratio == 0.875
+    assert keras_vit.models.variant_of(config) == "DINOv2-g/14-reg4"
+    assert keras_vit.models.variant_config("dinov3_splus16").mlp == "swiglu"
+
+
+@pytest.mark.parametrize("variant", [name for name, row in keras_vit.VARIANTS.items() if row.family != "ViT"])
+def test_every_family_has_its_factories(variant):
+    config = keras_vit.models.variant_config(variant)
+    assert keras_vit.models.has_layers_of(config, variant)
+    assert keras_vit.models.has_layers_of(config, keras_vit.models.variant_of(config))
+    factory = getattr(keras_vit, keras_vit.models.factory_name(variant))
+    assert factory.__name__ == keras_vit.models.factory_name(variant) and variant in factory.__doc__
+
+
+def test_a_factory_makes_its_variant():
+    with layers.skip_initialization():
+        model = keras_vit.DeiT_Ti16_distilled(image_size=32, classes=5, interpolation="bicubic_hf")
+    assert model.config.distillation_head and model.output_shape == (None, 5) and model.name == "deit_ti_16_distilled"
+    assert model.config.interpolation == "bicubic_hf" and model.config.pixel_std == (0.229, 0.224, 0.225)
+    with layers.skip_initialization():
+        features = keras_vit.DeiT_Ti16_distilled(image_size=32, include_top=False)
+    assert features.output_shape == (None, 6, 192) and features.config.interpolation == "bicubic"
+
+
+def test_todays_variants_are_told_from_their_relatives():
+    plain = keras_vit.models.variant_config("ViT-B/16")
+    assert keras_vit.models.variant_of(plain) == "ViT-B/16"
+    for change in ({"layer_scale": 1.0, "register_tokens": 4}, {"mlp": "swiglu"}, {"pre_norm": True}):
+        assert keras_vit.models.variant_of(plain.replace(**change)) is None
+
+
 # Pixels
+
+
+@pytest.mark.parametrize("filter", ["bicubic", "bilinear_pillow"])
+@pytest.mark.parametrize(("resize", "crop_ratio"), [("squash", 1.0), ("shortest", 0.9), ("squash", 224 / 256)])
+@pytest.mark.parametrize("shape", [(150, 230), (301, 187), (20, 30)])
+def test_pictures_are_resized_as_pillow_does(filter, resize, crop_ratio, shape):
+    Image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype="uint8")
+    pipeline = keras_vit.preprocessing.Pipeline((96, 64), resize=resize, crop_ratio=crop_ratio, filter=filter)
+    least = [int(n / crop_ratio + 1e-6) for n in (96, 64)]
+    height, width = least
+    if resize == "shortest":
+        scale = max(least[0] / shape[0], least[1] / shape[1])
+        height, width = max(least[0], int(shape[0] * scale)), max(least[1], int(shape[1] * scale))
+    method = {"bicubic": Image.Resampling.BICUBIC, "bilinear_pillow": Image.Resampling.BILINEAR}[filter]
+    wanted = np.asarray(Image.fromarray(pixels).resize((width, height), method), "f4")
+    top, left = round((height - 96) / 2), round((width - 64) / 2)
+    got = pipeline.resized(pixels)[0]
+    np.testing.assert_array_equal(got, wanted[top : top + 96, left : left + 64])
+
+
+def test_the_default_pipeline_is_the_official_one():
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 15, 22, 3), dtype="uint8")
+    wanted = keras_vit.preprocessing.resize_images(pixels, (16, 24))
+    pipeline = VIT.pipeline
+    np.testing.assert_array_equal(pipeline.resized(pixels), wanted)
+    np.testing.assert_array_equal(pipeline(pixels), (wanted - 127.5) / 127.5)
+    assert pipeline.value_range == (-1, 1)
+    floats = keras_vit.preprocessing.Pipeline(8, filter="bilinear_antialias")(pixels.astype("f8"))
+    np.testing.assert_allclose(
+        floats, keras_vit.preprocessing.resize_images(pixels, 8, "bilinear_antialias") / 127.5 - 1, rtol=0, atol=1e-6
+    )
+
+
+def test_training_and_export_normalise_as_the_model_wants():
+    from keras_vit.export.images import as_taken
+    from keras_vit.training.finetuning import as_input
+
+    model = make(VIT.replace(pixel_mean=(0.48, 0.46, 0.41), pixel_std=(0.27, 0.26, 0.28)))
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3), dtype="uint8")
+    wanted = model.preprocess(pixels)
+    np.testing.assert_allclose(as_input(model, pixels), wanted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(as_taken(pixels, "float32", model.config), wanted, rtol=0, atol=1e-6)
+    low, high = model.config.pipeline.value_range
+    assert low == pytest.approx(-0.48 / 0.27) and high == pytest.approx(0.59 / 0.28)
 
 
 def test_normalisation_in_the_graph_is_that_before_it():
