@@ -59,7 +59,11 @@ def installs():
     """The `pip install` commands of every environment that the Makefile makes."""
     targets = [".venv/test/.installed", ".venv/tools/.installed", ".venv/demo-tensorflow/.installed"]
     command = ["make", "--dry-run", "--always-make", f"PYTHON={sys.executable}", *targets]
-    recipe = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True, timeout=60).stdout
+    # Not what the `make` was told that runs these tests.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    recipe = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, check=True, capture_output=True, text=True, timeout=60
+    ).stdout
     lines = [line for line in recipe.replace("\\\n", " ").splitlines() if "pip install" in line]
     assert {target for target in targets if any(Path(target).parent.as_posix() in line for line in lines)} == set(
         targets
