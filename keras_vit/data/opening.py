@@ -13,6 +13,7 @@ from keras_vit.data.pipelines import PipelineStream, is_pipeline
 from keras_vit.data.splits import pick_split
 from keras_vit.data.streams import ExampleStream, ImageStream
 from keras_vit.data.transform import ImageTransform
+from keras_vit.preprocessing import RESIZES, Pipeline
 
 WITHOUT = Augmentation(crop="resize", flip=False)
 
@@ -30,7 +31,7 @@ def open_data(
     class_names: Sequence[str] | None = None,
     on_bad_image: str = "stop",
     check: str = "headers",
-    resize: str = "squash",
+    resize: str | Pipeline = "squash",
     workers: int | None = None,
     processes: bool | None = None,
     prefetch: int = 1,
@@ -61,7 +62,8 @@ def open_data(
             it in `stream.bad`. In training, the next good image takes its place.
         check: What is looked at in a folder before the first step: `"headers"` (opens every file, decodes none),
             `"decode"` (decodes all: also finds files that are cut short) or `"none"`.
-        resize: How test images come to size: `"squash"` (vit_jax), `"big_vision"` or `"timm"`, as in `load_image`.
+        resize: How test images come to size: `"squash"` (vit_jax), `"big_vision"` or `"timm"`, as in `load_image`; or
+            the pipeline of a model, `model.config.pipeline`, which crops as its family does. Pixels are not normalised.
         workers: How many threads or processes read and decode; `None` for one on every core.
         processes: Whether they are processes of their own, which image files can be read by: threads of one Python
             process wait for each other where there are many. They import neither Keras nor your program. `None`: for
@@ -85,10 +87,11 @@ def open_data(
         ("split", split, ("train", "test")),
         ("on_bad_image", on_bad_image, ("stop", "skip")),
         ("check", check, ("headers", "decode", "none")),
-        ("resize", resize, ("squash", "big_vision", "timm")),
     ):
         if value not in known:
             raise ValueError(f"{name} must be one of {list(known)}, but {value!r} was given.")
+    if resize not in RESIZES and not isinstance(resize, Pipeline):
+        raise ValueError(f"resize must be one of {list(RESIZES)} or a pipeline, but {resize!r} was given.")
     shuffle = split == "train" if shuffle is None else shuffle
     if not isinstance(shuffle, bool) or (shuffle and split == "test"):
         raise ValueError(f'shuffle must be True (for split="train"), False or None, but {shuffle!r} was given.')

@@ -21,6 +21,7 @@ from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.checks import BadImage, check_labels, check_pixels, one_hot
 from keras_vit.data.streams import EndOfData, ImageStream, count_steps
 from keras_vit.data.transform import MIXUP, RANDAUGMENT, augmented, mixup, resize_for_evaluation
+from keras_vit.preprocessing import Pipeline
 
 TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
 IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")
@@ -66,7 +67,7 @@ class PipelineStream(ImageStream):
         class_names: Sequence[str] | None = None,
         on_bad_image: str = "stop",
         training: bool = True,
-        resize: str = "squash",
+        resize: str | Pipeline = "squash",
     ):
         super().__init__()
         self._source, self._size, self._seed = source, image_size, seed

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.randaugment import randaugment
-from keras_vit.preprocessing import load_image, resize_images
+from keras_vit.preprocessing import Pipeline, load_image, resize_images
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,13 +31,13 @@ class ImageTransform:
     Args:
         image_size: `(height, width)`.
         augmentation: What is done to training images; `None` for test images.
-        resize: How test images come to their size, one of `keras_vit.preprocessing.RESIZES`.
+        resize: How test images come to their size, as in `open_data`.
         seed: At least 0.
     """
 
     image_size: tuple[int, int]
     augmentation: Augmentation | None
-    resize: str = "squash"
+    resize: str | Pipeline = "squash"
     seed: int = 0
 
     def __call__(self, pixels: np.ndarray, epoch: int, index: int) -> np.ndarray:
@@ -69,6 +69,8 @@ class ImageTransform:
         fields = {**fields, "image_size": tuple(fields["image_size"])}
         if fields["augmentation"] is not None:
             fields["augmentation"] = Augmentation(**fields["augmentation"])
+        if isinstance(fields["resize"], dict):
+            fields["resize"] = Pipeline(**fields["resize"])
         return cls(**fields)
 
 
@@ -191,17 +193,19 @@ def inception_box(
     return 0, 0, height, width
 
 
-def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str = "squash") -> np.ndarray:
-    """A test image at the model's size, by one of `keras_vit.preprocessing.RESIZES`.
+def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:
+    """A test image at the model's size.
 
     Args:
         pixels: `(height, width, 3)` in 0..255, any dtype.
         size: `(height, width)` of the result.
-        resize: As in `keras_vit.load_image`.
+        resize: As in `open_data`.
 
     Returns:
         float32 `(*size, 3)` in 0..255, equal to what `load_image` gives for a file of these pixels.
     """
+    if isinstance(resize, Pipeline):
+        return dataclasses.replace(resize, image_size=size).resized(pixels, pixels.shape[-1])[0]
     if resize == "squash":
         return resize_images(pixels, size)
     return load_image(_picture(pixels), size, resize=resize)

@@ -150,6 +150,7 @@ def open_batches(
                 classes=None if named else classes,
                 class_names=class_names,
                 on_bad_image=on_bad_image,
+                resize=model.config.pipeline,
             )
             stack.enter_context(stream)
         scaled = model.config.include_preprocessing

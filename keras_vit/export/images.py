@@ -13,7 +13,7 @@ from keras_vit.data.pipelines import is_pipeline
 from keras_vit.data.splits import split_folders
 from keras_vit.export.served_model import Model, Signature
 from keras_vit.models import BiTConfig, ViTConfig
-from keras_vit.preprocessing import load_image, resize_images
+from keras_vit.preprocessing import load_image
 
 BUILT_IN = 8  # images: a batch of 1 and one of 7
 FEWEST = 8  # calibration images: fewer say next to nothing about the range of values
@@ -102,7 +102,7 @@ def calibration_images(source: Any, model: Model, signature: Signature) -> np.nd
         # Evenly from all of them: the first ones may be of one class.
         source = _load(paths[:: -(-len(paths) // MOST)], model.config)
     elif isinstance(source, list) and not is_pipeline(source) and len({np.shape(image) for image in source}) > 1:
-        resized = [resize_images(np.asarray(image), model.config.image_size) for image in source]
+        resized = [_resized(np.asarray(image), model.config) for image in source]
         source = np.rint(np.stack(resized)).astype("uint8")
     elif isinstance(source, (str, tuple, dict)) or (is_pipeline(source) and not hasattr(source, "__array__")):
         source = _from_data_set(source, model.config)
@@ -201,7 +201,12 @@ def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _load(paths: Sequence[Path], config: ViTConfig | BiTConfig) -> np.ndarray:
-    return np.stack([np.rint(load_image(path, config.image_size)).astype("uint8") for path in paths])
+    return np.stack([np.rint(_resized(load_image(path), config)).astype("uint8") for path in paths])
+
+
+def _resized(image: np.ndarray, config: ViTConfig | BiTConfig) -> np.ndarray:
+    """An image at the size of a model, as its family resizes and crops."""
+    return config.pipeline.resized(image, config.channels)[0]
 
 
 def _from_data_set(source: Any, config: ViTConfig | BiTConfig) -> np.ndarray:
@@ -209,7 +214,8 @@ def _from_data_set(source: Any, config: ViTConfig | BiTConfig) -> np.ndarray:
     # A pipeline may begin anew as training data; in order, it ends when it has given all.
     split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
     images: list[np.ndarray] = []
-    with open_data(source, image_size=config.image_size, batch_size=FEWEST, split=split, classes=classes) as stream:
+    options = {"image_size": config.image_size, "resize": config.pipeline, "classes": classes}
+    with open_data(source, batch_size=FEWEST, split=split, **options) as stream:
         count = MOST if stream.examples is None else min(MOST, stream.examples)
         for step in range(-(-count // stream.batch_size)):
             try:

@@ -154,13 +154,13 @@ def run(task: Task, source: Any, data: Any, recipe: Recipe | str, options: RunOp
         names = {"classes": options.classes, "class_names": options.class_names}
         images = open_data(data, split="train", augmentation=recipe.augmentation, **arguments, **names)
         stack.enter_context(images)
-        test_images = _open_test_images(data, options.validation, images, arguments)
-        if test_images is not None:
-            stack.enter_context(test_images)
         warmup = {} if options.warmup_steps is None else {"warmup_steps": options.warmup_steps}
         recipe = recipe.replace(steps=recipe.total_steps(images.examples), **warmup)
         recipe.schedule()  # raises where steps and warm-up do not fit
         model = task.model(source, recipe, images, options.dtype)
+        test_images = _open_test_images(data, options.validation, images, arguments, model)
+        if test_images is not None:
+            stack.enter_context(test_images)
         shares = batch_shares(model)
         if images.batch_size % shares:
             raise ValueError(
@@ -243,12 +243,16 @@ def _choose_what_trains(model: Model, recipe: Recipe) -> None:
         raise ValueError(f"All of {model.name} is frozen, so nothing would be learned: unfreeze(model, 'head') first.")
 
 
-def _open_test_images(data: Any, validation: Any, images: ImageStream, arguments: dict[str, Any]) -> ImageStream | None:
-    """The images to evaluate on, in the classes of the training images; None where there are none."""
+def _open_test_images(
+    data: Any, validation: Any, images: ImageStream, arguments: dict[str, Any], model: Model
+) -> ImageStream | None:
+    """The images to evaluate on, as the model is evaluated, in the classes of the training images; None without any."""
     if validation is None and not has_test_split(data):
         return None
     names = {"classes": images.classes, "class_names": images.class_names}
-    return open_data(data if validation is None else validation, split="test", **arguments, **names)
+    return open_data(
+        data if validation is None else validation, split="test", resize=model.config.pipeline, **arguments, **names
+    )
 
 
 def _describe(model: Model, recipe: Recipe) -> str:
