@@ -214,7 +214,7 @@ def _from_data_set(source: Any, config: ViTConfig | BiTConfig) -> np.ndarray:
     # A pipeline may begin anew as training data; in order, it ends when it has given all.
     split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
     images: list[np.ndarray] = []
-    options = {"image_size": config.image_size, "resize": config.pipeline, "classes": classes}
+    options: dict[str, Any] = {"image_size": config.image_size, "resize": config.pipeline, "classes": classes}
     with open_data(source, batch_size=FEWEST, split=split, **options) as stream:
         count = MOST if stream.examples is None else min(MOST, stream.examples)
         for step in range(-(-count // stream.batch_size)):
