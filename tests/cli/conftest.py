@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -95,8 +94,6 @@ def program(tmp_path):
             text=True,
             cwd=tmp_path,
             timeout=120,
-            # Shells start what runs in the background with interrupts ignored, and children inherit it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(writer)
         with os.fdopen(reader) as report:

@@ -1,6 +1,7 @@
 """What the program imports before it has to: no framework for what needs none. Nothing here knows a backend."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,10 @@ def test_what_is_imported_late_is_there(program, tmp_path):
     subprocess.run([sys.executable, str(script)], env=program.environment, check=True, timeout=120)
 
 
+@pytest.mark.skipif(
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+    reason="a shell has started the tests in the background, where interrupts are ignored, and children inherit that",
+)
 @pytest.mark.parametrize("keras", [INTERRUPTED, TURNED_INTO_ANOTHER_ERROR])
 def test_an_interrupt_while_importing_is_130(program, tmp_path, keras):
     (tmp_path / "keras.py").write_text(keras)

@@ -165,6 +165,10 @@ def mesh(*shape, names=("batch", "model")):
 def test_every_variant_can_be_split(name):
     config = variant_config(name)
     assert len(layout_map(config, mesh(1, 2))) == len(SPLIT)
+    if name == "EVA-02-L/14":  # its SwiGLU has 2,730 units, two thirds of 4 D
+        with pytest.raises(ValueError, match="mlp_width=2730 is no multiple of 4"):
+            layout_map(name, mesh(2, 4))
+        return
     assert len(layout_map(name, mesh(2, 4)).device_mesh.devices.flatten()) == 8
 
 
