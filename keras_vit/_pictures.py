@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit._files import replacing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK, MUTED, FAINT = "#1b1f27", "#6b7280", "#9aa4b2"  # text, what explains it, what is compared with
@@ -66,3 +67,29 @@ def figure_for(path: str | os.PathLike[str] | None, width: float, height: float,
         if path is not None:
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=suffix[1:], metadata=_NO_DATE.get(suffix, {}))
+
+
+def tile_axes(
+    figure: "Figure", box: tuple[float, ...], rows: int, columns: int, gap: float, anchor: str = "C"
+) -> list["Axes"]:
+    """Axes without ticks in rows and columns that fill a box, row by row.
+
+    Args:
+        figure: What to draw on.
+        box: Left, bottom, width and height as shares of the figure.
+        rows: How many rows.
+        columns: How many columns.
+        gap: Between two neighbours, as a share of one.
+        anchor: Where a picture of another shape stands in its place, as matplotlib says it.
+    """
+    left, bottom, width, height = box
+    side, fall = width / (columns + gap * (columns - 1)), height / (rows + gap * (rows - 1))
+    result = []
+    for row in range(rows):
+        for column in range(columns):
+            place = (left + column * side * (1 + gap), bottom + (rows - 1 - row) * fall * (1 + gap), side, fall)
+            axes = figure.add_axes(place)
+            axes.set(xticks=[], yticks=[])
+            axes.set_anchor(anchor)
+            result.append(axes)
+    return result

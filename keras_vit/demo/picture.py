@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit import inspection
-from keras_vit._pictures import BAD, GOOD, GRID, MUTED, figure_for
+from keras_vit._pictures import BAD, GOOD, GRID, MUTED, figure_for, tile_axes
 from keras_vit.demo.digits import Digits
 from keras_vit.models import VisionTransformer
 
@@ -87,7 +87,7 @@ def _digits(figure: "Figure", box: tuple[float, ...], test: Digits, logits: np.n
     per_class = [right[test.labels[right] == digit] for digit in range(10)]
     mixed = [members[i] for i in range(max(map(len, per_class))) for members in per_class if i < len(members)]
     chosen = [*wrong, *mixed][: COLUMNS * ROWS]
-    for index, axes in zip(chosen, _grid(figure, box, ROWS, COLUMNS, gap=0.3), strict=False):
+    for index, axes in zip(chosen, tile_axes(figure, box, ROWS, COLUMNS, gap=0.3, anchor="N"), strict=False):
         axes.imshow(test.pixels[index, ..., 0], cmap="gray_r", vmin=0, vmax=255)
         correct = read[index] == test.labels[index]
         for spine in axes.spines.values():
@@ -104,7 +104,7 @@ def _attention(
     chosen = [int(np.argmax(np.where(test.labels == digit, sure, -np.inf))) for digit in range(10)]
     images = model.preprocess(test.pixels[chosen])
     first, last = (inspection.patch_attention(model, images, block).mean(1) for block in (0, -1))
-    grid = _grid(figure, box, 3, 10, gap=0.06)
+    grid = tile_axes(figure, box, 3, 10, gap=0.06, anchor="N")
     for column, scan in enumerate((images[..., 0] + 1) / 2):
         grid[column].imshow(1 - scan, cmap="gray", vmin=0, vmax=1)
         grid[10 + column].imshow(inspection.overlay(scan[..., None], first[column]))
@@ -120,21 +120,6 @@ def _positions(figure: "Figure", box: tuple[float, ...], model: VisionTransforme
     similarities = inspection.position_similarity(model)
     rows, columns = similarities.shape[:2]
     maps = similarities.reshape(-1, rows, columns)
-    for similarity, axes in zip(maps, _grid(figure, box, rows, columns, gap=0.12), strict=True):
+    for similarity, axes in zip(maps, tile_axes(figure, box, rows, columns, gap=0.12, anchor="N"), strict=True):
         axes.imshow(similarity, cmap="viridis", vmin=-1, vmax=1)
         axes.spines[:].set_visible(False)
-
-
-def _grid(figure: "Figure", box: tuple[float, ...], rows: int, columns: int, gap: float) -> list["Axes"]:
-    """Axes without ticks in rows and columns that fill a box (left, bottom, width, height), row by row."""
-    left, bottom, width, height = box
-    side, fall = width / (columns + gap * (columns - 1)), height / (rows + gap * (rows - 1))
-    result = []
-    for row in range(rows):
-        for column in range(columns):
-            place = (left + column * side * (1 + gap), bottom + (rows - 1 - row) * fall * (1 + gap), side, fall)
-            axes = figure.add_axes(place)
-            axes.set(xticks=[], yticks=[])
-            axes.set_anchor("N")
-            result.append(axes)
-    return result

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_vit._pictures import GOOD, GRID, MUTED, figure_for, need_matplotlib
+from keras_vit._pictures import GOOD, GRID, MUTED, figure_for, need_matplotlib, tile_axes
 from keras_vit.preprocessing import check_pixels, resize_images
 
 if TYPE_CHECKING:
@@ -155,7 +155,9 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
     with figure_for(path, width, height) as figure:
         _headline(figure, title or "What it knows of places", "cosine of each position's embedding with all others")
         box = (0.55 / width, 0.6 / height, columns * across / width, rows * down / height)
-        for (row, column), axes in zip(np.ndindex(rows, columns), _grid(figure, box, rows, columns, 0.1), strict=True):
+        for (row, column), axes in zip(
+            np.ndindex(rows, columns), tile_axes(figure, box, rows, columns, 0.1), strict=True
+        ):
             drawn = axes.imshow(similarity[row, column], cmap="viridis", vmin=-1, vmax=1)
             axes.spines[:].set_visible(False)
             if row == rows - 1 and _is_labelled(column, columns):
@@ -275,7 +277,7 @@ def plot_nearest_patches(
     with figure_for(path, max(columns * 1.4, 5), height) as figure:
         _headline(figure, title or "Patches that it takes for alike", "the patch in its frame, and the cosine")
         box = _box(figure, -(-len(shown) // columns), columns, 0.95 / height)
-        for (words, place), axes in zip(shown, _grid(figure, *box, 0.22), strict=False):
+        for (words, place), axes in zip(shown, tile_axes(figure, *box, 0.22), strict=False):
             _neighbourhood(axes, pixels[place[0]], place[1:], grid_size)
             axes.set_title(words, size=9, pad=3, color=MUTED)
         _remove_unused(figure, len(shown))
@@ -335,7 +337,7 @@ def _tiles(
     """Pictures in rows below the headline."""
     rows = -(-len(tiles) // columns)
     box = _box(figure, rows, columns, top)
-    for (words, picture), axes in zip(tiles, _grid(figure, *box, gap), strict=False):
+    for (words, picture), axes in zip(tiles, tile_axes(figure, *box, gap), strict=False):
         axes.imshow(picture, interpolation="nearest", vmin=0, vmax=1)
         axes.spines[:].set_visible(False)
         if words:
@@ -346,20 +348,6 @@ def _tiles(
 def _box(figure: "Figure", rows: int, columns: int, top: float) -> tuple[tuple[float, float, float, float], int, int]:
     side, below = 0.12 / figure.get_figwidth(), 0.12 / figure.get_figheight()
     return (side, below, 1 - 2 * side, 1 - top - below), rows, columns
-
-
-def _grid(figure: "Figure", box: tuple[float, ...], rows: int, columns: int, gap: float) -> list["Axes"]:
-    """Axes without ticks in rows and columns that fill a box (left, bottom, width, height), row by row."""
-    left, bottom, width, height = box
-    side, fall = width / (columns + gap * (columns - 1)), height / (rows + gap * (rows - 1))
-    result = []
-    for row in range(rows):
-        for column in range(columns):
-            place = (left + column * side * (1 + gap), bottom + (rows - 1 - row) * fall * (1 + gap), side, fall)
-            axes = figure.add_axes(place)
-            axes.set(xticks=[], yticks=[])
-            result.append(axes)
-    return result
 
 
 def _remove_unused(figure: "Figure", used: int) -> None:
