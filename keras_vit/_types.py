@@ -1,4 +1,4 @@
-"""Types that are said again and again, and how sizes and numbers are read."""
+"""Types that are said again and again, and how sizes, numbers and names are read."""
 
 import numbers
 import os
@@ -57,3 +57,9 @@ def whole_number(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, but {value!r} was given.")
     return int(value)
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raises ValueError unless the argument `name` has one of the values that it can take."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {choices}, but {value!r} was given.")

@@ -5,13 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.choices import ATTENTION_BIASES, ROTARY_EMBEDDINGS, check_choice
-from keras_vit.layers.composite import CompositeLayer, float32_or_better, own_policy
-from keras_vit.layers.dense import Dense
-from keras_vit.layers.fast_paths import call_inside, fast_path
-from keras_vit.layers.initialization import initializer
+from keras_vit._types import check_choice
+from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, float32_or_better, initializer, own_policy
+from keras_vit.layers.choices import ATTENTION_BIASES, ROTARY_EMBEDDINGS
+from keras_vit.layers.fast_paths import Dense, call_inside, fast_path
 from keras_vit.layers.rotary_embedding import rotate
-from keras_vit.layers.stochastic import SeedGenerator, dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

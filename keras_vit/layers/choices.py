@@ -9,9 +9,3 @@ ROTARY_EMBEDDINGS = ("dinov3", "eva02")
 FINAL_NORMS = ("tokens", "pooled", "none")
 # What BiT pads its first pooling with.
 POOL_PADDINGS = {"-inf": float("-inf"), "zeros": 0.0}
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raises ValueError unless the argument `name` has one of the values that it can take."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {choices}, but {value!r} was given.")

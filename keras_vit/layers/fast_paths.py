@@ -1,9 +1,9 @@
-"""Faster ways to compute what the layers compute, each for the one backend and kind of device where it was measured.
+"""What the layers compute faster than Keras does, each for the one backend and kind of device where it was measured.
 
-The layers ask `fast_path` for a function and go Keras's way where there is none: on other devices, for symbolic
+`fast_path` gives the faster function, and the layers go Keras's way where there is none: on other devices, for symbolic
 tensors, and in PyTorch while a program is traced or compiled, whose compiler knows Keras's operations best. Every
 function gives the same numbers as Keras's way but for rounding, and the same gradients. docs/speed.md has the
-measurements.
+measurements. At the end stand the layers and operations of Keras that are used everywhere, on their fast paths.
 """
 
 import functools
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras import ops
 
 # The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 (c x + d x^3)).
 _LINEAR = 2 * math.sqrt(2 / math.pi)
@@ -229,3 +230,67 @@ FAST: dict[tuple[str, str, str | None], Callable[..., Any]] = {
     ("group_norm", "torch", "cpu"): _torch_group_norm,  # 0.17
     ("layer_norm", "torch", "cpu"): _torch_layer_norm,
 }
+
+
+# Keras's operations and layers, on their fast paths
+
+
+def gelu(x: Any, kind: str) -> Any:
+    """The activation of the MLPs.
+
+    Args:
+        x: A tensor of any shape.
+        kind: `"tanh"`: the approximation that the official checkpoints were trained with; `"exact"`: with the error
+            function, as timm and Hugging Face compute it; `"quick"`: `x * sigmoid(1.702 x)`, as OpenAI's CLIP.
+    """
+    if kind == "quick":
+        return x * ops.sigmoid(1.702 * x)
+    fast = fast_path(f"gelu_{kind}", x)
+    return ops.gelu(x, approximate=kind == "tanh") if fast is None else fast(x)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class Dense(keras.layers.Dense):
+    """`keras.layers.Dense` for what the blocks consist of: sequences, no activation.
+
+    Input: `(batch, ..., D)`. Output: `(batch, ..., units)`.
+    """
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        fast = fast_path("dense", x)
+        if fast is None or self.activation is not keras.activations.linear:
+            return super().call(x, training=training)
+        bias = keras.ops.convert_to_tensor(self.bias) if self.use_bias else None
+        return fast(x, keras.ops.convert_to_tensor(self.kernel), bias)
+
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        """As Keras's, which refuses subclasses, because they might compute something else."""
+        super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerNormalization(keras.layers.LayerNormalization):
+    """`keras.layers.LayerNormalization` over the last axis.
+
+    Input: `(batch, ..., D)`. Output: the same shape.
+    """
+
+    def call(self, x: Any) -> Any:
+        fast = fast_path("layer_norm", x)
+        if fast is None or self.axis != [-1] or self.rms_scaling or not (self.center and self.scale):
+            return super().call(x)
+        return fast(x, ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta), self.epsilon)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class GroupNormalization(keras.layers.GroupNormalization):
+    """`keras.layers.GroupNormalization` over groups of channels, the last axis.
+
+    Input: `(batch, height, width, channels)`. Output: the same shape.
+    """
+
+    def call(self, x: Any) -> Any:
+        fast = fast_path("group_norm", x)
+        if fast is None or self.axis != -1 or not (self.center and self.scale) or len(x.shape) != 4:
+            return super().call(x)
+        return fast(x, self.groups, ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta), self.epsilon)

@@ -1,16 +1,15 @@
-"""The two-layer perceptron of equation 3."""
+"""The two-layer perceptron of equation 3, and the one with a gate."""
 
 from typing import Any
 
 import keras
+from keras import ops
 
-from keras_vit.layers.choices import GELUS, check_choice
-from keras_vit.layers.composite import CompositeLayer, own_policy
-from keras_vit.layers.dense import Dense
-from keras_vit.layers.fast_paths import call_inside
-from keras_vit.layers.gelu import gelu as apply_gelu
-from keras_vit.layers.initialization import initializer
-from keras_vit.layers.stochastic import SeedGenerator, dropout
+from keras_vit._types import check_choice
+from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, initializer, own_policy
+from keras_vit.layers.choices import GELUS
+from keras_vit.layers.fast_paths import Dense, call_inside
+from keras_vit.layers.fast_paths import gelu as apply_gelu
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -70,3 +69,76 @@ class MLP(CompositeLayer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "width": self.width, "gelu": self.gelu, "dropout": self.dropout}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SwiGLU(CompositeLayer):
+    """`fc2(silu(gate(x)) * value(x))` (Shazeer, arXiv 2002.05202), with a dropout before and after `fc2`.
+
+    The MLP of DINOv2's giant, of DINOv3's S+, H+ and 7B, and of EVA-02.
+
+    Args:
+        width: Length of the hidden layer, that is of gate and value each.
+        norm: Whether the product is normalised before `fc2`, as in EVA-02's B and L.
+        epsilon: Added to the variance by that normalisation.
+        dropout: Rate of both dropouts while training.
+
+    Call arguments:
+        x: `(..., D)`.
+        seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
+
+    Output: as `x`.
+    """
+
+    def __init__(
+        self, width: int, norm: bool = False, epsilon: float = 1e-6, dropout: float = 0.0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.width = width
+        self.use_norm = norm
+        self.epsilon = epsilon
+        self.dropout = dropout
+        self.seed_generator = SeedGenerator() if dropout else None
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        hidden_shape = (*input_shape[:-1], self.width)
+        self.gate = self._dense(self.width, "gate")
+        self.value = self._dense(self.width, "value")
+        self.fc2 = self._dense(input_shape[-1], "fc2")
+        self.gate.build(input_shape)
+        self.value.build(input_shape)
+        if self.use_norm:
+            self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
+            self.norm.build(hidden_shape)
+        self.fc2.build(hidden_shape)
+
+    def _dense(self, units: int, name: str) -> Dense:
+        return Dense(
+            units,
+            kernel_initializer=initializer("glorot_uniform"),
+            dtype=own_policy(self.dtype_policy, f"{self.path}/{name}"),
+            name=name,
+        )
+
+    def draw_seeds(self, training: bool | None) -> list[Any]:
+        """The seeds of one call, one per dropout; None where nothing is dropped."""
+        return [self.seed_generator.next() if training and self.dropout else None for _ in range(2)]
+
+    def call(self, x: Any, training: bool | None = None, seeds: Any = None) -> Any:
+        hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
+        x = dropout(ops.silu(call_inside(self.gate, x)) * call_inside(self.value, x), self.dropout, hidden_seed)
+        if self.use_norm:
+            x = self.norm(x)
+        return dropout(call_inside(self.fc2, x), self.dropout, out_seed)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "width": self.width,
+            "norm": self.use_norm,
+            "epsilon": self.epsilon,
+            "dropout": self.dropout,
+        }

@@ -5,12 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit._types import check_choice
 from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.choices import check_choice
-from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.initialization import initializer
+from keras_vit.layers.base import CompositeLayer, initializer
+from keras_vit.layers.fast_paths import LayerNormalization
 from keras_vit.layers.mlp import MLP
-from keras_vit.layers.normalization import LayerNormalization
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

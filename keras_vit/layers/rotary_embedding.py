@@ -7,7 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.choices import ROTARY_EMBEDDINGS, check_choice
+from keras_vit._types import check_choice
+from keras_vit.layers.choices import ROTARY_EMBEDDINGS
 
 DINOV3_BASE = 100.0  # the longest period is nearly this many times the shortest
 EVA02_BASE = 10_000.0

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.stochastic import SeedGenerator, dropout
+from keras_vit.layers.base import SeedGenerator, dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

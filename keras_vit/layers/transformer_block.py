@@ -5,15 +5,13 @@ from typing import Any
 
 import keras
 
+from keras_vit._types import check_choice
 from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.choices import MLPS, check_choice
-from keras_vit.layers.composite import CompositeLayer, float32_or_better
-from keras_vit.layers.fast_paths import call_inside
+from keras_vit.layers.base import CompositeLayer, SeedGenerator, drop_path, dropout, float32_or_better
+from keras_vit.layers.choices import MLPS
+from keras_vit.layers.fast_paths import LayerNormalization, call_inside
 from keras_vit.layers.layer_scale import LayerScale
-from keras_vit.layers.mlp import MLP
-from keras_vit.layers.normalization import LayerNormalization
-from keras_vit.layers.stochastic import SeedGenerator, drop_path, dropout
-from keras_vit.layers.swiglu import SwiGLU
+from keras_vit.layers.mlp import MLP, SwiGLU
 
 # What a block can give beside its output, with the shapes: T tokens of length D, H heads. Rows of attention weights sum
 # to 1 and are float32 or better.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from keras_vit._text import printable
-from keras_vit._types import pair
+from keras_vit._types import check_choice, pair
 from keras_vit.interpolation import METHODS
 from keras_vit.layers.choices import (
     ATTENTION_BIASES,
@@ -17,7 +17,6 @@ from keras_vit.layers.choices import (
     POOLINGS,
     POSITION_EMBEDDINGS,
     ROTARY_EMBEDDINGS,
-    check_choice,
 )
 from keras_vit.preprocessing import Pipeline
 

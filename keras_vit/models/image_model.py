@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit._keras import ClonableModel, call_layers, layers_inside
-from keras_vit.layers.composite import float32_or_better, quantized_policies
+from keras_vit.layers.base import float32_or_better, quantized_policies
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,

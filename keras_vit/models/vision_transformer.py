@@ -19,8 +19,7 @@ from keras_vit.layers import (
     TokenPooling,
     TransformerBlock,
 )
-from keras_vit.layers.composite import at_least_float32, float32_or_better, own_policy
-from keras_vit.layers.initialization import initializer
+from keras_vit.layers.base import at_least_float32, float32_or_better, initializer, own_policy
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
 from keras_vit.models.resnet_stem import resnet_stem

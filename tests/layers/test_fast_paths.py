@@ -6,7 +6,7 @@ import pytest
 
 from keras_vit import layers
 from keras_vit.layers import fast_paths
-from keras_vit.layers.normalization import GroupNormalization
+from keras_vit.layers.fast_paths import GroupNormalization
 from tests.compute import forward, gradients, relative_error
 from tests.tolerances import GRADIENTS
 
@@ -182,7 +182,7 @@ class TestTorch:
 
 
 def test_dense_layers_can_be_quantized_and_a_stranger_s_cannot():
-    from keras_vit.layers.dense import Dense
+    from keras_vit.layers.fast_paths import Dense
 
     class Own(Dense):
         pass

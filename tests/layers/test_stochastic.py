@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import layers
-from keras_vit.layers.stochastic import SeedGenerator, drop_path, dropout
+from keras_vit.layers.base import SeedGenerator, drop_path, dropout
 from tests.compute import forward
 from tests.layers import in_numpy
 

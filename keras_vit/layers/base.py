@@ -1,0 +1,195 @@
+"""What layers share: dtype policies, first values of weights, and dropout."""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import keras
+import numpy as np
+from keras import initializers, ops
+
+from keras_vit._arrays import aligned_zeros
+from keras_vit._keras import layers_inside
+
+
+class CompositeLayer(keras.layers.Layer):
+    """A layer made of layers, which also reloads after `quantize()`.
+
+    Keras rebuilds a saved layer from its config. The config of a composite layer has to tell which of its inner
+    layers were quantized; a `DTypePolicyMap` from their paths to their policies does, provided that every composite
+    layer inside is created with `dtype=self.dtype_policy` and every other with `own_policy`.
+    """
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        policies = quantized_policies(self)
+        if policies is not None:
+            config["dtype"] = keras.dtype_policies.serialize(policies)
+        return config
+
+
+def quantized_policies(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicyMap | None:
+    """The dtype policies of the quantized layers inside `layer`, by path; None where there are none."""
+    policies = {inner.path: inner.dtype_policy for inner in layers_inside(layer) if inner.quantization_mode is not None}
+    if not policies:
+        return None
+    result = keras.dtype_policies.DTypePolicyMap(default_policy=unquantized_policy(layer))
+    for path, policy in policies.items():
+        result[path] = policy
+    return result
+
+
+def own_policy(policy: Any, path: str) -> Any:
+    """The policy of the layer at `path`, also where `policy` is a map: Keras 3.15 saves no layer that has the map."""
+    if not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return policy
+    return policy[path] if path in policy else policy.default_policy
+
+
+def at_least_float32(policy: keras.DTypePolicy, name: str) -> Any:
+    """The policy of a layer outside any other that computes in float32 or better, also where it has been quantized."""
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and name in policy:
+        return policy[name]
+    return float32_or_better(policy.compute_dtype)
+
+
+def float32_or_better(dtype: str) -> str:
+    """float64 for float64, otherwise float32.
+
+    `keras.backend.result_type` is no help: of float64 and float32 it makes float32.
+    """
+    return "float64" if dtype == "float64" else "float32"
+
+
+def unquantized_policy(layer: keras.layers.Layer) -> str:
+    """Name of the policy that `layer` had before any of its parts was quantized."""
+    policy = layer.dtype_policy
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return policy.default_policy.name
+    return policy.name
+
+
+# Of the context, not of the process: other threads and other coroutines build their models as usual meanwhile.
+_skipped: ContextVar[bool] = ContextVar("keras_vit_skip_initialization", default=False)
+
+
+@contextlib.contextmanager
+def skip_initialization() -> Iterator[None]:
+    """Within this context, weights start with no particular values, and take no memory until they are written.
+
+    For models whose every weight is about to be assigned: drawing 86 million random numbers only to overwrite
+    them costs seconds. The layers' configs do not change: clones of the model are initialised as usual. Threads and
+    coroutines that run meanwhile are not concerned.
+    """
+    token = _skipped.set(True)
+    try:
+        yield
+    finally:
+        _skipped.reset(token)
+
+
+def initializer(name: str, stddev: float = 0.02) -> initializers.Initializer:
+    """The initializer of that name, or none inside `skip_initialization`."""
+    if _skipped.get():
+        return _Unwritten(name, stddev)
+    if name == "normal":
+        return initializers.RandomNormal(stddev=stddev)
+    return initializers.get(name)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class _Unwritten(initializers.Initializer):
+    """Whatever is there, in pages that the system has not handed out yet: each backend has its own way to that.
+
+    Keras's own layers carry their initializers in their configs: a copy of them gets the one that this stands for.
+    """
+
+    def __init__(self, name: str, stddev: float) -> None:
+        self.name = name
+        self.stddev = stddev
+
+    def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
+        backend = keras.backend.backend()
+        if backend == "tensorflow":
+            import tensorflow as tf
+
+            return tf.raw_ops.Empty(shape=shape, dtype=dtype, init=False)
+        if backend == "jax" and dtype == "float32":
+            # With a dtype, JAX takes an aligned array as it is; without, it copies it.
+            return keras.ops.convert_to_tensor(aligned_zeros(shape, dtype), dtype)
+        return keras.ops.empty(shape, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "stddev": self.stddev}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> initializers.Initializer:
+        return initializer(**config)
+
+
+def assign(variable: Any, values: np.ndarray) -> None:
+    """Assigns float32 values to a weight of the same shape.
+
+    `Variable.assign` is right everywhere, but on torch it copies the values once on their way.
+
+    Args:
+        variable: A Keras variable.
+        values: An array that nobody else will change: JAX keeps it instead of copying it.
+    """
+    if keras.backend.backend() == "torch":
+        import torch
+
+        with torch.no_grad():
+            variable.value.copy_(torch.from_numpy(values))
+    else:
+        variable.assign(values)
+
+
+class SeedGenerator(keras.random.SeedGenerator):
+    """A seed generator whose state is optional in weight files.
+
+    Dropout may be switched on for a model whose weights were saved without it: the missing state is no reason to
+    refuse the file.
+    """
+
+    def load_own_variables(self, store: Any) -> None:
+        if "0" in store:
+            super().load_own_variables(store)
+
+
+class DrawnSeed(keras.random.SeedGenerator):
+    """One seed that has been drawn already, in the form that `keras.random` takes.
+
+    A rematerialised function runs twice, and both runs must drop the same units: the seed is drawn outside it.
+    """
+
+    def __init__(self, seed: Any) -> None:
+        # Not calling super().__init__: it would create a variable, and this object only carries a value.
+        self._seed = seed
+
+    def next(self, ordered: bool = True) -> Any:
+        """The seed, however often it is asked for."""
+        return self._seed
+
+
+def dropout(x: Any, rate: float, seed: Any) -> Any:
+    """Dropout with a seed that has been drawn already; `x` unchanged where `seed` is None."""
+    return x if seed is None else x * _mask(ops.shape(x), rate, seed, x.dtype)
+
+
+def drop_path(x: Any, rate: float, seed: Any) -> Any:
+    """Stochastic depth (Huang et al., 2016; AugReg section 3.3): drops the whole branch of some examples.
+
+    The kept branches are scaled by `1 / (1 - rate)`, so that the expectation stays.
+    """
+    if seed is None:
+        return x
+    shape = (ops.shape(x)[0], *(1 for _ in x.shape[1:]))
+    return x * _mask(shape, rate, seed, x.dtype)
+
+
+def _mask(shape: Any, rate: float, seed: Any, dtype: Any) -> Any:
+    """Zeros with probability `rate`, `1 / (1 - rate)` elsewhere."""
+    keep = keras.random.uniform(shape, dtype="float32", seed=DrawnSeed(seed)) >= rate
+    return ops.cast(keep, dtype) * (1 / (1 - rate))

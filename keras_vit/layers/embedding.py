@@ -1,0 +1,303 @@
+"""Equation 1: an image becomes a sequence of tokens, each with its place."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.interpolation import METHODS, interpolation_matrices, interpolation_matrix
+from keras_vit.layers.base import SeedGenerator, dropout, initializer
+from keras_vit.layers.fast_paths import fast_path
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchEmbedding(keras.layers.Layer):
+    """Cuts an image into patches and projects each one linearly (section 3.1).
+
+    A convolution whose stride is its kernel, without padding (`embedding` in the official `models_vit.py`).
+
+    Args:
+        width: D, the length of an embedding.
+        patch_size: Height and width of a patch in pixels; one integer for square patches.
+        bias: Whether a bias is added; CLIP has none.
+
+    Input: `(batch, height, width, channels)`, floating point; the sizes are multiples of the patch's.
+    Output: `(batch, rows, columns, D)`, one embedding per patch.
+
+    Raises:
+        ValueError: if an image does not divide into whole patches. In graphs of TensorFlow for any size, where this
+            shows only when they run, TensorFlow raises its InvalidArgumentError.
+    """
+
+    def __init__(self, width: int, patch_size: int | tuple[int, int], bias: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.use_bias = bias
+        self.width = width
+        self.patch_size = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(*self.patch_size, input_shape[-1], self.width),
+            # Flax's default for convolutions; the file layouts keep this shape.
+            initializer=initializer("lecun_normal"),
+        )
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
+
+    def call(self, images: Any) -> Any:
+        if None in self._grid(images.shape):
+            images = self._checked_in_graph(images)
+        fast = fast_path("conv", images)
+        if fast is None:
+            patches = ops.conv(images, self.kernel, self.patch_size, "valid", data_format="channels_last")
+        else:
+            patches = fast(images, ops.convert_to_tensor(self.kernel), self.patch_size, "valid")
+        return patches + self.bias if self.use_bias else patches
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (input_shape[0], *self._grid(input_shape), self.width)
+
+    def _grid(self, shape: tuple[int | None, ...]) -> tuple[int | None, int | None]:
+        grid = []
+        for axis, size, patch in zip(("height", "width"), shape[1:3], self.patch_size, strict=True):
+            if size is not None and (size % patch or not size):
+                raise ValueError(
+                    f"The {axis} of the input of {self.name!r} is {size}, which is not a multiple of the patch size "
+                    f"{patch}. Resize or pad it to {max(size // patch, 1) * patch} or {(size // patch + 1) * patch}."
+                )
+            grid.append(None if size is None else size // patch)
+        return tuple(grid)
+
+    def _checked_in_graph(self, images: Any) -> Any:
+        """The images, where their size shows only when a graph of TensorFlow runs (other backends know all sizes)."""
+        import tensorflow as tf
+
+        size, patch = tf.shape(images)[1:3], tf.constant(self.patch_size)
+        whole = tf.reduce_all((size % patch == 0) & (size > 0))
+        message = (
+            f"The height and width of the input of {self.name!r} are no multiple of the patch size {self.patch_size}:"
+        )
+        with tf.control_dependencies([tf.debugging.Assert(whole, [message, size])]):
+            # XLA drops the assertion, but no reshape to another number of values.
+            return tf.reshape(images, tf.concat([tf.shape(images)[:1], size // patch * patch, images.shape[3:]], 0))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "width": self.width, "patch_size": self.patch_size, "bias": self.use_bias}
+
+
+def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
+    """Resizes the kernel of a patch embedding by the pseudo-inverse method (FlexiViT, arXiv 2212.08013, section 3.4).
+
+    Where B resizes patches bilinearly (half-pixel centres, no antialiasing), the new kernel is `pinv(B^T) w`. For a
+    larger patch size this makes a resized patch give exactly the embedding of the original one, which resizing the
+    kernel like an image does not; for a smaller one it is the nearest to that on average.
+
+    Args:
+        kernel: `(height, width, channels, D)`.
+        patch_size: New height and width.
+
+    Returns:
+        `(*patch_size, channels, D)` in the kernel's dtype, computed in float64.
+
+    Source: `resample_patchemb` in big_vision's `models/proj/flexi/vit.py`.
+    """
+    # B is the Kronecker product of what it does to rows and to columns, and so is the pseudo-inverse.
+    by_row, by_column = (
+        np.linalg.pinv(interpolation_matrix(old, new, "bilinear").T)
+        for old, new in zip(kernel.shape[:2], patch_size, strict=True)
+    )
+    resized = np.einsum("hi,wj,ijcd->hwcd", by_row, by_column, kernel.astype("float64"), optimize=True)
+    return resized.astype(kernel.dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ClassToken(keras.layers.Layer):
+    """Puts one learned token, the same for every image, before the patch tokens (section 3.1).
+
+    Input: `(batch, tokens, D)`. Output: `(batch, 1 + tokens, D)`.
+    The token starts as zeros, as `cls` does in the official `models_vit.py`.
+    """
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        self.token = self.add_weight(name="token", shape=(1, 1, input_shape[-1]), initializer="zeros")
+
+    def call(self, tokens: Any) -> Any:
+        token = ops.cast(ops.convert_to_tensor(self.token), tokens.dtype)
+        token = ops.broadcast_to(token, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
+        return ops.concatenate([token, tokens], axis=1)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        batch, tokens, width = input_shape
+        return (batch, None if tokens is None else tokens + 1, width)
+
+    def get_config(self) -> dict[str, Any]:
+        # Keras wants to see that this layer has no arguments of its own.
+        return super().get_config()
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RegisterTokens(keras.layers.Layer):
+    """Puts learned tokens, the same for every image, before the others ("Vision Transformers Need Registers").
+
+    The model keeps there what it would otherwise write over patches that say little (arXiv 2309.16588). Nothing reads
+    them in the end. DINOv2 with registers and DINOv3 have four.
+
+    Args:
+        count: How many.
+
+    Input: `(batch, tokens, D)`. Output: `(batch, count + tokens, D)`.
+    """
+
+    def __init__(self, count: int = 4, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.count = count
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        shape = (1, self.count, input_shape[-1])
+        self.tokens = self.add_weight(name="tokens", shape=shape, initializer=initializer("normal", stddev=0.02))
+
+    def call(self, tokens: Any) -> Any:
+        registers = ops.cast(ops.convert_to_tensor(self.tokens), tokens.dtype)
+        registers = ops.broadcast_to(registers, (ops.shape(tokens)[0], self.count, tokens.shape[-1]))
+        return ops.concatenate([registers, tokens], axis=1)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        batch, tokens, width = input_shape
+        return (batch, None if tokens is None else self.count + tokens, width)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "count": self.count}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AddPositionEmbedding(keras.layers.Layer):
+    """Adds a learned embedding to every token according to its place (section 3.1, "2D interpolation" in 3.2).
+
+    Args:
+        grid_size: Rows and columns of the patches that the table was made for.
+        prefix_tokens: Number of tokens before the patches (1 for a class token); they are never resized.
+        interpolation: How the table changes size for another grid: a name in `keras_vit.interpolation.METHODS`.
+        dropout: Rate of dropout on the sum while training.
+        embed_prefix: Whether the tokens before the patches have rows in the table. Without, they pass unchanged, as
+            in big_vision, which prepends its class token after adding the embeddings.
+        register_tokens: How many tokens right before the patches have no row even so, as DINOv2's registers.
+
+    Call arguments:
+        tokens: `(batch, prefix_tokens + rows * columns, D)`.
+        patches: Optional `(batch, rows, columns, D)`, the patch map that the tokens come from. Where it is given,
+            the table is resized in the graph to its rows and columns; without it the grid is `grid_size`.
+
+    Output: as `tokens`.
+    """
+
+    def __init__(
+        self,
+        grid_size: tuple[int, int],
+        prefix_tokens: int = 1,
+        interpolation: str = "official",
+        dropout: float = 0.0,
+        embed_prefix: bool = True,
+        register_tokens: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if interpolation not in METHODS:
+            raise ValueError(f"interpolation must be one of {sorted(METHODS)}, but {interpolation!r} was given.")
+        self.grid_size = tuple(grid_size)
+        self.prefix_tokens = prefix_tokens
+        self.interpolation = interpolation
+        self.dropout = dropout
+        self.embed_prefix = embed_prefix
+        self.register_tokens = register_tokens
+        self.seed_generator = SeedGenerator() if dropout else None
+
+    def build(self, tokens_shape: tuple[int | None, ...], patches_shape: Any = None) -> None:
+        rows, columns = self.grid_size
+        self.table = self.add_weight(
+            name="table",
+            shape=(1, self._prefix_rows + rows * columns, tokens_shape[-1]),
+            initializer=initializer("normal", stddev=0.02),
+        )
+
+    @property
+    def _prefix_rows(self) -> int:
+        """Rows of the table that are for tokens before the patches."""
+        return self.prefix_tokens - self.register_tokens if self.embed_prefix else 0
+
+    def call(self, tokens: Any, patches: Any = None, training: bool | None = None) -> Any:
+        table = ops.convert_to_tensor(self.table)
+        if patches is not None and tuple(patches.shape[1:3]) != self.grid_size:
+            _, rows, columns, _ = ops.shape(patches)
+            table = resize_table(table, self.grid_size, (rows, columns), self.interpolation, ops)
+        rows = self._prefix_rows
+        if rows < self.prefix_tokens:
+            patch_rows = ops.pad(table[:, rows:], ((0, 0), (self.prefix_tokens - rows, 0), (0, 0)))
+            table = ops.concatenate([table[:, :rows], patch_rows], axis=1) if rows else patch_rows
+        seed = self.seed_generator.next() if training and self.dropout else None
+        return dropout(tokens + ops.cast(table, tokens.dtype), self.dropout, seed)
+
+    def compute_output_shape(self, tokens_shape: tuple[int | None, ...], patches_shape: Any = None) -> Any:
+        return tokens_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "grid_size": self.grid_size,
+            "prefix_tokens": self.prefix_tokens,
+            "interpolation": self.interpolation,
+            "dropout": self.dropout,
+            "embed_prefix": self.embed_prefix,
+            "register_tokens": self.register_tokens,
+        }
+
+
+def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method: str, xp: Any = np) -> Any:
+    """Resizes a table of position embeddings from one grid to another.
+
+    Args:
+        table: `(1, prefix + old rows * old columns, D)`, a NumPy array or, with `xp=keras.ops`, a tensor.
+        old: Rows and columns of the grid that the table was made for.
+        new: Rows and columns wanted; may be scalar tensors with `xp=keras.ops`.
+        method: A name in `keras_vit.interpolation.METHODS`.
+        xp: `numpy` (interpolates in float64) or `keras.ops` (in the table's own dtype, at least float32).
+
+    Returns:
+        `(1, prefix + new rows * new columns, D)` in the table's dtype. The prefix is kept as it is.
+    """
+    prefix = table.shape[1] - old[0] * old[1]
+    width, dtype = table.shape[2], table.dtype
+    by_row, by_column = interpolation_matrices(old, new, method, xp)
+    grid = xp.reshape(table[0, prefix:], (*old, width))
+    grid = grid.astype(by_row.dtype) if xp is np else xp.cast(grid, by_row.dtype)
+    grid = xp.einsum("hi,wj,ijd->hwd", by_row, by_column, grid)
+    grid = xp.reshape(grid, (1, -1, width))
+    grid = grid.astype(dtype) if xp is np else xp.cast(grid, dtype)
+    return xp.concatenate([table[:, :prefix], grid], axis=1)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class TokenDropout(keras.layers.Layer):
+    """Dropout whose seed is optional in weight files, unlike that of Keras's own layer.
+
+    Args:
+        dropout: Rate while training.
+
+    Input: `(batch, T, D)`. Output: the same shape.
+    """
+
+    def __init__(self, dropout: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dropout = dropout
+        self.seed_generator = SeedGenerator() if dropout else None
+
+    def call(self, tokens: Any, training: bool | None = None) -> Any:
+        seed = self.seed_generator.next() if training and self.dropout else None
+        return dropout(tokens, self.dropout, seed)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "dropout": self.dropout}
