@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # Files without a concept of their own, which every room may use, and those of them that the others may use.
 SHARED = set(
-    "_arrays _backend _devices _files _keras _lazy _paths _pictures _progress _text _types interpolation tables".split()
+    "_arrays _backend _devices _files _keras _lazy _pictures _progress _text _types interpolation tables".split()
 )
 SHARED_BY_ALL = {"_files", "_text", "_types"}
 
@@ -353,7 +353,7 @@ PLANTED = {
     "siblings": ("training/planted.py", "import keras_vit.export", "may not import 'export'"),
     "to_the_top": ("export/planted.py", "import keras_vit.cli", "may not import 'cli'"),
     "face_to_cli": ("__init__.py", "import keras_vit.cli", "may not import 'cli'"),
-    "shared_up": ("_paths.py", "import keras_vit.layers", "may not import 'layers'"),
+    "shared_up": ("_files.py", "import keras_vit.layers", "may not import 'layers'"),
     "unknown_file": ("utils.py", "import os", "room 'utils' is not in the table"),
     "unknown_folder": ("helpers/planted.py", "import os", "room 'helpers' is not in the table"),
     **{f"top_level_{name}": ("models/planted.py", f"import {name}", f"'{name}' may only be imported") for name in LAZY},
@@ -414,7 +414,7 @@ ALLOWED = {
     "down": ("models/planted.py", "from keras_vit.layers import MLP"),
     "same_room": ("checkpoints/planted.py", "from . import vit_jax\nfrom .vit_jax import NAMES"),
     "relative_down": ("training/recipes/planted.py", "from ...zoo import create_model"),
-    "shared": ("layers/planted.py", "from keras_vit._paths import weights_folder"),
+    "shared": ("layers/planted.py", "from keras_vit._files import weights_folder"),
     "beside": ("models/planted.py", "from keras_vit import preprocessing"),
     "data": ("training/planted.py", "from keras_vit.data import open_data"),
     "zoo": ("zoo.py", "from keras_vit.models import VARIANTS\nfrom keras_vit import checkpoints"),

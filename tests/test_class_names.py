@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit._paths import weights_folder
+from keras_vit._files import weights_folder
 from keras_vit.checkpoints import save_model
 from keras_vit.checkpoints.files.npz import write_npz
 from keras_vit.zoo import load

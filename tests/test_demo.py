@@ -14,7 +14,7 @@ from rich.console import Console
 
 import keras_vit
 from keras_vit import demo, training
-from keras_vit._paths import weights_folder
+from keras_vit._files import weights_folder
 from keras_vit.demo import digits, job
 from keras_vit.export import FORMATS
 

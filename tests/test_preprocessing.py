@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import _paths
+from keras_vit import _files
 from keras_vit.interpolation import METHODS
 from keras_vit.preprocessing import (
     RESIZES,
@@ -624,14 +624,14 @@ def test_decode_refusals(probabilities, options, error, message):
 
 
 def test_weights_folder(monkeypatch, tmp_path):
-    assert (_paths.weights_folder() / "imagenet1k_classes.tsv").is_file()
+    assert (_files.weights_folder() / "imagenet1k_classes.tsv").is_file()
 
     package = tmp_path / "keras_vit"
     package.mkdir()
-    monkeypatch.setattr(_paths, "__file__", str(package / "_paths.py"))
+    monkeypatch.setattr(_files, "__file__", str(package / "_files.py"))
     with pytest.raises(FileNotFoundError, match="Reinstall"):
-        _paths.weights_folder()
+        _files.weights_folder()
     (tmp_path / "weights").mkdir()
-    assert _paths.weights_folder() == tmp_path.resolve() / "weights"  # A source checkout.
+    assert _files.weights_folder() == tmp_path.resolve() / "weights"  # A source checkout.
     (package / "weights").mkdir()
-    assert _paths.weights_folder() == package.resolve() / "weights"  # A wheel.
+    assert _files.weights_folder() == package.resolve() / "weights"  # A wheel.

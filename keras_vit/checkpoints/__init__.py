@@ -6,7 +6,7 @@ from keras_vit._lazy import IS_PROGRAM, import_later
 
 if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.checkpoints.augreg import augreg_index, best_augreg
-    from keras_vit.checkpoints.catalogue import recommended
+    from keras_vit.checkpoints.catalogue import list_weights, recommended
     from keras_vit.checkpoints.checkpoint import (
         LAYOUTS,
         CheckpointInfo,
@@ -16,23 +16,23 @@ if TYPE_CHECKING or not IS_PROGRAM:
         open_checkpoint,
         to_checkpoint,
     )
-    from keras_vit.checkpoints.class_list import class_names, with_names_beside
+    from keras_vit.checkpoints.class_list import class_names
     from keras_vit.checkpoints.download import DownloadError, find_checkpoint, is_copy
     from keras_vit.checkpoints.files.keras_files import config_in_file, read_keras, read_weights_h5, save_model
+    from keras_vit.checkpoints.folder import with_names_beside
     from keras_vit.checkpoints.publishing import push_to_hub
     from keras_vit.checkpoints.variants_table import list_models
-    from keras_vit.checkpoints.weights_table import list_weights
 else:
     # In the order of what they cost: listing and downloading need no NumPy, and most of the rest no Keras.
     __getattr__ = import_later(
         __name__,
         "augreg",
         "catalogue",
-        "weights_table",
         "download",
         "checkpoint",
         "variants_table",
         "keras_vit.checkpoints.files.keras_files",
+        "folder",
         "class_list",
         "publishing",
     )

@@ -24,17 +24,16 @@ import sys
 import urllib.parse
 import warnings
 
-from keras_vit._files import locked
-from keras_vit._paths import weights_folder
+from keras_vit._files import locked, weights_folder
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
 from keras_vit._types import Source
 from keras_vit.checkpoints.catalogue import catalogue, find_entry, repositories, with_repositories
 from keras_vit.checkpoints.download_error import DownloadError
 from keras_vit.checkpoints.entry import Entry, published_url
-from keras_vit.checkpoints.hub import SCHEME, fetch_from_hub, is_hub_address
+from keras_vit.checkpoints.folder import choose_weights
+from keras_vit.checkpoints.hub import SCHEME, fetch_from_hub
 from keras_vit.checkpoints.transfer import AddressFailed, DiskFull, can_resume, forget, transfer, what_is_wrong
-from keras_vit.checkpoints.weight_names import choose_weights
 
 _BUCKETS = "https://storage.googleapis.com/"
 _FILES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".csv")
@@ -66,7 +65,7 @@ def find_checkpoint(source: Entry | Source) -> pathlib.Path:
         TypeError, ValueError, FileNotFoundError, DownloadError: see `fetch` and `fetch_from_hub`.
         ImportError: if the Hub is asked for and `huggingface_hub` is not installed.
     """
-    if is_hub_address(source):
+    if isinstance(source, str) and _scheme(source) == "hf":
         return fetch_from_hub(source, offline=_is_offline())
     weights = _in_folder(source)
     if weights is not None:

@@ -15,6 +15,7 @@ from keras_vit.models import ModelConfig, ViTConfig
 if TYPE_CHECKING:
     import keras
 
+MOST_BLOCKS = 1000  # the deepest published models have 50, BiT-R152 has 50 units
 ROWS_SHOWN = 8  # names listed in an error message
 NAME_SHOWN = 300  # characters of each
 
@@ -311,3 +312,61 @@ def _fits(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - ROWS_SHOWN} more" if len(names) > ROWS_SHOWN else ""
     return ", ".join(printable(name, NAME_SHOWN) for name in names[:ROWS_SHOWN]) + more
+
+
+# What layouts read off arrays
+
+
+def shape_of(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[int, ...]:
+    """The shape of an array that has to be there and have `ndim` axes.
+
+    Raises:
+        ValueError: if it is missing, or has another number of axes.
+    """
+    if name not in arrays:
+        raise ValueError(f"The checkpoint has no array {name!r}, which tells the size of the model.")
+    if len(arrays[name].shape) != ndim:
+        raise ValueError(f"The array {name!r} has the shape {arrays[name].shape}; {ndim} axes were expected.")
+    return arrays[name].shape
+
+
+def length_of(arrays: Mapping[str, StoredArray], name: str) -> int | None:
+    """The number of columns of a matrix, or None if there is no such array."""
+    return shape_of(arrays, name, 2)[1] if name in arrays else None
+
+
+def bounded(blocks: int) -> int:
+    """The number of blocks, units or stages that a file claims, if a model can have as many.
+
+    Raises:
+        ValueError: if there are more than `MOST_BLOCKS`: a name or a shape costs nothing, and each block is looked at.
+    """
+    if blocks > MOST_BLOCKS:
+        raise ValueError(f"It claims to have {blocks:,} blocks, more than the {MOST_BLOCKS:,} that are read.")
+    return blocks
+
+
+def squarest_grid(patches: int) -> tuple[int, int]:
+    """The factors of `patches` nearest to a square, rows first and not more of them than columns."""
+    rows = next((n for n in range(math.isqrt(max(patches, 1)), 0, -1) if patches % n == 0), 1)
+    return rows, patches // rows
+
+
+def oddities(
+    arrays: Mapping[str, StoredArray], unused: list[str], config: Any, square: bool = True, head: str = "head"
+) -> list[str]:
+    """What a user should know about a file, in words (see `Contents`); `head` is what it calls the head."""
+    found = []
+    if unused:
+        found.append(f"{len(unused)} arrays beside the model are not part of it, such as {unused[0]!r}")
+    if not square:
+        patches = math.prod(config.grid_size)
+        found.append(f"its {patches} patches are no square: image_size or grid_size has to be given")
+    kinds = sorted({array.stored for array in arrays.values()})
+    if kinds != ["float32"]:
+        found.append(f"stored as {' and '.join(kinds)}, read as float32")
+    # The bias first: it is small, and a trained head has one that is not zero.
+    names = [name for name in (f"{head}/bias", f"{head}/kernel") if name in arrays]
+    if config.classes and not any(arrays[name].read().any() for name in names):
+        found.append("the head is all zeros: its logits mean nothing, the file is for fine-tuning")
+    return found

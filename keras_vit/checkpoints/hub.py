@@ -19,7 +19,7 @@ from typing import IO, TypeGuard
 
 from keras_vit._text import printable
 from keras_vit.checkpoints.download_error import DownloadError
-from keras_vit.checkpoints.weight_names import INDEX_ENDING, SIDECAR_NAMES, WEIGHT_NAMES, choose_weights
+from keras_vit.checkpoints.folder import INDEX_ENDING, SIDECAR_NAMES, WEIGHT_NAMES, choose_weights
 
 SCHEME = "hf://"
 _PART = re.compile(r"[\w-][\w.-]{0,95}", re.ASCII)  # of a repository's name

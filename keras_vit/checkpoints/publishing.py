@@ -9,8 +9,8 @@ import numpy as np
 from keras_vit import models
 from keras_vit._files import write_text
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, count_parameters, to_checkpoint
+from keras_vit.checkpoints.folder import ENDINGS, NOT_WEIGHTS
 from keras_vit.checkpoints.hub import SCHEME, errors_named, hub_library, is_hub_address, parse_hub_address
-from keras_vit.checkpoints.weight_names import ENDINGS, NOT_WEIGHTS
 from keras_vit.models import BiT, ModelConfig, VisionTransformer, ViTConfig, variant_of
 
 # The preferred first: others can load them, too. The layout of the family's published files comes last.

@@ -15,8 +15,7 @@ from rich.console import Console
 
 import keras_vit
 from keras_vit import training
-from keras_vit._files import write_text
-from keras_vit._paths import weights_folder
+from keras_vit._files import weights_folder, write_text
 from keras_vit._types import whole_number
 from keras_vit.checkpoints import save_model
 from keras_vit.demo.digits import load_digits

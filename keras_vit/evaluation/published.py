@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from keras_vit._paths import weights_folder
+from keras_vit._files import weights_folder
 from keras_vit._text import printable
 from keras_vit._types import Source
 from keras_vit.checkpoints import find_checkpoint

@@ -1,4 +1,4 @@
-"""What layers share: dtype policies, first values of weights, and dropout."""
+"""What layers share: dtype policies, names and first values of weights, and dropout."""
 
 import contextlib
 from collections.abc import Iterator
@@ -68,6 +68,33 @@ def unquantized_policy(layer: keras.layers.Layer) -> str:
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
         return policy.default_policy.name
     return policy.name
+
+
+def has_adapters(layer: keras.layers.Layer) -> bool:
+    """Whether a layer has LoRA's adapters."""
+    return getattr(layer, "lora_enabled", False)
+
+
+def weights_by_path(model: keras.Model) -> dict[str, Any]:
+    """The weights of a model by a name that does not depend on where the model was built.
+
+    For example `"block_0/attention/query/kernel"`: the layer's name, then the path inside the layer.
+    """
+    return {
+        f"{layer.name}{weight.path.removeprefix(layer.path)}": weight
+        for layer in model.layers
+        for weight in layer.weights
+    }
+
+
+def layers_by_path(model: keras.Model) -> dict[str, keras.layers.Layer]:
+    """The layers of a model and those inside them, outer ones first, by names as in `weights_by_path`."""
+    return {
+        f"{layer.name}{inner.path.removeprefix(layer.path)}": inner
+        for layer in model.layers
+        for inner in layers_inside(layer)
+        if inner.path
+    }
 
 
 # Of the context, not of the process: other threads and other coroutines build their models as usual meanwhile.

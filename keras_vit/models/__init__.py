@@ -20,14 +20,16 @@ from keras_vit.models.variants import (
 
 # What needs Keras to be imported.
 if TYPE_CHECKING or not IS_PROGRAM:
+    from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
     from keras_vit.models.bit import BiT
-    from keras_vit.models.changes import has_adapters, layers_by_path, weights_by_path
     from keras_vit.models.families import MODELS
     from keras_vit.models.features import feature_extractor, feature_names
     from keras_vit.models.image_model import ImageModel
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 else:
-    __getattr__ = import_later(__name__, "bit", "changes", "families", "features", "image_model", "vision_transformer")
+    __getattr__ = import_later(
+        __name__, "bit", "keras_vit.layers.base", "families", "features", "image_model", "vision_transformer"
+    )
 
 __all__ = [
     "BEFORE_BLOCKS",

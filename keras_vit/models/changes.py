@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from keras_vit._keras import layers_inside
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
+from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
 from keras_vit.models.config import ModelConfig
 
 # The fields of a config that may change while the model keeps its weights, with the layers that have to start anew.
@@ -175,33 +175,6 @@ def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
     for path, weight in weights_by_path(new).items():
         if path.partition("/")[0] not in fresh:
             weight.trainable = weights[path].trainable  # LoRA trains single weights of a layer
-
-
-def has_adapters(layer: keras.layers.Layer) -> bool:
-    """Whether a layer has LoRA's adapters."""
-    return getattr(layer, "lora_enabled", False)
-
-
-def weights_by_path(model: keras.Model) -> dict[str, Any]:
-    """The weights of a model by a name that does not depend on where the model was built.
-
-    For example `"block_0/attention/query/kernel"`: the layer's name, then the path inside the layer.
-    """
-    return {
-        f"{layer.name}{weight.path.removeprefix(layer.path)}": weight
-        for layer in model.layers
-        for weight in layer.weights
-    }
-
-
-def layers_by_path(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """The layers of a model and those inside them, outer ones first, by names as in `weights_by_path`."""
-    return {
-        f"{layer.name}{inner.path.removeprefix(layer.path)}": inner
-        for layer in model.layers
-        for inner in layers_inside(layer)
-        if inner.path
-    }
 
 
 def _resized(path: str, value: Any, old: Any, new: Any) -> Any:

@@ -7,9 +7,8 @@ with is a `Pipeline`, which their configs hold. Only `load_image` needs Pillow.
 
 from keras_vit.preprocessing.pictures import load_image
 from keras_vit.preprocessing.pipeline import Pipeline
-from keras_vit.preprocessing.pixels import OVERSHOOT, check_pixels, preprocess_input
+from keras_vit.preprocessing.pixels import FILTERS, OVERSHOOT, RESIZES, check_pixels, preprocess_input, resize_images
 from keras_vit.preprocessing.predictions import decode_predictions, imagenet1k_classes
-from keras_vit.preprocessing.resizing import FILTERS, RESIZES, resize_images
 
 __all__ = [
     "FILTERS",

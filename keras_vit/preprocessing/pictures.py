@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit._types import pair
 from keras_vit.interpolation import METHODS
-from keras_vit.preprocessing.resizing import (
+from keras_vit.preprocessing.pixels import (
     RESIZES,
     resize_as_big_vision,
     resize_as_timm,

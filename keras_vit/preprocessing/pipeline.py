@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._types import pair
-from keras_vit.preprocessing.pixels import check_pixels, normalized
-from keras_vit.preprocessing.resizing import FILTERS, resize_and_crop
+from keras_vit.preprocessing.pixels import FILTERS, check_pixels, normalized, resize_and_crop
 
 PIPELINE_RESIZES = ("squash", "shortest")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arrays import to_numpy
-from keras_vit._paths import weights_folder
+from keras_vit._files import weights_folder
 
 
 def decode_predictions(

@@ -6,9 +6,8 @@ import dataclasses
 import pytest
 
 from keras_vit.checkpoints.augreg import augreg_index, best_augreg, parse_augreg_name
-from keras_vit.checkpoints.catalogue import catalogue, find_entry, recommended
+from keras_vit.checkpoints.catalogue import catalogue, find_entry, list_weights, recommended
 from keras_vit.checkpoints.entry import Entry, plain_variant
-from keras_vit.checkpoints.weights_table import list_weights
 from keras_vit.models import VARIANTS
 
 B16 = "augreg/B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit._paths import weights_folder
+from keras_vit._files import weights_folder
 from keras_vit.checkpoints import DownloadError, download, find_checkpoint, recommended, transfer
 from keras_vit.checkpoints.catalogue import find_entry
 from keras_vit.checkpoints.files import open_file, read_sidecars, write_safetensors

@@ -16,7 +16,6 @@ import numpy as np
 from keras_vit._arrays import aligned_zeros
 from keras_vit._files import replacing
 from keras_vit._text import printable
-from keras_vit.checkpoints.files.kinds import what_it_is
 from keras_vit.checkpoints.files.stored_array import (
     MOST_AXES,
     PIECE,
@@ -25,6 +24,7 @@ from keras_vit.checkpoints.files.stored_array import (
     StoredArray,
     numpy_dtype,
     read_pieces,
+    what_it_is,
 )
 
 UNPACKED_BYTES = 2**30  # bytes that any compressed file may unpack to

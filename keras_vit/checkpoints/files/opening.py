@@ -3,12 +3,11 @@
 import os
 import pathlib
 
-from keras_vit.checkpoints.files.kinds import INDEX, NPZ, SAFETENSORS, TORCH, kind_of
 from keras_vit.checkpoints.files.npz import NpzFile
 from keras_vit.checkpoints.files.safetensors_file import SafetensorsFile
-from keras_vit.checkpoints.files.stored_array import ArrayFile
+from keras_vit.checkpoints.files.stored_array import INDEX, NPZ, SAFETENSORS, TORCH, ArrayFile, kind_of
 from keras_vit.checkpoints.files.torch_file import TorchFile
-from keras_vit.checkpoints.weight_names import ENDINGS, WEIGHT_NAMES, choose_weights
+from keras_vit.checkpoints.folder import ENDINGS, WEIGHT_NAMES, choose_weights
 
 _BY_ENDING: dict[str, type[ArrayFile]] = {
     ".npz": NpzFile,

@@ -21,9 +21,18 @@ import numpy as np
 from keras_vit._arrays import aligned_zeros
 from keras_vit._files import replacing
 from keras_vit._text import printable
-from keras_vit.checkpoints.files.json_text import parse_json
-from keras_vit.checkpoints.files.kinds import INDEX, SAFETENSORS, kind_of, what_it_is
-from keras_vit.checkpoints.files.stored_array import MOST_AXES, ArrayFile, StoredArray, numpy_dtype, read_pieces
+from keras_vit.checkpoints.files.stored_array import (
+    INDEX,
+    MOST_AXES,
+    SAFETENSORS,
+    ArrayFile,
+    StoredArray,
+    kind_of,
+    numpy_dtype,
+    read_pieces,
+    what_it_is,
+)
+from keras_vit.checkpoints.json_text import parse_json
 
 LONGEST_HEADER = 2**23  # bytes; a thousand blocks take a quarter of it. The format allows 100 MB.
 MOST_PARTS = 1000

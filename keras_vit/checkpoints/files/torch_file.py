@@ -14,15 +14,18 @@ import numpy as np
 
 from keras_vit._arrays import aligned_zeros
 from keras_vit._text import printable
-from keras_vit.checkpoints.files.kinds import PICKLE_START, TORCH, kind_of, what_it_is
 from keras_vit.checkpoints.files.npz import start_of_member
 from keras_vit.checkpoints.files.stored_array import (
     MOST_AXES,
+    PICKLE_START,
     PIECE,
+    TORCH,
     ArrayFile,
     StoredArray,
+    kind_of,
     numpy_dtype,
     read_pieces,
+    what_it_is,
 )
 from keras_vit.checkpoints.files.torch_pickle import LONGEST, Storage, Tensor, read_pickle
 

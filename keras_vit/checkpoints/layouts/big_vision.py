@@ -16,21 +16,20 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row
-from keras_vit.checkpoints.files.stored_array import StoredArray
-from keras_vit.checkpoints.layouts import vit_jax
-from keras_vit.checkpoints.layouts.flax import (
+from keras_vit.checkpoints.engine import (
+    Contents,
+    Hints,
+    Layout,
+    Row,
     bounded,
-    check_writable,
-    depth_of,
-    find_model,
-    is_linen,
     length_of,
     oddities,
-    renumbered,
     shape_of,
     squarest_grid,
 )
+from keras_vit.checkpoints.files.stored_array import StoredArray
+from keras_vit.checkpoints.layouts import vit_jax
+from keras_vit.checkpoints.layouts.vit_jax import check_writable, depth_of, find_model, is_linen, renumbered
 from keras_vit.models import ViTConfig
 
 _TABLE = "position_embedding/table"

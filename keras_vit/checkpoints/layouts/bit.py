@@ -8,9 +8,9 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
-from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row
+from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row, bounded, oddities, shape_of
 from keras_vit.checkpoints.files.stored_array import StoredArray
-from keras_vit.checkpoints.layouts.flax import bounded, model_under, oddities, shape_of
+from keras_vit.checkpoints.layouts.vit_jax import model_under
 from keras_vit.models import BiTConfig
 
 

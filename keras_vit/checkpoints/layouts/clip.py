@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit._text import printable
-from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row
+from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row, shape_of
 from keras_vit.checkpoints.files.stored_array import StoredArray
-from keras_vit.checkpoints.layouts.flax import shape_of
 from keras_vit.checkpoints.layouts.pictures import CLIP, of_open_clip, pictures
 from keras_vit.checkpoints.layouts.pytorch import (
     Names,

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_vit._text import printable
-from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row
+from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row, shape_of
 from keras_vit.checkpoints.files.stored_array import StoredArray
-from keras_vit.checkpoints.layouts.flax import shape_of
 from keras_vit.checkpoints.layouts.huggingface_config import check_writable, family_to_write, restate, sidecars
 from keras_vit.checkpoints.layouts.huggingface_families import (
     ACTIVATIONS,

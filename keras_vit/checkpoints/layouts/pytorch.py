@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit._text import printable
-from keras_vit.checkpoints.engine import Row
+from keras_vit.checkpoints.engine import Row, bounded, squarest_grid
 from keras_vit.checkpoints.files.stored_array import StoredArray
-from keras_vit.checkpoints.layouts.flax import bounded, squarest_grid
 from keras_vit.models import ViTConfig
 
 LINEAR, CONVOLUTION = (1, 0), (2, 3, 1, 0)  # the order in which Keras has the axes

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from keras_vit._text import printable
-from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row
+from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row, shape_of
 from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts import timm_architectures as by_name
-from keras_vit.checkpoints.layouts.flax import shape_of
 from keras_vit.checkpoints.layouts.pictures import CLIP, HALF, IMAGENET, Fields, of_open_clip, of_timm, pictures
 from keras_vit.checkpoints.layouts.pytorch import (
     LAYER_SCALE,

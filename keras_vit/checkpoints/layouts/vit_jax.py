@@ -1,29 +1,170 @@
 """The layout of the official checkpoints: `vit_models/*.npz`, written by google-research/vision_transformer.
 
 Two dialects name the same arrays. The published files number all modules of a block with one counter; today's Flax
-(Linen) has one counter per class. Either may stand under a prefix, with other things beside it.
+(Linen) has one counter per class. Either may stand under a prefix, with other things beside it. What big_vision's and
+BiT's files have in common with these stands first.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row
-from keras_vit.checkpoints.files.stored_array import StoredArray
-from keras_vit.checkpoints.layouts.flax import (
+from keras_vit.checkpoints.engine import (
+    Contents,
+    Hints,
+    Layout,
+    Row,
     bounded,
-    check_writable,
-    depth_of,
-    find_model,
-    is_linen,
     length_of,
     oddities,
     shape_of,
     squarest_grid,
 )
+from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.models import ViTConfig
+
+# Prefixes that loaders know, most trusted first; and what may stand beside the model in a file without a prefix.
+_PREFIXES = ("", "params/", "opt/target/", "target/", "params/img/", "img/")
+_BESIDE = ("opt/", "opt_state/", "optimizer/", "extra/", "txt/", "step", "t", "b")
+# Every Vision Transformer has the first name and one of the others.
+_PATCHES = "embedding/kernel"
+_FIRST_BLOCK = ("Transformer/encoderblock_0/LayerNorm_0/scale", "Transformer/encoderblock/LayerNorm_0/scale")
+# Modules that Flax named and numbered itself: a class and a number.
+_NUMBERED = re.compile(r"([A-Z]\w*)_(\d+)")
+
+
+def find_model(file: Mapping[str, StoredArray]) -> tuple[str, dict[str, StoredArray]] | None:
+    """What stands before the names of a Vision Transformer, and its arrays without that; None if there is none.
+
+    Raises:
+        ValueError: if there are several, none of which is under a prefix that loaders know.
+    """
+    found = {
+        name.removesuffix(_PATCHES)
+        for name in file
+        if re.search(rf"(^|/){_PATCHES}$", name)
+        and any(f"{name.removesuffix(_PATCHES)}{block}" in file for block in _FIRST_BLOCK)
+    }
+    return model_under(found, file)
+
+
+def model_under(found: set[str], file: Mapping[str, StoredArray]) -> tuple[str, dict[str, StoredArray]] | None:
+    """Of the prefixes under which a model was seen, the one that loaders know best, and the arrays without it.
+
+    Args:
+        found: The prefixes; where there are none, None is returned.
+        file: The file.
+
+    Raises:
+        ValueError: if there are several, none of which loaders know.
+    """
+    known = [prefix for prefix in _PREFIXES if prefix in found]
+    if not known and len(found) > 1:
+        raise ValueError(f"The file holds several models, under the prefixes {sorted(found)}; keep one of them.")
+    if not found:
+        return None
+    prefix = known[0] if known else found.pop()
+    inside = {name.removeprefix(prefix): array for name, array in file.items() if name.startswith(prefix)}
+    # Under a prefix lies the model and nothing else; without one, other things may stand beside it.
+    return prefix, {name: array for name, array in inside.items() if prefix or not _is_beside(name)}
+
+
+def _is_beside(name: str) -> bool:
+    return any(name.startswith(root) if root.endswith("/") else name == root for root in _BESIDE)
+
+
+def is_linen(names: Iterable[str]) -> bool:
+    """Whether the modules of a block have one counter per class (Linen) instead of one for all (before)."""
+    return any(f"/{module}/" in name for name in names for module in ("MlpBlock_0", "MultiHeadDotProductAttention_0"))
+
+
+def renumbered(names: Collection[str]) -> dict[str, str]:
+    """Linen's names for names from before Linen, as `flax.training.checkpoints.convert_pre_linen` makes them.
+
+    In every module, those of its modules that Flax numbered itself are counted again, each class from 0. Modules
+    that the model's code numbers, such as the blocks, keep their numbers: a hole in them is an error of the file.
+    """
+    modules = {name[: end.start()] for name in names for end in re.finditer("/", name)}
+    new = {}
+    counts: dict[tuple[str, str], int] = {}
+
+    def order(module: str) -> tuple[str, int]:
+        number = re.search(r"\d+$", module)
+        return module.rpartition("/")[0], int(number[0]) if number else -1
+
+    for module in sorted(modules, key=order):
+        parent, _, last = module.rpartition("/")
+        match = _NUMBERED.fullmatch(last)
+        if match:
+            count = counts[parent, match[1]] = counts.get((parent, match[1]), -1) + 1
+            last = f"{match[1]}_{count}"
+        new[module] = last
+
+    def rename(name: str) -> str:
+        ends = [end.start() for end in re.finditer("/", name)]
+        return "/".join([*(new[name[:end]] for end in ends), name.rpartition("/")[2]])
+
+    return {name: rename(name) for name in names}
+
+
+def depth_of(names: Iterable[str]) -> int:
+    """The number of blocks, from the highest number that one has."""
+    numbers = re.findall(r"^Transformer/encoderblock_(\d+)/", "\n".join(names), re.MULTILINE)
+    return bounded(1 + max(int(number) for number in numbers))
+
+
+# What the models of vit_jax and big_vision all have.
+ORIGINAL = {
+    "patch_bias": True,
+    "distillation_token": False,
+    "register_tokens": 0,
+    "rotary_embedding": None,
+    "pre_norm": False,
+    "attention_bias": "all",
+    "attention_norm": False,
+    "mlp": "plain",
+    "gelu": "tanh",
+    "layer_scale": None,
+    "layer_norm_epsilon": 1e-6,
+    "final_norm": "tokens",
+    "projection": None,
+}
+
+
+def check_writable(config: ViTConfig, layout: str, poolings: tuple[str, ...]) -> None:
+    """Raises ValueError unless whoever reads the arrays in the original code computes what the model computes.
+
+    Args:
+        config: The model's.
+        layout: The layout's name, for messages.
+        poolings: What the layout can say of a model with its tokens; `"none"` is always added.
+    """
+    for field, value in ORIGINAL.items():
+        if getattr(config, field) != value:
+            raise ValueError(
+                f"The layout {layout!r} is for models with {field}={value!r}, but this one has "
+                f"{getattr(config, field)!r}. Whoever reads the file would compute something else. Save it as .keras."
+            )
+    if config.position_embedding in ("learned_without_registers", "none"):
+        raise ValueError(
+            f"The layout {layout!r} has no place for position_embedding={config.position_embedding!r}. Save the model "
+            "as .keras instead."
+        )
+    if config.stem_folded:
+        raise ValueError(
+            f"The layout {layout!r} keeps raw kernels, but those of this model have been standardised by folded(). "
+            "Write the model that it was made from."
+        )
+    if config.pooling == "map" and config.class_token and not config.map_prefix:
+        raise ValueError(f"The layout {layout!r} is for attention pooling of all tokens: map_prefix=True.")
+    if config.pooling not in (*poolings, "none"):
+        raise ValueError(
+            f"The layout {layout!r} has no place for pooling={config.pooling!r} "
+            f"{'with' if config.class_token else 'without'} a class token. Save the model as .keras instead."
+        )
+
 
 _TABLE = "position_embedding/table"
 _BLOCK = "Transformer/encoderblock_{i}"

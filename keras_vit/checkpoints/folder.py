@@ -1,0 +1,139 @@
+"""What lies in the folder or the repository of a checkpoint: weights, and JSON files and class names beside them."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from keras_vit._text import printable
+from keras_vit.checkpoints.json_text import parse_json
+
+if TYPE_CHECKING:
+    from keras_vit.models import ModelConfig
+
+
+INDEX_ENDING = ".index.json"
+# The preferred first.
+WEIGHT_NAMES = (
+    "model.safetensors",
+    f"model.safetensors{INDEX_ENDING}",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "open_clip_pytorch_model.bin",
+    "model.pth",
+    "model.npz",
+)
+# What lies beside them and says what arrays do not.
+CLASSES = "classes.txt"
+SIDECAR_NAMES = ("config.json", "open_clip_config.json", "preprocessor_config.json")
+ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".npz")
+NOT_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin")
+LONGEST = 2**23  # bytes of JSON; twice the names of ImageNet-21k's classes have a quarter of it
+LONGEST_LIST = 2**24  # bytes of a classes.txt; the 21,843 names of ImageNet-21k are a sixtieth of it
+
+
+def choose_weights(names: Iterable[str], where: str) -> str | None:
+    """The file with a model's weights among others.
+
+    Args:
+        names: Their names; those with a folder are passed over.
+        where: What has them, for the message.
+
+    Returns:
+        The first of `WEIGHT_NAMES`, or the only one with one of `ENDINGS`; None where there is none.
+
+    Raises:
+        ValueError: if several have such an ending, none of them a known name.
+    """
+    here = {name for name in names if "/" not in name}
+    for name in WEIGHT_NAMES:
+        if name in here:
+            return name
+    others = sorted(name for name in here - {*NOT_WEIGHTS} if pathlib.PurePath(name).suffix in ENDINGS)
+    if len(others) > 1:
+        more = " ..." if len(others) > 5 else ""
+        raise ValueError(
+            f"{where} has several files of weights ({', '.join(others[:5])}{more}): name the one that is meant."
+        )
+    return others[0] if others else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sidecars:
+    """What lies beside a file of weights, as plain data; None for what is not there.
+
+    Attributes:
+        config: `config.json`: timm's, or that of Hugging Face's transformers.
+        open_clip: `open_clip_config.json`.
+        preprocessor: `preprocessor_config.json` of transformers.
+        folder: Where they were looked for.
+    """
+
+    config: dict[str, Any] | None = None
+    open_clip: dict[str, Any] | None = None
+    preprocessor: dict[str, Any] | None = None
+    folder: pathlib.Path | None = None
+
+
+FILES = dict(zip(("config", "open_clip", "preprocessor"), SIDECAR_NAMES, strict=True))
+
+
+def read_sidecars(path: str | os.PathLike[str]) -> Sidecars:
+    """The JSON files beside a file of weights, or in a folder.
+
+    Args:
+        path: The file, which need not exist, or the folder.
+
+    Raises:
+        ValueError: if one of them is no object of JSON in UTF-8, too long or damaged.
+    """
+    path = pathlib.Path(path)
+    folder = path if path.is_dir() else path.parent
+    contents: dict[str, dict[str, Any]] = {}
+    for field, name in FILES.items():
+        file = folder / name
+        if not file.is_file():
+            continue
+        size = file.stat().st_size
+        if size > LONGEST:
+            raise ValueError(f"{file} has {size:,} bytes; at most {LONGEST:,} are read.")
+        with file.open("rb") as opened:
+            contents[field] = parse_json(opened.read(LONGEST), str(file))
+    return Sidecars(**contents, folder=folder)
+
+
+def with_names_beside(config: "ModelConfig", path: str | os.PathLike[str]) -> "ModelConfig":
+    """The config with the names in a `classes.txt` beside a file, where it has none and the numbers agree.
+
+    Raises:
+        ValueError: if that file is no list of names.
+    """
+    if not config.classes or config.class_names is not None:
+        return config
+    names = names_beside(path)
+    return config if names is None or len(names) != config.classes else config.replace(class_names=names)
+
+
+def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
+    """The lines of the `classes.txt` in the folder of a file, or in a folder; None where there is none.
+
+    Raises:
+        ValueError: if it is not UTF-8, too large, or has lines that cannot be names.
+    """
+    path = pathlib.Path(path)
+    file = (path if path.is_dir() else path.parent) / CLASSES
+    if not file.is_file():
+        return None
+    if file.stat().st_size > LONGEST_LIST:
+        raise ValueError(f"{file} has {file.stat().st_size:,} bytes, too many for a list of class names.")
+    try:
+        names = tuple(file.read_text(encoding="utf-8-sig").splitlines())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not a list of class names in UTF-8: {error}.") from None
+    for number, name in enumerate(names, 1):
+        if not name or name != name.strip() or name != printable(name):
+            raise ValueError(
+                f"{file} is not a list of class names, one a line: line {number} is {printable(repr(name), 80)}."
+            )
+    return names
