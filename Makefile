@@ -20,8 +20,9 @@ endif
 DEMO := .venv/demo-$(BACKEND)
 TEST := .venv/test
 TOOLS := .venv/tools
+DOCS := .venv/docs
 
-.PHONY: help demo test lint format wheel clean
+.PHONY: help demo test lint format wheel docs clean
 
 help:
 	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend; writes OUTPUT=$(OUTPUT)"
@@ -29,7 +30,8 @@ help:
 	@echo "make lint                                  style and types only"
 	@echo "make format                                repairs style and formatting"
 	@echo "make wheel                                 builds dist/keras_vit-*.whl and the source archive"
-	@echo "make clean                                 removes .venv/, dist/, demo-output/, examples-output/ and caches"
+	@echo "make docs                                  builds the documentation site into site/ and checks its links"
+	@echo "make clean                                 removes .venv/, dist/, site/, demo-output/, examples-output/ and caches"
 	@echo "PYTHON=/path/to/python3.11 after any of them names the interpreter (now: $(PYTHON))"
 
 demo: $(DEMO)/.installed
@@ -61,8 +63,12 @@ format: $(TOOLS)/.installed
 wheel: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m build --no-isolation .
 
+docs: $(DOCS)/.installed
+	@$(DOCS)/bin/python -m mkdocs build --quiet --strict
+	@$(DOCS)/bin/python docs/check_site.py site
+
 clean:
-	rm -rf .venv dist demo-output examples-output .pytest_cache .ruff_cache
+	rm -rf .venv dist site demo-output examples-output .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Environments. Each is made afresh when one of these two files changes; nothing outside .venv/ is touched.
@@ -96,4 +102,9 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 $(TOOLS)/.installed: pyproject.toml constraints.txt
 	$(call new_environment,the style checks and the build tools; a moment)
 	$(PIP_INSTALL) -e . build hatchling ruff ty
+	@touch $@
+
+$(DOCS)/.installed: pyproject.toml constraints.txt
+	$(call new_environment,what builds the documentation site; a moment)
+	$(PIP_INSTALL) -e '.[docs]'
 	@touch $@

@@ -1,0 +1,117 @@
+"""A hook of MkDocs: pages of the site that are written elsewhere in the repository, so that nothing stands twice.
+
+The README is the first page; CONTRIBUTING.md and the other texts of `PAGES` are pages as they are, and every file of code
+that a page links to becomes a page with its source. Links between them work in the repository and on the site.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+# Where in the repository a page of the site is written, if not in docs/.
+PAGES = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "weights.md": "weights/README.md",
+    "golden.md": "tests/golden/README.md",
+    "classify.md": "examples/classify/README.md",
+}
+CODE = {".py": "python", ".js": "javascript", ".txt": "text", ".toml": "toml", "": "makefile"}
+LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")  # what [text](path) and [text](path#anchor) point to
+# What docstrings and signatures mention of Keras; it has no inventory for cross references.
+KERAS = {
+    "keras.Model": "https://keras.io/api/models/model/",
+    "keras.layers.Layer": "https://keras.io/api/layers/base_layer/",
+    "keras.optimizers.Optimizer": "https://keras.io/api/optimizers/",
+    "keras.optimizers.schedules.LearningRateSchedule": "https://keras.io/api/optimizers/learning_rate_schedules/",
+    "keras.losses.Loss": "https://keras.io/api/losses/",
+    "keras.callbacks.Callback": "https://keras.io/api/callbacks/base_callback/",
+    "keras.utils.PyDataset": "https://keras.io/api/utils/python_utils/",
+    "keras.DTypePolicy": "https://keras.io/api/mixed_precision/policy/",
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages that are written elsewhere, and one for each file of code that a page links to."""
+    for page, source in PAGES.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    sources = {
+        target
+        for file in list(files.documentation_pages())
+        for target in _targets(file.content_string, _written_in(file.src_uri))
+        if (ROOT / target).suffix in CODE and (ROOT / target).is_file()
+    }
+    for source in sorted(sources):
+        files.append(File.generated(config, _page_of(source), content=_code_page(source)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turns links to files of the repository into links to pages of the site."""
+    written_in = _written_in(page.file.src_uri)
+
+    def on_the_site(match: re.Match[str]) -> str:
+        target = _resolve(match[1], written_in)
+        return match[1] if target is None else posixpath.relpath(_page_of(target), posixpath.dirname(page.file.src_uri))
+
+    return _outside_code(LINK, on_the_site, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links what the API reference names of Keras to Keras's documentation."""
+    if not page.file.src_uri.startswith("api/"):
+        return html
+    return re.sub(
+        r"<code>(keras\.[\w.]+)</code>",
+        lambda match: f'<a href="{KERAS[match[1]]}">{match[0]}</a>' if match[1] in KERAS else match[0],
+        html,
+    )
+
+
+def _written_in(page: str) -> str:
+    """The path in the repository of the file that a page is written in."""
+    return PAGES.get(page, f"docs/{page}")
+
+
+def _page_of(source: str) -> str:
+    """The page that shows a file of the repository."""
+    pages = {written_in: page for page, written_in in PAGES.items()}
+    if source in pages:
+        return pages[source]
+    folder, _, rest = source.partition("/")
+    if folder == "docs" and not (ROOT / source).suffix == ".py":
+        return rest
+    return f"source/{source}.md" if (ROOT / source).suffix in CODE else source
+
+
+def _resolve(target: str, written_in: str) -> str | None:
+    """The path in the repository that a link means; None for addresses and for what is not in the repository."""
+    if re.match(r"\w+:", target):
+        return None
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(written_in), target))
+    return path if (ROOT / path).exists() else None
+
+
+def _targets(markdown: str, written_in: str) -> set[str]:
+    targets = set()
+    _outside_code(LINK, lambda match: targets.add(_resolve(match[1], written_in)) or match[0], markdown)
+    return {target for target in targets if target is not None}
+
+
+def _outside_code(pattern: re.Pattern[str], replace, markdown: str) -> str:
+    """`re.sub` of everything but fenced blocks of code."""
+    parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if i % 2 else pattern.sub(replace, part) for i, part in enumerate(parts))
+
+
+def _code_page(source: str) -> str:
+    path = ROOT / source
+    code = path.read_text(encoding="utf-8").rstrip("\n")
+    fence = "~" * 6
+    head = f"---\nsearch:\n  exclude: true\n---\n\n# {source}\n\n"
+    return f"{head}{fence}{CODE[path.suffix]}\n{code}\n{fence}\n"
