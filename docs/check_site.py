@@ -1,6 +1,8 @@
 """Checks a built site: every link and anchor inside it resolves, and no page fetches anything from elsewhere.
 
     python docs/check_site.py site
+
+Prints what is wrong, a line each, and ends with 1 if anything is. Needs nothing but Python.
 """
 
 import sys
@@ -47,7 +49,9 @@ def faults(site: Path) -> list[str]:
                 result.append(f"{where}: {address} names no anchor")
     for style in site.rglob("*.css"):
         text = style.read_text(encoding="utf-8")
-        result += [f"{style.relative_to(site)}: fetches from elsewhere" for part in ("url(http", "url(//") if part in text]
+        result += [
+            f"{style.relative_to(site)}: fetches from elsewhere" for part in ("url(http", "url(//") if part in text
+        ]
     return result
 
 

@@ -101,13 +101,15 @@ def texts() -> dict[str, str]:
 def _factory_table() -> list[str]:
     lines = [
         "Each is [`create_model`][keras_vit.create_model] with its first argument filled in: the same arguments, errors",
-        "and results, `keras_vit.ViT_B16(classes=10)` for `keras_vit.create_model(\"ViT-B/16\", classes=10)`. Those of BiT",
+        'and results, `keras_vit.ViT_B16(classes=10)` for `keras_vit.create_model("ViT-B/16", classes=10)`. Those of BiT',
         "have no arguments about tokens, position embeddings and dropout. Sizes and origins: [the zoo](../zoo.md).",
         "",
         "| function | variant |",
         "|---|---|",
     ]
-    return lines + [f'| <span id="keras_vit.{name}">`{name}`</span> | {variant} |' for name, variant in factories().items()]
+    return lines + [
+        f'| <span id="keras_vit.{name}">`{name}`</span> | {variant} |' for name, variant in factories().items()
+    ]
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Writes docs/zoo.md: every variant and every published checkpoint of the catalogue, in two tables.
 
-    python docs/make_zoo.py
+python docs/make_zoo.py
 """
 
 import pathlib
@@ -18,9 +18,10 @@ Every variant that `create_model` makes, and every published checkpoint that `lo
 a heading sorts a table.
 
 "M" are millions of weights, "G" billions of multiply-accumulate operations for one image (a floating point operation
-count is about twice as much). `~` marks what was deduced and not seen: a licence is then that of the code beside which
-the files were published. A top-1 is the accuracy on ImageNet-1k that was published, in percent; its source is in
-`keras_vit.list_weights(name)[0]["top1_source"]`. An empty cell means that nobody has said.
+count is about twice as much), of the plain variant at that size, whatever head a file has. `~` marks what was deduced
+and not seen: a licence is then that of the code beside which the files were published. A top-1 is the accuracy on
+ImageNet-1k that was published, in percent; its source is in `keras_vit.list_weights(name)[0]["top1_source"]`. An empty
+cell means that nobody has said.
 
 """
 VARIANTS_HEAD = """## Variants

@@ -57,7 +57,12 @@ def test_the_wheel_carries_its_data(tmp_path):
 @pytest.fixture(scope="module")
 def installs():
     """The `pip install` commands of every environment that the Makefile makes."""
-    targets = [".venv/test/.installed", ".venv/tools/.installed", ".venv/demo-tensorflow/.installed"]
+    targets = [
+        ".venv/test/.installed",
+        ".venv/tools/.installed",
+        ".venv/docs/.installed",
+        ".venv/demo-tensorflow/.installed",
+    ]
     command = ["make", "--dry-run", "--always-make", f"PYTHON={sys.executable}", *targets]
     # Not what the `make` was told that runs these tests.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
@@ -114,7 +119,7 @@ def ci(tmp_path):
     return run
 
 
-COMMANDS = [["demo", "BACKEND=tensorflow"], ["demo", "BACKEND=jax"], ["demo", "BACKEND=torch"], ["test"]]
+COMMANDS = [["demo", "BACKEND=tensorflow"], ["demo", "BACKEND=jax"], ["demo", "BACKEND=torch"], ["docs"], ["test"]]
 
 
 def test_ci_runs_the_commands_of_the_readme_as_a_stranger_would(ci, tmp_path):

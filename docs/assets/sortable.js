@@ -16,8 +16,11 @@ for (const table of document.querySelectorAll("div.sortable table")) {
       for (const other of headings) other.removeAttribute("aria-sort");
       heading.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
       const text = (row) => row.cells[column].textContent.trim();
-      // The numbers as they are printed, with thousands separated by commas. Empty cells are last in both directions.
-      const number = (value) => (/^[\d,.]+( \w+)?$/.test(value) ? parseFloat(value.replace(/,/g, "")) : NaN);
+      // Numbers as they are printed: "1,012.6", "~81.4", "334.78 MiB". Empty cells are last in both directions.
+      const number = (value) => {
+        const [, digits, unit] = value.match(/^~?([\d,.]+)(?: ([MG])iB)?$/) ?? [];
+        return digits ? parseFloat(digits.replace(/,/g, "")) * (unit === "G" ? 1024 : 1) : NaN;
+      };
       body.append(
         ...rows.toSorted((a, b) => {
           const [x, y] = [text(a), text(b)];
