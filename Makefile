@@ -64,7 +64,7 @@ wheel: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m build --no-isolation .
 
 docs: $(DOCS)/.installed
-	@$(DOCS)/bin/python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet --strict
 	@$(DOCS)/bin/python docs/check_site.py site
 
 clean:

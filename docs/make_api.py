@@ -26,7 +26,8 @@ ROOMS = {
 }
 INDEX = """# API reference
 
-Every public name, with its shapes, dtypes and errors. The texts are the docstrings: `help(keras_vit.load)` says the same.
+Every public name, with its shapes, dtypes and errors. The texts are the docstrings: `help(keras_vit.load)` says the
+same.
 
 {pages}
 
@@ -51,9 +52,7 @@ model = keras_vit.load("glyphs")  # 24 x 24 pixels, 164 characters: the small ch
 pixels = np.random.default_rng(0).integers(0, 256, (4, 24, 24, 3)).astype("uint8")  # four pictures
 labels = np.array([0, 1, 0, 1])
 images = model.preprocess(pixels)  # float32 (4, 24, 24, 3), in [-1, 1]
-config = keras_vit.ViTConfig(
-    image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=2
-)
+config = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=2)
 small = keras_vit.VisionTransformer(config)  # random weights
 small_images = np.zeros((4, 8, 8, 3), "float32")
 """
@@ -91,25 +90,27 @@ def texts() -> dict[str, str]:
         for name in sorted(members, key=str.lower):
             lines += [f"::: {room}.{name}", ""]
         if page == "models":
-            lines += ["## Variants as functions", "", *_factory_table()]
+            lines.append(_factory_table())
         result[f"{page}.md"] = "\n".join(lines).rstrip() + "\n"
         links.append(f"- [`{room}`]({page}.md): {about[0].lower() + about[1:]}")
     result["index.md"] = INDEX.format(pages="\n".join(links), prelude=PRELUDE)
     return result
 
 
-def _factory_table() -> list[str]:
-    lines = [
-        "Each is [`create_model`][keras_vit.create_model] with its first argument filled in: the same arguments, errors",
-        'and results, `keras_vit.ViT_B16(classes=10)` for `keras_vit.create_model("ViT-B/16", classes=10)`. Those of BiT',
-        "have no arguments about tokens, position embeddings and dropout. Sizes and origins: [the zoo](../zoo.md).",
-        "",
-        "| function | variant |",
-        "|---|---|",
-    ]
-    return lines + [
-        f'| <span id="keras_vit.{name}">`{name}`</span> | {variant} |' for name, variant in factories().items()
-    ]
+FACTORIES = """## Variants as functions
+
+Each is [`create_model`][keras_vit.create_model] with its first argument filled in: the same arguments, errors and
+results, `keras_vit.ViT_B16(classes=10)` for `keras_vit.create_model("ViT-B/16", classes=10)`. Those of BiT have no
+arguments about tokens, position embeddings and dropout. Sizes and origins: [the zoo](../zoo.md).
+
+| function | variant |
+|---|---|
+"""
+
+
+def _factory_table() -> str:
+    rows = (f'| <span id="keras_vit.{name}">`{name}`</span> | {variant} |' for name, variant in factories().items())
+    return FACTORIES + "\n".join(rows)
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """Writes docs/zoo.md: every variant and every published checkpoint of the catalogue, in two tables.
 
-python docs/make_zoo.py
+    python docs/make_zoo.py
+
+To be run again when either changes; tests/test_docs.py says so.
 """
 
 import pathlib
@@ -14,8 +16,8 @@ PAGE = pathlib.Path(__file__).parent / "zoo.md"
 HEAD = """# The zoo
 
 Every variant that `create_model` makes, and every published checkpoint that `load` knows by name, as
-`keras_vit.list_models()` and `keras_vit.list_weights()` give them; `python docs/make_zoo.py` writes this page. A click on
-a heading sorts a table.
+`keras_vit.list_models()` and `keras_vit.list_weights()` give them; `python docs/make_zoo.py` writes this page. A click
+on a heading sorts a table.
 
 "M" are millions of weights, "G" billions of multiply-accumulate operations for one image (a floating point operation
 count is about twice as much), of the plain variant at that size, whatever head a file has. `~` marks what was deduced

@@ -1,7 +1,7 @@
 """A hook of MkDocs: pages of the site that are written elsewhere in the repository, so that nothing stands twice.
 
-The README is the first page; CONTRIBUTING.md and the other texts of `PAGES` are pages as they are, and every file of code
-that a page links to becomes a page with its source. Links between them work in the repository and on the site.
+The README is the first page; CONTRIBUTING.md and the other texts of `PAGES` are pages as they are, and every file of
+code that a page links to becomes a page with its source. Links between them work in the repository and on the site.
 """
 
 import posixpath

@@ -57,12 +57,7 @@ def test_the_wheel_carries_its_data(tmp_path):
 @pytest.fixture(scope="module")
 def installs():
     """The `pip install` commands of every environment that the Makefile makes."""
-    targets = [
-        ".venv/test/.installed",
-        ".venv/tools/.installed",
-        ".venv/docs/.installed",
-        ".venv/demo-tensorflow/.installed",
-    ]
+    targets = [f".venv/{name}/.installed" for name in ("test", "tools", "docs", "demo-tensorflow")]
     command = ["make", "--dry-run", "--always-make", f"PYTHON={sys.executable}", *targets]
     # Not what the `make` was told that runs these tests.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
