@@ -1,5 +1,6 @@
 """Rows and pairs of data that print as tables. Text in them is shown as it is: no markup, nothing for the terminal."""
 
+import abc
 import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,21 @@ class Table(list[dict[str, Any]]):
             table.caption = "~ deduced, not seen"
             table.caption_justify = "left"
         return table
+
+
+class TableResult(abc.ABC):
+    """A result that prints as its table."""
+
+    @abc.abstractmethod
+    def table(self) -> Table:
+        """What is printed."""
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def __rich__(self) -> "RichTable":
+        """The table that rich draws."""
+        return self.table().__rich__()
 
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> "RenderableType":

@@ -56,6 +56,11 @@ def test_every_kind_of_file_carries_them(config, ending, tmp_path):
         assert keras_vit.inspect_checkpoint(path).to_dict()["config"]["class_names"] == list(NAMES)
 
 
+def test_a_folder_is_the_file_in_it(tmp_path):
+    save_model(make(), tmp_path / "model.npz")
+    assert keras_vit.class_names(tmp_path) == list(NAMES)
+
+
 def test_a_model_says_them():
     assert keras_vit.class_names(make()) == list(NAMES)
     assert keras_vit.class_names(make(VIT.replace(class_names=None))) is None
@@ -192,9 +197,17 @@ def test_weights_for_a_variant_bring_their_names(tmp_path):
 
 def test_what_names_no_file(tmp_path):
     assert keras_vit.class_names("ViT-B/16") is None
-    for ending in (".npz", ".keras", ".weights.h5"):
+    assert keras_vit.class_names("imagenet21k/ViT-B_16") is keras_vit.class_names("hf://owner/name") is None
+    for ending in (".npz", ".keras", ".weights.h5", ".safetensors", ".pth", ".bin", ""):
         with pytest.raises(FileNotFoundError, match="no file"):
             keras_vit.class_names(tmp_path / f"missing{ending}")
+    for name in ("missing.safetensors", "./missing"):
+        with pytest.raises(FileNotFoundError, match="no file"):
+            keras_vit.class_names(name)
+    with pytest.raises(IsADirectoryError, match="without weights"):
+        keras_vit.class_names(tmp_path)
+    with pytest.raises(ValueError, match="glyfs"):
+        keras_vit.class_names("glyfs")
     for wrong in (None, 3, ["glyphs"], keras.Sequential()):
         with pytest.raises(TypeError, match="source must be a model, a name or a path"):
             keras_vit.class_names(wrong)

@@ -3,11 +3,12 @@
 import os
 import pathlib
 
+from keras_vit.checkpoints.catalogue import find_entry
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.download import SHIPPED, find_checkpoint
 from keras_vit.checkpoints.files.keras_files import config_in_file
-from keras_vit.checkpoints.folder import names_beside
-from keras_vit.models import BiT, VisionTransformer
+from keras_vit.checkpoints.folder import ENDINGS, names_beside
+from keras_vit.models import BiT, VisionTransformer, find_variant
 
 
 def class_names(source: VisionTransformer | BiT | str | os.PathLike[str]) -> list[str] | None:
@@ -17,17 +18,18 @@ def class_names(source: VisionTransformer | BiT | str | os.PathLike[str]) -> lis
     there are 1,000 classes.
 
     Args:
-        source: A model, the name of a checkpoint that comes along, or a path that ends with `.npz`, `.keras` or
-            `.weights.h5`.
+        source: A model, the name of a checkpoint that comes along, or the path of a file that `keras_vit.load` takes,
+            or of a folder with one.
 
     Returns:
         The names in the order of the outputs: those in the model or the file, or in a `classes.txt` beside an old
-        file that has none. None where nothing names them, and for names of the catalogue.
+        file that has none. None where nothing names them, and for variants, names of the catalogue and addresses.
 
     Raises:
         TypeError: if `source` is none of these.
-        FileNotFoundError: if a path names no file.
-        ValueError: if the file is damaged or of another kind, or a `classes.txt` is no list of names.
+        FileNotFoundError, IsADirectoryError: if a path names no file, or a folder has no weights.
+        ValueError: if a name is unknown, the file is damaged or of another kind, or a `classes.txt` is no list of
+            names.
     """
     if isinstance(source, (VisionTransformer, BiT)):
         names = source.config.class_names
@@ -37,11 +39,9 @@ def class_names(source: VisionTransformer | BiT | str | os.PathLike[str]) -> lis
     path = pathlib.Path(source)
     if str(source) in SHIPPED and not path.exists():
         path = find_checkpoint(str(source))
+    if not path.exists():
+        return _of_no_file(source)
     is_keras = str(path).endswith((".keras", ".weights.h5"))
-    if not path.is_file():
-        if is_keras or str(path).endswith(".npz"):
-            raise FileNotFoundError(f"There is no file {path}; the path of a model file was expected.")
-        return None
     config = config_in_file(path) if is_keras else open_checkpoint(path).config
     if config is not None and config.class_names is not None:
         return list(config.class_names)
@@ -49,3 +49,21 @@ def class_names(source: VisionTransformer | BiT | str | os.PathLike[str]) -> lis
     if names is None or (config is not None and config.classes != len(names)):
         return None
     return list(names)
+
+
+def _of_no_file(source: str | os.PathLike[str]) -> None:
+    """None for names and addresses, whose files are not opened.
+
+    Raises:
+        FileNotFoundError: if `source` is a path.
+        ValueError: if it names nothing that is known.
+    """
+    endings = (*ENDINGS, ".keras", ".h5")
+    if not isinstance(source, str) or source.endswith(endings) or source.startswith((".", "~", "/")):
+        if "://" not in str(source):
+            raise FileNotFoundError(f"There is no file {source}; the path of a model file was expected.")
+    elif "://" not in source:
+        try:
+            find_variant(source)
+        except ValueError:
+            find_entry(source)

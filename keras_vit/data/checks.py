@@ -9,10 +9,9 @@ import numpy as np
 
 from keras_vit._arrays import to_numpy
 from keras_vit._text import printable
-from keras_vit.preprocessing import imagenet1k_classes
+from keras_vit.preprocessing import OVERSHOOT, channel_hint, check_dtype, imagenet1k_classes
 
 SHOWN = 5  # names in a message
-OVERSHOOT = 128  # Bicubic and Lanczos resizing leave 0..255, but never by more than half of it.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +27,7 @@ class BadImage:
     reason: str
 
 
-def check_pixels(images: np.ndarray, where: str, name: Callable[[int], str] | None = None) -> None:
+def check_images(images: np.ndarray, where: str, name: Callable[[int], str] | None = None) -> None:
     """Refuse images that are no RGB pixels in 0..255.
 
     Args:
@@ -42,16 +41,11 @@ def check_pixels(images: np.ndarray, where: str, name: Callable[[int], str] | No
         TypeError: if they hold no real numbers.
     """
     name = name or (lambda i: f"image {i} of {where}")
-    if images.dtype.kind not in "iuf" and "float" not in images.dtype.name:  # bfloat16 is of kind V.
-        raise TypeError(f"{where} must hold integers or floats in 0..255, but the dtype is {images.dtype}.")
+    check_dtype(images.dtype, where)
     if images.ndim != 4 or images.shape[-1] != 3 or 0 in images.shape:
-        hint = ""
-        if images.ndim == 4 and images.shape[1] == 3:
-            hint = " The channels come first: move them with permute(0, 2, 3, 1) or numpy.moveaxis(images, 1, -1)."
-        elif images.ndim == 4 and images.shape[-1] == 1:
-            hint = " Repeat the grey channel: numpy.repeat(images, 3, -1)."
-        elif images.ndim == 3 or (images.ndim == 4 and images.shape[-1] == 4):
-            hint = " Grey images need a channel axis, repeated three times; of RGBA take images[..., :3]."
+        hint = channel_hint(images.shape) if images.ndim == 4 else ""
+        if images.ndim == 3:
+            hint = " Grey images need a channel axis, repeated three times."
         raise ValueError(f"{where} must have shape (batch, height, width, 3), but {images.shape} was given.{hint}")
     if images.dtype == np.uint8 and images.max() > 1:
         return

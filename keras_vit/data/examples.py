@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arrays import to_numpy
-from keras_vit.data.checks import BadImage, check_labels, check_pixels
+from keras_vit.data.checks import BadImage, check_images, check_labels
 from keras_vit.preprocessing import load_image
 
 IN_MEMORY = 4 * 2**30  # bytes of compressed pictures that are kept, where a data set cannot be read at random
@@ -109,10 +109,10 @@ def open_arrays(
     if not keep:
         raise ValueError("All images hold NaN or infinite values.")
     for i in range(len(images)) if ragged else ():
-        check_pixels(_rgb(images[i])[None], name(i), lambda _, i=i: name(i))
+        check_images(_rgb(images[i])[None], name(i), lambda _, i=i: name(i))
     if not ragged:
         whole = images if not bad else images[keep]
-        check_pixels(_rgb(whole), "images", lambda i: name(keep[i]))
+        check_images(_rgb(whole), "images", lambda i: name(keep[i]))
     return Examples(
         labels=labels[keep],
         classes=classes,

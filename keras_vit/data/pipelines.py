@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_vit._arrays import to_numpy
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.checks import BadImage, check_labels, check_pixels, one_hot
+from keras_vit.data.checks import BadImage, check_images, check_labels, one_hot
 from keras_vit.data.streams import EndOfData, ImageStream, count_steps
 from keras_vit.data.transform import MIXUP, RANDAUGMENT, augmented, mixup, resize_for_evaluation
 from keras_vit.preprocessing import Pipeline
@@ -170,7 +170,7 @@ class PipelineStream(ImageStream):
     def _checked(self, images: np.ndarray, labels: np.ndarray, where: str) -> np.ndarray | None:
         """The labels as `check_labels` returns them, or `None` if this is bad and left out."""
         try:
-            check_pixels(images, where)
+            check_images(images, where)
             if self.endless and images.shape[1:3] != self._size:
                 given, wanted = ("{} x {}".format(*size) for size in (images.shape[1:3], self._size))
                 hint = "Resize in the pipeline: keras_vit.preprocessing.resize_images."

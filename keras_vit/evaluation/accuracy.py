@@ -10,14 +10,14 @@ import numpy as np
 from keras_vit.data import match_labels
 from keras_vit.evaluation.batches import open_batches, predictions
 from keras_vit.preprocessing import imagenet1k_classes
-from keras_vit.tables import Table
+from keras_vit.tables import Table, TableResult
 
 OUTPUTS = ("logits", "softmax", "sigmoid")  # what a model's numbers are, and so what its loss is
 CONFUSION_CLASSES = 4096  # a matrix for more classes would take over 128 MiB
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class AccuracyResult:
+class AccuracyResult(TableResult):
     """What `evaluate` found. Printing it draws a table.
 
     Attributes:
@@ -102,13 +102,6 @@ class AccuracyResult:
         per_class = [None if np.isnan(share) else float(share) for share in self.per_class]
         top = {str(k): share for k, share in self.top.items()}
         return {**plain, "top": top, "accuracy": self.accuracy, "per_class": per_class}
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def __rich__(self) -> Any:
-        """The table that rich draws."""
-        return self.table().__rich__()
 
 
 def evaluate(

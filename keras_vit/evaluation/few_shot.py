@@ -17,7 +17,7 @@ from keras_vit._arrays import to_numpy
 from keras_vit.data import has_test_split, match_labels
 from keras_vit.evaluation.batches import hard_labels, open_batches, predict, predictions
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
-from keras_vit.tables import Table
+from keras_vit.tables import Table, TableResult
 
 SHOTS = (1, 5, 10, 25)  # big_vision, configs/common_fewshot.py
 L2 = 2.0**10  # as there
@@ -83,7 +83,7 @@ def _with_bias(x: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FewShotResult:
+class FewShotResult(TableResult):
     """What `few_shot` found. Printing it draws a table.
 
     Attributes:
@@ -165,13 +165,6 @@ class FewShotResult:
         plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
         best = {str(shots): l2 for shots, l2 in self.best_l2.items()}
         return {**plain, "mean": self.mean.tolist(), "spread": self.spread.tolist(), "best_l2": best}
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def __rich__(self) -> Any:
-        """The table that rich draws."""
-        return self.table().__rich__()
 
 
 def few_shot(

@@ -1,4 +1,7 @@
-"""Pictures of the arrays of this room: every function gives a matplotlib figure, and writes a file if asked to."""
+"""Pictures of the arrays of this room: every function gives a matplotlib figure, and writes a file if asked to.
+
+All raise ImportError if matplotlib is not installed, and ValueError if shapes do not fit or `path` has another ending.
+"""
 
 import os
 from collections.abc import Sequence
@@ -53,12 +56,6 @@ def plot_attention_rollout(
         images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
         path: As for `plot_attention_heads`.
         title: Likewise.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
     """
     maps = _array("maps", maps, ("batch", "rows", "columns"))
     images = _same_length(maps, images)
@@ -85,12 +82,6 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
         distances: `(blocks, heads)` in pixels, of `mean_attention_distance`.
         path: As for `plot_attention_heads`.
         title: Likewise.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
     """
     distances = _array("distances", distances, ("blocks", "heads"))
     with figure_for(path, 7, 4.6) as figure:
@@ -118,12 +109,6 @@ def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = 
         filters: `(components, height, width, channels)` with 1 or 3 channels, of `patch_filters`.
         path: As for `plot_attention_heads`.
         title: Likewise.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
     """
     pictures = filter_pictures(filters)
     columns = min(len(pictures), 7)
@@ -140,12 +125,6 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
         similarity: `(rows, columns, rows, columns)`, cosines, of `position_similarity`.
         path: As for `plot_attention_heads`.
         title: Likewise.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
     """
     similarity = _array("similarity", similarity, ("rows", "columns", "rows", "columns"))
     rows, columns = similarity.shape[:2]
@@ -180,12 +159,6 @@ def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, t
         images: As for `plot_attention_rollout`.
         path: As for `plot_attention_heads`.
         title: Likewise.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
     """
     from matplotlib import colormaps
 
@@ -216,12 +189,6 @@ def plot_class_evidence(
         path: As for `plot_attention_heads`.
         title: Likewise.
         class_names: What the class of each image is called; None for no names.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`, and if there is not a name for each image.
     """
     from matplotlib import colormaps
 
@@ -261,12 +228,6 @@ def plot_nearest_patches(
         grid_size: Rows and columns of patches (`model.config.grid_size`).
         path: As for `plot_attention_heads`.
         title: Likewise.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
     """
     places = _array("places", places, ("count", "3"))
     pixels = [_pixels(image) for image in images]

@@ -7,7 +7,16 @@ with is a `Pipeline`, which their configs hold. Only `load_image` needs Pillow.
 
 from keras_vit.preprocessing.pictures import load_image
 from keras_vit.preprocessing.pipeline import Pipeline
-from keras_vit.preprocessing.pixels import FILTERS, OVERSHOOT, RESIZES, check_pixels, preprocess_input, resize_images
+from keras_vit.preprocessing.pixels import (
+    FILTERS,
+    OVERSHOOT,
+    RESIZES,
+    channel_hint,
+    check_dtype,
+    check_pixels,
+    preprocess_input,
+    resize_images,
+)
 from keras_vit.preprocessing.predictions import decode_predictions, imagenet1k_classes
 
 __all__ = [
@@ -15,6 +24,8 @@ __all__ = [
     "OVERSHOOT",
     "RESIZES",
     "Pipeline",
+    "channel_hint",
+    "check_dtype",
     "check_pixels",
     "decode_predictions",
     "imagenet1k_classes",

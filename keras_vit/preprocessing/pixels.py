@@ -47,7 +47,7 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
     if np.min(scale) <= 0:
         raise ValueError(f"std must be above 0, but {std!r} was given.")
     if hasattr(images, "shape") and hasattr(images, "dtype") and not isinstance(images, np.ndarray):
-        _check_dtype(images.dtype)
+        check_dtype(images.dtype)
         _check_channels(images.shape)
         return (_to_float32(images) - shift) / scale
 
@@ -106,14 +106,23 @@ def as_pixels(images: Any) -> np.ndarray:
     except ValueError as error:
         hint = "Resize each with load_image(file, image_size) or resize_images(image, image_size)."
         raise ValueError(f"images must be equally large to form a batch, but they differ. {hint}") from error
-    _check_dtype(images.dtype)
+    check_dtype(images.dtype)
     return images
 
 
-def _check_dtype(dtype: Any) -> None:
-    # Real dtypes are called so in every framework: "uint8", "torch.float16", "<dtype: 'bfloat16'>".
+def check_dtype(dtype: Any, name: str = "images") -> None:
+    """Raises TypeError unless a dtype of any framework is one of real numbers; `name` is said of what has it."""
+    # They are called so in every framework: "uint8", "torch.float16", "<dtype: 'bfloat16'>".
     if "int" not in str(dtype) and "float" not in str(dtype):
-        raise TypeError(f"images must hold integers or floats in 0..255, but their dtype is {dtype}.")
+        raise TypeError(f"{name} must hold integers or floats in 0..255, but the dtype is {dtype}.")
+
+
+def channel_hint(shape: tuple[int | None, ...], channels: int = 3) -> str:
+    """What to do about images `(..., height, width, channels)` with other channels, after a space; empty if unknown."""
+    if shape[-3] == channels:
+        return " The channels seem to come first: move them with numpy.moveaxis(images, -3, -1)."
+    hints = {1: " Repeat the grey channel: numpy.repeat(images, 3, -1).", 4: " Drop alpha: images[..., :3]."}
+    return hints.get(shape[-1] or 0, "") if channels == 3 else ""
 
 
 def _check_channels(shape: Any, channels: int = 3) -> None:
@@ -122,12 +131,7 @@ def _check_channels(shape: Any, channels: int = 3) -> None:
     shape = tuple(shape)
     if len(shape) in (3, 4) and shape[-1] in (channels, None):
         return
-    hint = ""
-    if len(shape) in (3, 4):
-        hints = {1: " Repeat the grey channel: numpy.repeat(images, 3, -1).", 4: " Drop alpha: images[..., :3]."}
-        hint = hints.get(shape[-1], "") if channels == 3 else ""
-        if shape[-3] == channels:
-            hint = " The channels seem to come first: move them with numpy.moveaxis(images, -3, -1)."
+    hint = channel_hint(shape, channels) if len(shape) in (3, 4) else ""
     expected = f"(batch, height, width, {channels}) or (height, width, {channels})"
     raise ValueError(f"images must have shape {expected}, but {shape} was given.{hint}")
 

@@ -11,7 +11,7 @@ import pytest
 from keras_vit.data import as_dataset, open_data
 from keras_vit.data import examples as examples_module
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.checks import check_labels, check_pixels, one_hot
+from keras_vit.data.checks import check_images, check_labels, one_hot
 from tests.data import sources
 from tests.data.sources import batches
 
@@ -55,7 +55,7 @@ def with_value(value, dtype="float32"):
         (with_value(65535, "uint16"), ValueError, "image 1 of x reach 90 to 65535"),
         (with_value(400), ValueError, "image 1 of x reach 90 to 400"),
         (with_value(-1, "int32"), ValueError, "image 1 of x reach -1 to 90"),
-        (np.moveaxis(GOOD, -1, 1), ValueError, "channels come first"),
+        (np.moveaxis(GOOD, -1, 1), ValueError, "channels seem to come first"),
         (GOOD[..., :1], ValueError, "Repeat the grey channel"),
         (GOOD[..., 0], ValueError, "Grey images need"),
         (np.zeros((2, 4, 4, 4)), ValueError, r"images\[..., :3\]"),
@@ -67,16 +67,16 @@ def with_value(value, dtype="float32"):
 )
 def test_pixels_that_are_none(images, error, message):
     with pytest.raises(error, match=message):
-        check_pixels(images, "x")
+        check_images(images, "x")
 
 
 def test_pixels_that_are_fine():
-    check_pixels(GOOD, "x")
-    check_pixels(np.zeros_like(GOOD), "x")  # Black.
-    check_pixels(with_value(260), "x")  # Bicubic resizing overshoots.
-    check_pixels(with_value(-20), "x")
-    check_pixels(GOOD.astype("uint8"), "x")
-    check_pixels(GOOD.astype("float16"), "x")
+    check_images(GOOD, "x")
+    check_images(np.zeros_like(GOOD), "x")  # Black.
+    check_images(with_value(260), "x")  # Bicubic resizing overshoots.
+    check_images(with_value(-20), "x")
+    check_images(GOOD.astype("uint8"), "x")
+    check_images(GOOD.astype("float16"), "x")
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ class Batches:
     ("change", "message"),
     [
         ({"images": lambda x: x / 255}, "batch 1 reach from .* scaled already"),
-        ({"images": lambda x: np.moveaxis(x, -1, 1)}, "channels come first"),
+        ({"images": lambda x: np.moveaxis(x, -1, 1)}, "channels seem to come first"),
         ({"images": lambda x: x[:, :5]}, "images of batch 1 are 5 x 8, but the model takes 8 x 8"),
         ({"images": lambda x: x * np.float32(np.nan)}, "image 0 of batch 1 holds NaN"),
         ({"labels": lambda y: y + 7}, "image 0 of batch 1 has the label 8, .*0 to 2"),
