@@ -257,6 +257,12 @@ def arrays_of(
         stack: See there.
     """
     layout.check_writable(config)
+    if getattr(config, "preprocessing_folded", False):
+        raise ValueError(
+            f"The layout {layout.name!r} is for patch embeddings of normalised images, but that of this model "
+            "normalises pixels itself, by optimize_for_inference(). Write the model that it was made from, or save "
+            "this one as .keras."
+        )
     if stack and layout.stacked is None:
         raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
     config, changed = layout.restate(config, read)

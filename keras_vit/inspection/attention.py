@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit._arrays import to_numpy
 from keras_vit.inspection.gradients import no_gradients
-from keras_vit.inspection.running import BATCH_SIZE, Grid, find_transformer, in_batches, run
+from keras_vit.inspection.running import BATCH_SIZE, Grid, check_all_tokens, find_transformer, in_batches, run
 from keras_vit.models import VisionTransformer, ViTConfig
 
 POOLING = "pooling"  # the block that is none: attention pooling
@@ -213,6 +213,8 @@ def _read(
     """Hands on the attention weights of blocks, batch by batch, in the order in which the model computes them."""
     inner = find_transformer(model)
     places = [block_number(inner, block) for block in blocks]
+    if inner.config.depth - 1 in places:
+        check_all_tokens(inner)
 
     def read_block(layer: Any, *args: Any, **kwargs: Any) -> Any:
         weights, output = layer(*args, activations=["attention_weights"], **kwargs)

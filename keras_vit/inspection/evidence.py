@@ -10,7 +10,15 @@ from keras_vit._arrays import to_numpy
 from keras_vit._types import Tensor
 from keras_vit.inspection.attention import POOLING
 from keras_vit.inspection.gradients import gradients, no_gradients
-from keras_vit.inspection.running import BATCH_SIZE, Grid, find_model, find_transformer, in_batches, run
+from keras_vit.inspection.running import (
+    BATCH_SIZE,
+    Grid,
+    check_all_tokens,
+    find_model,
+    find_transformer,
+    in_batches,
+    run,
+)
 from keras_vit.models import BiT
 from keras_vit.models.features import POOLINGS as POOLING_LAYERS
 
@@ -87,6 +95,7 @@ def gradient_attention(
         TypeError, ValueError: as for `saliency`.
     """
     config, grid = find_transformer(model).config, Grid()
+    check_all_tokens(find_transformer(model))
     places = [f"block_{i}" for i in range(config.depth)] + ([POOLING] if config.pooling == "map" else [])
     maps = []
     for batch, chosen in _with_classes(model, images, classes, batch_size):
@@ -134,6 +143,7 @@ def class_evidence(
             token.
     """
     inner, grid = find_model(model), Grid()
+    check_all_tokens(inner)
     if inner.config.pooling not in ("token", "avg", "map"):
         raise ValueError(
             f"{inner.name} has pooling={inner.config.pooling!r}: there is no head that would fit a single patch."
@@ -202,6 +212,8 @@ def nearest_patches(
             values = to_numpy(outputs[0]).astype("float32")
             if values.ndim not in (3, 4):
                 raise ValueError(f"layer {layer!r} of {inner.name} has no places: its output is {values.shape}.")
+            if values.ndim == 3 and values.shape[1] < grid.size[0] * grid.size[1]:
+                check_all_tokens(inner)
             maps.append(grid.map(values) if values.ndim == 3 else values)
     features = np.concatenate(maps)
     shape = features.shape[:3]

@@ -54,6 +54,16 @@ def find_transformer(model: keras.Model) -> VisionTransformer:
     return inner
 
 
+def check_all_tokens(model: VisionTransformer | BiT) -> None:
+    """Raises ValueError if a model has been optimized, so that its last block does not compute all tokens."""
+    if getattr(model.config, "class_token_only", False):
+        raise ValueError(
+            f"{model.name} was optimized for inference: its last block computes only the tokens that the answer is "
+            "read from, and all of them are needed here. Use the model that it was made from, or "
+            "model.with_config(class_token_only=False)."
+        )
+
+
 def run(model: keras.Model, images: Any, calls: Mapping[str, Call]) -> Any:
     """Computes a model's outputs, calling others in place of some layers of the Vision Transformer or BiT inside.
 

@@ -31,7 +31,8 @@ class MultiHeadAttention(CompositeLayer):
     Call arguments:
         tokens: `(batch, T, D)`, the keys and values.
         queries: Optional `(batch, Q, D)`; the tokens themselves where it is left out.
-        rotation: What `RotaryEmbedding` gives, `(2, T, D / heads)`: by how much queries and keys are turned.
+        rotation: What `RotaryEmbedding` gives, `(2, T, D / heads)`: by how much keys are turned, and queries, which are
+            the first tokens then.
         offset: Optional `(batch, heads, Q, T)`, added to the attention weights. Zeros change nothing, and their
             gradient is that of the weights.
         seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
@@ -140,7 +141,8 @@ class MultiHeadAttention(CompositeLayer):
             )
         if rotation is None:
             return query, key
-        return rotate(query, rotation, self.rotary_embedding), rotate(key, rotation, self.rotary_embedding)
+        of_queries = rotation[:, : _length(query)[0]]
+        return rotate(query, of_queries, self.rotary_embedding), rotate(key, rotation, self.rotary_embedding)
 
     def _projected(self, dense: Dense, x: Any) -> Any:
         return ops.reshape(call_inside(dense, x), (-1, *_length(x), self.heads, self.width // self.heads))

@@ -13,7 +13,8 @@ from keras_vit.layers.fast_paths import LayerNormalization, call_inside
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MLP, SwiGLU
 
-# What a block can give beside its output, with the shapes: T tokens of length D, H heads. Rows of attention weights sum
+# What a block can give beside its output, with the shapes: T tokens of length D, H heads; where only the first Q tokens
+# go on, Q takes the place of the first T. Rows of attention weights sum
 # to 1 and are float32 or better.
 BLOCK_ACTIVATIONS: dict[str, str] = {
     "attention_weights": "(batch, H, T, T)",
@@ -42,16 +43,19 @@ class TransformerBlock(CompositeLayer):
         attention_bias: Which projections have a bias, as `bias` in `MultiHeadAttention`.
         attention_norm: Whether the joined heads are normalised, as `norm` there.
         rotary_embedding: `"dinov3"` or `"eva02"` where a rotation is passed; None for none.
+        output_tokens: How many tokens go on, from the first one; None for all. Of the others nothing is computed but
+            their keys and values.
 
     Call arguments:
         x: `(batch, T, D)`.
         rotation: What `RotaryEmbedding` gives, with `rotary_embedding` only.
 
-        attention_offset: Optional `(batch, heads, T, T)`, added to the attention weights (see `MultiHeadAttention`).
+        attention_offset: Optional `(batch, heads, Q, T)`, added to the attention weights (see `MultiHeadAttention`); Q
+            is T or `output_tokens`.
         activations: Names from `BLOCK_ACTIVATIONS`; None for none.
 
-    Output: as `x`; with `activations` a list of these, in their order, and the output at its end. All rates apply while
-    training only.
+    Output: as `x`, with `output_tokens` tokens; with `activations` a list of these, in their order, and the output at
+    its end. All rates apply while training only.
 
     Raises:
         ValueError: if a name is unknown, or `heads` does not divide D.
@@ -72,6 +76,7 @@ class TransformerBlock(CompositeLayer):
         attention_bias: str = "all",
         attention_norm: bool = False,
         rotary_embedding: str | None = None,
+        output_tokens: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -89,6 +94,7 @@ class TransformerBlock(CompositeLayer):
         self.attention_bias = attention_bias
         self.attention_norm = attention_norm
         self.rotary_embedding = rotary_embedding
+        self.output_tokens = output_tokens
         self.seed_generator = SeedGenerator() if dropout or drop_path else None
 
     def build(
@@ -164,10 +170,12 @@ class TransformerBlock(CompositeLayer):
             return value
 
         # Equation 2: z' = MSA(LN(z)) + z
-        y = call_inside(self.norm1, x)
+        y, queries = call_inside(self.norm1, x), None
+        if self.output_tokens is not None:
+            queries, x = y[:, : self.output_tokens], x[:, : self.output_tokens]
         if activations and "attention_weights" in activations:
-            keep("attention_weights", self.attention.attention_weights(y, rotation=rotation))
-        y = call_inside(self.attention, y, rotation=rotation, offset=offset, seeds=[attention_seed])
+            keep("attention_weights", self.attention.attention_weights(y, queries, rotation))
+        y = call_inside(self.attention, y, queries=queries, rotation=rotation, offset=offset, seeds=[attention_seed])
         y = dropout(y, self.dropout, dropout_seed)
         if self.layer_scale is not None:
             y = self.scale1(y)
@@ -189,13 +197,13 @@ class TransformerBlock(CompositeLayer):
         training: bool | None = None,
     ) -> Any:
         _check_activations(activations)
-        output = keras.KerasTensor(x.shape, self.compute_dtype)
+        output = keras.KerasTensor(self.compute_output_shape(x.shape), self.compute_dtype)
         batch, tokens, _ = x.shape
-        weights = (batch, self.heads, tokens, tokens)
+        weights = (batch, self.heads, output.shape[1], tokens)
         kept = [
             keras.KerasTensor(weights, float32_or_better(self.compute_dtype))
             if name == "attention_weights"
-            else keras.KerasTensor(x.shape, self.compute_dtype)
+            else keras.KerasTensor(output.shape, self.compute_dtype)
             for name in activations or ()
         ]
         return [*kept, output] if activations else output
@@ -203,7 +211,7 @@ class TransformerBlock(CompositeLayer):
     def compute_output_shape(
         self, x_shape: tuple[int | None, ...], rotation_shape: Any = None, attention_offset_shape: Any = None
     ) -> Any:
-        return x_shape
+        return x_shape if self.output_tokens is None else (x_shape[0], self.output_tokens, x_shape[2])
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -221,6 +229,7 @@ class TransformerBlock(CompositeLayer):
             "attention_bias": self.attention_bias,
             "attention_norm": self.attention_norm,
             "rotary_embedding": self.rotary_embedding,
+            "output_tokens": self.output_tokens,
         }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
 from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
@@ -33,7 +34,9 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "attention_dropout": (),
     "drop_path": (),
     "remat": (),
+    "class_token_only": (),
     "include_preprocessing": (),
+    "preprocessing_folded": (),  # the patch embedding is scaled, which cannot be undone
     "pixel_mean": (),
     "pixel_std": (),
     "resize": (),
@@ -45,6 +48,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "folded": (),  # kernels are standardised, which cannot be undone
 }
 _FOLDED = ("stem_folded", "folded")
+# What the weights of a patch embedding that normalises pixels depend on.
+_PIXELS = ("include_preprocessing", "preprocessing_folded", "pixel_mean", "pixel_std", "patch_size")
 
 
 def changed_fields(old: ModelConfig, new: ModelConfig) -> list[str]:
@@ -76,6 +81,14 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
         if name in _FOLDED and before and not after:
             raise ValueError(f"{name} cannot become {after}: the kernels of this model were standardised for good.")
     new = config.replace(**changes)
+    if getattr(config, "preprocessing_folded", False):
+        for name in set(_PIXELS) & set(changed_fields(config, new)):
+            raise ValueError(
+                f"{name} cannot change from {getattr(config, name)!r} to {getattr(new, name)!r}: the patch embedding "
+                "of this model normalises pixels for good. Change the model that it was made from."
+            )
+    if getattr(new, "preprocessing_folded", False) and new.patch_size != config.patch_size:
+        raise ValueError("patch_size cannot change together with preprocessing_folded. Change patch_size first.")
     if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:
         poolings = "'token', 'avg' or 'map'" if hasattr(new, "class_token") else "'avg'"
         raise ValueError(
@@ -144,13 +157,15 @@ def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
         fresh: Names of layers of `new` that keep what they have.
     """
     copy_structure(old, new, fresh)
-    values, standardized = weights_by_path(old), {}
+    values, folded = weights_by_path(old), {}
     if any(name in _FOLDED for name in changed_fields(old.config, new.config)):
-        standardized = _standardized_kernels(old)
+        folded |= _standardized_kernels(old)
+    if "preprocessing_folded" in changed_fields(old.config, new.config):
+        folded |= _normalizing_embedding(old, new.config)
     for path, variable in weights_by_path(new).items():
         if path.partition("/")[0] not in fresh:
             # A copy: on JAX, training donates the buffers of one model, and they must not be the other's.
-            value = standardized[path] if path in standardized else keras.ops.copy(values[path])
+            value = folded[path] if path in folded else keras.ops.copy(values[path])
             variable.assign(_resized(path, value, old.config, new.config))
 
 
@@ -173,7 +188,7 @@ def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
                 layer.lora_alpha = layers[path].lora_alpha
             layer.trainable = layers[path].trainable
     for path, weight in weights_by_path(new).items():
-        if path.partition("/")[0] not in fresh:
+        if path.partition("/")[0] not in fresh and path in weights:
             weight.trainable = weights[path].trainable  # LoRA trains single weights of a layer
 
 
@@ -192,4 +207,19 @@ def _standardized_kernels(model: keras.Model) -> dict[str, Any]:
         f"{path}/kernel": layer.standardized_kernel()
         for path, layer in layers_by_path(model).items()
         if isinstance(layer, StdConv2D)
+    }
+
+
+def _normalizing_embedding(model: Any, config: Any) -> dict[str, Any]:
+    """The weights of the patch embedding of a model, for pixels of 0..255 that `config` normalises.
+
+    The sum of w (p / (255 std) - mean / std) is that of w / (255 std) p, less that of w mean / std.
+    """
+    layer = model.get_layer("embedding")
+    kernel = keras.ops.convert_to_numpy(keras.ops.cast(layer.kernel, "float32")).astype("float64")
+    bias = keras.ops.convert_to_numpy(keras.ops.cast(layer.bias, "float32")) if layer.use_bias else 0.0
+    mean, std = (np.asarray(values)[:, None] for values in (config.pixel_mean, config.pixel_std))
+    return {
+        "embedding/kernel": kernel / (255 * std),
+        "embedding/bias": bias - (kernel * (mean / std)).sum((0, 1, 2)),
     }

@@ -138,6 +138,8 @@ class ViTConfig(ModelConfig):
         attention_dropout: Rate on the attention weights.
         drop_path: Stochastic depth of the last block; it grows linearly from 0 in the first (AugReg, section 3.3).
         remat: Whether blocks are recomputed in the backward pass to save memory.
+        class_token_only: Whether the last block computes no more tokens than the answer is read from: the class token,
+            and where it has a head the distillation token (see `VisionTransformer.optimize_for_inference`).
 
         final_norm: Where the last layer normalisation is: `"tokens"`: on all tokens, before pooling; `"pooled"`: after
             pooling (timm's `fc_norm`); `"none"`: nowhere.
@@ -153,6 +155,7 @@ class ViTConfig(ModelConfig):
         classifier_activation: Name of a Keras activation on top of the head; None for logits.
 
         include_preprocessing: Whether the model takes pixels of 0..255 and normalises them itself.
+        preprocessing_folded: Whether it does so in the weights of the patch embedding.
         pixel_mean: What is subtracted from pixels of 0..1, for each channel; a number for all.
         pixel_std: What they are divided by then.
         resize: How pictures come to size: `"squash"`: straight; `"shortest"`: their aspect ratio is kept, and what is
@@ -198,6 +201,7 @@ class ViTConfig(ModelConfig):
     attention_dropout: float = 0.0
     drop_path: float = 0.0
     remat: bool = False
+    class_token_only: bool = False
     # From tokens to the answer
     final_norm: str = "tokens"
     pooling: str = "token"
@@ -210,6 +214,7 @@ class ViTConfig(ModelConfig):
     classifier_activation: str | None = None
     # From pictures to what goes in
     include_preprocessing: bool = False
+    preprocessing_folded: bool = False
     pixel_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     pixel_std: tuple[float, ...] = (0.5, 0.5, 0.5)
     resize: str = "squash"
@@ -276,6 +281,16 @@ class ViTConfig(ModelConfig):
         if self.pooling in ("token", "token_avg") and not self.class_token:
             raise ValueError(
                 f"pooling={self.pooling!r} needs class_token=True; without a class token use 'avg' or 'map'."
+            )
+        if self.class_token_only and self.pooling != "token":
+            raise ValueError(
+                f"class_token_only=True needs pooling='token', but pooling={self.pooling!r} reads the other tokens as "
+                "well. Pass class_token_only=False too."
+            )
+        if self.preprocessing_folded and not (self.include_preprocessing and self.stem_stages is None):
+            raise ValueError(
+                "preprocessing_folded=True needs include_preprocessing=True and patches that are cut from the image "
+                "itself: the first convolution of a ResNet pads its input after it is normalised."
             )
         if self.pooling == "token_avg" and self.final_norm == "pooled":
             raise ValueError("final_norm='pooled' normalises D numbers, but pooling='token_avg' gives 2 D.")
@@ -360,6 +375,13 @@ class ViTConfig(ModelConfig):
     def prefix_tokens(self) -> int:
         """Number of tokens before the patches."""
         return self.class_token + self.distillation_token + self.register_tokens
+
+    @property
+    def answering_tokens(self) -> int | None:
+        """How many tokens the last block computes; None for all."""
+        if not self.class_token_only:
+            return None
+        return 2 if self.distillation_head and self.classes else 1
 
     @property
     def position_rows(self) -> int:

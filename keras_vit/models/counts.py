@@ -15,7 +15,8 @@ def count_weights(config: ViTConfig | BiTConfig) -> int:
     total = 0
     if config.stem_stages is not None:
         total = _resnet(config.channels, config.stem_width, config.stem_stages)
-    total += math.prod(config.patch_size) * config.feature_map_channels * width + width * config.patch_bias
+    total += math.prod(config.patch_size) * config.feature_map_channels * width
+    total += width * (config.patch_bias or config.preprocessing_folded)
     total += (config.prefix_tokens + config.position_rows) * width
     total += config.head_size // 4 if config.rotary_embedding == "dinov3" else 0
     total += norm * (config.pre_norm + (config.final_norm != "none"))

@@ -83,7 +83,7 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
         raise ValueError(_message(table, features))
     names = {name: _from_the_start(model, name) for name in features}
     if not set(names.values()) <= table.keys():
-        raise ValueError(_message(table, features))
+        raise ValueError(_message(table, features) + _tokens_missing(model))
     tensors = _tensors(model, {name: table[name] for name in names.values()})
     if layout == "map":
         tensors = {
@@ -97,6 +97,15 @@ def _message(table: dict[str, Any], features: Any) -> str:
     names = sorted(name for name in table if not name.endswith(inner))
     more = f" A block also has {', '.join(f'block_0{name}' for name in inner)}." if "block_0" in table else ""
     return f"features must be a list of names from {names}, but {features!r} was given.{more}"
+
+
+def _tokens_missing(model: VisionTransformer | BiT) -> str:
+    if not getattr(model.config, "class_token_only", False):
+        return ""
+    return (
+        f" {model.name} was optimized for inference, and its last block computes only the tokens that the answer is "
+        "read from. All tokens has model.with_config(class_token_only=False)."
+    )
 
 
 def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
@@ -129,6 +138,10 @@ def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
         table |= {name: (layer, None) for name, giver in given.items() if giver == layer}
         if layer == given.get("logits") and config.pooling != "token_avg":
             table[LOGITS_2D] = (layer, LOGITS_2D)
+    if getattr(config, "class_token_only", False):
+        last = f"block_{config.depth - 1}"
+        names = {last, "encoded", LOGITS_2D, *(f"{last}/{name}" for name in BLOCK_ACTIVATIONS)}
+        table = {name: source for name, source in table.items() if name not in names}
     return table
 
 

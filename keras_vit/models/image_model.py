@@ -13,11 +13,13 @@ from keras_vit.models.changes import (
     changed_fields,
     copy_state,
     copy_structure,
+    has_adapters,
     layers_to_start_anew,
     quick_initialization,
     replaced,
 )
 from keras_vit.models.config import ModelConfig
+from keras_vit.models.inference import shortcuts
 from keras_vit.preprocessing import Pipeline
 
 
@@ -204,6 +206,38 @@ class ImageModel(ClonableModel):
         if image_size == "dynamic":
             return self.with_config(dynamic=True)
         return self.with_config(image_size=image_size, dynamic=False)
+
+    def optimize_for_inference(self, *, verbose: bool = True) -> Self:
+        """A new model with the same answers that computes no more than they need.
+
+        - `class_token_only`: with `pooling="token"`, the last block computes the class token alone (with a second head
+          the distillation token as well): of all other tokens it needs keys and values only. The model then has no
+          other token after that block, so that `feature_extractor` and `keras_vit.inspection` ask for the model that
+          it was made from, or `model.with_config(class_token_only=False)`, which has the same weights.
+        - `stem_folded`, or `folded` of a `BiT`: the kernels of the ResNet are standardised for good, as `folded` does.
+        - `preprocessing_folded`: where the model normalises pixels itself and computes in float32, the weights of the
+          patch embedding do it for good.
+
+        In float32 answers differ by rounding, below 1e-4. Fields that stay `False` in the config of the new model were
+        of no use. The dtype stays, and so do LoRA's adapters: `keras_vit.training.merge_lora` takes them away first.
+        The new model predicts, saves, loads and exports like any other; `.npz` and `.safetensors` files have no place
+        for folded weights. It is not compiled.
+
+        Args:
+            verbose: Whether to print what was done, and what not and why.
+
+        Raises:
+            ValueError: if the model has been quantized: optimize it first.
+        """
+        steps = shortcuts(self._config, self._policy.compute_dtype)
+        model = self.with_config(**{step.field: True for step in steps if step.obstacle is None})
+        if verbose:
+            print(f"{self.name}, optimized for inference:")
+            for step in steps:
+                print(f"  {step}")
+            if any(has_adapters(layer) for layer in layers_inside(self)):
+                print("  LoRA's adapters stay beside the kernels; keras_vit.training.merge_lora(model) adds them.")
+        return model
 
     def name_classes(self, class_names: Iterable[str] | None) -> None:
         """Says what the outputs of the head stand for; `model.config.class_names` and files have it then.

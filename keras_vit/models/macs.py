@@ -26,6 +26,10 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
     projections, attention = 4 * tokens * width**2, 2 * tokens**2 * width
     mlp = (2 if config.mlp == "plain" else 3) * tokens * width * hidden
     total += config.depth * (projections + attention + mlp)
+    if config.answering_tokens is not None:
+        # The last block has keys and values of all tokens; everything else of those that go on.
+        share = 1 - config.answering_tokens / tokens
+        total -= round(share * (projections / 2 + attention + mlp))
     if config.pooling == "map":
         # Keys and values of all tokens, one query, one output, one token through the MLP.
         asked = tokens if config.map_prefix else patches

@@ -52,7 +52,7 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
     """
     policy = keras.dtype_policies.get(dtype)
     x = images
-    if config.include_preprocessing:
+    if config.include_preprocessing and not config.preprocessing_folded:
         x = normalization(config.pipeline, policy)(x)
 
     # Hybrids (section 3.1): the patches are cut from the feature map of a ResNet
@@ -60,7 +60,8 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
         x = resnet_stem(config, x, policy)
 
     # Equation 1: z_0 = [x_class; x_p^1 E; ...; x_p^N E] + E_pos
-    patches = PatchEmbedding(config.width, config.patch_size, config.patch_bias, dtype=policy, name="embedding")(x)
+    bias = config.patch_bias or config.preprocessing_folded
+    patches = PatchEmbedding(config.width, config.patch_size, bias, dtype=policy, name="embedding")(x)
     x = _tokens(config, patches, policy)
 
     # Equations 2 and 3, L times
@@ -138,6 +139,7 @@ def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
         attention_bias=config.attention_bias,
         attention_norm=config.attention_norm,
         rotary_embedding=config.rotary_embedding,
+        output_tokens=config.answering_tokens if i == config.depth - 1 else None,
         dtype=policy,
         name=f"block_{i}",
     )

@@ -69,6 +69,7 @@ EXAMPLES = {
             "attention_bias": "no_key",
             "attention_norm": True,
             "rotary_embedding": "eva02",
+            "output_tokens": 2,
         },
         (5, 12),
     ),

@@ -43,6 +43,7 @@ VIT_VALUES = {
     "attention_dropout": 0.1,
     "drop_path": 0.1,
     "remat": True,
+    "class_token_only": True,
     "include_preprocessing": True,
     "interpolation": "bicubic_hf",
     "final_norm": "pooled",
@@ -54,7 +55,7 @@ VIT_VALUES = {
     "filter": "bicubic",
 }
 # Fields that may change, but not for every model or not without giving something up; tested by name.
-SPECIAL = ("representation_size", "stem_folded", "folded", "projection", "distillation_head")
+SPECIAL = ("representation_size", "stem_folded", "folded", "preprocessing_folded", "projection", "distillation_head")
 BIT_VALUES = {
     "image_size": (24, 16),
     "dynamic": True,

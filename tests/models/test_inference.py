@@ -1,0 +1,176 @@
+"""Models that compute no more than their answers need give the same answers."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import inspection
+from keras_vit.layers import skip_initialization
+from keras_vit.models import count_macs, count_weights, feature_names, weights_by_path
+from keras_vit.models.inference import shortcuts
+from tests.compute import close, forward, gradients
+from tests.models.test_families import FAMILIES, make
+from tests.tolerances import GRADIENTS, SAME_FUNCTION
+
+VIT = keras_vit.ViTConfig(image_size=16, patch_size=8, width=8, depth=2, heads=2, mlp_width=12, classes=3)
+PIXELS = VIT.replace(include_preprocessing=True, pixel_mean=(0.5, 0.4, 0.3), pixel_std=(0.2, 0.3, 0.25))
+# What is optimized: together these have every layer and every end of a model that has a class token.
+CONFIGS = {
+    "pixels": PIXELS,
+    "any size": PIXELS.replace(dynamic=True, representation_size=6, patch_bias=False),
+    "hybrid": VIT.replace(image_size=32, patch_size=2, stem_stages=(1,), stem_width=32, include_preprocessing=True),
+    "two heads": FAMILIES["deit"],
+    "rotary": FAMILIES["dinov3"].replace(final_norm="pooled", rotary_embedding="eva02", mlp="swiglu_norm"),
+    "clip": FAMILIES["clip"].replace(attention_norm=True, depth=1),
+}
+
+
+def batch(config, size=None):
+    images = np.random.default_rng(1).uniform(-1, 1, (2, *(size or config.image_size), config.channels))
+    return (127.5 * (images + 1) if config.include_preprocessing else images).astype("float32")
+
+
+def optimized(model):
+    return model.optimize_for_inference(verbose=False)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_same_answers(name, tmp_path):
+    model = make(CONFIGS[name])
+    config, images = model.config, batch(model.config)
+    quick = optimized(model)
+    assert quick.config == config.replace(
+        class_token_only=True,
+        stem_folded=name == "hybrid",
+        preprocessing_folded=config.include_preprocessing and name != "hybrid",
+    )
+    expected = forward(model, images)
+    scale = max(1, np.abs(expected).max())  # sums over pixels that are not centred round a little more
+    np.testing.assert_allclose(forward(quick, images), expected, rtol=0, atol=SAME_FUNCTION * scale)
+    # The tokens that are left, one or two, and the work that is saved.
+    last = quick.get_layer(f"block_{config.depth - 1}")
+    assert last.output.shape[1] == (2 if name == "two heads" else 1)
+    assert count_macs(quick.config) < count_macs(config)
+    assert quick.count_params() == count_weights(quick.config)
+    quick.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.config == quick.config
+    np.testing.assert_allclose(loaded.predict(images, verbose=0), forward(quick, images), rtol=0, atol=1e-6 * scale)
+    assert optimized(quick).config == quick.config
+
+
+def test_other_sizes():
+    model = make(CONFIGS["any size"])
+    images = batch(model.config, (24, 32))
+    np.testing.assert_allclose(forward(optimized(model), images), forward(model, images), rtol=0, atol=SAME_FUNCTION)
+
+
+@pytest.mark.parametrize("name", ["siglip", "mae", "dinov2_giant", "eva02", "patches_in_map"])
+def test_models_that_read_all_tokens_stay_as_they_are(name, capsys):
+    model = make(FAMILIES[name])
+    quick = model.optimize_for_inference()
+    assert quick.config == model.config and quick is not model
+    assert f"no class_token_only: pooling='{model.config.pooling}' reads all tokens" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=f"needs pooling='token', but pooling='{model.config.pooling}'"):
+        model.with_config(class_token_only=True)
+
+
+def test_says_what_it_did(capsys):
+    model = make(PIXELS, dtype="mixed_bfloat16", name="mine")
+    model.optimize_for_inference()
+    assert capsys.readouterr().out.splitlines() == [
+        "mine, optimized for inference:",
+        "  class_token_only: the last block computes only the tokens that the answer is read from",
+        "  no stem_folded: there is no ResNet",
+        "  no preprocessing_folded: bfloat16 has too few bits for what pixels are before they are normalised",
+    ]
+    optimized(model)
+    assert capsys.readouterr().out == ""
+
+
+def test_bit():
+    with skip_initialization():
+        model = keras_vit.BiT(keras_vit.BiTConfig(image_size=16, stages=(1,), width=32, classes=3))
+    assert optimized(model).config == model.config.replace(folded=True)
+    assert [step.obstacle for step in shortcuts(optimized(model).config, "float32")] == ["done before"]
+
+
+def test_nothing_is_lost(tmp_path):
+    """Its last block is changed back, written to files of others, and even trained."""
+    model = make(VIT)
+    quick, images = optimized(model), batch(VIT)
+    keras_vit.to_checkpoint(quick, tmp_path / "model.npz")
+    for again in (keras_vit.from_checkpoint(tmp_path / "model.npz"), quick.with_config(class_token_only=False)):
+        assert not again.config.class_token_only
+        np.testing.assert_array_equal(forward(again, images), forward(model, images))
+
+    def loss(y):
+        return keras.ops.mean(keras.ops.square(y))
+
+    (_, slow), (_, fast) = (gradients(m, images, loss, training=True) for m in (model, quick))
+    # The key's bias has no gradient but rounding errors.
+    slow, fast = ({p: g for p, g in grads.items() if not p.endswith("key/bias")} for grads in (slow, fast))
+    close(fast, slow, GRADIENTS)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"include_preprocessing": False},
+        {"preprocessing_folded": False},
+        {"pixel_mean": 0.1},
+        {"pixel_std": 0.1},
+        {"patch_size": 4},
+    ],
+)
+def test_what_is_folded_cannot_change(changes):
+    quick = optimized(make(PIXELS))
+    with pytest.raises(ValueError, match="preprocessing_folded=True needs|normalises pixels for good"):
+        quick.with_config(**changes)
+
+
+def test_weights_that_normalise_fit_no_file_of_others(tmp_path):
+    quick = optimized(make(PIXELS))
+    with pytest.raises(ValueError, match="normalises pixels itself, by optimize_for_inference"):
+        keras_vit.to_checkpoint(quick, tmp_path / "model.npz")
+    assert not list(tmp_path.iterdir())
+    # What stays may still change.
+    other = quick.with_config(image_size=24, classes=None)
+    assert other.config.preprocessing_folded and "head/kernel" not in weights_by_path(other)
+    with pytest.raises(ValueError, match="patch_size cannot change together with preprocessing_folded"):
+        make(PIXELS).with_config(patch_size=4, preprocessing_folded=True)
+
+
+def test_who_needs_all_tokens_is_told():
+    model = make(VIT)
+    quick, images = optimized(model), batch(VIT)
+    gone = {"block_1", "encoded", "logits_2d"} | {name for name in feature_names(model) if name.startswith("block_1/")}
+    assert {*feature_names(model)} - {*feature_names(quick)} == gone
+    with pytest.raises(ValueError, match=r"optimized for inference.*with_config\(class_token_only=False\)"):
+        keras_vit.feature_extractor(quick, ["encoded"])
+    names = ["block_0/attention_weights", "pooled", "logits"]
+    got, expected = (forward(keras_vit.feature_extractor(m, names), images) for m in (quick, model))
+    for name in names:
+        np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=SAME_FUNCTION)
+    assert inspection.attention_maps(quick, images, 0).shape == (2, 2, 5, 5)
+    for function in (
+        inspection.attention_maps,
+        inspection.attention_rollout,
+        inspection.mean_attention_distance,
+        inspection.gradient_attention,
+        inspection.class_evidence,
+    ):
+        with pytest.raises(ValueError, match="optimized for inference: its last block"):
+            function(quick, images)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+def test_quantized_models_are_optimized_before():
+    model = make(VIT)
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="Change the model before it is quantized"):
+        optimized(model)
+    quick = optimized(make(VIT))
+    quick.quantize("int8")
+    assert np.isfinite(forward(quick, batch(VIT))).all()
