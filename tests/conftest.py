@@ -46,6 +46,7 @@ def pytest_configure(config):
 ONCE = (
     "test_catalogue.py",
     "test_download.py",
+    "test_embedding_files.py",
     "test_packaging.py",
     "test_family_files.py",
     "test_files.py",

@@ -66,6 +66,7 @@ LAZY = {
     "tensorflow_datasets": "tfds",
     "sklearn": "demo",
     "huggingface_hub": "hub",
+    "pyarrow": "parquet",
 }
 MAX_LINES = 500  # a file is as long as its concept; this only keeps heaps from growing
 

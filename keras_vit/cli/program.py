@@ -18,7 +18,20 @@ import keras_vit
 from keras_vit._backend import choose_backend
 from keras_vit._lazy import IS_PROGRAM
 from keras_vit._text import printable
-from keras_vit.cli import convert, demo, download, evaluate, export, finetune, info, inspect, predict, recipes, verify
+from keras_vit.cli import (
+    convert,
+    demo,
+    download,
+    embed,
+    evaluate,
+    export,
+    finetune,
+    info,
+    inspect,
+    predict,
+    recipes,
+    verify,
+)
 from keras_vit.cli import list as listing
 from keras_vit.cli.command import Answer
 from keras_vit.tables import WIDTH
@@ -34,6 +47,7 @@ COMMANDS = {
     "convert": convert,
     "finetune": finetune,
     "evaluate": evaluate,
+    "embed": embed,
     "recipes": recipes,
     "export": export,
     "verify": verify,

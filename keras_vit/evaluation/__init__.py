@@ -1,8 +1,9 @@
-"""How good a model is: accuracy on a labelled set, and a linear probe from a few examples."""
+"""How good a model is: accuracy on a labelled set, and a linear probe from a few examples; features of many images."""
 
 from keras_vit._pictures import need_matplotlib
 from keras_vit.evaluation.accuracy import AccuracyResult, evaluate
 from keras_vit.evaluation.batches import batches
+from keras_vit.evaluation.embedding import EmbeddedImages, embed, join_embeddings
 from keras_vit.evaluation.few_shot import (
     L2,
     L2_SWEEP,
@@ -20,6 +21,7 @@ __all__ = [
     "L2_SWEEP",
     "SHOTS",
     "AccuracyResult",
+    "EmbeddedImages",
     "FewShotResult",
     "LeastSquaresProbe",
     "PublishedAnswer",
@@ -27,9 +29,11 @@ __all__ = [
     "batches",
     "confusion_shares",
     "draw_confusion",
+    "embed",
     "evaluate",
     "extract_features",
     "few_shot",
+    "join_embeddings",
     "most_confused",
     "need_matplotlib",
     "published_answers",
