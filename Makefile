@@ -21,12 +21,14 @@ DEMO := .venv/demo-$(BACKEND)
 TEST := .venv/test
 TOOLS := .venv/tools
 DOCS := .venv/docs
+LOWEST := .venv/lowest
 
-.PHONY: help demo test lint format wheel docs clean
+.PHONY: help demo test test-lowest lint format wheel docs clean
 
 help:
 	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend; writes OUTPUT=$(OUTPUT)"
 	@echo "make test [PYTEST_ARGS='-x -k name']       style and types, then the whole suite on all three backends"
+	@echo "make test-lowest                           tests on torch, with the lowest versions that pyproject.toml allows"
 	@echo "make lint                                  style and types only"
 	@echo "make format                                repairs style and formatting"
 	@echo "make wheel                                 builds dist/keras_vit-*.whl and the source archive"
@@ -51,6 +53,9 @@ test: $(TEST)/.installed
 	done; \
 	exit $$status
 
+test-lowest: $(LOWEST)/.installed
+	@KERAS_BACKEND=torch $(LOWEST)/bin/python -m pytest tests $(PYTEST_ARGS)
+
 lint: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m ruff check .
 	@$(TOOLS)/bin/python -m ruff format --check .
@@ -62,6 +67,7 @@ format: $(TOOLS)/.installed
 
 wheel: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m build --no-isolation .
+	@$(TOOLS)/bin/python -m twine check --strict dist/*
 
 docs: $(DOCS)/.installed
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet --strict
@@ -101,10 +107,19 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 
 $(TOOLS)/.installed: pyproject.toml constraints.txt
 	$(call new_environment,the style checks and the build tools; a moment)
-	$(PIP_INSTALL) -e . build hatchling ruff ty
+	$(PIP_INSTALL) -e . build hatchling ruff twine ty
 	@touch $@
 
 $(DOCS)/.installed: pyproject.toml constraints.txt
 	$(call new_environment,what builds the documentation site; a moment)
 	$(PIP_INSTALL) -e '.[docs]'
+	@touch $@
+
+# The test tools are today's; what the package itself imports is as old as it may be.
+$(LOWEST)/.installed: pyproject.toml .ci/lowest.py
+	$(call new_environment,torch and the lowest versions of what the package imports; a few minutes)
+	@$(@D)/bin/python .ci/lowest.py torch demo > $(@D)/lowest.txt
+	@PIP_CONSTRAINT=$(@D)/lowest.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+		$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-e '.[torch,demo]' build hatchling hypothesis pytest pytest-xdist scipy
 	@touch $@

@@ -57,7 +57,7 @@ else:
     _ROOMS = "checkpoints models preprocessing zoo factories layers data evaluation export inspection training".split()
     __getattr__ = import_later(__name__, *_ROOMS)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BIT_VARIANTS",

@@ -1,19 +1,24 @@
 """What is installed, and how: pinned versions, nothing that only works here, and a wheel that carries its data."""
 
+import email
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+VERSION = re.search(r'^__version__ = "(.+)"$', (REPOSITORY / "keras_vit" / "__init__.py").read_text(), re.MULTILINE)[1]
+CHANGELOG = (REPOSITORY / "CHANGELOG.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +43,17 @@ def test_pre_commit_runs_the_pinned_ruff(pins):
     assert set(hooks) == {pins["ruff"]}
 
 
-def test_the_wheel_carries_its_data(tmp_path):
-    """Built without network, with the build tools of this environment."""
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory):
+    """The source archive, and the wheel that is built from it, without network, with this environment's tools."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
     subprocess.run([*command, str(REPOSITORY)], check=True, capture_output=True, timeout=120)
-    (wheel,) = tmp_path.glob("keras_vit-*.whl")
+    return folder
+
+
+def test_the_wheel_carries_its_data(dist):
+    (wheel,) = dist.glob("keras_vit-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     data = {path.name for path in (REPOSITORY / "weights").iterdir() if path.is_file() and path.suffix != ".py"}
@@ -52,6 +63,71 @@ def test_the_wheel_carries_its_data(tmp_path):
     roots = {name.split("/")[0].split("-")[0] for name in names}
     assert roots == {"keras_vit"}
     assert not [name for name in names if "__pycache__" in name or re.match(r"keras_vit/weights/.*\.py", name)]
+
+
+def test_the_source_archive_has_what_the_repository_has(dist):
+    """What somebody needs to test, document and build it again; nothing that a machine left behind."""
+    (archive,) = dist.glob("keras_vit-*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    top = {name for name in names if "/" not in name}
+    assert {"README.md", "CHANGELOG.md", "CITATION.cff", "SECURITY.md", "LICENSE", "Makefile", "constraints.txt"} <= top
+    assert {"mkdocs.yml", "docs/site_pages.py", "docs/index.md"} & names == {"mkdocs.yml", "docs/site_pages.py"}
+    assert {
+        "weights/train_glyphs.py",
+        "weights/glyphs.npz",
+        "tests/conftest.py",
+        "examples/finetune_digits.py",
+    } <= names
+    assert not [name for name in names if re.search(r"__pycache__|^(\.venv|\.github|\.ci|site|dist|runs)/", name)]
+    assert archive.stat().st_size < 40e6  # what PyPI and a reader's line take without a thought
+
+
+def test_the_archives_say_what_an_index_shows(dist):
+    (wheel,) = dist.glob("keras_vit-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(path))
+    assert metadata["Name"] == "keras-vit" and metadata["Version"] == VERSION
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    pythons = {line.rpartition(" ")[2] for line in metadata.get_all("Classifier") if "Python :: 3." in line}
+    assert pythons == {"3.11", "3.12", "3.13"}
+
+
+def test_the_version_is_the_same_everywhere():
+    (newest,) = re.findall(r"^## \[(\d[\d.]+)\] - (\d{4}-\d\d-\d\d)$", CHANGELOG, re.MULTILINE)[:1]
+    cited = (REPOSITORY / "CITATION.cff").read_text()
+    assert newest[0] == VERSION
+    assert f"\nversion: {VERSION}\n" in cited and f"\ndate-released: {newest[1]}\n" in cited
+
+
+def test_the_changelog_is_as_keep_a_changelog_wants_it():
+    titles = re.findall(r"^## (.+)$", CHANGELOG, re.MULTILINE)
+    assert titles[0] == "[Unreleased]"
+    versions = [tuple(map(int, re.match(r"\[([\d.]+)\] - ", title)[1].split("."))) for title in titles[1:]]
+    assert versions == sorted(versions, reverse=True)
+    kinds = set(re.findall(r"^### (.+)$", CHANGELOG, re.MULTILINE))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_the_lowest_versions_are_the_lower_bounds():
+    command = [sys.executable, str(REPOSITORY / ".ci" / "lowest.py"), "torch", "demo"]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
+    bounds = dict(line.split("==") for line in lines)
+    demo = ("images", "plots", "demo", "torch")
+    declared = [*PROJECT["dependencies"], *(line for e in demo for line in PROJECT["optional-dependencies"][e])]
+    declared = [line for line in declared if not line.startswith("keras-vit")]
+    assert {name: f"{name}>={version}" for name, version in bounds.items()} == {
+        re.match(r"[\w-]+", line)[0]: line.partition(",")[0] for line in declared
+    }
+
+
+def test_the_workflows_are_yaml_and_run_what_the_makefile_has():
+    targets = re.search(r"^\.PHONY: (.+)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)[1].split()
+    for path in [*REPOSITORY.glob(".github/**/*.yml"), REPOSITORY / "CITATION.cff"]:
+        text = path.read_text()
+        assert yaml.safe_load(text), path.name
+        assert set(re.findall(r"run: make ([\w-]+)", text)) <= set(targets), path.name
 
 
 @pytest.fixture(scope="module")
