@@ -32,7 +32,14 @@ _NO_DATE: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"Creatio
 
 
 def need_matplotlib() -> None:
-    """Raises ImportError, with what to do, if matplotlib is not installed."""
+    """Raises ImportError, with what to do, if matplotlib is not installed.
+
+    Raises:
+        ImportError: if matplotlib is not installed (`pip install "keras-vit[plots]"`).
+
+    Examples:
+        >>> evaluation.need_matplotlib()  # silent where it is installed
+    """
     if importlib.util.find_spec("matplotlib") is None:
         hint = 'pip install "keras-vit[plots]"'
         raise ImportError(f"Pictures need matplotlib, which is not installed: {hint}", name="matplotlib")

@@ -36,7 +36,9 @@ def _factory(create: Callable[Concatenate[str, P], Any], variant: str, kind: typ
     for name in without:
         arguments = re.sub(rf" {{8}}{name}: .*\n( {{12}}.*\n)*", "", arguments)
     arguments = arguments.replace("A `VisionTransformer`, or a `BiT`.", f"A `{kind.__name__}`.")
-    factory.__doc__ = f"The {variant} of the papers.\n\n    Args:\n{arguments}"
+    arguments = arguments.partition("    Examples:\n")[0]
+    example = f">>> model = keras_vit.{factory.__name__}(classes=10)"
+    factory.__doc__ = f"The {variant} of the papers.\n\n    Args:\n{arguments}    Examples:\n        {example}\n    "
     return factory
 
 

@@ -112,6 +112,11 @@ def create_model(
     Raises:
         TypeError, ValueError: if an argument makes no sense, or the file does not hold that variant.
         FileNotFoundError: if there is no file at `weights`.
+
+    Examples:
+        >>> tiny = keras_vit.create_model("ViT-mu/16", image_size=32, classes=10, classifier_activation=None)
+        >>> tiny.predict(np.zeros((1, 32, 32, 3)), verbose=0).shape
+        (1, 10)
     """
     options = dict(locals())
     del options["pretrained"], options["weights"]
@@ -234,6 +239,11 @@ def from_checkpoint(
         FileNotFoundError: if there is no such file.
         TypeError, ValueError: if the file is no complete, finite checkpoint of a known layout, or an argument makes
             no sense for it. No model is returned half-filled.
+
+    Examples:
+        >>> larger = keras_vit.from_checkpoint("glyphs", image_size=32, classes=10)  # a new head, of zeros
+        >>> larger.config.grid_size
+        (8, 8)
     """
     options = dict(locals())
     source = options.pop("path")
@@ -315,6 +325,10 @@ def load(
     Raises:
         FileNotFoundError, DownloadError: if there is no such file, or it cannot be fetched.
         TypeError, ValueError: if the source is none of these or damaged, or an option makes no sense for it.
+
+    Examples:
+        >>> keras_vit.load("glyphs", classifier_activation="softmax").output_shape
+        (None, 164)
     """
     options = {option: value for option, value in locals().items() if option != "source" and value is not None}
     if not isinstance(source, (str, os.PathLike)):

@@ -171,6 +171,10 @@ def list_weights(query: str | None = None) -> WeightsTable:
     Raises:
         TypeError: if `query` is neither a string nor None.
         ValueError: if nothing fits; the message says what might.
+
+    Examples:
+        >>> keras_vit.list_weights("imagenet21k/ViT-B_16")[0]["classes"]
+        21843
     """
     entries = list(catalogue().values())
     if query is None:

@@ -192,6 +192,11 @@ def to_checkpoint(
         ValueError: if the layout is unknown or has no place for such a model, or there are so many class names that
             they do not fit into a comment (64 KiB).
         FileExistsError: if there is a file already and `overwrite` is false.
+
+    Examples:
+        >>> keras_vit.to_checkpoint(model, "back.npz")
+        >>> keras_vit.from_checkpoint("back.npz").config == model.config
+        True
     """
     if not isinstance(model, (models.VisionTransformer, models.BiT)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
@@ -294,8 +299,17 @@ def inspect_checkpoint(
         heads: As in `from_checkpoint`.
         architecture: As in `from_checkpoint`.
 
+    Returns:
+        A `CheckpointInfo`: layout, variant, config, numbers of weights and bytes, and what is odd about the file.
+        Printing it draws a table.
+
     Raises:
         FileNotFoundError, ValueError: if it is no file, of no known kind or layout, or incomplete.
+
+    Examples:
+        >>> keras_vit.to_checkpoint(small, "inspected.npz")
+        >>> keras_vit.inspect_checkpoint("inspected.npz").layout
+        'vit_jax'
     """
     contents = open_checkpoint(path, grid_size, heads=heads, architecture=architecture)
     check_arrays(contents, str(path))

@@ -30,6 +30,10 @@ def class_names(source: VisionTransformer | BiT | str | os.PathLike[str]) -> lis
         FileNotFoundError, IsADirectoryError: if a path names no file, or a folder has no weights.
         ValueError: if a name is unknown, the file is damaged or of another kind, or a `classes.txt` is no list of
             names.
+
+    Examples:
+        >>> keras_vit.class_names("glyphs")[:3]
+        ['Oo0', '1', '2']
     """
     if isinstance(source, (VisionTransformer, BiT)):
         names = source.config.class_names

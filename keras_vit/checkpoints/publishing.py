@@ -57,6 +57,11 @@ def push_to_hub(
         ValueError: if the repository's name is none, no layout can say the model, or the repository has other weights,
             which would be loaded instead.
         DownloadError: if the Hub refuses it or cannot be reached; an OSError.
+
+    Examples:
+        >>> keras_vit.push_to_hub(small, "no owner")
+        Traceback (most recent call last):
+        ValueError: ...
     """
     if not isinstance(model, (VisionTransformer, BiT)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")

@@ -16,6 +16,10 @@ def list_models(query: str | None = None) -> Table:
 
     Raises:
         ValueError: if no variant fits.
+
+    Examples:
+        >>> [row["name"] for row in keras_vit.list_models("B/16")][:2]
+        ['ViT-B/16', 'R50+ViT-B/16']
     """
     names = [*VARIANTS, *BIT_VARIANTS]
     if query is not None:

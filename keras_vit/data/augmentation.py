@@ -25,6 +25,10 @@ class Augmentation:
     Raises:
         ValueError: if a value is unknown or out of range.
         TypeError: if a value has a wrong type.
+
+    Examples:
+        >>> data.Augmentation(crop="resize", flip=False).mixup  # for digits and text, which no one mirrors
+        0.0
     """
 
     crop: str = "inception"

@@ -21,6 +21,10 @@ class BadImage:
     Args:
         path: The file's path, or the place in the data, such as `"images[17]"`.
         reason: In words.
+
+    Examples:
+        >>> data.BadImage("photos/train/cat/7.jpg", "it is cut short").path
+        'photos/train/cat/7.jpg'
     """
 
     path: str
@@ -159,6 +163,10 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
 
     Raises:
         ValueError: if the data has names that the model does not have, or that stand for several of its outputs.
+
+    Examples:
+        >>> data.match_labels(["dog", "cat"], ["bird", "cat", "dog"])
+        array([2, 1])
     """
     if tuple(model_names) == tuple(name for _, name in imagenet1k_classes()):
         ids = [wnid for wnid, _ in imagenet1k_classes()]

@@ -19,6 +19,12 @@ from keras_vit.preprocessing import load_image
 
 # What an image file is called, without case.
 IMAGE_SUFFIXES = frozenset(".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split())
+"""What the name of an image file ends with, in lower case; other files of a folder are passed over.
+
+Examples:
+    >>> ".jpg" in data.IMAGE_SUFFIXES
+    True
+"""
 PROGRESS_FROM = 2000  # files; fewer are looked at before a bar is worth drawing
 
 # What becomes of the modes that are not RGB: as `load_image` and TensorFlow's decoder have it.
@@ -109,8 +115,15 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
         folder: Where to look.
         others: Is told of the files that are no images by their names.
 
+    Returns:
+        Their paths, each once.
+
     Raises:
         ValueError: if a link leads back to a folder that it lies in.
+
+    Examples:
+        >>> len(data.image_files("photos/train"))
+        4
     """
     return _image_files(Path(folder), [] if others is None else others, (os.path.realpath(Path(folder).parent),))
 

@@ -79,6 +79,12 @@ def open_data(
         TypeError: if `source` is nothing of the above.
         FileNotFoundError: if the folder does not exist.
         ImportError: if a package is missing; it names the extra.
+
+    Examples:
+        >>> with data.open_data((pixels, labels), image_size=16, batch_size=2) as stream:
+        ...     batch, targets = stream.batch(0)
+        >>> batch.shape, batch.dtype
+        ((2, 16, 16, 3), dtype('float32'))
     """
     size = pair("image_size", image_size)
     for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("prefetch", prefetch, 0)):

@@ -57,6 +57,10 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
     Raises:
         ValueError: if `layers` or `magnitude` is out of range, or the image has a wrong shape.
         TypeError: if an argument has a wrong type, or the image is not uint8.
+
+    Examples:
+        >>> data.randaugment(pixels[0], layers=2, magnitude=10, generator=np.random.default_rng(0)).shape
+        (24, 24, 3)
     """
     if isinstance(layers, bool) or not isinstance(layers, numbers.Integral):
         raise TypeError(f"layers must be an integer, the number of operations, but {layers!r} was given.")
@@ -103,6 +107,10 @@ def randaugment_operation(
         ValueError: if the name is unknown, the magnitude or the centre is out of range, the image has a wrong shape,
             or the operation takes no sign or centre.
         TypeError: if an argument has a wrong type, or the image is not uint8.
+
+    Examples:
+        >>> bool((data.randaugment_operation(pixels[0], "Invert", 15) == 255 - pixels[0]).all())
+        True
     """
     _check_image(image)
     if not isinstance(name, str) or name not in OPERATIONS:

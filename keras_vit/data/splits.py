@@ -73,8 +73,19 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
 def pick_split(source: Mapping[str, Any], split: str) -> Any:
     """The entry of a dict of splits.
 
+    Args:
+        source: From names of splits, as `open_data` understands them, to data.
+        split: `"train"` or `"test"`.
+
+    Returns:
+        The data of that split.
+
     Raises:
         ValueError: if there is none, or several could be meant.
+
+    Examples:
+        >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")
+        'photos/test'
     """
     names = _matched(source, "data")
     if split not in names:
@@ -87,6 +98,13 @@ def has_test_split(source: Any) -> bool:
 
     Args:
         source: As in `open_data`.
+
+    Returns:
+        True for a folder or a dict with a test split, and for data sets of tensorflow-datasets.
+
+    Examples:
+        >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
+        (True, False)
     """
     if isinstance(source, Mapping):
         return "test" in _matched(source, "data")

@@ -47,6 +47,11 @@ class ImageStream:
         endless: Whether it is training data: shuffled, augmented, and every batch full.
         bad: What was left out, with reasons; it grows when a file turns out to be bad later.
         converted: Pictures that are not RGB with 8 bits, and what is done with them.
+
+    Examples:
+        >>> with data.open_data("photos", image_size=8, batch_size=2) as stream:
+        ...     stream.class_names, stream.examples, stream.steps_per_epoch
+        (['cat', 'dog'], 4, 2)
     """
 
     class_names: list[str] | None = None
@@ -300,6 +305,12 @@ def as_dataset(stream: ImageStream, steps: Sequence[int]) -> keras.utils.PyDatas
 
     Returns:
         The data set. Its order is that of `steps` if you call `model.fit(..., shuffle=False)`.
+
+    Examples:
+        >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)
+        >>> batch, targets = data.as_dataset(stream, range(3))[0]
+        >>> batch.shape
+        (2, 8, 8, 3)
     """
     return Batches(stream.batch, steps)
 
@@ -310,6 +321,11 @@ class Batches(keras.utils.PyDataset):
     Args:
         batch: From the number of a batch to `(inputs, targets)`.
         steps: The numbers of the batches.
+
+    Examples:
+        >>> batches = data.Batches(lambda step: (small_images, labels), range(10))
+        >>> len(batches)
+        10
     """
 
     def __init__(self, batch: Callable[[int], tuple[Any, Any]], steps: Sequence[int]) -> None:

@@ -32,6 +32,11 @@ class AccuracyResult(TableResult):
             more than `CONFUSION_CLASSES` classes.
         class_names: What the classes are called, or None.
         seconds: How long it took, with reading the data.
+
+    Examples:
+        >>> result = evaluation.evaluate(small, (small_images, labels), top=(1,), progress=False)
+        >>> result.examples, result.confusion.shape
+        (4, (2, 2))
     """
 
     examples: int
@@ -142,6 +147,11 @@ def evaluate(
     Raises:
         TypeError, ValueError: if the data or an argument makes no sense, if the data has classes that the model does
             not have, or if an output is not finite.
+
+    Examples:
+        >>> result = evaluation.evaluate(small, (pixels, labels), preprocess=True, progress=False)
+        >>> 0 <= result.top[1] <= 1
+        True
     """
     top, outputs = _check(model, top, outputs)
     started = time.perf_counter()

@@ -37,6 +37,10 @@ def batches(
     Raises:
         TypeError: if `data` is none of these, or its labels are neither integers nor one-hot.
         ValueError: if the lengths of images and labels differ, if a label is negative, or if there are no images.
+
+    Examples:
+        >>> [batch.shape for batch, _ in evaluation.batches((small_images, labels), batch_size=3, progress=False)]
+        [(3, 8, 8, 3), (1, 8, 8, 3)]
     """
     batch_size = whole_number("batch_size", batch_size, 1)
     source, total = _open(data, batch_size)

@@ -56,6 +56,10 @@ class EmbeddedImages:
         count: How many images it has features of.
         shape: Of the features of one image.
         skipped: Names of the images that could not be read, in their order.
+
+    Examples:
+        >>> evaluation.embed(small, "photos/test", "shape.npz", progress=False).shape
+        (8,)
     """
 
     path: Path
@@ -114,6 +118,11 @@ def embed(
         RuntimeError: if another process is writing this output now.
         ImportError: if Pillow is missing, or pyarrow where it is needed.
         OSError: if the disk is full. What was computed stays.
+
+    Examples:
+        >>> written = evaluation.embed(small, "photos/train", "features.npz", progress=False)
+        >>> np.load(written.path)["features"].shape
+        (4, 8)
     """
     output = check_path(output)
     _check(model, batch_size, dtype, on_bad_image)
@@ -174,6 +183,14 @@ def join_embeddings(
         ValueError: if a part is damaged, a share is missing or there twice, or the parts are not of the same images,
             model and settings.
         ImportError: if pyarrow is needed and missing.
+
+    Examples:
+        >>> for share in (0, 1):
+        ...     done = evaluation.embed(
+        ...         small, "photos/train", f"{share}.npz", batch_size=2, shard=(share, 2), progress=False
+        ...     )
+        >>> evaluation.join_embeddings(["0.npz", "1.npz"], "joined.npz").count
+        4
     """
     if isinstance(paths, (str, os.PathLike)) or not paths:
         raise ValueError(f"paths must be a list of files that embed wrote, but {paths!r} was given.")

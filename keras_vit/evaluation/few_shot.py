@@ -19,9 +19,27 @@ from keras_vit.evaluation.batches import hard_labels, open_batches, predict, pre
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.tables import Table, TableResult
 
-SHOTS = (1, 5, 10, 25)  # big_vision, configs/common_fewshot.py
-L2 = 2.0**10  # as there
-L2_SWEEP = tuple(2.0**i for i in range(-10, 20))  # as there while it still tried several strengths
+SHOTS = (1, 5, 10, 25)
+"""Examples of each class that `few_shot` draws unless told otherwise (big_vision, `configs/common_fewshot.py`).
+
+Examples:
+    >>> max(evaluation.SHOTS)
+    25
+"""
+L2 = 2.0**10
+"""Strength of the regularisation that `few_shot` takes unless told otherwise (as there).
+
+Examples:
+    >>> evaluation.L2 in evaluation.L2_SWEEP
+    True
+"""
+L2_SWEEP = tuple(2.0**i for i in range(-10, 20))
+"""The strengths that big_vision tried while it still tried several; pass them as `l2` to do so.
+
+Examples:
+    >>> len(evaluation.L2_SWEEP)
+    30
+"""
 BIAS_CONSTANT = 100.0  # so large that the bias is hardly regularised
 WHITENING_EPSILON = 1e-5
 HELD_OUT = 10_000  # training images at most that decide between strengths
@@ -40,6 +58,11 @@ class LeastSquaresProbe:
         eigenvalues: `(n,)`, n the smaller one of examples and features + 1.
         lhs: `(features + 1, n)`.
         rhs: `(n, classes)`.
+
+    Examples:
+        >>> probe = evaluation.LeastSquaresProbe.fit(np.eye(4), np.array([0, 0, 1, 1]), 2)
+        >>> probe.scores(np.eye(4), l2=[1.0])[0].argmax(axis=1)
+        array([0, 0, 1, 1])
     """
 
     mean: np.ndarray
@@ -96,6 +119,12 @@ class FewShotResult(TableResult):
         features: Length of a feature vector.
         train_examples: How many training images there were to draw from.
         test_examples: How many test images there were.
+
+    Examples:
+        >>> features = np.eye(4), np.array([0, 0, 1, 1])
+        >>> result = evaluation.few_shot(None, features, features, shots=(1,), seeds=2, progress=False)
+        >>> result.accuracy.shape
+        (1, 1, 2)
     """
 
     shots: tuple[int, ...]
@@ -205,6 +234,10 @@ def few_shot(
     Raises:
         TypeError, ValueError: if the data or an argument makes no sense, if a class has fewer examples than shots, or
             if nothing is left to choose between several strengths.
+
+    Examples:
+        >>> print(evaluation.few_shot(model, (images, labels), (images, labels), shots=(1, 2), progress=False).classes)
+        2
     """
     shots, strengths, seeds = _check(shots, l2, seeds)
     if _same_folder(train, test):
@@ -255,11 +288,17 @@ def extract_features(  # noqa: D417 (what is not described here is as in `few_sh
 
     Args:
         model: As in `few_shot`, and so are the arguments that are not listed here; with None the data holds features.
+        data: As `test` there.
         title: What stands before the progress bar; None for no bar.
         split: `"train"` or `"test"`: which one of a folder, a data set of tensorflow-datasets, or a dict.
 
     Returns:
         Floats `(examples, features)` and int64 labels `(examples,)`.
+
+    Examples:
+        >>> features, classes = evaluation.extract_features(model, (images, labels))
+        >>> features.shape
+        (4, 96)
     """
     options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image}
     return _features(model, data, split, **options, title=title)[:2]

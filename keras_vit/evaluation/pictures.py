@@ -30,6 +30,14 @@ def confusion_shares(confusion: np.ndarray) -> np.ndarray:
 
     Returns:
         float64 `(classes, classes)`; rows sum to 1, or are 0 where there are no images.
+
+    Raises:
+        ValueError: if `confusion` is not square, or has negative counts.
+
+    Examples:
+        >>> evaluation.confusion_shares(np.array([[3, 1], [0, 0]]))
+        array([[0.75, 0.25],
+               [0.  , 0.  ]])
     """
     confusion = np.asarray(confusion)
     if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1] or confusion.min(initial=0) < 0:
@@ -46,6 +54,10 @@ def most_confused(confusion: np.ndarray, count: int = LISTED) -> list[tuple[int,
 
     Returns:
         Tuples of the true class, the class that it was taken for, and how often; the most frequent first.
+
+    Examples:
+        >>> evaluation.most_confused(np.array([[3, 1], [2, 4]]))
+        [(1, 0, 2), (0, 1, 1)]
     """
     counts = np.array(confusion)
     np.fill_diagonal(counts, 0)
@@ -91,6 +103,9 @@ def draw_confusion(
     Raises:
         ImportError: if matplotlib is not installed.
         ValueError: if there is no confusion matrix, or not a name for each class.
+
+    Examples:
+        >>> figure = evaluation.draw_confusion(np.array([[3, 1], [0, 4]]), "confusion.png", class_names=["cat", "dog"])
     """
     confusion = result.confusion if isinstance(result, AccuracyResult) else np.asarray(result)
     if confusion is None:
@@ -123,6 +138,11 @@ def write_files(result: AccuracyResult | FewShotResult, folder: str | os.PathLik
 
     Returns:
         What was written.
+
+    Examples:
+        >>> result = evaluation.evaluate(small, (small_images, labels), progress=False)
+        >>> [path.name for path in evaluation.write_files(result, "results")]
+        ['evaluation.json', 'confusion.png']
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -40,6 +40,10 @@ class PublishedAnswer:
         image_size: Height and width in pixels; None for the model's own.
         absolute: How far a value may be off,
         relative: and how far in addition, as a share of the expected value.
+
+    Examples:
+        >>> evaluation.published_answers()[0].repository
+        'google/vit-base-patch16-224'
     """
 
     repository: str
@@ -56,7 +60,12 @@ class PublishedAnswer:
 
 
 class VerificationTable(Table):
-    """A row for each published answer; `agrees` says whether all of it came out."""
+    """A row for each published answer; `agrees` says whether all of it came out.
+
+    Examples:
+        >>> evaluation.VerificationTable([]).agrees
+        True
+    """
 
     columns = {
         "repository": "repository",
@@ -75,7 +84,15 @@ class VerificationTable(Table):
 
 @functools.cache
 def published_answers() -> tuple[PublishedAnswer, ...]:
-    """All published answers that are known here."""
+    """All published answers that are known here.
+
+    Returns:
+        In the order of `weights/published_answers.json`.
+
+    Examples:
+        >>> len(evaluation.published_answers()) > 10
+        True
+    """
     data = json.loads((weights_folder() / TABLE).read_text(encoding="utf-8"))
     rows = [{**row, "picture": data["pictures"].get(row.get("picture"), row.get("picture"))} for row in data["answers"]]
     return tuple(PublishedAnswer(**row) for row in rows)
@@ -102,6 +119,11 @@ def verify(
     Raises:
         TypeError, ValueError: if there are no published answers under a name, or no names.
         ImportError: if `huggingface_hub` is not installed.
+
+    Examples:
+        >>> evaluation.verify("nobody/nothing")
+        Traceback (most recent call last):
+        ValueError: ...
     """
     known = tuple(published_answers() if answers is None else answers)
     chosen = _chosen([names] if isinstance(names, str) else names, known)

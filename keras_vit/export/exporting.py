@@ -57,6 +57,10 @@ class ExportReport:
         peak_memory_bytes: Most memory while loading and answering `batch` images, or one, above what the runtime
             takes without a file; None where the system does not tell.
         seconds: What the export took.
+
+    Examples:
+        >>> [name for name in export.ExportReport.__dataclass_fields__ if name.endswith("_error")]
+        ['max_abs_error', 'mean_abs_error']
     """
 
     format: str
@@ -182,6 +186,10 @@ def export(
         OSError: if the file cannot be written.
         RuntimeError: if the conversion fails, the file needs operators that the runtime does not bring, or the
             answers differ by more than the tolerance. No file is left.
+
+    Examples:
+        >>> print(export.export(small, "small.pt2", batch_size=1, uint8_input=True, measure=False).output)
+        logits
     """
     started = time.perf_counter()
     path = Path(path)

@@ -15,6 +15,12 @@ from keras_vit.export.writing_process import process_environment
 # Largest difference to the model in relation to the size of its answers, or to 1 where they are smaller. That of
 # float32 files is 1e-5 or less: the order of sums. That of int8 is twice what docs/exports.md measures for good files.
 TOLERANCES = {"float32": 1e-4, "float16": 5e-3, "dynamic_int8": 1e-1, "int8": 2e-1}
+"""Largest difference between file and model that `export` accepts, by precision, in relation to the model's answers.
+
+Examples:
+    >>> export.TOLERANCES["float32"]
+    0.0001
+"""
 # Share of the images that have to keep their class, and how far below its best the model itself may see the file's
 # class, in relation to the size of the answers: between such two it has not decided.
 KEPT, UNDECIDED = 0.95, 0.05

@@ -36,6 +36,10 @@ def attention_maps(
     Raises:
         TypeError: if the model has no attention, or `block` is no number.
         ValueError: if there is no such block, or the images do not fit the model.
+
+    Examples:
+        >>> inspection.attention_maps(model, images, block=-1).shape  # 36 patches and the class token
+        (4, 4, 37, 37)
     """
     weights: list[np.ndarray] = []
     _read(model, images, [block], batch_size, lambda _, seen: weights.append(seen))
@@ -61,6 +65,10 @@ def patch_attention(
 
     Raises:
         TypeError, ValueError: as for `attention_maps`.
+
+    Examples:
+        >>> inspection.patch_attention(model, images).shape
+        (4, 4, 6, 6)
     """
     return next(iter(patch_attention_of_blocks(model, images, [block], batch_size=batch_size).values()))
 
@@ -81,6 +89,11 @@ def patch_attention_of_blocks(
 
     Raises:
         TypeError, ValueError: as for `attention_maps`.
+
+    Examples:
+        >>> maps = inspection.patch_attention_of_blocks(model, images, [0, -1])
+        >>> {block: values.shape for block, values in maps.items()}
+        {0: (4, 4, 6, 6), 5: (4, 4, 6, 6)}
     """
     config, grid = find_transformer(model).config, Grid()
     maps: dict[int | str, list[np.ndarray]] = {}
@@ -111,6 +124,10 @@ def attention_rollout(model: keras.Model, images: Any, *, batch_size: int = BATC
 
     Raises:
         TypeError, ValueError: as for `attention_maps`.
+
+    Examples:
+        >>> inspection.attention_rollout(model, images).shape
+        (4, 6, 6)
     """
     inner, grid = find_transformer(model), Grid()
     blocks: list[int | str] = [*range(inner.config.depth), *([POOLING] if inner.config.pooling == "map" else [])]
@@ -150,6 +167,10 @@ def mean_attention_distance(model: keras.Model, images: Any, *, batch_size: int 
 
     Raises:
         TypeError, ValueError: as for `attention_maps`.
+
+    Examples:
+        >>> inspection.mean_attention_distance(model, images).shape  # 6 blocks with 4 heads
+        (6, 4)
     """
     inner, grid = find_transformer(model), Grid()
     config = inner.config
@@ -179,6 +200,10 @@ def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_si
 
     Raises:
         ValueError: if there are fewer tokens than patches.
+
+    Examples:
+        >>> inspection.attention_distance(np.full((1, 2, 4, 4), 0.25), grid_size=(2, 2), patch_size=(4, 4)).round(2)
+        array([3.41, 3.41])
     """
     rows, columns = grid_size
     weights = np.asarray(weights)

@@ -39,6 +39,10 @@ def class_scores(model: keras.Model, images: Any, *, batch_size: int = BATCH_SIZ
     Raises:
         TypeError: if the model has none of this package inside.
         ValueError: if it does not give one number for each class.
+
+    Examples:
+        >>> inspection.class_scores(model, images).shape
+        (4, 164)
     """
     with no_gradients():
         return np.concatenate([to_numpy(_scores(model, batch)) for batch in in_batches(images, batch_size)])
@@ -59,6 +63,10 @@ def saliency(model: keras.Model, images: Any, classes: Classes = None, *, batch_
 
     Raises:
         TypeError, ValueError: as for `class_scores`, and if a class does not exist.
+
+    Examples:
+        >>> inspection.saliency(model, images).shape
+        (4, 24, 24)
     """
     maps = []
     for batch, chosen in _with_classes(model, images, classes, batch_size):
@@ -93,6 +101,10 @@ def gradient_attention(
 
     Raises:
         TypeError, ValueError: as for `saliency`.
+
+    Examples:
+        >>> inspection.gradient_attention(model, images, classes=[0, 1, 2, 3]).shape
+        (4, 6, 6)
     """
     config, grid = find_transformer(model).config, Grid()
     check_all_tokens(find_transformer(model))
@@ -141,6 +153,10 @@ def class_evidence(
     Raises:
         TypeError, ValueError: as for `saliency`; also if nothing pools the tokens, or the head reads more than one
             token.
+
+    Examples:
+        >>> inspection.class_evidence(model, images, classes=7).shape
+        (4, 6, 6)
     """
     inner, grid = find_model(model), Grid()
     check_all_tokens(inner)
@@ -193,6 +209,11 @@ def nearest_patches(
     Raises:
         TypeError: as for `class_scores`.
         ValueError: if there is no such patch or layer, or not as many patches.
+
+    Examples:
+        >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)
+        >>> places.shape, cosines.shape
+        ((5, 3), (5,))
     """
     inner, grid = find_model(model), Grid()
     names = [one.name for one in inner.layers]

@@ -58,6 +58,10 @@ def write_page(
         TypeError: if `model` is something else.
         ValueError: if the path does not end with `.html`, or the images are no pixels.
         ImportError: if Pillow is not installed.
+
+    Examples:
+        >>> inspection.write_page(small, "report.html").name
+        'report.html'
     """
     if not isinstance(model, (VisionTransformer, BiT)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")

@@ -34,6 +34,10 @@ def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLik
     Raises:
         ImportError: if matplotlib is not installed.
         ValueError: if shapes do not fit, or the path has another ending.
+
+    Examples:
+        >>> heads = inspection.patch_attention(model, images)[0]
+        >>> figure = inspection.plot_attention_heads(heads, pixels[0], "heads.png")
     """
     attention = _array("attention", attention, ("heads", "rows", "columns"))
     pixels = _pixels(image)
@@ -56,6 +60,16 @@ def plot_attention_rollout(
         images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
         path: As for `plot_attention_heads`.
         title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+
+    Examples:
+        >>> rollout = inspection.attention_rollout(model, images)
+        >>> figure = inspection.plot_attention_rollout(rollout, pixels, "rollout.png")
     """
     maps = _array("maps", maps, ("batch", "rows", "columns"))
     images = _same_length(maps, images)
@@ -82,6 +96,16 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
         distances: `(blocks, heads)` in pixels, of `mean_attention_distance`.
         path: As for `plot_attention_heads`.
         title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+
+    Examples:
+        >>> distances = inspection.mean_attention_distance(model, images)
+        >>> figure = inspection.plot_mean_attention_distance(distances, "distance.png")
     """
     distances = _array("distances", distances, ("blocks", "heads"))
     with figure_for(path, 7, 4.6) as figure:
@@ -109,6 +133,15 @@ def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = 
         filters: `(components, height, width, channels)` with 1 or 3 channels, of `patch_filters`.
         path: As for `plot_attention_heads`.
         title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+
+    Examples:
+        >>> figure = inspection.plot_patch_filters(inspection.patch_filters(model, 4), "filters.png")
     """
     pictures = filter_pictures(filters)
     columns = min(len(pictures), 7)
@@ -125,6 +158,15 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
         similarity: `(rows, columns, rows, columns)`, cosines, of `position_similarity`.
         path: As for `plot_attention_heads`.
         title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+
+    Examples:
+        >>> figure = inspection.plot_position_similarity(inspection.position_similarity(small), "positions.png")
     """
     similarity = _array("similarity", similarity, ("rows", "columns", "rows", "columns"))
     rows, columns = similarity.shape[:2]
@@ -159,6 +201,15 @@ def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, t
         images: As for `plot_attention_rollout`.
         path: As for `plot_attention_heads`.
         title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+
+    Examples:
+        >>> figure = inspection.plot_saliency(inspection.saliency(model, images), pixels, "saliency.png")
     """
     from matplotlib import colormaps
 
@@ -189,6 +240,16 @@ def plot_class_evidence(
         path: As for `plot_attention_heads`.
         title: Likewise.
         class_names: What the class of each image is called; None for no names.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`, and if there is not a name for each image.
+
+    Examples:
+        >>> evidence = inspection.class_evidence(model, images)
+        >>> figure = inspection.plot_class_evidence(evidence, pixels, "evidence.png")
     """
     from matplotlib import colormaps
 
@@ -228,6 +289,17 @@ def plot_nearest_patches(
         grid_size: Rows and columns of patches (`model.config.grid_size`).
         path: As for `plot_attention_heads`.
         title: Likewise.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as for `plot_attention_heads`.
+
+    Examples:
+        >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)
+        >>> grid_size = model.config.grid_size
+        >>> figure = inspection.plot_nearest_patches(places, cosines, (0, 2, 3), pixels, grid_size, "nearest.png")
     """
     places = _array("places", places, ("count", "3"))
     pixels = [_pixels(image) for image in images]
@@ -257,6 +329,10 @@ def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
     Raises:
         ImportError: if matplotlib is not installed.
+
+    Examples:
+        >>> inspection.overlay(pixels[0], inspection.attention_rollout(model, images)[0]).shape
+        (24, 24, 3)
     """
     need_matplotlib()
     from matplotlib import colormaps

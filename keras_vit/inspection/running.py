@@ -126,6 +126,10 @@ def shown_pixels(model: VisionTransformer | BiT, images: np.ndarray) -> np.ndarr
 
     Returns:
         uint8 `(batch, height, width, 3)`; grey images three times the same.
+
+    Examples:
+        >>> np.array_equal(inspection.shown_pixels(model, images), pixels)
+        True
     """
     images = np.asarray(images, "float32")
     if not model.config.include_preprocessing:

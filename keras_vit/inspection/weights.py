@@ -26,6 +26,10 @@ def patch_filters(model: keras.Model, components: int = 28) -> np.ndarray:
     Raises:
         TypeError: if `components` is no integer, or the model none of this package.
         ValueError: if there are not as many components.
+
+    Examples:
+        >>> inspection.patch_filters(model, components=5).shape
+        (5, 4, 4, 3)
     """
     inner = find_model(model)
     names = [layer.name for layer in inner.layers]
@@ -60,6 +64,10 @@ def position_similarity(model: keras.Model) -> np.ndarray:
     Raises:
         TypeError: if the model is no Vision Transformer.
         ValueError: if it has no position embeddings.
+
+    Examples:
+        >>> inspection.position_similarity(model).shape
+        (6, 6, 6, 6)
     """
     inner = find_transformer(model)
     kind = inner.config.position_embedding

@@ -42,6 +42,10 @@ class MultiHeadAttention(CompositeLayer):
     Raises:
         ValueError: if `heads` does not divide D, a name is unknown, or a rotation is passed to a layer that was not
             made for one, or the other way round.
+
+    Examples:
+        >>> tuple(layers.MultiHeadAttention(heads=2)(np.zeros((1, 4, 8), "float32")).shape)
+        (1, 4, 8)
     """
 
     def __init__(

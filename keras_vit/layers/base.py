@@ -108,6 +108,13 @@ def skip_initialization() -> Iterator[None]:
     For models whose every weight is about to be assigned: drawing 86 million random numbers only to overwrite
     them costs seconds. The layers' configs do not change: clones of the model are initialised as usual. Threads and
     coroutines that run meanwhile are not concerned.
+
+    Yields:
+        Nothing.
+
+    Examples:
+        >>> with layers.skip_initialization():
+        ...     unfilled = keras_vit.VisionTransformer(config)  # every weight is to be assigned now
     """
     token = _skipped.set(True)
     try:
@@ -163,6 +170,12 @@ def assign(variable: Any, values: np.ndarray) -> None:
     Args:
         variable: A Keras variable.
         values: An array that nobody else will change: JAX keeps it instead of copying it.
+
+    Examples:
+        >>> variable = keras.Variable(np.zeros(2, "float32"))
+        >>> layers.assign(variable, np.ones(2, "float32"))
+        >>> keras.ops.convert_to_numpy(variable)
+        array([1., 1.], dtype=float32)
     """
     if keras.backend.backend() == "torch":
         import torch

@@ -28,6 +28,10 @@ class PatchEmbedding(keras.layers.Layer):
     Raises:
         ValueError: if an image does not divide into whole patches. In graphs of TensorFlow for any size, where this
             shows only when they run, TensorFlow raises its InvalidArgumentError.
+
+    Examples:
+        >>> tuple(layers.PatchEmbedding(width=8, patch_size=4)(np.zeros((1, 8, 12, 3), "float32")).shape)
+        (1, 2, 3, 8)
     """
 
     def __init__(self, width: int, patch_size: int | tuple[int, int], bias: bool = True, **kwargs: Any) -> None:
@@ -102,6 +106,10 @@ def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.n
         `(*patch_size, channels, D)` in the kernel's dtype, computed in float64.
 
     Source: `resample_patchemb` in big_vision's `models/proj/flexi/vit.py`.
+
+    Examples:
+        >>> layers.resize_patch_kernel(np.zeros((4, 4, 3, 8), "float32"), (6, 6)).shape
+        (6, 6, 3, 8)
     """
     # B is the Kronecker product of what it does to rows and to columns, and so is the pseudo-inverse.
     by_row, by_column = (
@@ -118,6 +126,10 @@ class ClassToken(keras.layers.Layer):
 
     Input: `(batch, tokens, D)`. Output: `(batch, 1 + tokens, D)`.
     The token starts as zeros, as `cls` does in the official `models_vit.py`.
+
+    Examples:
+        >>> tuple(layers.ClassToken()(np.zeros((1, 4, 8), "float32")).shape)
+        (1, 5, 8)
     """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -148,6 +160,10 @@ class RegisterTokens(keras.layers.Layer):
         count: How many.
 
     Input: `(batch, tokens, D)`. Output: `(batch, count + tokens, D)`.
+
+    Examples:
+        >>> tuple(layers.RegisterTokens(4)(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 9, 8)
     """
 
     def __init__(self, count: int = 4, **kwargs: Any) -> None:
@@ -190,6 +206,10 @@ class AddPositionEmbedding(keras.layers.Layer):
             the table is resized in the graph to its rows and columns; without it the grid is `grid_size`.
 
     Output: as `tokens`.
+
+    Examples:
+        >>> tuple(layers.AddPositionEmbedding(grid_size=(2, 2))(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 5, 8)
     """
 
     def __init__(
@@ -265,6 +285,10 @@ def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method:
 
     Returns:
         `(1, prefix + new rows * new columns, D)` in the table's dtype. The prefix is kept as it is.
+
+    Examples:
+        >>> layers.resize_table(np.zeros((1, 1 + 4, 8), "float32"), (2, 2), (3, 4), "official").shape
+        (1, 13, 8)
     """
     prefix = table.shape[1] - old[0] * old[1]
     width, dtype = table.shape[2], table.dtype
@@ -285,6 +309,10 @@ class TokenDropout(keras.layers.Layer):
         dropout: Rate while training.
 
     Input: `(batch, T, D)`. Output: the same shape.
+
+    Examples:
+        >>> tuple(layers.TokenDropout(0.1)(np.zeros((1, 5, 8), "float32"), training=True).shape)
+        (1, 5, 8)
     """
 
     def __init__(self, dropout: float = 0.0, **kwargs: Any) -> None:

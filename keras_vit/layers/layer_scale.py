@@ -16,6 +16,10 @@ class LayerScale(keras.layers.Layer):
         initial: First value of all factors, such as 1e-5.
 
     Input: `(..., D)`. Output: the same shape.
+
+    Examples:
+        >>> tuple(layers.LayerScale(0.5)(np.ones((1, 4, 8), "float32")).shape)
+        (1, 4, 8)
     """
 
     def __init__(self, initial: float = 1e-5, **kwargs: Any) -> None:

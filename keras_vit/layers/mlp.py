@@ -29,6 +29,10 @@ class MLP(CompositeLayer):
 
     Raises:
         ValueError: if `gelu` is unknown.
+
+    Examples:
+        >>> layers.MLP(width=16)(np.zeros((1, 5, 8), "float32")).shape[-1]
+        8
     """
 
     def __init__(self, width: int, gelu: str = "tanh", dropout: float = 0.0, **kwargs: Any) -> None:
@@ -88,6 +92,10 @@ class SwiGLU(CompositeLayer):
         seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
 
     Output: as `x`.
+
+    Examples:
+        >>> tuple(layers.SwiGLU(width=16)(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 5, 8)
     """
 
     def __init__(

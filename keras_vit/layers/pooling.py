@@ -23,6 +23,10 @@ class TokenPooling(keras.layers.Layer):
         token: Which token; 0 for the first.
 
     Input: `(batch, T, D)`. Output: `(batch, D)`, or `(batch, 2 D)` with `"token_avg"`.
+
+    Examples:
+        >>> tuple(layers.TokenPooling("avg")(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 8)
     """
 
     def __init__(self, mode: str = "token", prefix_tokens: int = 1, token: int = 0, **kwargs: Any) -> None:
@@ -63,6 +67,10 @@ class MAPHead(CompositeLayer):
             `MultiHeadAttention`).
 
     Output: `(batch, D)`.
+
+    Examples:
+        >>> tuple(layers.MAPHead(heads=2, mlp_width=16)(np.zeros((1, 4, 8), "float32")).shape)
+        (1, 8)
     """
 
     def __init__(

@@ -27,6 +27,10 @@ class StdConv2D(keras.layers.Layer):
         folded: True where the stored kernel has been standardised already, for inference.
 
     Input: `(batch, height, width, channels)`. Output: `(batch, rows, columns, filters)`.
+
+    Examples:
+        >>> tuple(layers.StdConv2D(filters=8, kernel_size=3, strides=2)(np.zeros((1, 8, 8, 3), "float32")).shape)
+        (1, 4, 4, 8)
     """
 
     def __init__(
@@ -103,7 +107,21 @@ class StdConv2D(keras.layers.Layer):
 
 
 def group_norm(name: str, dtype: Any, epsilon: float = 1e-6, gamma: str = "ones") -> GroupNormalization:
-    """Group normalisation over 32 groups of channels (Wu and He, 2018), as in Flax."""
+    """Group normalisation over 32 groups of channels (Wu and He, 2018), as in Flax.
+
+    Args:
+        name: Name of the layer.
+        dtype: Dtype policy of the layer.
+        epsilon: Added to the variance.
+        gamma: Initializer of the factors; `"zeros"` at the end of a branch.
+
+    Returns:
+        The layer; input and output `(batch, height, width, channels)`, channels a multiple of 32.
+
+    Examples:
+        >>> tuple(layers.group_norm("norm", "float32")(np.zeros((1, 4, 4, 32), "float32")).shape)
+        (1, 4, 4, 32)
+    """
     return GroupNormalization(32, epsilon=epsilon, gamma_initializer=gamma, dtype=dtype, name=name)
 
 
@@ -119,6 +137,10 @@ class ResNetUnit(CompositeLayer):
         folded: Whether the stored kernels have been standardised already (see `StdConv2D`).
 
     Input: `(batch, height, width, channels)`. Output: `(batch, rows, columns, 4 * filters)`.
+
+    Examples:
+        >>> tuple(layers.ResNetUnit(32, strides=2)(np.zeros((1, 8, 8, 32), "float32")).shape)
+        (1, 4, 4, 128)
     """
 
     def __init__(self, filters: int, strides: int = 1, folded: bool = False, **kwargs: Any) -> None:
@@ -180,7 +202,24 @@ STD_CONV_EPSILON = 1e-10
 def bit_conv(
     name: str, filters: int, size: int, strides: int = 1, padding: int = 0, folded: bool = False, dtype: Any = None
 ) -> StdConv2D:
-    """A `StdConv2D` as BiT has it: zeros on every side, its own epsilon, added to the variance."""
+    """A `StdConv2D` as BiT has it: zeros on every side, its own epsilon, added to the variance.
+
+    Args:
+        name: Name of the layer.
+        filters: Number of output channels.
+        size: Height and width of the kernel.
+        strides: Step in both directions.
+        padding: Zeros on every side.
+        folded: Whether the stored kernel has been standardised already.
+        dtype: Dtype policy of the layer.
+
+    Returns:
+        The layer; input `(batch, height, width, channels)`, output `(batch, rows, columns, filters)`.
+
+    Examples:
+        >>> tuple(layers.bit_conv("conv", filters=8, size=3, padding=1)(np.zeros((1, 4, 4, 3), "float32")).shape)
+        (1, 4, 4, 8)
+    """
     return StdConv2D(
         filters, size, strides, padding, STD_CONV_EPSILON, epsilon_inside=True, folded=folded, dtype=dtype, name=name
     )
@@ -199,6 +238,10 @@ class BiTUnit(CompositeLayer):
         folded: Whether the stored kernels have been standardised already (see `StdConv2D`).
 
     Input: `(batch, height, width, channels)`. Output: `(batch, rows, columns, 4 * filters)`.
+
+    Examples:
+        >>> tuple(layers.BiTUnit(32, strides=2)(np.zeros((1, 8, 8, 32), "float32")).shape)
+        (1, 4, 4, 128)
     """
 
     def __init__(self, filters: int, strides: int = 1, folded: bool = False, **kwargs: Any) -> None:
@@ -255,6 +298,10 @@ class PaddedMaxPooling2D(keras.layers.Layer):
             `"zeros"`, which win over negative values along the edges (the original `big_transfer` code).
 
     Input: `(batch, height, width, channels)`. Output: half as many rows and columns, rounded up.
+
+    Examples:
+        >>> tuple(layers.PaddedMaxPooling2D()(np.zeros((1, 5, 5, 2), "float32")).shape)
+        (1, 3, 3, 2)
     """
 
     def __init__(self, padding: str = "-inf", **kwargs: Any) -> None:

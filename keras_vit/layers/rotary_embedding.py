@@ -38,6 +38,10 @@ class RotaryEmbedding(keras.layers.Layer):
 
     Raises:
         ValueError: if `kind` is unknown or `size` is no multiple of 4.
+
+    Examples:
+        >>> tuple(layers.RotaryEmbedding("eva02", size=8)(np.zeros((1, 2, 3, 16), "float32")).shape)
+        (2, 7, 8)
     """
 
     def __init__(

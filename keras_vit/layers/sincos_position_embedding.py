@@ -30,6 +30,11 @@ class AddSinCosPositionEmbedding(keras.layers.Layer):
 
     Raises:
         ValueError: if D is no such number.
+
+    Examples:
+        >>> layer = layers.AddSinCosPositionEmbedding(grid_size=(2, 2))
+        >>> tuple(layer(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 5, 8)
     """
 
     def __init__(self, grid_size: tuple[int, int], prefix_tokens: int = 1, dropout: float = 0.0, **kwargs: Any) -> None:
@@ -82,6 +87,10 @@ def sincos2d(rows: Any, columns: Any, width: int, xp: ModuleType = np) -> Any:
 
     Raises:
         ValueError: if `width` is no multiple of 4 or less than 8.
+
+    Examples:
+        >>> layers.sincos2d(2, 3, 8).shape
+        (1, 6, 8)
     """
     if width % 4 or width < 8:
         raise ValueError(f"width must be 8 or more and a multiple of 4, but {width} was given.")

@@ -22,6 +22,10 @@ class TokenMap(keras.layers.Layer):
             another than `grid_size`.
 
     Output: `(batch, rows, columns, D)`.
+
+    Examples:
+        >>> tuple(layers.TokenMap(grid_size=(2, 3))(np.zeros((1, 7, 8), "float32")).shape)
+        (1, 2, 3, 8)
     """
 
     def __init__(self, grid_size: tuple[int, int], prefix_tokens: int = 1, **kwargs: Any) -> None:

@@ -22,6 +22,12 @@ BLOCK_ACTIVATIONS: dict[str, str] = {
     "+attention": "(batch, T, D)",  # their sum, the z' of equation 2; big_vision's `+sa`
     "mlp": "(batch, T, D)",  # what the MLP adds; big_vision's `mlp`
 }
+"""What a `TransformerBlock` can give beside its output, and its shape: T tokens of length D, H heads.
+
+Examples:
+    >>> layers.BLOCK_ACTIVATIONS["attention_weights"]
+    '(batch, H, T, T)'
+"""
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -59,6 +65,10 @@ class TransformerBlock(CompositeLayer):
 
     Raises:
         ValueError: if a name is unknown, or `heads` does not divide D.
+
+    Examples:
+        >>> tuple(layers.TransformerBlock(heads=2, mlp_width=16)(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 5, 8)
     """
 
     def __init__(

@@ -79,6 +79,11 @@ class BiT(ImageModel):
 
     Raises:
         ValueError: if `input_tensor` does not fit the config; at call time, if the images do not.
+
+    Examples:
+        >>> bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=2))
+        >>> bit.predict(np.zeros((1, 32, 32, 3)), verbose=0).shape
+        (1, 2)
     """
 
     config_type = BiTConfig

@@ -32,6 +32,10 @@ class BiTConfig(ModelConfig):
 
     Raises:
         TypeError, ValueError: if a field makes no sense; the message says what was expected.
+
+    Examples:
+        >>> keras_vit.BiTConfig(image_size=32, stages=(3, 4, 6, 3), classes=10).features
+        2048
     """
 
     image_size: tuple[int, int] = (224, 224)
@@ -101,3 +105,9 @@ BIT_VARIANTS: dict[str, BiTVariant] = {
     "BiT-R152x2": BiTVariant(_R152, 2),
     "BiT-R152x4": BiTVariant(_R152, 4),
 }
+"""Units in each stage and factor of the width of each BiT, by its name in the papers.
+
+Examples:
+    >>> keras_vit.BIT_VARIANTS["BiT-R50x3"].width_factor
+    3
+"""

@@ -165,6 +165,15 @@ class ViTConfig(ModelConfig):
 
     Raises:
         TypeError, ValueError: if a field makes no sense; the message says what was expected.
+
+    Examples:
+        >>> config = keras_vit.ViTConfig(
+        ...     image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=2
+        ... )
+        >>> config.grid_size
+        (2, 2)
+        >>> config.replace(classes=5).classes
+        5
     """
 
     # What goes in, and how large everything is

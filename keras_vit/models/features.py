@@ -41,8 +41,18 @@ def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
 
     Blocks may also be counted from the end: `"block_-1"` is the last one.
 
+    Args:
+        model: A `VisionTransformer`, or a `BiT`.
+
+    Returns:
+        Names such as `"block_0/attention"`.
+
     Raises:
         TypeError: if `model` is neither a `VisionTransformer` nor a `BiT`.
+
+    Examples:
+        >>> keras_vit.feature_names(small)[:3]
+        ('stem', 'embedded', 'block_0/attention_weights')
     """
     return tuple(_table(model))
 
@@ -75,6 +85,11 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
     Raises:
         TypeError: if `model` is neither a `VisionTransformer` nor a `BiT`.
         ValueError: if the model has no such result; the message lists those that it has.
+
+    Examples:
+        >>> extractor = keras_vit.feature_extractor(model, ["block_-1", "pre_logits"], layout="map")
+        >>> {name: tuple(value.shape) for name, value in extractor(images).items()}
+        {'block_-1': (4, 6, 6, 96), 'pre_logits': (4, 96)}
     """
     table = _table(model)
     if layout not in LAYOUTS:

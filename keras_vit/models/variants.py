@@ -190,6 +190,12 @@ VARIANTS: dict[str, Variant] = {
     "EVA-02-B/14": Variant(768, 12, 12, 2048, 14, family="EVA-02", image_size=448, fields={"mlp": "swiglu_norm"}),
     "EVA-02-L/14": Variant(1024, 24, 16, 2730, 14, family="EVA-02", image_size=448, fields={"mlp": "swiglu_norm"}),
 }
+"""What each variant of a Vision Transformer is made of, by its name in the papers: sizes, family, and what differs.
+
+Examples:
+    >>> keras_vit.VARIANTS["ViT-B/16"].depth
+    12
+"""
 
 
 def find_variant(name: str) -> str:

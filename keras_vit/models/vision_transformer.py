@@ -219,6 +219,11 @@ class VisionTransformer(ImageModel):
 
     Raises:
         ValueError: if `input_tensor` does not fit the config; at call time, if the images do not.
+
+    Examples:
+        >>> small = keras_vit.VisionTransformer(config)
+        >>> small.predict(small_images, verbose=0).shape
+        (4, 2)
     """
 
     config_type = ViTConfig

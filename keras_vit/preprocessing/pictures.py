@@ -57,6 +57,10 @@ def load_image(
         ValueError: if the file is not a picture that Pillow can decode, or an argument has an unknown value.
         TypeError: if an argument has a wrong type.
         ImportError: if Pillow is not installed.
+
+    Examples:
+        >>> keras_vit.load_image("photo.jpg", 224).shape
+        (224, 224, 3)
     """
     if resize not in RESIZES:
         raise ValueError(f"resize must be one of {sorted(RESIZES)}, but {resize!r} was given.")

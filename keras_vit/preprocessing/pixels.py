@@ -42,6 +42,10 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
 
     Warns:
         UserWarning: if NumPy floats all lie in [-1, 1]: they look scaled already.
+
+    Examples:
+        >>> keras_vit.preprocess_input(np.array([[[0, 255, 51]]], "uint8"))
+        array([[[-1. ,  1. , -0.6]]], dtype=float32)
     """
     shift, scale = _in_grey_levels("mean", mean), _in_grey_levels("std", std)
     if np.min(scale) <= 0:

@@ -37,6 +37,10 @@ def decode_predictions(
 
     Warns:
         UserWarning: if the classes are those of ImageNet-21k and no `class_names` are given.
+
+    Examples:
+        >>> keras_vit.decode_predictions([[0.25, 0.75]], top=1, class_names=["cat", "dog"])
+        [[('class_1', 'dog', 0.75)]]
     """
     scores = to_numpy(probabilities).astype("float32")
     if scores.ndim != 2:

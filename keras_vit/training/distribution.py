@@ -47,8 +47,15 @@ def data_parallel(
         auto_shard_dataset: With several processes: whether Keras gives each its part of a `tf.data.Dataset` that is
             the same everywhere. False: each process gives its own part of every batch, in any form.
 
+    Returns:
+        The distribution, with the global batch along its axis `"batch"`.
+
     Raises:
         RuntimeError: on a backend other than JAX, where Keras would take the result and ignore it.
+
+    Examples:
+        >>> with training.data_parallel().scope():
+        ...     shared = keras_vit.VisionTransformer(config)
     """
     _check_backend()
     devices = list(devices or keras.distribution.list_devices())
@@ -69,9 +76,16 @@ def model_parallel(
         devices: As in `data_parallel`; those of a group stand beside each other.
         auto_shard_dataset: As in `data_parallel`.
 
+    Returns:
+        The distribution, over a mesh `(groups, shards)` with the axes `"batch"` and `"model"`.
+
     Raises:
         RuntimeError: on a backend other than JAX, where Keras would take the result and ignore it.
         TypeError, ValueError: if the devices, or the weights, cannot be divided by `shards`.
+
+    Examples:
+        >>> with training.model_parallel(config, shards=1, devices=["cpu:0"]).scope():
+        ...     split = keras_vit.VisionTransformer(config)
     """
     _check_backend()
     devices = list(devices or keras.distribution.list_devices())
@@ -93,9 +107,16 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
             them; this is what the number of devices is checked against.
         device_mesh: With an axis named `"model"`, along which weights are split, and usually one named `"batch"`.
 
+    Returns:
+        From patterns of weights' paths to the axes of the mesh along which they are split.
+
     Raises:
         TypeError: if `model` is none of these.
         ValueError: if the mesh has no such axis, or if its length does not divide a weight that would be split.
+
+    Examples:
+        >>> mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
+        >>> layouts = training.layout_map("ViT-L/16", mesh)
     """
     config = variant_config(model) if isinstance(model, str) else getattr(model, "config", model)
     if not isinstance(config, (ViTConfig, BiTConfig)):
@@ -118,7 +139,18 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
 
 
 def split_weights(model: keras.Model) -> dict[str, Any]:
-    """The weights of a model that `layout_map` splits, by their paths (as in `weights_by_path`)."""
+    """The weights of a model that `layout_map` splits, by their paths (as in `weights_by_path`).
+
+    Args:
+        model: A model of this package.
+
+    Returns:
+        From path to weight, in the order of `model.weights`.
+
+    Examples:
+        >>> list(training.split_weights(small))[:1]
+        ['block_0/attention/query/kernel']
+    """
     pattern = re.compile("|".join(f"(?:(?:.*/)?{path})" for path in SPLIT))
     return {path: weight for path, weight in weights_by_path(model).items() if pattern.fullmatch(path)}
 

@@ -83,6 +83,12 @@ def finetune(
         TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
         OSError: if a file of the run cannot be written. The newest checkpoint is kept.
+
+    Examples:
+        >>> recipe = training.recipe("finetune/cifar10").replace(steps=2, batch_size=2, image_size=8)
+        >>> done = training.finetune(keras_vit.VisionTransformer(config), "photos", recipe, verbose=False)
+        >>> done.class_names
+        ['cat', 'dog']
     """
     return run(FINE_TUNING, model, data, recipe, RunOptions.of(locals()))
 

@@ -26,6 +26,10 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
     Raises:
         TypeError: if a pattern is not a string.
         ValueError: if a pattern fits nothing, or only some weights of a layer.
+
+    Examples:
+        >>> training.freeze(keras_vit.VisionTransformer(config), "block_0")[:2]
+        ['block_0/norm1/gamma', 'block_0/norm1/beta']
     """
     return _set_trainable(model, check_patterns("patterns", patterns), False)
 
@@ -43,6 +47,12 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
     Raises:
         TypeError: if a pattern is not a string.
         ValueError: if a pattern fits nothing, or only some weights of a layer.
+
+    Examples:
+        >>> frozen = keras_vit.VisionTransformer(config)
+        >>> names = training.freeze(frozen, ["block_0", "block_1"])
+        >>> len(training.unfreeze(frozen))
+        0
     """
     return _set_trainable(model, check_patterns("patterns", patterns), True)
 

@@ -47,6 +47,11 @@ def add_lora(
     Raises:
         ValueError: if `rank` is no integer of at least 1, the model has adapters, or a target fits nothing that can
             have them.
+
+    Examples:
+        >>> adapted = keras_vit.VisionTransformer(config)
+        >>> training.add_lora(adapted, rank=2)[:2]
+        ['block_0/attention/query/lora_kernel_a', 'block_0/attention/query/lora_kernel_b']
     """
     rank = whole_number("rank", rank, 1)
     layers = layers_by_path(model)
@@ -83,6 +88,12 @@ def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
 
     Raises:
         ValueError: if the model has no adapters.
+
+    Examples:
+        >>> adapted = keras_vit.VisionTransformer(config)
+        >>> names = training.add_lora(adapted, rank=2)
+        >>> training.save_adapters(adapted, "adapters.npz").name
+        'adapters.npz'
     """
     adapted = _require_adapters(model)
     layer = next(iter(adapted.values()))
@@ -106,6 +117,13 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
 
     Raises:
         ValueError: if the file holds no adapters, or those of another model.
+
+    Examples:
+        >>> adapted = keras_vit.VisionTransformer(config)
+        >>> names = training.add_lora(adapted, rank=2)
+        >>> path = training.save_adapters(adapted, "adapters.npz")
+        >>> len(training.load_adapters(keras_vit.VisionTransformer(config), path)) == len(names)
+        True
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -142,8 +160,18 @@ def merge_lora(model: Any) -> Any:
     Args:
         model: A model of this package with adapters; it is left as it is.
 
+    Returns:
+        The model, with every weight as it was before `add_lora`, trainable again.
+
     Raises:
         ValueError: if the model has no adapters.
+
+    Examples:
+        >>> adapted = keras_vit.VisionTransformer(config)
+        >>> names = training.add_lora(adapted, rank=2)
+        >>> merged = training.merge_lora(adapted)
+        >>> np.allclose(merged.predict(small_images, verbose=0), adapted.predict(small_images, verbose=0), atol=1e-6)
+        True
     """
     adapted = _require_adapters(model)
     if any(layer.quantization_mode for layer in adapted.values()):

@@ -53,6 +53,16 @@ class SoftmaxLoss(_Loss):
 
     Call it with labels `(batch, classes)`, one-hot or mixed, and logits of that shape; others are a ValueError.
     `label_smoothing=s` makes `label * (1 - s) + s / classes` of a label.
+
+    Args:
+        label_smoothing: s, from 0 to 1.
+        reduction: As for every loss of Keras: `"sum_over_batch_size"` is the mean over the images.
+        name: Name of the loss.
+        dtype: Dtype policy of the computation; None for Keras's global one.
+
+    Examples:
+        >>> round(float(training.SoftmaxLoss()(np.eye(2), np.zeros((2, 2)))), 4)  # log(2)
+        0.6931
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
@@ -70,6 +80,16 @@ class SigmoidLoss(_Loss):
 
     Call it with labels `(batch, classes)`, 0, 1 or in between, and logits of that shape; others are a ValueError.
     `label_smoothing=s` makes `label * (1 - s) + s / classes` of a label.
+
+    Args:
+        label_smoothing: s, from 0 to 1.
+        reduction: As for every loss of Keras: `"sum_over_batch_size"` is the mean over the images.
+        name: Name of the loss.
+        dtype: Dtype policy of the computation; None for Keras's global one.
+
+    Examples:
+        >>> float(training.SigmoidLoss()(np.eye(2), np.zeros((2, 2)))) == 2 * float(np.log(np.float32(2)))
+        True
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:

@@ -161,6 +161,10 @@ class MomentumSGD(ViTOptimizer):
         rate_multipliers: Pattern to multiplier of the learning rate; the first one that fits.
         **kwargs: Keras's other arguments of an optimizer: `global_clipnorm`, `gradient_accumulation_steps`,
             `use_ema`, `ema_momentum`, `name` ...
+
+    Examples:
+        >>> optimizer = training.MomentumSGD(0.03, momentum_dtype="bfloat16", global_clipnorm=1.0)
+        >>> small.compile(optimizer, training.SoftmaxLoss())
     """
 
     def __init__(
@@ -208,6 +212,10 @@ class AdamW(ViTOptimizer):
         rate_multipliers: Pattern to multiplier of the learning rate; the first one that fits.
         **kwargs: Keras's other arguments of an optimizer: `global_clipnorm`, `gradient_accumulation_steps`,
             `use_ema`, `ema_momentum`, `name` ...
+
+    Examples:
+        >>> training.AdamW(training.WarmupDecay(1e-3, steps=100, warmup_steps=10), weight_decay=0.1).name
+        'adam_w'
     """
 
     def __init__(
@@ -289,6 +297,10 @@ def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
 
     Raises:
         ValueError: if the model has no blocks, or `rate` is out of range.
+
+    Examples:
+        >>> training.layer_decay(small, 0.5)["block_0/*"]  # of two blocks the first
+        0.25
     """
     if not 0 < rate <= 1:
         raise ValueError(f"The layer-wise decay must be greater than 0 and at most 1, but {rate!r} was given.")

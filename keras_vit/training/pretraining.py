@@ -69,6 +69,11 @@ def pretrain(  # noqa: D417 (what is not described here is as in `finetune`)
         TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
         OSError: if a file of the run cannot be written. The newest checkpoint is kept.
+
+    Examples:
+        >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
+        >>> fresh = keras_vit.VisionTransformer(config)
+        >>> done = training.pretrain(fresh, (pixels, labels), recipe, objective="masked_patches", verbose=False)
     """
     if objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {tuple(OBJECTIVES)}, but {objective!r} was given.")

@@ -52,8 +52,16 @@ def schedule(recipe: "Recipe", steps: int | None = None) -> "WarmupDecay":
         steps: Updates of the whole training; None for the recipe's. A warm-up that would take more than half of them
             is shortened: to its share of the recipe's own steps, or else to a tenth.
 
+    Returns:
+        A `WarmupDecay`.
+
     Raises:
         ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.
+
+    Examples:
+        >>> schedule = training.schedule(training.recipe("finetune/cifar10"), steps=100)
+        >>> float(schedule(0))
+        0.0
     """
     from keras_vit.training.schedules import WarmupDecay
 
@@ -80,6 +88,11 @@ def optimizer(
 
     Raises:
         ValueError: if the recipe counts epochs and `steps` is not given, or `model` is missing.
+
+    Examples:
+        >>> recipe = training.recipe("finetune/cifar10")
+        >>> type(training.optimizer(recipe)).__name__
+        'MomentumSGD'
     """
     from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
 
@@ -101,7 +114,18 @@ def optimizer(
 
 
 def loss(recipe: "Recipe") -> "keras.losses.Loss":
-    """The loss of a recipe, on logits and one-hot labels; also `recipe.loss()`."""
+    """The loss of a recipe, on logits and one-hot labels; also `recipe.loss()`.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        A `SoftmaxLoss` or a `SigmoidLoss`, with the recipe's label smoothing.
+
+    Examples:
+        >>> type(training.loss(training.recipe("finetune/cifar10"))).__name__
+        'SoftmaxLoss'
+    """
     from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
 
     return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](label_smoothing=recipe.label_smoothing)
@@ -189,6 +213,11 @@ class Recipe:
 
     Raises:
         ValueError: if a field is out of its range.
+
+    Examples:
+        >>> recipe = training.Recipe(steps=100, warmup_steps=10, learning_rate=0.01)
+        >>> recipe.replace(batch_size=64).batch_size
+        64
     """
 
     name: str = "custom"
@@ -333,9 +362,17 @@ def recipe(name: str) -> Recipe:
     Args:
         name: Like `"finetune/imagenet2012"`; `list_recipes()` shows all.
 
+    Returns:
+        The `Recipe`.
+
     Raises:
         TypeError: if `name` is not a string.
         ValueError: if there is none of that name; the message has those nearest to it.
+
+    Examples:
+        >>> recipe = training.recipe("finetune/imagenet2012")
+        >>> recipe.steps, recipe.batch_size
+        (20000, 512)
     """
     if not isinstance(name, str):
         raise TypeError(f"The name of a recipe must be a string, but {name!r} was given.")
@@ -360,6 +397,10 @@ def list_recipes(query: str | None = None) -> Table:
 
     Returns:
         One row for each with all fields of `Recipe`, and `duration` as text.
+
+    Examples:
+        >>> training.list_recipes("finetune cifar100")[0]["steps"]
+        10000
     """
     words = (query or "").lower().split()
     rows = RecipeTable()

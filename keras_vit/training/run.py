@@ -101,6 +101,12 @@ class Trained:
         class_names: What the outputs of the model stand for; None where the data does not say.
         output: The folder of the run, or None.
         bad_images: Files that were left out, and why (only with `on_bad_image="skip"`).
+
+    Examples:
+        >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
+        >>> done = training.finetune(keras_vit.VisionTransformer(config), (pixels, labels), recipe, verbose=False)
+        >>> done.log[-1]["step"]
+        1
     """
 
     model: Any

@@ -267,6 +267,9 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
 
     Raises:
         ImportError: if matplotlib is not installed (`pip install "keras-vit[plots]"`).
+
+    Examples:
+        >>> training.draw_curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}], "curve.png")
     """
     with figure_for(path, 12, 3.8, layout="constrained") as figure:
         figure.suptitle(title, weight="bold", x=0.01, ha="left")

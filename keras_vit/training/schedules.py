@@ -57,6 +57,11 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     Raises:
         ValueError: if an argument is out of its range.
+
+    Examples:
+        >>> schedule = training.WarmupDecay(1.0, steps=100, decay="linear", warmup_steps=10)
+        >>> [round(float(schedule(step)), 2) for step in (0, 5, 10, 55, 100)]
+        [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
     def __init__(

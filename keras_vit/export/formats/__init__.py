@@ -12,7 +12,19 @@ FORMATS: dict[str, Format] = {
     row.name: row
     for row in (saved_model.FORMAT, litert.FORMAT, onnx.FORMAT, openvino.FORMAT, torch.FORMAT, stablehlo.FORMAT)
 }
+"""The formats that `export` writes, by name.
+
+Examples:
+    >>> sorted(export.FORMATS)
+    ['litert', 'onnx', 'openvino', 'saved_model', 'stablehlo', 'torch']
+"""
 PRECISIONS: dict[str, dict[str, Precision]] = {name: row.precisions for name, row in FORMATS.items()}
+"""For each format the precisions that a file can have, what each needs, and why it cannot have the others.
+
+Examples:
+    >>> export.PRECISIONS["litert"]["int8"].calibration
+    True
+"""
 
 
 def format_of(path: Path, name: str | None) -> Format:

@@ -58,6 +58,10 @@ class Format:
         beside: Suffixes of further files that lie beside the one at the path.
         largest: Bytes of weights that a file can hold; None for any number.
         any_size: Why a Vision Transformer for images of any size cannot be written; None where it can.
+
+    Examples:
+        >>> export.FORMATS["litert"].suffix
+        '.tflite'
     """
 
     name: str

@@ -1,0 +1,280 @@
+"""The documentation: every public name has its text, and every example in it runs; generated pages are fresh."""
+
+import ast
+import doctest
+import importlib.util
+import inspect
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_vit
+
+ROOT = Path(__file__).parents[1]
+
+
+def script(name):
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make_api = script("make_api")
+# Every public object once, by the name under which the reference has it; the factories have one text.
+PUBLIC = {
+    f"keras_vit.{name}" if page == "models" else f"keras_vit.{page}.{name}": value
+    for page, members in make_api.pages().items()
+    for name, value in members.items()
+}
+CALLABLE = {name: value for name, value in PUBLIC.items() if callable(value)}
+# Examples that only JAX can run.
+JAX_ONLY = {"keras_vit.training.data_parallel", "keras_vit.training.model_parallel"}
+
+
+def attribute_text(name):
+    """The string below the assignment of a constant, which the reference shows."""
+    room, _, short = name.rpartition(".")
+    folder = ROOT / room.replace(".", "/")
+    for path in sorted(folder.rglob("*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for statement, following in zip(body, body[1:], strict=False):
+            targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+            if any(isinstance(target, ast.Name) and target.id == short for target in targets):
+                if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                    return inspect.cleandoc(str(following.value.value))
+    return ""
+
+
+def text(name):
+    return inspect.getdoc(PUBLIC[name]) or "" if name in CALLABLE else attribute_text(name)
+
+
+def parameters(value):
+    """What a text has to name: the parameters of a function or of a class's constructor, but not Keras's own."""
+    function = value.__init__ if inspect.isclass(value) else value
+    if getattr(function, "__module__", "").partition(".")[0] != "keras_vit" and not hasattr(
+        value, "__dataclass_fields__"
+    ):
+        return []
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    found = inspect.signature(function).parameters.values()
+    return [p.name for p in found if p.kind not in kinds and p.name not in ("self", "xp")]
+
+
+def missing(name):
+    """What the text of a public name lacks, in words."""
+    value, about = PUBLIC[name], text(name)
+    if not about:
+        return ["a text"]
+    lacks = [] if ">>> " in about else ["an example"]
+    if name not in CALLABLE:
+        return lacks
+    # Where a text says so, the arguments that it does not list are those of the function beside it.
+    named = [] if re.search("arguments that are\\s+not listed here", about) else parameters(value)
+    lacks += [f"the argument {p}" for p in named if not re.search(rf"^    [*]*{p}[:,]", about, re.MULTILINE)]
+    if inspect.isfunction(value):
+        returns = inspect.signature(value).return_annotation
+        if returns not in (None, "None", inspect.Signature.empty) and not re.search("^(Returns|Yields):", about, re.M):
+            lacks.append("what it returns")
+        source = inspect.getsource(inspect.unwrap(value))
+        if re.search(r"^\s+raise ", source, re.MULTILINE) and "Raises:" not in about:
+            lacks.append("what it raises")
+    arrays = "Array" in str(inspect.signature(value)) or "ndarray" in str(inspect.signature(value))
+    if issubclass(value, keras_vit_layer()) if inspect.isclass(value) else arrays:
+        if not re.search(r"`\(.*\)`|`\*?\(?[\w.*]+, |the same shape|a weight of", about):
+            lacks.append("shapes")
+    return lacks
+
+
+def keras_vit_layer():
+    import keras
+
+    return keras.layers.Layer
+
+
+def test_every_public_name_is_documented():
+    gaps = {name: lacks for name in PUBLIC if (lacks := missing(name))}
+    assert len(PUBLIC) > 120
+    assert not gaps, "\n".join(f"{name}: {', '.join(lacks)}" for name, lacks in gaps.items())
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """What docs/api/index.md says that the examples stand on: names, and a folder with pictures."""
+    Image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("matplotlib").use("Agg")
+    folder = tmp_path_factory.mktemp("examples")
+    rng = np.random.default_rng(0)
+    for place in ("", *(f"photos/{split}/{name}" for split in ("train", "test") for name in ("cat", "dog"))):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        for number in (1, 2) if place else ("photo",):
+            picture = Image.fromarray(rng.integers(0, 256, (30, 40, 3)).astype("uint8"))
+            picture.save(folder / place / f"{number}.jpg")
+    names = {}
+    exec(make_api.PRELUDE, names)
+    return folder, names
+
+
+def examples():
+    """The texts with examples by name; of the factories, which share one text, one of each kind of model."""
+    factories = {f"keras_vit.{name}": getattr(keras_vit, name) for name in ("ViT_Ti16", "BiT_R50x1", "DeiT_Ti16")}
+    return {**{name: text(name) for name in PUBLIC}, **{name: inspect.getdoc(f) for name, f in factories.items()}}
+
+
+def test_the_examples_run(shared, monkeypatch, backend):
+    """In one namespace, but what one example defines is gone for the next."""
+    import matplotlib.pyplot as plt
+
+    folder, names = shared
+    monkeypatch.chdir(folder)
+    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_WHITESPACE
+    runner, parser, report = doctest.DocTestRunner(verbose=False, optionflags=flags), doctest.DocTestParser(), []
+    run = {name: about for name, about in examples().items() if (name in JAX_ONLY) == (backend == "jax")}
+    if backend == "tensorflow":
+        pytest.skip("the same on all backends: run on torch, and on JAX those that only JAX can run")
+    for name, about in run.items():
+        runner.run(parser.get_doctest(about, dict(names), name, None, None), out=report.append)
+        plt.close("all")
+    assert not runner.failures, "".join(report)
+    assert runner.tries >= len(run)
+
+
+def test_every_factory_has_an_example_of_its_own():
+    for name in make_api.factories():
+        about = inspect.getdoc(getattr(keras_vit, name))
+        assert f">>> model = keras_vit.{name}(" in about and "create_model(" not in about
+
+
+@pytest.mark.parametrize("page", sorted(make_api.texts()))
+def test_the_reference_has_all_public_names(page):
+    assert (ROOT / "docs" / "api" / page).read_text() == make_api.texts()[page], "run python docs/make_api.py"
+
+
+def test_the_table_of_the_zoo_is_fresh():
+    assert (ROOT / "docs" / "zoo.md").read_text() == script("make_zoo").text(), "run python docs/make_zoo.py"
+
+
+PAGES = {
+    "good.html": '<a id="here" href="other.html#there">x</a><a href="https://example.org/">y</a>',
+    "other.html": '<p id="there"><img src="data:image/png;base64,AA==">',
+}
+FAULTS = {
+    "no page": ('<a href="nowhere.html">x</a>', "leads nowhere"),
+    "no anchor": ('<a href="good.html#nothing">x</a>', "names no anchor"),
+    "no anchor of its own": ('<a href="#nothing">x</a>', "names no anchor"),
+    "script": ('<script src="https://example.org/a.js"></script>', "fetches https://example.org/a.js"),
+    "style": ('<link rel="stylesheet" href="//example.org/a.css">', "fetches //example.org/a.css"),
+    "picture": ('<img src="missing.png">', "leads nowhere"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_the_check_of_the_site_finds_faults(case, tmp_path):
+    for name, page in PAGES.items():
+        (tmp_path / name).write_text(page)
+    faults = script("check_site").faults
+    assert faults(tmp_path) == []
+    page, message = FAULTS[case]
+    (tmp_path / "faulty.html").write_text(page)
+    (fault,) = faults(tmp_path)
+    assert message in fault
+
+
+# Pages with code. A block runs, in the order of its page, or says right above it why it does not:
+# <!-- not run: downloads ViT-B/16 -->
+BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>.+) -->\n)?^```python\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
+# Where they run, if not on torch: what TensorFlow writes itself needs no second process there.
+BACKENDS = {"docs/export/README.md": "tensorflow"}
+OUTSIDE = ("CONTRIBUTING.md", "SECURITY.md", "weights/README.md", "examples/classify/README.md")  # on the site, too
+
+
+def code_pages():
+    """The pages with blocks of Python, but the README (tests/test_readme.py) and what is generated from docstrings."""
+    paths = [p for p in (ROOT / "docs").rglob("*.md") if p.parent.name != "api"] + [ROOT / name for name in OUTSIDE]
+    return sorted(str(p.relative_to(ROOT)) for p in paths if BLOCK.search(p.read_text(encoding="utf-8")))
+
+
+def checked_export(model, path, format=None, **options):
+    """Stands for `export` on the pages of single formats, whose files tests/export makes: half a minute of work.
+
+    What is checked here is that there are such a format, precision and options.
+    """
+    export = keras_vit.export
+    inspect.signature(export.export).bind(model, path, format, **options)
+    suffixes = {row.suffix: name for name, row in export.FORMATS.items() if row.suffix}
+    name = format or suffixes[Path(path).suffix]
+    precision = export.PRECISIONS[name][options.get("precision", "float32")]
+    assert not precision.reason and precision.calibration <= ("calibration" in options)
+
+
+@pytest.mark.parametrize("page", code_pages())
+def test_the_code_on_a_page_runs(page, shared, monkeypatch, tmp_path, backend):
+    if backend != BACKENDS.get(page, "torch"):
+        pytest.skip("runs on another backend")
+    import matplotlib.pyplot as plt
+
+    folder, names = shared
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    (tmp_path / "photos").symlink_to(folder / "photos")
+    names = names | {"model": keras_vit.load("glyphs")}
+    if page.startswith("docs/export/"):
+        images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 3)).astype("uint8")
+        names |= {"export": checked_export, "model": names["small"], "images": images, "names": ["cat", "dog"]}
+    for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
+        if block["reason"] is None:
+            exec(compile(block["code"], page, "exec"), names)
+    plt.close("all")
+
+
+@pytest.mark.parametrize("page", code_pages())
+def test_a_block_that_does_not_run_is_python_and_says_why(page, backend):
+    if backend != "torch":
+        pytest.skip("knows no backend")
+    for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
+        compile(block["code"], page, "exec")
+        assert block["reason"] is None or len(block["reason"].split()) >= 3
+
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
+# They run on every backend; one is enough here. The export needs TensorFlow, and LiteRT to run what it wrote.
+NOTEBOOK_BACKENDS = {"fine_tune": "torch", "look_inside": "torch", "to_a_phone": "tensorflow"}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path, backend, monkeypatch, tmp_path, capsys):
+    """As the script that it is written as; the run is shortened, the rest is as it stands."""
+    if backend != NOTEBOOK_BACKENDS[path.stem]:
+        pytest.skip("not on this backend")
+    for package in ("PIL", "sklearn", "matplotlib", *(["ai_edge_litert"] if path.stem == "to_a_phone" else [])):
+        pytest.importorskip(package)
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("Agg")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code = path.read_text(encoding="utf-8").replace("steps=60", "steps=2")
+    exec(compile(code, path.name, "exec"), {"__name__": "__main__"})
+    plt.close("all")
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_what_its_script_says_with_fresh_outputs(path):
+    notebook = json.loads(path.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    parts = re.split(r"^# %%(.*)\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    cells = [
+        ("markdown", re.sub("^# ?", "", text, flags=re.MULTILINE)) if "markdown" in head else ("code", text)
+        for head, text in zip(parts[::2], parts[1::2], strict=True)
+    ]
+    cells = [(kind, text.replace("# %matplotlib", "%matplotlib")) for kind, text in cells]
+    shown = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    assert shown == [(kind, text.strip()) for kind, text in cells], "run python docs/make_notebooks.py"
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert not [o for cell in code for o in cell["outputs"] if o["output_type"] == "error"]
+    assert any(cell["outputs"] for cell in code)
