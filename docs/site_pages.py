@@ -1,11 +1,15 @@
 """A hook of MkDocs: pages of the site that are written elsewhere in the repository, so that nothing stands twice.
 
-The README is the first page; CONTRIBUTING.md and the other texts of `PAGES` are pages as they are, and every file of
-code that a page links to becomes a page with its source. Links between them work in the repository and on the site.
+The README is the first page; CONTRIBUTING.md and the other texts of `PAGES` are pages as they are, the notebooks are
+pages with their outputs, and every file of code that a page links to becomes a page with its source. Links between them
+work in the repository and on the site.
 """
 
+import json
+import os
 import posixpath
 import re
+import subprocess
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -17,11 +21,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+    "security.md": "SECURITY.md",
     "weights.md": "weights/README.md",
     "golden.md": "tests/golden/README.md",
     "classify.md": "examples/classify/README.md",
 }
-CODE = {".py": "python", ".js": "javascript", ".txt": "text", ".toml": "toml", "": "makefile"}
+CODE = {".py": "python", ".js": "javascript", ".txt": "text", ".toml": "toml", ".cff": "yaml"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")  # what [text](path) and [text](path#anchor) point to
 # What docstrings and signatures mention of Keras; it has no inventory for cross references.
 KERAS = {
@@ -40,6 +46,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are written elsewhere, and one for each file of code that a page links to."""
     for page, source in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=_notebook_page(path)))
     sources = {
         target
         for file in list(files.documentation_pages())
@@ -75,7 +83,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 def _written_in(page: str) -> str:
     """The path in the repository of the file that a page is written in."""
-    return PAGES.get(page, f"docs/{page}")
+    return PAGES.get(page, f"docs/{page}")  # notebooks: their links are as if they lay in docs/notebooks/
 
 
 def _page_of(source: str) -> str:
@@ -84,6 +92,8 @@ def _page_of(source: str) -> str:
     if source in pages:
         return pages[source]
     folder, _, rest = source.partition("/")
+    if source.endswith(".ipynb"):
+        return source.removesuffix(".ipynb") + ".md"
     if folder == "docs" and not (ROOT / source).suffix == ".py":
         return rest
     return f"source/{source}.md" if (ROOT / source).suffix in CODE else source
@@ -115,3 +125,38 @@ def _code_page(source: str) -> str:
     fence = "~" * 6
     head = f"---\nsearch:\n  exclude: true\n---\n\n# {source}\n\n"
     return f"{head}{fence}{CODE[path.suffix]}\n{code}\n{fence}\n"
+
+
+def _notebook_page(path: Path) -> str:
+    """A notebook with its outputs as a page; pictures become part of it."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    links = [f"[The script](../../notebooks/{path.stem}.py)"]
+    repository = _github_repository()
+    if repository is not None:
+        colab = f"https://colab.research.google.com/github/{repository}/blob/main/notebooks/{path.name}"
+        links.insert(0, f"[Open in Colab]({colab})")
+    parts = []
+    for cell in cells:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += [_output(output) for output in cell.get("outputs", ())]
+    title, _, rest = "\n\n".join(parts).partition("\n")
+    return f"{title}\n\n{' · '.join(links)}\n{rest}\n"
+
+
+def _output(output: dict) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f'<img alt="What the code above draws" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
+    text = "".join(output.get("text", data.get("text/plain", "")))
+    return f"```{{.text .output}}\n{text.rstrip()}\n```"
+
+
+def _github_repository() -> str | None:
+    """`owner/name` where this is a clone from GitHub or a workflow there; None where nobody knows the address."""
+    if "GITHUB_REPOSITORY" in os.environ:
+        return os.environ["GITHUB_REPOSITORY"]
+    command = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    match = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?$", answer)
+    return match[1] if match else None

@@ -5,6 +5,7 @@ import doctest
 import importlib.util
 import inspect
 import json
+import os
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import keras_vit
 
 ROOT = Path(__file__).parents[1]
+ONCE = pytest.mark.skipif(os.environ["KERAS_BACKEND"] != "torch", reason="knows no backend: run once, on torch")
 
 
 def script(name):
@@ -97,6 +99,7 @@ def keras_vit_layer():
     return keras.layers.Layer
 
 
+@ONCE
 def test_every_public_name_is_documented():
     gaps = {name: lacks for name in PUBLIC if (lacks := missing(name))}
     assert len(PUBLIC) > 120
@@ -144,17 +147,20 @@ def test_the_examples_run(shared, monkeypatch, backend):
     assert runner.tries >= len(run)
 
 
+@ONCE
 def test_every_factory_has_an_example_of_its_own():
     for name in make_api.factories():
         about = inspect.getdoc(getattr(keras_vit, name))
         assert f">>> model = keras_vit.{name}(" in about and "create_model(" not in about
 
 
+@ONCE
 @pytest.mark.parametrize("page", sorted(make_api.texts()))
 def test_the_reference_has_all_public_names(page):
     assert (ROOT / "docs" / "api" / page).read_text() == make_api.texts()[page], "run python docs/make_api.py"
 
 
+@ONCE
 def test_the_table_of_the_zoo_is_fresh():
     assert (ROOT / "docs" / "zoo.md").read_text() == script("make_zoo").text(), "run python docs/make_zoo.py"
 
@@ -173,6 +179,7 @@ FAULTS = {
 }
 
 
+@ONCE
 @pytest.mark.parametrize("case", FAULTS)
 def test_the_check_of_the_site_finds_faults(case, tmp_path):
     for name, page in PAGES.items():
@@ -232,10 +239,9 @@ def test_the_code_on_a_page_runs(page, shared, monkeypatch, tmp_path, backend):
     plt.close("all")
 
 
+@ONCE
 @pytest.mark.parametrize("page", code_pages())
-def test_a_block_that_does_not_run_is_python_and_says_why(page, backend):
-    if backend != "torch":
-        pytest.skip("knows no backend")
+def test_a_block_that_does_not_run_is_python_and_says_why(page):
     for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
         compile(block["code"], page, "exec")
         assert block["reason"] is None or len(block["reason"].split()) >= 3
@@ -263,6 +269,7 @@ def test_a_notebook_runs(path, backend, monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out
 
 
+@ONCE
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_what_its_script_says_with_fresh_outputs(path):
     notebook = json.loads(path.with_suffix(".ipynb").read_text(encoding="utf-8"))

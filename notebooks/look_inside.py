@@ -1,0 +1,79 @@
+# ---
+# jupyter:
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # Look inside a ViT
+#
+# What each head looks at, what an answer is made of, and what the weights alone tell. Every function gives a NumPy
+# array; drawing it is a second call. The model is the small checkpoint that comes along; any other works alike.
+#
+# Runs on JAX and PyTorch (and TensorFlow). `pip install "keras-vit[torch,demo]"`.
+
+# %%
+# %matplotlib inline
+import numpy as np
+from sklearn.datasets import load_digits
+
+import keras_vit
+from keras_vit import inspection
+
+model = keras_vit.load("glyphs")
+scans = load_digits().images[:8]
+pixels = np.repeat((scans * 255 / 16).astype("uint8")[..., None], 3, axis=-1)
+images = model.preprocess(pixels)  # resized to 24 x 24, scaled to [-1, 1]
+shown = inspection.shown_pixels(model, images)
+print(model.config)
+
+# %% [markdown]
+# ## What the answer is made of
+#
+# Attention rollout (Abnar and Zuidema, arXiv 2005.00928) multiplies the attention of all blocks.
+
+# %%
+rollout = inspection.attention_rollout(model, images)
+print(rollout.shape, "images, rows, columns of patches")
+inspection.plot_attention_rollout(rollout, shown)
+
+# %% [markdown]
+# ## Each head of the last block
+
+# %%
+heads = inspection.patch_attention(model, images[3:4])[0]
+inspection.plot_attention_heads(heads, shown[3])
+
+# %% [markdown]
+# ## What speaks for a class
+#
+# Attention times its gradient (Chefer et al., arXiv 2103.15679) depends on the class that is asked about.
+
+# %%
+inspection.plot_attention_rollout(
+    inspection.gradient_attention(model, images), shown, title="For the model's own answer"
+)
+
+# %% [markdown]
+# ## How far each head looks
+#
+# Figure 7 of the paper, on the right: the mean distance between a patch and what it reads, in pixels.
+
+# %%
+distances = inspection.mean_attention_distance(model, images)
+print(distances.round(1))
+inspection.plot_mean_attention_distance(distances)
+
+# %% [markdown]
+# ## What the weights alone tell
+#
+# The similarity of position embeddings (Figure 7, centre): each place is most like itself and its neighbours.
+
+# %%
+inspection.plot_position_similarity(inspection.position_similarity(model))
+
+# %% [markdown]
+# ## Features, for a model of your own
+
+# %%
+extractor = keras_vit.feature_extractor(model, ["block_2", "block_-1", "pre_logits"], layout="map")
+print({name: tuple(value.shape) for name, value in extractor(images).items()})
