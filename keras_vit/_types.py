@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 # A tensor of the running backend, or a symbolic one. No type covers those of all frameworks.
 Tensor: TypeAlias = Any
+# Lengths of the axes of a tensor; None where they are not known before the program runs.
+Shape: TypeAlias = tuple[int | None, ...]
 # Pixels: an integer for squares, or (height, width).
 ImageSize: TypeAlias = int | tuple[int, int]
 # What a model comes from: the name of a variant or of a published checkpoint, an address, or the path of a file.

@@ -158,7 +158,7 @@ def _own_warnings() -> Iterator[None]:
             _complain(str(message))
 
     with warnings.catch_warnings():
-        warnings.showwarning = show_warning
+        warnings.showwarning = show_warning  # ty: ignore[invalid-assignment]
         yield
 
 

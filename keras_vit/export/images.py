@@ -104,7 +104,7 @@ def calibration_images(source: Any, model: Model, signature: Signature) -> np.nd
     elif isinstance(source, list) and not is_pipeline(source) and len({np.shape(image) for image in source}) > 1:
         resized = [_resized(np.asarray(image), model.config) for image in source]
         source = np.rint(np.stack(resized)).astype("uint8")
-    elif isinstance(source, (str, tuple, dict)) or (is_pipeline(source) and not hasattr(source, "__array__")):
+    elif isinstance(source, (str, tuple, dict)) or (not hasattr(source, "__array__") and is_pipeline(source)):
         source = _from_data_set(source, model.config)
     images = check_images("calibration", source, signature)
     if len(images) < FEWEST:

@@ -11,6 +11,7 @@ from keras import initializers, ops
 
 from keras_vit._arrays import aligned_zeros
 from keras_vit._keras import layers_inside
+from keras_vit._types import DType, Tensor
 
 
 class CompositeLayer(keras.layers.Layer):
@@ -143,7 +144,7 @@ class _Unwritten(initializers.Initializer):
         self.name = name
         self.stddev = stddev
 
-    def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
+    def __call__(self, shape: tuple[int, ...], dtype: DType = None) -> Tensor:
         backend = keras.backend.backend()
         if backend == "tensorflow":
             import tensorflow as tf
@@ -162,7 +163,7 @@ class _Unwritten(initializers.Initializer):
         return initializer(**config)
 
 
-def assign(variable: Any, values: np.ndarray) -> None:
+def assign(variable: keras.Variable, values: np.ndarray) -> None:
     """Assigns float32 values to a weight of the same shape.
 
     `Variable.assign` is right everywhere, but on torch it copies the values once on their way.
@@ -195,7 +196,7 @@ class SeedGenerator(keras.random.SeedGenerator):
 
     def load_own_variables(self, store: Any) -> None:
         if "0" in store:
-            super().load_own_variables(store)
+            super().load_own_variables(store)  # ty: ignore[missing-attribute]
 
 
 class DrawnSeed(keras.random.SeedGenerator):
@@ -213,12 +214,12 @@ class DrawnSeed(keras.random.SeedGenerator):
         return self._seed
 
 
-def dropout(x: Any, rate: float, seed: Any) -> Any:
+def dropout(x: Tensor, rate: float, seed: Any) -> Tensor:
     """Dropout with a seed that has been drawn already; `x` unchanged where `seed` is None."""
     return x if seed is None else x * _mask(ops.shape(x), rate, seed, x.dtype)
 
 
-def drop_path(x: Any, rate: float, seed: Any) -> Any:
+def drop_path(x: Tensor, rate: float, seed: Any) -> Tensor:
     """Stochastic depth (Huang et al., 2016; AugReg section 3.3): drops the whole branch of some examples.
 
     The kept branches are scaled by `1 / (1 - rate)`, so that the expectation stays.

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit._types import Shape, Tensor
 from keras_vit.interpolation import METHODS, interpolation_matrices, interpolation_matrix
 from keras_vit.layers.base import SeedGenerator, dropout, initializer
 from keras_vit.layers.fast_paths import fast_path
@@ -40,7 +41,7 @@ class PatchEmbedding(keras.layers.Layer):
         self.width = width
         self.patch_size = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Shape) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(*self.patch_size, input_shape[-1], self.width),
@@ -50,7 +51,7 @@ class PatchEmbedding(keras.layers.Layer):
         if self.use_bias:
             self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
 
-    def call(self, images: Any) -> Any:
+    def call(self, images: Tensor) -> Tensor:
         if None in self._grid(images.shape):
             images = self._checked_in_graph(images)
         fast = fast_path("conv", images)
@@ -60,11 +61,11 @@ class PatchEmbedding(keras.layers.Layer):
             patches = fast(images, ops.convert_to_tensor(self.kernel), self.patch_size, "valid")
         return patches + self.bias if self.use_bias else patches
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], *self._grid(input_shape), self.width)
 
-    def _grid(self, shape: tuple[int | None, ...]) -> tuple[int | None, int | None]:
-        grid = []
+    def _grid(self, shape: Shape) -> tuple[int | None, int | None]:
+        grid: list[int | None] = []
         for axis, size, patch in zip(("height", "width"), shape[1:3], self.patch_size, strict=True):
             if size is not None and (size % patch or not size):
                 raise ValueError(
@@ -72,9 +73,10 @@ class PatchEmbedding(keras.layers.Layer):
                     f"{patch}. Resize or pad it to {max(size // patch, 1) * patch} or {(size // patch + 1) * patch}."
                 )
             grid.append(None if size is None else size // patch)
-        return tuple(grid)
+        rows, columns = grid
+        return rows, columns
 
-    def _checked_in_graph(self, images: Any) -> Any:
+    def _checked_in_graph(self, images: Tensor) -> Tensor:
         """The images, where their size shows only when a graph of TensorFlow runs (other backends know all sizes)."""
         import tensorflow as tf
 
@@ -132,15 +134,15 @@ class ClassToken(keras.layers.Layer):
         (1, 5, 8)
     """
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Shape) -> None:
         self.token = self.add_weight(name="token", shape=(1, 1, input_shape[-1]), initializer="zeros")
 
-    def call(self, tokens: Any) -> Any:
+    def call(self, tokens: Tensor) -> Tensor:
         token = ops.cast(ops.convert_to_tensor(self.token), tokens.dtype)
         token = ops.broadcast_to(token, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
         return ops.concatenate([token, tokens], axis=1)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, tokens, width = input_shape
         return (batch, None if tokens is None else tokens + 1, width)
 
@@ -170,16 +172,16 @@ class RegisterTokens(keras.layers.Layer):
         super().__init__(**kwargs)
         self.count = count
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Shape) -> None:
         shape = (1, self.count, input_shape[-1])
         self.tokens = self.add_weight(name="tokens", shape=shape, initializer=initializer("normal", stddev=0.02))
 
-    def call(self, tokens: Any) -> Any:
+    def call(self, tokens: Tensor) -> Tensor:
         registers = ops.cast(ops.convert_to_tensor(self.tokens), tokens.dtype)
         registers = ops.broadcast_to(registers, (ops.shape(tokens)[0], self.count, tokens.shape[-1]))
         return ops.concatenate([registers, tokens], axis=1)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, tokens, width = input_shape
         return (batch, None if tokens is None else self.count + tokens, width)
 
@@ -233,7 +235,7 @@ class AddPositionEmbedding(keras.layers.Layer):
         self.register_tokens = register_tokens
         self.seed_generator = SeedGenerator() if dropout else None
 
-    def build(self, tokens_shape: tuple[int | None, ...], patches_shape: Any = None) -> None:
+    def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
         rows, columns = self.grid_size
         self.table = self.add_weight(
             name="table",
@@ -246,7 +248,7 @@ class AddPositionEmbedding(keras.layers.Layer):
         """Rows of the table that are for tokens before the patches."""
         return self.prefix_tokens - self.register_tokens if self.embed_prefix else 0
 
-    def call(self, tokens: Any, patches: Any = None, training: bool | None = None) -> Any:
+    def call(self, tokens: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
         table = ops.convert_to_tensor(self.table)
         if patches is not None and tuple(patches.shape[1:3]) != self.grid_size:
             _, rows, columns, _ = ops.shape(patches)
@@ -258,7 +260,7 @@ class AddPositionEmbedding(keras.layers.Layer):
         seed = self.seed_generator.next() if training and self.dropout else None
         return dropout(tokens + ops.cast(table, tokens.dtype), self.dropout, seed)
 
-    def compute_output_shape(self, tokens_shape: tuple[int | None, ...], patches_shape: Any = None) -> Any:
+    def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> Shape:
         return tokens_shape
 
     def get_config(self) -> dict[str, Any]:
@@ -320,11 +322,11 @@ class TokenDropout(keras.layers.Layer):
         self.dropout = dropout
         self.seed_generator = SeedGenerator() if dropout else None
 
-    def call(self, tokens: Any, training: bool | None = None) -> Any:
+    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         seed = self.seed_generator.next() if training and self.dropout else None
         return dropout(tokens, self.dropout, seed)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
     def get_config(self) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def _torch_group_norm(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float
     return F.group_norm(view, groups, eps=epsilon).permute(0, 2, 3, 1) * gamma + beta
 
 
-def _torch_conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
+def _torch_conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int | list[int]) -> Any:
     """A convolution on views of the same memory, which PyTorch calls channels_last; a product where it is one."""
     import torch.nn.functional as F
 
@@ -140,14 +140,14 @@ def _torch_conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: st
         return F.linear(x[:, :: strides[0], :: strides[1]], kernel.reshape(channels, filters).t())
     x = x.permute(0, 3, 1, 2)
     if padding == "same":
-        padding = []
+        margins = []
         for size, window, step in zip(x.shape[2:], (rows, columns), strides, strict=True):
             total = max((-(-size // step) - 1) * step + window - size, 0)
-            padding.append((total // 2, total - total // 2))
-        if any(before != after for before, after in padding):
-            x, padding = F.pad(x, (*padding[1], *padding[0])), 0
+            margins.append((total // 2, total - total // 2))
+        if any(before != after for before, after in margins):
+            x, padding = F.pad(x, (*margins[1], *margins[0])), 0
         else:
-            padding = [before for before, _ in padding]
+            padding = [before for before, _ in margins]
     # Transposing a matrix is what PyTorch copies quickest; the view of it is channels_last.
     kernel = kernel.reshape(-1, filters).t().contiguous().view(filters, rows, columns, channels).permute(0, 3, 1, 2)
     return F.conv2d(x, kernel, None, strides, 0 if padding == "valid" else padding).permute(0, 2, 3, 1)
@@ -256,12 +256,12 @@ class Dense(keras.layers.Dense):
     Input: `(batch, ..., D)`. Output: `(batch, ..., units)`.
     """
 
-    def call(self, x: Any, training: bool | None = None) -> Any:
-        fast = fast_path("dense", x)
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        fast = fast_path("dense", inputs)
         if fast is None or self.activation is not keras.activations.linear:
-            return super().call(x, training=training)
+            return super().call(inputs, training=training)
         bias = keras.ops.convert_to_tensor(self.bias) if self.use_bias else None
-        return fast(x, keras.ops.convert_to_tensor(self.kernel), bias)
+        return fast(inputs, keras.ops.convert_to_tensor(self.kernel), bias)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
         """As Keras's, which refuses subclasses, because they might compute something else."""
@@ -275,11 +275,11 @@ class LayerNormalization(keras.layers.LayerNormalization):
     Input: `(batch, ..., D)`. Output: the same shape.
     """
 
-    def call(self, x: Any) -> Any:
-        fast = fast_path("layer_norm", x)
+    def call(self, inputs: Any) -> Any:
+        fast = fast_path("layer_norm", inputs)
         if fast is None or self.axis != [-1] or self.rms_scaling or not (self.center and self.scale):
-            return super().call(x)
-        return fast(x, ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta), self.epsilon)
+            return super().call(inputs)
+        return fast(inputs, ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta), self.epsilon)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -289,8 +289,10 @@ class GroupNormalization(keras.layers.GroupNormalization):
     Input: `(batch, height, width, channels)`. Output: the same shape.
     """
 
-    def call(self, x: Any) -> Any:
-        fast = fast_path("group_norm", x)
-        if fast is None or self.axis != -1 or not (self.center and self.scale) or len(x.shape) != 4:
-            return super().call(x)
-        return fast(x, self.groups, ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta), self.epsilon)
+    def call(self, inputs: Any) -> Any:
+        fast = fast_path("group_norm", inputs)
+        if fast is None or self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
+            return super().call(inputs)
+        return fast(
+            inputs, self.groups, ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta), self.epsilon
+        )

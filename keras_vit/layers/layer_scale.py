@@ -5,6 +5,8 @@ from typing import Any
 import keras
 from keras import initializers, ops
 
+from keras_vit._types import Shape, Tensor
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LayerScale(keras.layers.Layer):
@@ -26,14 +28,14 @@ class LayerScale(keras.layers.Layer):
         super().__init__(**kwargs)
         self.initial = initial
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Shape) -> None:
         first = initializers.Constant(self.initial)
         self.gamma = self.add_weight(name="gamma", shape=(input_shape[-1],), initializer=first)
 
-    def call(self, x: Any) -> Any:
+    def call(self, x: Tensor) -> Tensor:
         return x * ops.cast(self.gamma, x.dtype)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
     def get_config(self) -> dict[str, Any]:

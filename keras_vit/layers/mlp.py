@@ -1,19 +1,50 @@
 """The two-layer perceptron of equation 3, and the one with a gate."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
-from keras import ops
+from keras import initializers, ops
 
-from keras_vit._types import check_choice
+from keras_vit._types import Shape, Tensor, check_choice
 from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, initializer, own_policy
 from keras_vit.layers.choices import GELUS
 from keras_vit.layers.fast_paths import Dense, call_inside
 from keras_vit.layers.fast_paths import gelu as apply_gelu
 
 
+class _HiddenLayer(CompositeLayer):
+    """What both have: a hidden layer of a width, and a dropout before and after the last product."""
+
+    def __init__(self, width: int, dropout: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.width = width
+        self.dropout = dropout
+        self.seed_generator = SeedGenerator() if dropout else None
+
+    def dense(self, units: int | None, name: str, bias: str | initializers.Initializer = "zeros") -> Dense:
+        """A layer of this one, not built yet; `bias` is what its bias starts with."""
+        return Dense(
+            units,
+            kernel_initializer=initializer("glorot_uniform"),
+            bias_initializer=bias,
+            dtype=own_policy(self.dtype_policy, f"{self.path}/{name}"),
+            name=name,
+        )
+
+    def draw_seeds(self, training: bool | None) -> list[Tensor | None]:
+        """The seeds of one call, one per dropout; None where nothing is dropped."""
+        return [self.seed_generator.next() if training and self.dropout else None for _ in range(2)]
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "width": self.width, "dropout": self.dropout}
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MLP(CompositeLayer):
+class MLP(_HiddenLayer):
     """Dense, GELU, dropout, Dense, dropout (`MlpBlock` in the official `models_vit.py`).
 
     Args:
@@ -36,47 +67,28 @@ class MLP(CompositeLayer):
     """
 
     def __init__(self, width: int, gelu: str = "tanh", dropout: float = 0.0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(width, dropout, **kwargs)
         check_choice("gelu", gelu, GELUS)
-        self.width = width
         self.gelu = gelu
-        self.dropout = dropout
-        self.seed_generator = SeedGenerator() if dropout else None
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.fc1 = self._dense(self.width, "fc1")
-        self.fc2 = self._dense(input_shape[-1], "fc2")
+    def build(self, input_shape: Shape) -> None:
+        self.fc1 = self.dense(self.width, "fc1", initializer("normal", stddev=1e-6))
+        self.fc2 = self.dense(input_shape[-1], "fc2", initializer("normal", stddev=1e-6))
         self.fc1.build(input_shape)
         self.fc2.build((*input_shape[:-1], self.width))
 
-    def _dense(self, units: int, name: str) -> Dense:
-        return Dense(
-            units,
-            kernel_initializer=initializer("glorot_uniform"),
-            bias_initializer=initializer("normal", stddev=1e-6),
-            dtype=own_policy(self.dtype_policy, f"{self.path}/{name}"),
-            name=name,
-        )
-
-    def draw_seeds(self, training: bool | None) -> list[Any]:
-        """The seeds of one call, one per dropout; None where nothing is dropped."""
-        return [self.seed_generator.next() if training and self.dropout else None for _ in range(2)]
-
-    def call(self, x: Any, training: bool | None = None, seeds: Any = None) -> Any:
+    def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
         x = apply_gelu(call_inside(self.fc1, x), self.gelu)
         x = call_inside(self.fc2, dropout(x, self.dropout, hidden_seed))
         return dropout(x, self.dropout, out_seed)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
-
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "width": self.width, "gelu": self.gelu, "dropout": self.dropout}
+        return {**super().get_config(), "gelu": self.gelu}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class SwiGLU(CompositeLayer):
+class SwiGLU(_HiddenLayer):
     """`fc2(silu(gate(x)) * value(x))` (Shazeer, arXiv 2002.05202), with a dropout before and after `fc2`.
 
     The MLP of DINOv2's giant, of DINOv3's S+, H+ and 7B, and of EVA-02.
@@ -101,18 +113,15 @@ class SwiGLU(CompositeLayer):
     def __init__(
         self, width: int, norm: bool = False, epsilon: float = 1e-6, dropout: float = 0.0, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
-        self.width = width
+        super().__init__(width, dropout, **kwargs)
         self.use_norm = norm
         self.epsilon = epsilon
-        self.dropout = dropout
-        self.seed_generator = SeedGenerator() if dropout else None
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Shape) -> None:
         hidden_shape = (*input_shape[:-1], self.width)
-        self.gate = self._dense(self.width, "gate")
-        self.value = self._dense(self.width, "value")
-        self.fc2 = self._dense(input_shape[-1], "fc2")
+        self.gate = self.dense(self.width, "gate")
+        self.value = self.dense(self.width, "value")
+        self.fc2 = self.dense(input_shape[-1], "fc2")
         self.gate.build(input_shape)
         self.value.build(input_shape)
         if self.use_norm:
@@ -120,33 +129,12 @@ class SwiGLU(CompositeLayer):
             self.norm.build(hidden_shape)
         self.fc2.build(hidden_shape)
 
-    def _dense(self, units: int, name: str) -> Dense:
-        return Dense(
-            units,
-            kernel_initializer=initializer("glorot_uniform"),
-            dtype=own_policy(self.dtype_policy, f"{self.path}/{name}"),
-            name=name,
-        )
-
-    def draw_seeds(self, training: bool | None) -> list[Any]:
-        """The seeds of one call, one per dropout; None where nothing is dropped."""
-        return [self.seed_generator.next() if training and self.dropout else None for _ in range(2)]
-
-    def call(self, x: Any, training: bool | None = None, seeds: Any = None) -> Any:
+    def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
         x = dropout(ops.silu(call_inside(self.gate, x)) * call_inside(self.value, x), self.dropout, hidden_seed)
         if self.use_norm:
             x = self.norm(x)
         return dropout(call_inside(self.fc2, x), self.dropout, out_seed)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
-
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "width": self.width,
-            "norm": self.use_norm,
-            "epsilon": self.epsilon,
-            "dropout": self.dropout,
-        }
+        return {**super().get_config(), "norm": self.use_norm, "epsilon": self.epsilon}

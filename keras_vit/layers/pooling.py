@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit._types import check_choice
+from keras_vit._types import Shape, Tensor, check_choice
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.base import CompositeLayer, initializer
 from keras_vit.layers.fast_paths import LayerNormalization
@@ -36,14 +36,15 @@ class TokenPooling(keras.layers.Layer):
         self.prefix_tokens = prefix_tokens
         self.token = token
 
-    def call(self, tokens: Any) -> Any:
+    def call(self, tokens: Tensor) -> Tensor:
         if self.mode == "token":
             return tokens[:, self.token]
         mean = ops.mean(tokens[:, self.prefix_tokens :], axis=1)
         return mean if self.mode == "avg" else ops.concatenate([tokens[:, self.token], mean], axis=-1)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return (input_shape[0], input_shape[2] * (2 if self.mode == "token_avg" else 1))
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        width = input_shape[2] or 0  # known in any model
+        return (input_shape[0], width * (2 if self.mode == "token_avg" else 1))
 
     def get_config(self) -> dict[str, Any]:
         config = {"mode": self.mode, "prefix_tokens": self.prefix_tokens, "token": self.token}
@@ -89,7 +90,7 @@ class MAPHead(CompositeLayer):
         self.gelu = gelu
         self.epsilon = epsilon
 
-    def build(self, tokens_shape: tuple[int | None, ...], attention_offset_shape: Any = None) -> None:
+    def build(self, tokens_shape: Shape, attention_offset_shape: Shape | None = None) -> None:
         policy = self.dtype_policy
         width = tokens_shape[-1]
         self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer=initializer("glorot_uniform"))
@@ -99,27 +100,25 @@ class MAPHead(CompositeLayer):
         for layer in (self.attention, self.norm, self.mlp):
             layer.build((None, None, width))
 
-    def call(self, tokens: Any, attention_offset: Any = None) -> Any:
+    def call(self, tokens: Tensor, attention_offset: Tensor | None = None) -> Tensor:
         x = self.attention(*self._asked(tokens), offset=attention_offset)
         x = x + self.mlp(self.norm(x))
         return x[:, 0]
 
-    def attention_weights(self, tokens: Any) -> Any:
+    def attention_weights(self, tokens: Tensor) -> Tensor:
         """How much of each token that is asked is read, `(batch, heads, 1, T - skipped_tokens)`, summing to 1.
 
         In at least float32.
         """
         return self.attention.attention_weights(*self._asked(tokens))
 
-    def _asked(self, tokens: Any) -> tuple[Any, Any]:
+    def _asked(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens that are asked, and the query."""
         probe = ops.cast(ops.convert_to_tensor(self.probe), tokens.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
         return tokens[:, self.skipped_tokens :] if self.skipped_tokens else tokens, probe
 
-    def compute_output_shape(
-        self, tokens_shape: tuple[int | None, ...], attention_offset_shape: Any = None
-    ) -> tuple[int | None, ...]:
+    def compute_output_shape(self, tokens_shape: Shape, attention_offset_shape: Shape | None = None) -> Shape:
         return (tokens_shape[0], tokens_shape[2])
 
     def get_config(self) -> dict[str, Any]:

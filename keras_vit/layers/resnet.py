@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit._types import DType, Shape, Tensor
 from keras_vit.layers.base import CompositeLayer, initializer
 from keras_vit.layers.choices import POOL_PADDINGS
 from keras_vit.layers.fast_paths import GroupNormalization, call_inside, fast_path
@@ -53,7 +54,7 @@ class StdConv2D(keras.layers.Layer):
         self.epsilon_inside = epsilon_inside
         self.folded = folded
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Shape) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
@@ -61,7 +62,7 @@ class StdConv2D(keras.layers.Layer):
             autocast=False,
         )
 
-    def standardized_kernel(self) -> Any:
+    def standardized_kernel(self) -> Tensor:
         """The kernel that the convolution uses, in float32."""
         kernel = ops.convert_to_tensor(self.kernel)
         if self.folded:
@@ -72,7 +73,7 @@ class StdConv2D(keras.layers.Layer):
             return kernel / ops.sqrt(variance + self.epsilon)
         return kernel / (ops.sqrt(variance) + self.epsilon)
 
-    def call(self, x: Any) -> Any:
+    def call(self, x: Tensor) -> Tensor:
         kernel = ops.cast(self.standardized_kernel(), x.dtype)
         padding = self.padding
         fast = fast_path("conv", x)
@@ -83,7 +84,7 @@ class StdConv2D(keras.layers.Layer):
             padding = "valid"
         return ops.conv(x, kernel, self.strides, padding, data_format="channels_last")
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         def length(n: int | None) -> int | None:
             if n is None:
                 return None
@@ -106,7 +107,7 @@ class StdConv2D(keras.layers.Layer):
         }
 
 
-def group_norm(name: str, dtype: Any, epsilon: float = 1e-6, gamma: str = "ones") -> GroupNormalization:
+def group_norm(name: str, dtype: DType, epsilon: float = 1e-6, gamma: str = "ones") -> GroupNormalization:
     """Group normalisation over 32 groups of channels (Wu and He, 2018), as in Flax.
 
     Args:
@@ -125,8 +126,26 @@ def group_norm(name: str, dtype: Any, epsilon: float = 1e-6, gamma: str = "ones"
     return GroupNormalization(32, epsilon=epsilon, gamma_initializer=gamma, dtype=dtype, name=name)
 
 
+class _Bottleneck(CompositeLayer):
+    """What the units of both ResNets have in common."""
+
+    def __init__(self, filters: int, strides: int = 1, folded: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.filters = filters
+        self.strides = strides
+        self.folded = folded
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        rows, columns = (None if n is None else -(-n // self.strides) for n in input_shape[1:3])
+        return (input_shape[0], rows, columns, 4 * self.filters)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"filters": self.filters, "strides": self.strides, "folded": self.folded}
+        return {**super().get_config(), **own}
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
-class ResNetUnit(CompositeLayer):
+class ResNetUnit(_Bottleneck):
     """Post-activation bottleneck (`ResidualUnit` in the official `models_resnet.py`).
 
     Convolutions 1x1, 3x3 and 1x1, each with group normalisation; the stride is the 3x3's.
@@ -143,13 +162,7 @@ class ResNetUnit(CompositeLayer):
         (1, 4, 4, 128)
     """
 
-    def __init__(self, filters: int, strides: int = 1, folded: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.filters = filters
-        self.strides = strides
-        self.folded = folded
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Shape) -> None:
         policy, outer = self.dtype_policy, 4 * self.filters
         self.projected = input_shape[-1] != outer or self.strides != 1
         self.conv1 = self._conv("conv1", self.filters, 1)
@@ -174,24 +187,12 @@ class ResNetUnit(CompositeLayer):
     def _conv(self, name: str, filters: int, size: int, strides: int = 1) -> StdConv2D:
         return StdConv2D(filters, size, strides, folded=self.folded, dtype=self.dtype_policy, name=name)
 
-    def call(self, x: Any) -> Any:
+    def call(self, x: Tensor) -> Tensor:
         shortcut = call_inside(self.gn_proj, call_inside(self.conv_proj, x)) if self.projected else x
         y = ops.relu(call_inside(self.gn1, call_inside(self.conv1, x)))
         y = ops.relu(call_inside(self.gn2, call_inside(self.conv2, y)))
         y = call_inside(self.gn3, call_inside(self.conv3, y))
         return ops.relu(shortcut + y)
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        rows, columns = (None if n is None else -(-n // self.strides) for n in input_shape[1:3])
-        return (input_shape[0], rows, columns, 4 * self.filters)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "strides": self.strides,
-            "folded": self.folded,
-        }
 
 
 # GroupNorm and StdConv in big_vision's `models/bit_paper.py`; both are added to a variance, inside the root.
@@ -200,7 +201,7 @@ STD_CONV_EPSILON = 1e-10
 
 
 def bit_conv(
-    name: str, filters: int, size: int, strides: int = 1, padding: int = 0, folded: bool = False, dtype: Any = None
+    name: str, filters: int, size: int, strides: int = 1, padding: int = 0, folded: bool = False, dtype: DType = None
 ) -> StdConv2D:
     """A `StdConv2D` as BiT has it: zeros on every side, its own epsilon, added to the variance.
 
@@ -226,7 +227,7 @@ def bit_conv(
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class BiTUnit(CompositeLayer):
+class BiTUnit(_Bottleneck):
     """Pre-activation bottleneck (`ResidualUnit` in big_vision's `models/bit_paper.py`).
 
     Group normalisation and ReLU stand before each of the convolutions 1x1, 3x3 and 1x1; the stride is the 3x3's.
@@ -244,13 +245,7 @@ class BiTUnit(CompositeLayer):
         (1, 4, 4, 128)
     """
 
-    def __init__(self, filters: int, strides: int = 1, folded: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.filters = filters
-        self.strides = strides
-        self.folded = folded
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Shape) -> None:
         policy, before, outer = self.dtype_policy, input_shape[-1], 4 * self.filters
         self.projected = before != outer or self.strides != 1
         options = {"folded": self.folded, "dtype": policy}
@@ -268,25 +263,13 @@ class BiTUnit(CompositeLayer):
             self.conv_proj = bit_conv("conv_proj", outer, 1, self.strides, **options)
             self.conv_proj.build((None, None, None, before))
 
-    def call(self, x: Any) -> Any:
+    def call(self, x: Tensor) -> Tensor:
         y = ops.relu(call_inside(self.gn1, x))
         shortcut = call_inside(self.conv_proj, y) if self.projected else x
         y = call_inside(self.conv1, y)
         y = call_inside(self.conv2, ops.relu(call_inside(self.gn2, y)))
         y = call_inside(self.conv3, ops.relu(call_inside(self.gn3, y)))
         return y + shortcut
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        rows, columns = (None if n is None else -(-n // self.strides) for n in input_shape[1:3])
-        return (input_shape[0], rows, columns, 4 * self.filters)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "strides": self.strides,
-            "folded": self.folded,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -310,11 +293,11 @@ class PaddedMaxPooling2D(keras.layers.Layer):
             raise ValueError(f"padding must be one of {tuple(POOL_PADDINGS)}, but {padding!r} was given.")
         self.padding = padding
 
-    def call(self, x: Any) -> Any:
+    def call(self, x: Tensor) -> Tensor:
         x = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=POOL_PADDINGS[self.padding])
         return ops.max_pool(x, 3, 2, "valid", data_format="channels_last")
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         rows, columns = (None if n is None else -(-n // 2) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, input_shape[3])
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._types import check_choice
+from keras_vit._types import DType, Shape, Tensor, check_choice
 from keras_vit.layers.choices import ROTARY_EMBEDDINGS
 
 DINOV3_BASE = 100.0  # the longest period is nearly this many times the shortest
@@ -62,7 +62,7 @@ class RotaryEmbedding(keras.layers.Layer):
         self.prefix_tokens = prefix_tokens
         self.reference_grid = tuple(reference_grid)
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
+    def build(self, input_shape: Shape) -> None:
         if self.kind == "dinov3":
             self.periods = self.add_weight(
                 name="periods",
@@ -73,7 +73,7 @@ class RotaryEmbedding(keras.layers.Layer):
                 autocast=False,
             )
 
-    def call(self, patches: Any) -> Any:
+    def call(self, patches: Tensor) -> Tensor:
         _, rows, columns, _ = ops.shape(patches)
         if self.kind == "dinov3":
             frequencies = (2 * math.pi) / ops.convert_to_tensor(self.periods)
@@ -91,10 +91,10 @@ class RotaryEmbedding(keras.layers.Layer):
         angles = ops.pad(angles, ((self.prefix_tokens, 0), (0, 0)))
         return ops.stack([ops.sin(angles), ops.cos(angles)])
 
-    def compute_output_spec(self, patches: Any) -> keras.KerasTensor:
+    def compute_output_spec(self, patches: Tensor) -> keras.KerasTensor:
         return keras.KerasTensor(self.compute_output_shape(patches.shape), dtype="float32")
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         _, rows, columns, _ = input_shape
         tokens = None if rows is None or columns is None else self.prefix_tokens + rows * columns
         return (2, tokens, self.size)
@@ -109,7 +109,7 @@ class RotaryEmbedding(keras.layers.Layer):
         }
 
 
-def rotate(x: Any, rotation: Any, kind: str) -> Any:
+def rotate(x: Tensor, rotation: Tensor, kind: str) -> Tensor:
     """Queries or keys, turned by their place.
 
     Args:
@@ -147,7 +147,7 @@ def _count(n: Any) -> Any:
 class _PeriodsInitializer(keras.initializers.Initializer):
     """DINOv3's formula as the first value of a weight."""
 
-    def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
+    def __call__(self, shape: tuple[int, ...], dtype: DType = None) -> Tensor:
         return ops.convert_to_tensor(dinov3_periods(4 * shape[0]), dtype)
 
     def get_config(self) -> dict[str, Any]:

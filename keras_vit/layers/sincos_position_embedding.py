@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit._types import Shape, Tensor
 from keras_vit.layers.base import SeedGenerator, dropout
 
 
@@ -44,11 +45,11 @@ class AddSinCosPositionEmbedding(keras.layers.Layer):
         self.dropout = dropout
         self.seed_generator = SeedGenerator() if dropout else None
 
-    def build(self, tokens_shape: tuple[int | None, ...], patches_shape: Any = None) -> None:
+    def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
         self.width = tokens_shape[-1]
-        self._table = sincos2d(*self.grid_size, self.width)
+        self._table = sincos2d(self.grid_size[0], self.grid_size[1], self.width)
 
-    def call(self, tokens: Any, patches: Any = None, training: bool | None = None) -> Any:
+    def call(self, tokens: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
         table = ops.convert_to_tensor(self._table)
         if patches is not None and tuple(patches.shape[1:3]) != self.grid_size:
             _, rows, columns, _ = ops.shape(patches)
@@ -58,7 +59,7 @@ class AddSinCosPositionEmbedding(keras.layers.Layer):
         seed = self.seed_generator.next() if training and self.dropout else None
         return dropout(tokens + ops.cast(table, tokens.dtype), self.dropout, seed)
 
-    def compute_output_shape(self, tokens_shape: tuple[int | None, ...], patches_shape: Any = None) -> Any:
+    def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> Shape:
         return tokens_shape
 
     def get_config(self) -> dict[str, Any]:

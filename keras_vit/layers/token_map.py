@@ -5,6 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit._types import Shape, Tensor
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenMap(keras.layers.Layer):
@@ -33,11 +35,11 @@ class TokenMap(keras.layers.Layer):
         self.grid_size = tuple(grid_size)
         self.prefix_tokens = prefix_tokens
 
-    def call(self, tokens: Any, patches: Any = None) -> Any:
+    def call(self, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
         rows, columns = self.grid_size if patches is None else ops.shape(patches)[1:3]
         return ops.reshape(tokens[:, self.prefix_tokens :], (-1, rows, columns, tokens.shape[-1]))
 
-    def compute_output_shape(self, tokens_shape: tuple[int | None, ...], patches_shape: Any = None) -> Any:
+    def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> Shape:
         grid = self.grid_size if patches_shape is None else patches_shape[1:3]
         return (tokens_shape[0], *grid, tokens_shape[-1])
 

@@ -86,7 +86,7 @@ class Format:
             path: The file or folder.
             images: As the file takes them.
         """
-        room = __package__.rpartition(".")[0]
+        room = __name__.rsplit(".", 2)[0]
         return importlib.import_module(f"{room}.runtimes.{self.runtime}").load(path)(images)
 
     def files(self, path: Path) -> list[Path]:

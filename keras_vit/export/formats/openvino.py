@@ -17,7 +17,7 @@ PRODUCTS = ("MatMul", "Convolution")
 def write(model: Model, signature: Signature, path: Path) -> None:
     """Writes `path` and the `.bin` file beside it."""
     # OpenVINO's converter reports to its makers, from a forked process, where this package can be imported.
-    sys.modules.setdefault("openvino_telemetry", None)
+    sys.modules.setdefault("openvino_telemetry", None)  # ty: ignore[no-matching-overload]
     import openvino
 
     converted = openvino.convert_model(tensorflow_module(model, signature).serve)
@@ -41,7 +41,7 @@ def annotate(path: Path, metadata: Metadata) -> None:
 def operators(path: Path) -> tuple[list[str], list[str]]:
     """The operators of the model, and those of no opset of OpenVINO's."""
     layers = xml.etree.ElementTree.parse(path).getroot().iter("layer")
-    kinds = {(layer.get("type"), layer.get("version", "")) for layer in layers}
+    kinds = {(layer.get("type", ""), layer.get("version", "")) for layer in layers}
     foreign = {name for name, version in kinds if not version.startswith("opset")}
     return sorted({name for name, _ in kinds}), sorted(foreign)
 

@@ -7,7 +7,7 @@ import numpy as np
 PACKAGES = ("openvino",)
 
 # OpenVINO reports to its makers, from a forked process, where this package can be imported; it does without.
-sys.modules.setdefault("openvino_telemetry", None)
+sys.modules.setdefault("openvino_telemetry", None)  # ty: ignore[no-matching-overload]
 
 
 def load(path):
