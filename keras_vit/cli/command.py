@@ -39,7 +39,7 @@ class Whole:
         self.least = least
 
     def __call__(self, text: str) -> int:
-        number = _number(int, text, "a whole number")
+        number = int(_number(int, text, "a whole number"))
         if number < self.least:
             raise argparse.ArgumentTypeError(f"must be at least {self.least}, but {number} was given")
         return number

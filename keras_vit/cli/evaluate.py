@@ -43,17 +43,22 @@ def run(options: argparse.Namespace) -> Answer:
     if options.output and not probing:
         evaluation.need_matplotlib()  # better now than after all the work
     data, names = _data(options.data)
-    common = {"preprocess": True, "batch_size": options.batch_size, "on_bad_image": options.on_bad_image}
+    common: dict[str, Any] = {
+        "preprocess": True,
+        "batch_size": options.batch_size,
+        "on_bad_image": options.on_bad_image,
+    }
     model = load(options.weights)
     if options.image_size is not None:
         model = model.with_image_size(options.image_size)
     if probing:
-        result = evaluation.few_shot(model, data, data, **probe, **common)
+        result = shown = evaluation.few_shot(model, data, data, **probe, **common)
     else:
         result = evaluation.evaluate(model, data, class_names=names, **common)
+        shown = Group(result, result.class_table(worst=10))
     if options.output:
         evaluation.write_files(result, options.output)
-    return Answer(result.to_dict(), result if probing else Group(result, result.class_table(worst=10)))
+    return Answer(result.to_dict(), shown)
 
 
 def _data(source: str) -> tuple[str | dict[str, tuple[Any, Any]], list[str] | None]:

@@ -230,7 +230,8 @@ class ImageModel(ClonableModel):
             ValueError: if the model has been quantized: optimize it first.
         """
         steps = shortcuts(self._config, self._policy.compute_dtype)
-        model = self.with_config(**{step.field: True for step in steps if step.obstacle is None})
+        changes: dict[str, Any] = {step.field: True for step in steps if step.obstacle is None}
+        model = self.with_config(**changes)
         if verbose:
             print(f"{self.name}, optimized for inference:")
             for step in steps:

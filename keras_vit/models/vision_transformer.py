@@ -14,15 +14,17 @@ from keras_vit.layers import (
     MAPHead,
     PatchEmbedding,
     RegisterTokens,
+    ResNetUnit,
     RotaryEmbedding,
+    StdConv2D,
     TokenDropout,
     TokenPooling,
     TransformerBlock,
+    group_norm,
 )
 from keras_vit.layers.base import at_least_float32, float32_or_better, initializer, own_policy
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
-from keras_vit.models.resnet_stem import resnet_stem
 from keras_vit.models.variants import variant_of
 
 # The layers between the patches and the first block, in their order. Every model has the first, and some of the others.
@@ -57,7 +59,7 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
 
     # Hybrids (section 3.1): the patches are cut from the feature map of a ResNet
     if config.stem_stages is not None:
-        x = resnet_stem(config, x, policy)
+        x = _resnet_stem(config, x, policy)
 
     # Equation 1: z_0 = [x_class; x_p^1 E; ...; x_p^N E] + E_pos
     bias = config.patch_bias or config.preprocessing_folded
@@ -77,6 +79,34 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
         y = _layer_norm(config, "encoder_norm", policy)(y)
 
     return _head(config, y, x, policy)
+
+
+def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
+    """Applies the ResNet of a hybrid (section 3.1 of the paper; the official `models_resnet.py` and `models_vit.py`).
+
+    Args:
+        config: Its `stem_stages`, `stem_width` and `stem_folded` are used.
+        images: Keras tensor `(batch, height, width, channels)`.
+        policy: Dtype policy of the layers.
+
+    Returns:
+        Keras tensor `(batch, *config.feature_map_size, channels)`.
+    """
+    folded = config.stem_folded
+    x = StdConv2D(config.stem_width, 7, 2, folded=folded, dtype=policy, name="conv_root")(images)
+    x = group_norm("gn_root", policy)(x)
+    x = layers.Activation("relu", dtype=policy, name="relu_root")(x)
+    x = layers.MaxPooling2D(3, 2, padding="same", data_format="channels_last", dtype=policy, name="pool_root")(x)
+    for stage, units in enumerate(config.stem_stages, start=1):
+        for unit in range(1, units + 1):
+            x = ResNetUnit(
+                config.stem_width * 2 ** (stage - 1),
+                strides=2 if unit == 1 and stage > 1 else 1,
+                folded=folded,
+                dtype=policy,
+                name=f"block{stage}_unit{unit}",
+            )(x)
+    return x
 
 
 def _tokens(config: ViTConfig, patches: Any, policy: Any) -> Any:
