@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from keras_vit._lazy import IS_PROGRAM, import_later
 from keras_vit.models.bit_config import BIT_VARIANTS, BiTConfig, BiTVariant
 from keras_vit.models.config import ModelConfig, ViTConfig, pair
-from keras_vit.models.counts import count_macs, count_weights
+from keras_vit.models.counts import count_weights
+from keras_vit.models.macs import count_macs
 from keras_vit.models.variants import (
     FAMILIES,
     VARIANTS,

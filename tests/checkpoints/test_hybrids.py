@@ -7,7 +7,7 @@ import pytest
 import keras_vit
 from keras_vit.layers import skip_initialization
 from keras_vit.models import VARIANTS, variant_config
-from keras_vit.models.counts import count_macs
+from keras_vit.models.macs import count_macs
 from tests.checkpoints.test_fidelity import RESULTS, cross_entropy, errors, load
 from tests.compute import forward, gradients, relative_error
 from tests.tolerances import GRADIENTS, LOGITS, SAME_FUNCTION
