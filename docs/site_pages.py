@@ -70,15 +70,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _outside_code(LINK, on_the_site, markdown)
 
 
-def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_post_page(html: str, page: Page, config: MkDocsConfig) -> str:
     """Links what the API reference names of Keras to Keras's documentation."""
     if not page.file.src_uri.startswith("api/"):
         return html
     return re.sub(
-        r"<code>(keras\.[\w.]+)</code>",
-        lambda match: f'<a href="{KERAS[match[1]]}">{match[0]}</a>' if match[1] in KERAS else match[0],
+        r'<span title="(keras\.[\w.]+)">(.*?)</span>|<code>(keras\.[\w.]+)</code>',
+        lambda match: _link_to_keras(match[1] or match[3], match[0]),
         html,
     )
+
+
+def _link_to_keras(name: str, html: str) -> str:
+    return f'<a href="{KERAS[name]}">{html}</a>' if name in KERAS else html
 
 
 def _written_in(page: str) -> str:
