@@ -11,10 +11,12 @@ from tests.compute import forward, gradients, relative_error
 from tests.tolerances import GRADIENTS
 
 BLOCK = {"heads": 2, "mlp_width": 40}
+EVA02 = {"mlp": "swiglu_norm", "attention_norm": True, "attention_bias": "no_key"}
 # Layers that use the fast paths, and the shape of an input.
 CASES = {
     "block": (lambda **o: layers.TransformerBlock(**BLOCK, **o), (3, 5, 12)),
     "block, exact GELU": (lambda **o: layers.TransformerBlock(**BLOCK, gelu="exact", **o), (3, 5, 12)),
+    "block, EVA-02": (lambda **o: layers.TransformerBlock(**BLOCK, **EVA02, **o), (3, 5, 12)),
     "MAP head": (lambda **o: layers.MAPHead(2, 20, **o), (3, 5, 12)),
     "long MLP": (lambda **o: layers.MLP(3072, **o), (2, 50, 8)),  # more than one piece
     "patches": (lambda **o: layers.PatchEmbedding(6, (2, 3), **o), (2, 4, 9, 5)),
@@ -85,6 +87,14 @@ def test_other_precisions(case, dtype, slow):
 def test_a_backend_without_fast_paths_is_asked_in_vain():
     assert fast_paths.fast_path("dense", keras.KerasTensor((2, 3))) is None
     assert fast_paths.fast_path("nothing", keras.ops.ones((2, 3))) is None
+
+
+def test_every_normalisation_of_a_block_asks_for_the_fast_path(monkeypatch):
+    layer, x = made("block, EVA-02")
+    calls = []
+    monkeypatch.setattr(fast_paths, "fast_path", lambda operation, x: calls.append(operation))
+    forward(layer, x)
+    assert calls.count("layer_norm") == 4
 
 
 def test_a_batch_of_none():
