@@ -59,7 +59,7 @@ test: $(TEST)/.installed
 test-lowest: $(LOWEST)/.installed
 	@KERAS_BACKEND=torch $(LOWEST)/bin/python -m pytest tests $(PYTEST_ARGS)
 
-# Half an hour for all rows; BENCH_ARGS='--list' names them, and `--rows` chooses some.
+# All rows take long; BENCH_ARGS='--list' names them, and `--rows` chooses some.
 bench: $(BENCH)/.installed
 	@$(BENCH)/bin/python benchmarks/speed.py --json docs/speed.json --page docs/speed.md $(BENCH_ARGS)
 

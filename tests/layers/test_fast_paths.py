@@ -47,6 +47,12 @@ def square(y):
     return keras.ops.mean(keras.ops.square(keras.ops.cast(y, "float32")))
 
 
+@pytest.fixture(autouse=True)
+def pieces(monkeypatch):
+    """What is for many values only takes few as well, so that small tests see it."""
+    monkeypatch.setattr(fast_paths, "_FEW", 0)
+
+
 @pytest.fixture
 def slow(monkeypatch):
     """A function that switches the fast paths off."""
@@ -102,6 +108,12 @@ def test_a_batch_of_none():
     assert forward(layer, x[:0]).shape == (0, 5, 12)
 
 
+def _zeros(count):
+    import torch
+
+    return torch.zeros(count, requires_grad=True)
+
+
 torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="what only PyTorch has")
 
 
@@ -126,6 +138,11 @@ class TestTorch:
         # The slope has the factor s (1 - s), which is known to 2^-24, times up to 40 before s rounds to 1.
         step = {"float32": 4e-6, "bfloat16": 2**-7}[dtype]
         assert ((x.grad - wide.grad).abs() <= step * (1 + grad.abs())).all()
+
+    def test_few_values_take_the_operation_of_pytorch(self, monkeypatch):
+        monkeypatch.undo()
+        names = [fast_paths.fast_path("gelu_tanh", x)(x).grad_fn.name() for x in map(_zeros, (2, 1 << 19))]
+        assert names[0] == "GeluBackward0" != names[1]
 
     @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # what forward mode loads
     def test_gelu_in_every_kind_of_differentiation(self):
