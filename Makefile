@@ -133,5 +133,5 @@ $(LOWEST)/.installed: pyproject.toml .ci/lowest.py
 	@$(@D)/bin/python .ci/lowest.py torch demo > $(@D)/lowest.txt
 	@PIP_CONSTRAINT=$(@D)/lowest.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 		$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-e '.[torch,demo]' build hatchling hypothesis pytest pytest-xdist scipy
+		-e '.[torch,demo]' build hatchling huggingface_hub hypothesis pytest pytest-xdist pyyaml scipy
 	@touch $@
