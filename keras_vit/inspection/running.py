@@ -31,7 +31,8 @@ def find_model(model: keras.Model) -> VisionTransformer | BiT:
         return model
     inside = layers_inside(model) if isinstance(model, keras.Model) else []
     models = [layer for layer in inside if isinstance(layer, (VisionTransformer, BiT))]
-    if not models or not has_graph(model):
+    # A layer of a subclass, or one that wraps another, runs what is inside it where nobody can look.
+    if not models or not all(_is_reached(model, inner) for inner in models):
         raise TypeError(
             "model must be a VisionTransformer, a BiT, or a functional or sequential model that was built and has one "
             f"among its layers, but {type(model).__name__} was given. Of any other model that contains one, pass that."
@@ -40,6 +41,11 @@ def find_model(model: keras.Model) -> VisionTransformer | BiT:
         names = ", ".join(inner.name for inner in models)
         raise ValueError(f"model has several models of keras_vit inside: {names}. Pass one of them.")
     return models[0]
+
+
+def _is_reached(model: keras.layers.Layer, inner: keras.Model) -> bool:
+    """Whether a model is the other one, or has it inside by way of functional and sequential models only."""
+    return model is inner or (has_graph(model) and any(_is_reached(layer, inner) for layer in model.layers))
 
 
 def find_transformer(model: keras.Model) -> VisionTransformer:

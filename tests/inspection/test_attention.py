@@ -283,3 +283,64 @@ def test_of_families():
     assert inspection.attention_maps(reading, images, "pooling").shape == (2, 2, 1, 6)
     assert inspection.attention_rollout(reading, images).shape == (2, 2, 3)
     assert inspection.gradient_attention(reading, images).shape == (2, 2, 3)
+
+
+class Wrapped(keras.Model):
+    """A subclassed model around one: nobody but its `call` knows what it does."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, images):
+        return self.inner(images) * 2
+
+
+def test_subclassed_models_are_refused_whatever_is_around_them():
+    model = make("plain")
+    images = images_for(model)
+    wrapped = Wrapped(model)
+    wrapped(images)
+    pixels = keras.Input((8, 12, 3))
+    outer = keras.Model(pixels, keras.layers.Rescaling(1.0)(wrapped(pixels)))
+    calls = (
+        inspection.attention_maps,
+        inspection.attention_rollout,
+        inspection.mean_attention_distance,
+        inspection.saliency,
+        inspection.gradient_attention,
+        inspection.class_evidence,
+    )
+    for call in calls:
+        for one in (wrapped, outer):
+            with pytest.raises(TypeError, match="model must be a VisionTransformer.*that contains one, pass that"):
+                call(one, images)
+
+
+def test_everything_at_once(tmp_path):
+    """Adapters, mixed precision, saved and loaded again, frozen, and inside a sequential model: every call stands."""
+    model = make("map", dtype="mixed_bfloat16", class_names=("a", "b", "c"))
+    training.add_lora(model, 2)
+    for layer in (model.get_layer("block_0").attention.query, model.get_layer("block_1").attention.value):
+        layer.lora_kernel_b.assign(np.random.default_rng(3).normal(size=layer.lora_kernel_b.shape))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    loaded.trainable = False
+    images = images_for(model)
+    outer = keras.Sequential([keras.Input((8, 12, 3)), keras.layers.Rescaling(1.0), loaded])
+    for call, arguments in (
+        (inspection.attention_maps, (images, 0)),
+        (inspection.attention_rollout, (images,)),
+        (inspection.mean_attention_distance, (images,)),
+        (inspection.saliency, (images, 1)),
+        (inspection.gradient_attention, (images, 1)),
+        (inspection.class_evidence, (images, 1)),
+        (inspection.position_similarity, ()),
+        (inspection.patch_filters, (3,)),
+    ):
+        wanted, got = call(model, *arguments), call(outer, *arguments)
+        assert got.dtype.kind == "f" and np.isfinite(got).all(), call
+        # bfloat16 has 3 digits: what is computed in another order differs by that, and gradients by many times of it.
+        assert np.corrcoef(got.ravel(), wanted.ravel())[0, 1] > 0.99, call
+        if call not in (inspection.saliency, inspection.gradient_attention):
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=0.02 * np.abs(wanted).max(), err_msg=str(call))
