@@ -166,6 +166,11 @@ addEventListener("load", () => {
     wide: document.documentElement.scrollWidth > innerWidth, title: document.title,
     requests: performance.getEntriesByType("resource").filter(entry => !entry.name.startsWith("data:")).length,
     ground: getComputedStyle(document.body).backgroundColor,
+    broken: [...document.querySelectorAll("table.plain th")].filter(th => {
+      const range = document.createRange();
+      range.selectNodeContents(th);
+      return range.getClientRects().length > 1;
+    }).map(th => th.textContent),
   };
   const pre = document.createElement("pre");
   pre.id = "report"; pre.textContent = JSON.stringify(report);
@@ -178,7 +183,8 @@ addEventListener("load", () => {
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
 @pytest.mark.parametrize("width", [400, 1400])
 def test_in_a_real_browser(width, tmp_path):
-    page, _ = write(tmp_path, make("plain"), photos())
+    unused = [f"text_model.layers.{i}.self_attn.k_proj.bias" for i in range(30)]
+    page, _ = write(tmp_path, make("plain"), photos(), source={"layout": "huggingface", "unused": unused})
     (tmp_path / "probed.html").write_text(page.replace("<style>", PROBE + "<style>", 1), encoding="utf-8")
     # Headless Chromium makes no window narrower than 500 pixels; a frame can be.
     frame = f'<iframe src="probed.html" style="width: {width}px; height: 900px; border: 0"></iframe>'
@@ -196,3 +202,4 @@ def test_in_a_real_browser(width, tmp_path):
     assert not report["hidden"] and not report["open"] and report["moved"] and report["same"]
     assert report["label"] == "1" and report["title"] == "vision_transformer"
     assert not report["wide"]  # nothing sticks out to the side
+    assert report["broken"] == []  # long values leave the names beside them their room
