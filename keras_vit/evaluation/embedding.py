@@ -152,7 +152,7 @@ def embed(
             if finished is None:
                 _run(journal, settings, extractor, model, names, files, length, on_bad_image, overwrite, progress)
                 finished = journal.embeddings(names)
-                if names and not finished.count:
+                if shards == 1 and not finished.count:
                     raise ValueError(f"None of the {len(names)} images can be read. The first is {names[0]!r}.")
                 journal.finish(finished)
             elif finished.skipped and on_bad_image == "stop":
