@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras_vit
-from keras_vit.models import BIT_VARIANTS, VARIANTS, count_macs, factory_name, variant_config
+from keras_vit.models import count_macs, factory_name, variant_config
 
 PAGE = pathlib.Path(__file__).parent / "zoo.md"
 HEAD = """# The zoo
@@ -33,8 +33,9 @@ With 1,000 classes, at the variant's own size; CLIP's image towers have an embed
 """
 WEIGHTS_HEAD = """## Published checkpoints
 
-Besides these, every name of AugReg's 50,000 files is understood, and any file or address:
-[one way in](loading.md).
+First the official files, then repositories of the Hugging Face Hub (`hf://`), which compute their publisher's numbers;
+`list_weights(family="DINOv2")` and `list_models(family=...)` show one family. Besides these, every name of AugReg's
+50,000 files is understood, and any file or address: [one way in](loading.md).
 
 """
 
@@ -45,7 +46,7 @@ def text() -> str:
         (
             f"{row['name']}",
             f"`{factory_name(row['name'])}`",
-            row["family"] if row["name"] in BIT_VARIANTS or row["family"] == "hybrid" else VARIANTS[row["name"]].family,
+            row["family"],
             str(row["image_size"]),
             _millions(row["params"]),
             _billions(row["macs"]),
@@ -55,8 +56,9 @@ def text() -> str:
     ]
     weights = [
         (
-            f"`{row['name']}`",
+            f"{_mark(row, 'name')}`{row['name']}`",
             row["variant"],
+            row["family"],
             "" if row["image_size"] is None else str(row["image_size"]),
             _cell(row, "dataset"),
             _cell(row, "top1"),
@@ -69,7 +71,7 @@ def text() -> str:
     ]
     titles = ("variant", "function", "family", "pixels", "M", "G", "MiB in float32")
     parts = [HEAD, VARIANTS_HEAD, _table(titles, variants)]
-    titles = ("name", "variant", "pixels", "trained on", "top-1", "M", "G", "file", "licence")
+    titles = ("name", "variant", "family", "pixels", "trained on", "top-1", "M", "G", "file", "licence")
     return "".join([*parts, "\n", WEIGHTS_HEAD, _table(titles, weights)])
 
 

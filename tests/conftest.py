@@ -52,6 +52,7 @@ ONCE = (
     "test_files.py",
     "test_fuzz.py",
     "test_hub.py",
+    "test_interop.py",
     "test_page.py",
     "test_pictures.py",
     "test_plots.py",

@@ -16,6 +16,7 @@ from keras_vit import _files
 from keras_vit.interpolation import METHODS
 from keras_vit.preprocessing import (
     RESIZES,
+    Pipeline,
     decode_predictions,
     imagenet1k_classes,
     load_image,
@@ -83,6 +84,23 @@ def test_other_evaluations_within_one_grey_level(reference, picture, name, optio
     if options:
         np.testing.assert_array_equal(pixels, np.round(pixels))
         assert np.mean(difference > 0.5) < 0.2  # Measured up to 0.14; rounding instead of cutting off gives half.
+
+
+@pytest.mark.parametrize("picture", PICTURES)
+def test_a_picture_by_the_pipeline_of_a_model(reference, picture):
+    """timm's evaluation, said by a pipeline: the same file, cropped and not squashed."""
+    image = Image.fromarray(reference[f"{picture}/uint8"])
+    pipeline = Pipeline(224, resize="shortest", crop_ratio=0.9, filter="bicubic")
+    pixels = load_image(encoded(image), pipeline=pipeline)
+    assert pixels.shape == (224, 224, 3) and pixels.dtype == np.float32
+    # Pillow 13 chooses which of the two directions comes first, which rounds otherwise: one grey level.
+    assert np.abs(pixels - load_image(image, 224, resize="timm")).max() <= 1
+    np.testing.assert_array_equal(pixels, pipeline.resized(reference[f"{picture}/uint8"])[0])
+    for other in ({"image_size": 224}, {"resize": "timm"}, {"interpolation": "bicubic"}):
+        with pytest.raises(ValueError, match="pipeline= says how"):
+            load_image(image, pipeline=pipeline, **other)
+    with pytest.raises(TypeError, match="pipeline must be a Pipeline"):
+        load_image(image, pipeline="timm")
 
 
 def test_the_three_resizes_differ(reference):

@@ -1,6 +1,7 @@
 """The published checkpoints, as data and as a table, and how to find one.
 
-The data are in `weights/catalogue.json`. AugReg's more than 50,000 files are not listed: their names say it all.
+The data are in `weights/catalogue.json`, and in `weights/repositories.json` for what other people publish on the
+Hugging Face Hub. AugReg's more than 50,000 files are not listed: their names say it all.
 """
 
 import difflib
@@ -129,8 +130,24 @@ def _load() -> tuple[dict[str, Entry], dict[str, str]]:
     return entries, data["recommended"]
 
 
-def _read() -> dict[str, Any]:
-    return json.loads((weights_folder() / "catalogue.json").read_text(encoding="utf-8"))
+@functools.cache
+def _repository_rows() -> tuple[dict[str, Any], ...]:
+    """The repositories of other people, as rows of `list_weights`."""
+    empty = dict.fromkeys(("params", "image_size", "classes", "top1", "licence", "size"))
+    rows = []
+    for group in _read("repositories.json")["groups"]:
+        for listed in group["repositories"]:
+            row = {**empty, "notes": [], "inferred": [], **group["common"], **listed}
+            repository = row.pop("repository")
+            row |= {"name": f"hf://{repository}", "family": group["family"], "layout": None, "mirrors": []}
+            row |= {"url": f"https://huggingface.co/{repository}"}
+            row["top1_source"] = None if row["top1"] is None else "the publisher's table, at its own size"
+            rows.append(row)
+    return tuple(rows)
+
+
+def _read(name: str = "catalogue.json") -> dict[str, Any]:
+    return json.loads((weights_folder() / name).read_text(encoding="utf-8"))
 
 
 def _entry(folder: str, base: str, common: dict[str, Any], row: dict[str, Any]) -> Entry:
@@ -146,6 +163,7 @@ class WeightsTable(Table):
     columns = {
         "name": "name",
         "variant": "variant",
+        "family": "family",
         "params": "params",
         "image_size": "pixels",
         "classes": "classes",
@@ -156,41 +174,67 @@ class WeightsTable(Table):
     }
 
 
-def list_weights(query: str | None = None) -> WeightsTable:
-    """The published checkpoints, as rows of a table.
+def list_weights(query: str | None = None, family: str | None = None) -> WeightsTable:
+    """The published checkpoints, as rows of a table: the official files, then repositories of the Hugging Face Hub.
 
     Args:
         query: A variant in any spelling (`"B/16"`), part of a name (`"siglip2"`, `"imagenet21k/"`), or the name of an
             AugReg checkpoint. None for all. AugReg's other 50,000 files are not listed; see `find_entry`.
+        family: Only those of a family, such as `"DINOv2"` or `"hybrid"`, in any spelling. None for all.
 
     Returns:
-        A list of dicts with `name`, `variant`, `params`, `image_size`, `classes`, `dataset`, `top1` (percent),
-        `top1_source`, `licence`, `url`, `mirrors`, `size`, `layout`, `notes` and `inferred` (the names of those that
-        are deduced). Printing it draws a table.
+        A list of dicts with `name` (what `load` takes), `variant`, `family`, `params`, `image_size`, `classes`,
+        `dataset`, `top1` (percent), `top1_source`, `licence`, `url`, `mirrors`, `size`, `layout` (None for
+        repositories, whose files tell), `notes` and `inferred` (the names of those that are deduced). Printing it
+        draws a table.
 
     Raises:
-        TypeError: if `query` is neither a string nor None.
+        TypeError: if `query` or `family` is neither a string nor None.
         ValueError: if nothing fits; the message says what might.
 
     Examples:
         >>> keras_vit.list_weights("imagenet21k/ViT-B_16")[0]["classes"]
         21843
     """
-    entries = list(catalogue().values())
-    if query is None:
-        return WeightsTable(map(_row, entries))
-    if not isinstance(query, str):
+    if not isinstance(query, str | None):
         raise TypeError(f"query must be a variant or part of a name, but {query!r} was given.")
-    name, variant = query.removesuffix(".npz"), plain_variant(query)
-    matches = (
-        [entry for entry in entries if entry.name == name]
-        or [entry for entry in entries if plain_variant(entry.variant) == variant]
-        or [entry for entry in entries if name.lower() in entry.name.lower()]
-    )
-    return WeightsTable(map(_row, matches or [find_entry(query)]))
+    rows = [*map(_row, catalogue().values()), *map(dict, _repository_rows())]
+    if query is not None:
+        name, variant = query.removesuffix(".npz"), plain_variant(query)
+        rows = (
+            [row for row in rows if row["name"] == name]
+            or [row for row in rows if plain_variant(row["variant"]) == variant]
+            or [row for row in rows if name.lower() in row["name"].lower()]
+            or [_row(find_entry(query))]
+        )
+    return WeightsTable(of_family(rows, family))
+
+
+def of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str, Any]]:
+    """The rows whose `"family"` is the one that is named, in any spelling; all of them for None.
+
+    Raises:
+        TypeError: if `family` is neither a string nor None.
+        ValueError: if there are none of that family; the message names those that there are.
+    """
+    if family is None:
+        return rows
+    if not isinstance(family, str):
+        raise TypeError(f"family must be a name such as 'DINOv2', but {family!r} was given.")
+    plain = _plain_family(family)
+    chosen = [row for row in rows if _plain_family(row["family"]) == plain]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(row["family"] for row in rows))
+        raise ValueError(f"None of them is of the family {family!r}. There are: {known}.")
+    return chosen
+
+
+def _plain_family(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()
 
 
 def _row(entry: Entry) -> dict[str, Any]:
     fields = ("name", "variant", "params", "image_size", "classes", "dataset", "top1", "top1_source", "licence", "url")
     row = {field: getattr(entry, field) for field in (*fields, "size", "layout")}
-    return {**row, "mirrors": list(entry.urls[1:]), "notes": list(entry.notes), "inferred": list(entry.inferred)}
+    row |= {"mirrors": list(entry.urls[1:]), "notes": list(entry.notes), "inferred": list(entry.inferred)}
+    return {**row, "family": entry.family}

@@ -56,6 +56,15 @@ class Entry:
         """Where the file was published."""
         return self.urls[0]
 
+    @property
+    def family(self) -> str:
+        """What `list_models` calls its family."""
+        if self.layout == "bit":
+            return "BiT"
+        names = {"big_vision/siglip2/": "SigLIP2", "big_vision/siglip/": "SigLIP", "big_vision/zoo/deit3/": "DeiT-III"}
+        by_folder = next((family for folder, family in names.items() if self.name.startswith(folder)), None)
+        return by_folder or ("hybrid" if self.variant.startswith("R") else "ViT")
+
     def size_range(self) -> tuple[int, int] | None:
         """The least and the most bytes that a file of the listed size can have; None if no size is listed.
 

@@ -51,6 +51,8 @@ class MLP(_HiddenLayer):
         width: Length of the hidden layer.
         gelu: `"tanh"`, the approximation that the official checkpoints were trained with, `"exact"` or `"quick"`.
         dropout: Rate of both dropouts while training.
+        norm: Whether the hidden layer is normalised before the last one, as in BEiT-3.
+        epsilon: Added to the variance by that normalisation.
 
     Call arguments:
         x: `(..., D)`.
@@ -66,25 +68,39 @@ class MLP(_HiddenLayer):
         8
     """
 
-    def __init__(self, width: int, gelu: str = "tanh", dropout: float = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        width: int,
+        gelu: str = "tanh",
+        dropout: float = 0.0,
+        norm: bool = False,
+        epsilon: float = 1e-6,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(width, dropout, **kwargs)
         check_choice("gelu", gelu, GELUS)
         self.gelu = gelu
+        self.use_norm = norm
+        self.epsilon = epsilon
 
     def build(self, input_shape: Shape) -> None:
         self.fc1 = self.dense(self.width, "fc1", initializer("normal", stddev=1e-6))
         self.fc2 = self.dense(input_shape[-1], "fc2", initializer("normal", stddev=1e-6))
         self.fc1.build(input_shape)
+        if self.use_norm:
+            self.norm = LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
+            self.norm.build((*input_shape[:-1], self.width))
         self.fc2.build((*input_shape[:-1], self.width))
 
     def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
-        x = apply_gelu(call_inside(self.fc1, x), self.gelu)
-        x = call_inside(self.fc2, dropout(x, self.dropout, hidden_seed))
-        return dropout(x, self.dropout, out_seed)
+        x = dropout(apply_gelu(call_inside(self.fc1, x), self.gelu), self.dropout, hidden_seed)
+        if self.use_norm:
+            x = call_inside(self.norm, x)
+        return dropout(call_inside(self.fc2, x), self.dropout, out_seed)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "gelu": self.gelu}
+        return {**super().get_config(), "gelu": self.gelu, "norm": self.use_norm, "epsilon": self.epsilon}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -44,7 +44,7 @@ class TransformerBlock(CompositeLayer):
             about a third more time. Dropout drops the same units both times.
         gelu: `"tanh"`, `"exact"` or `"quick"`; a SwiGLU has none.
         epsilon: Added to the variance by all layer normalisations.
-        mlp: `"plain"`, `"swiglu"`, or `"swiglu_norm"` with a normalisation inside.
+        mlp: `"plain"`, `"swiglu"`, or with a normalisation inside `"plain_norm"`, `"swiglu_norm"`.
         layer_scale: First value of the factors at the end of both branches (see `LayerScale`); None for none.
         attention_bias: Which projections have a bias, as `bias` in `MultiHeadAttention`.
         attention_norm: Whether the joined heads are normalised, as `norm` there.
@@ -123,10 +123,10 @@ class TransformerBlock(CompositeLayer):
             name="attention",
         )
         self.norm2 = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm2")
-        if self.mlp_kind == "plain":
-            self.mlp = MLP(self.mlp_width, self.gelu, self.dropout, dtype=policy, name="mlp")
+        norm = self.mlp_kind.endswith("norm")
+        if self.mlp_kind.startswith("plain"):
+            self.mlp = MLP(self.mlp_width, self.gelu, self.dropout, norm, self.epsilon, dtype=policy, name="mlp")
         else:
-            norm = self.mlp_kind == "swiglu_norm"
             self.mlp = SwiGLU(self.mlp_width, norm, self.epsilon, self.dropout, dtype=policy, name="mlp")
         parts = [self.norm1, self.attention, self.norm2, self.mlp]
         if self.layer_scale is not None:

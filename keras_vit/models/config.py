@@ -128,7 +128,8 @@ class ViTConfig(ModelConfig):
         attention_bias: Which projections have a bias: `"all"`; `"no_key"`: but those to keys; `"none"`: neither those
             to queries, keys nor values. The output projection always has one.
         attention_norm: Whether the joined heads are normalised before the output projection (EVA-02-CLIP).
-        mlp: `"plain"`, `"swiglu"`, or `"swiglu_norm"` with a normalisation inside (see `layers.SwiGLU`).
+        mlp: `"plain"` or `"swiglu"` (see `layers.SwiGLU`); `"plain_norm"` (BEiT-3) and `"swiglu_norm"` with a
+            normalisation inside.
         gelu: `"tanh"`, as the official checkpoints were trained; `"exact"`, as timm and Hugging Face compute it;
             `"quick"`, as OpenAI's CLIP. A SwiGLU has none.
         layer_scale: First value of the learned factors at the end of both branches of a block (see

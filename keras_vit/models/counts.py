@@ -35,10 +35,10 @@ def count_weights(config: ViTConfig | BiTConfig) -> int:
 
 
 def _mlp(config: ViTConfig) -> int:
-    if config.mlp == "plain":
-        return _plain_mlp(config)
     width, hidden = config.width, config.mlp_width
-    return 3 * width * hidden + 2 * hidden + width + (2 * hidden if config.mlp == "swiglu_norm" else 0)
+    plain = config.mlp.startswith("plain")
+    dense = _plain_mlp(config) if plain else 3 * width * hidden + 2 * hidden + width
+    return dense + (2 * hidden if config.mlp.endswith("norm") else 0)
 
 
 def _plain_mlp(config: ViTConfig) -> int:

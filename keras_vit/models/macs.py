@@ -24,7 +24,7 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
         total = _resnet(config.image_size, config.channels, config.stem_width, config.stem_stages)
     total += patches * math.prod(config.patch_size) * config.feature_map_channels * width
     projections, attention = 4 * tokens * width**2, 2 * tokens**2 * width
-    mlp = (2 if config.mlp == "plain" else 3) * tokens * width * hidden
+    mlp = (2 if config.mlp.startswith("plain") else 3) * tokens * width * hidden
     total += config.depth * (projections + attention + mlp)
     if config.answering_tokens is not None:
         # The last block has keys and values of all tokens; everything else of those that go on.

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit._types import pair
 from keras_vit.interpolation import METHODS
+from keras_vit.preprocessing.pipeline import Pipeline
 from keras_vit.preprocessing.pixels import (
     RESIZES,
     resize_as_big_vision,
@@ -27,6 +28,7 @@ def load_image(
     interpolation: str = "bilinear",
     crop_fraction: float | None = None,
     orient: bool = True,
+    pipeline: Pipeline | None = None,
 ) -> np.ndarray:
     """Read a picture as RGB and bring it to a model's size.
 
@@ -47,6 +49,8 @@ def load_image(
             `None` takes the one in `RESIZES`; timm's 384-pixel models use 1.0.
         orient: Turn the picture upright as its EXIF orientation says. The original code ignores that tag:
             `False` repeats its numbers on photographs that carry one.
+        pipeline: How the family of a model brings pictures to size, as its `config.pipeline` says; then without
+            `image_size`, `resize`, `interpolation` and `crop_fraction`. None for what these say.
 
     Returns:
         uint8 `(height, width, 3)` if `image_size` is `None`, else float32 `(*image_size, 3)` in 0..255, not
@@ -74,8 +78,19 @@ def load_image(
     if fraction is not None and not 0 < fraction <= 1:
         raise ValueError(f"crop_fraction must lie in (0, 1], but {crop_fraction!r} was given.")
     size = None if image_size is None else pair("image_size", image_size)
+    if pipeline is not None:
+        if not isinstance(pipeline, Pipeline):
+            kind = type(pipeline).__name__
+            raise TypeError(f"pipeline must be a Pipeline, such as model.config.pipeline, but a {kind} was given.")
+        if (size, resize, interpolation, crop_fraction) != (None, "squash", "bilinear", None):
+            raise ValueError(
+                "pipeline= says how the picture comes to which size: leave image_size, resize, interpolation and "
+                "crop_fraction out, or change it with dataclasses.replace(pipeline, image_size=...)."
+            )
 
     pixels = _read_rgb(file, orient)
+    if pipeline is not None:
+        return pipeline.resized(pixels)[0]
     if size is None:
         return pixels
     if resize == "squash":

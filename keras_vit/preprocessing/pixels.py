@@ -246,6 +246,9 @@ def resample(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarr
     if not (how.whole and images.dtype.kind in "iu"):
         return _apply(rows, columns, images)
     # Pillow's arithmetic: weights of 22 bits, columns first. Such sums are whole numbers that float64 holds exactly.
+    # Pillow 13 begins with the rows where that is less work, such as where the height shrinks and the width grows. What
+    # is rounded and cut off at 0 and 255 in between then differs by a grey level, in noise of 700 x 33 pixels by up to
+    # 15; all versions before, and torchvision, begin with the columns.
     for matrices in ((None, columns), (rows, None)):
         fixed = (None if m is None else np.trunc(m * 2**22 + np.copysign(0.5, m)) for m in matrices)
         images = np.clip(np.floor(_apply(*fixed, images, "float64") / 2**22 + 0.5), 0, 255)

@@ -8,7 +8,9 @@ import pytest
 from keras_vit.checkpoints.augreg import augreg_index, best_augreg, parse_augreg_name
 from keras_vit.checkpoints.catalogue import catalogue, find_entry, list_weights, recommended
 from keras_vit.checkpoints.entry import Entry, plain_variant
-from keras_vit.models import VARIANTS
+from keras_vit.checkpoints.hub import parse_hub_address
+from keras_vit.checkpoints.variants_table import list_models
+from keras_vit.models import VARIANTS, count_weights, variant_config
 
 B16 = "augreg/B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 B16_FINE_TUNED = f"{B16}--imagenet2012-steps_20k-lr_0.03-res_384"
@@ -219,12 +221,14 @@ def test_variants_without_an_imagenet_checkpoint(variant, message):
 def test_list_weights_by_variant(spelling):
     rows = list_weights(spelling)
     assert {row["variant"] for row in rows} == {"ViT-B/16"}
-    assert [row["name"] for row in rows] == [n for n, e in catalogue().items() if e.variant == "ViT-B/16"]
+    official = [row["name"] for row in rows if not row["name"].startswith("hf://")]
+    assert official == [n for n, e in catalogue().items() if e.variant == "ViT-B/16"]
+    assert "hf://google/vit-base-patch16-224" in [row["name"] for row in rows]
 
 
 def test_list_weights_by_name():
-    assert len(list_weights("SigLIP2")) == 17
-    assert len(list_weights()) == len(catalogue())
+    assert len([row for row in list_weights("SigLIP2") if row["layout"]]) == 17
+    assert len([row for row in list_weights() if row["layout"]]) == len(catalogue())
     assert [row["name"] for row in list_weights("R50+B/16")] == [
         "imagenet21k/R50+ViT-B_16",
         "imagenet21k+imagenet2012/R50+ViT-B_16",
@@ -237,11 +241,45 @@ def test_list_weights_by_name():
         list_weights(16)
 
 
+def test_weights_and_models_of_a_family():
+    rows = list_weights(family="dinov2")
+    assert {row["variant"] for row in rows} == {f"DINOv2-{size}/14" for size in "SBLg"}
+    assert {row["family"] for row in list_models(family="DINOv2-reg")} == {"DINOv2-reg"}
+    assert len(list_models(family="hybrid")) == 5
+    assert {row["family"] for row in list_weights("siglip", family="SigLIP")} == {"SigLIP"}
+    with pytest.raises(ValueError, match="family 'DINO2'. There are: .*DINOv2"):
+        list_weights(family="DINO2")
+    with pytest.raises(TypeError, match="family must be a name"):
+        list_models(family=2)
+
+
+def test_repositories_of_other_people():
+    """Every row names a variant of its family, with the parameters that it really has, and an address that is one."""
+    rows = [row for row in list_weights() if row["layout"] is None]
+    assert len({row["name"] for row in rows}) == len(rows) > 100
+    variants = {row["name"]: row for row in list_models()}
+    for row in rows:
+        assert parse_hub_address(row["name"]).repository == row["name"].removeprefix("hf://")
+        assert row["dataset"] and (row["top1"] is None or 40 < row["top1"] < 91), row["name"]
+        if row["variant"].startswith("test_vit"):
+            continue
+        assert variants[row["variant"]]["family"] == row["family"], row["name"]
+        if row["params"] is not None and row["classes"] in (None, 1000):
+            config = variant_config(
+                row["variant"],
+                row["image_size"] // 14 * 14 if "14" in row["variant"] else row["image_size"],
+                row["classes"],
+            )
+            # Rounded to 10,000; mask tokens, and what timm leaves out or has beside, make less than a thousandth.
+            assert row["params"] == pytest.approx(count_weights(config), rel=2e-3, abs=2e4), row["name"]
+
+
 def test_a_row_has_what_users_ask_for():
     row = next(row for row in list_weights("B/16") if row["name"] == B16_FINE_TUNED)
     assert row == {
         "name": B16_FINE_TUNED,
         "variant": "ViT-B/16",
+        "family": "ViT",
         "params": 86_859_496,
         "image_size": 384,
         "classes": 1000,

@@ -104,6 +104,17 @@ TIMM = {
             "final_norm": "pooled",
         },
     ),
+    "BEiT-3": (
+        timm(mlp="plain_norm", attn_norm=True, last="fc_norm", head=11),
+        {
+            "attention_norm": True,
+            "mlp": "plain_norm",
+            "layer_norm_epsilon": 1e-5,
+            "pooling": "avg",
+            "final_norm": "pooled",
+            "classes": 11,
+        },
+    ),
     "EVA giant": (
         timm(qkv="q_bias", last="fc_norm", head=11),
         {"attention_bias": "no_key", "pooling": "avg", "final_norm": "pooled", "classes": 11},
@@ -341,6 +352,17 @@ def test_a_head_above_a_nested_model(tmp_path):
     assert (contents.prefix, contents.config.classes) == ("model.vision_model.", 11)
 
 
+def test_blocks_without_the_name_of_their_module(tmp_path):
+    """transformers 5.23 writes ViTMSNForImageClassification so."""
+    shapes = {
+        name.removeprefix("vit.") if "encoder" in name else name: shape
+        for name, shape in transformers("vit", head=11).items()
+    }
+    contents = opened(write(tmp_path, shapes, config={"model_type": "vit_msn", "num_attention_heads": 1}))
+    assert (contents.config.depth, contents.config.classes, contents.config.layer_norm_epsilon) == (2, 11, 1e-6)
+    assert not contents.unused
+
+
 @pytest.mark.parametrize("family", ["vit", "deit", "ijepa", "dinov2", "dinov3_vit"])
 def test_the_names_of_both_versions_mean_the_same(tmp_path, family):
     configs, orders = [], []
@@ -381,7 +403,7 @@ def test_openai_and_open_clip(tmp_path):
     # The config.json of timm's repositories is about another model of the same weights.
     timms = {"architecture": "vit_base_patch32_clip_224", "num_classes": 24, "model_args": {"num_heads": 2}}
     exact = opened(write(tmp_path / "open_clip", shapes, open_clip=said, config=timms)).config
-    assert (exact.gelu, exact.heads, exact.filter, exact.resize) == ("exact", 4, "bilinear", "squash")
+    assert (exact.gelu, exact.heads, exact.filter, exact.resize) == ("exact", 4, "bilinear_pillow", "squash")
     assert (exact.pixel_mean, exact.pixel_std) == ((0.1, 0.2, 0.3), (1.0, 1.0, 1.0))
     said["model_cfg"]["quick_gelu"] = True
     assert opened(write(tmp_path / "quick", shapes, open_clip=said)).config.gelu == "quick"
@@ -471,7 +493,6 @@ REFUSED = {
     "Naver's rotary embedding": (timm(rows=None), r"vit_\*_rope"),
     "perception encoder": (timm(pre_norm=True, pool=True), "perception"),
     "perception encoder without norm": (timm(pre_norm=True, last=None), "perception"),
-    "BEiT-3": (timm(mlp="plain_norm", attn_norm=True), "BEiT-3"),
     "EVA-02-E": (timm(qkv="q_bias", width=1792, depth=1), "EVA-02-E"),
     "no norm biases": ({k: s for k, s in timm().items() if k != f"{B}norm1.bias"}, f"missing: {B}norm1.bias"),
     "norm and fc_norm": (timm() | norm("fc_norm"), "not part of the model: norm.bias, norm.weight"),
@@ -652,8 +673,15 @@ def test_what_a_config_of_transformers_says(tmp_path):
 
 
 PICTURES = [
-    ({"size": 224, "resample": 2}, ("squash", 1.0, "bilinear")),
-    ({"size": {"height": 224, "width": 224}, "image_processor_type": "ViTImageProcessor"}, ("squash", 1.0, "bilinear")),
+    ({"size": 224, "resample": 2}, ("squash", 1.0, "bilinear_pillow")),
+    (
+        {"size": {"height": 224, "width": 224}, "image_processor_type": "ViTImageProcessor"},
+        ("squash", 1.0, "bilinear_pillow"),
+    ),
+    (
+        {"size": {"height": 224, "width": 224}, "image_processor_type": "DINOv3ViTImageProcessorFast", "resample": 2},
+        ("squash", 1.0, "bilinear_antialias"),
+    ),
     ({"size": 256, "crop_size": 224, "do_center_crop": True, "resample": 3}, ("shortest", 224 / 256, "bicubic")),
     (
         {

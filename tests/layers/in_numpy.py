@@ -75,10 +75,11 @@ def attention(tokens, queries, w, heads, turn=lambda x: x, epsilon=1e-6):
 
 
 def mlp(x, w, kind, epsilon=1e-6):
-    if "gate/kernel" not in w:
-        return dense(gelu(dense(x, w, "fc1"), kind), w, "fc2")
-    gate = dense(x, w, "gate")
-    hidden = gate * sigmoid(gate) * dense(x, w, "value")
+    if "gate/kernel" in w:
+        gate = dense(x, w, "gate")
+        hidden = gate * sigmoid(gate) * dense(x, w, "value")
+    else:
+        hidden = gelu(dense(x, w, "fc1"), kind)
     return dense(layer_norm(hidden, w, "norm", epsilon) if "norm/gamma" in w else hidden, w, "fc2")
 
 

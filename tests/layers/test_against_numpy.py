@@ -179,7 +179,7 @@ def test_transformer_block(gelu, epsilon):
     assert_close(forward(layer, x), in_numpy.block(x.astype("f8"), w, 3, gelu, epsilon))
 
 
-@pytest.mark.parametrize("mlp", ["plain", "swiglu", "swiglu_norm"])
+@pytest.mark.parametrize("mlp", ["plain", "plain_norm", "swiglu", "swiglu_norm"])
 def test_transformer_block_with_everything(mlp):
     options = {"mlp": mlp, "layer_scale": 0.1, "attention_bias": "no_key", "attention_norm": True, "epsilon": 1e-2}
     layer = layers.TransformerBlock(2, 24, **options, rotary_embedding="eva02")

@@ -28,7 +28,7 @@ EXAMPLES = {
     "ClassToken": ({}, (5, 12)),
     "LayerScale": ({"initial": 0.1}, (5, 12)),
     "MAPHead": ({"heads": 3, "mlp_width": 20, "gelu": "exact", "epsilon": 1e-4, "skipped_tokens": 1}, (5, 12)),
-    "MLP": ({"width": 20, "gelu": "exact", "dropout": 0.2}, (5, 12)),
+    "MLP": ({"width": 20, "gelu": "exact", "dropout": 0.2, "norm": True, "epsilon": 1e-4}, (5, 12)),
     "MultiHeadAttention": (
         {"heads": 3, "dropout": 0.2, "bias": "no_key", "norm": True, "epsilon": 1e-4, "rotary_embedding": "eva02"},
         (5, 12),

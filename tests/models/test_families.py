@@ -38,6 +38,7 @@ FAMILIES = {
     "patches_in_map": VIT.replace(register_tokens=2, pooling="map", map_prefix=False),
     "mae": VIT.replace(pooling="avg", final_norm="pooled"),
     "ijepa": VIT.replace(class_token=False, pooling="avg", classes=None, interpolation="bicubic_offset"),
+    "beit3": VIT.replace(mlp="plain_norm", attention_norm=True, pooling="avg", final_norm="pooled"),
     "eva02": VIT.replace(
         mlp="swiglu_norm",
         rotary_embedding="eva02",

@@ -10,7 +10,7 @@ import numpy as np
 from keras_vit._text import printable
 from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row, shape_of
 from keras_vit.checkpoints.files.stored_array import StoredArray
-from keras_vit.checkpoints.layouts.pictures import CLIP, of_open_clip, pictures
+from keras_vit.checkpoints.layouts.pictures import CLIP, FILTER_NAMES, of_open_clip, pictures
 from keras_vit.checkpoints.layouts.pytorch import (
     Names,
     account,
@@ -199,7 +199,7 @@ def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     prepared = {
         "mean": list(config.pixel_mean),
         "std": list(config.pixel_std),
-        "interpolation": config.filter,
+        "interpolation": FILTER_NAMES[config.filter],
         "resize_mode": config.resize,
     }
     model = {"embed_dim": config.projection, "quick_gelu": config.gelu == "quick", "vision_cfg": vision}

@@ -71,16 +71,20 @@ def _any(names: tuple[tuple[str, ...], ...]) -> str:
     return "|".join(re.escape(name) for group in names for name in group)
 
 
+_BLOCK = (
+    rf"({'|'.join(re.escape(block) for block in _BLOCKS)})\d+\.(({_any(_ATTENTIONS)}|{_any(_NORMS)}|{_any(_MLPS)})"
+    rf"{_PAIR}|layer_scale[12]\.lambda1)"
+)
 _NAMES = Names(
     model=re.compile(
         r"embeddings\.(cls_token|class_embedding|distillation_token|register_tokens|position_embeddings"
         rf"|position_embedding\.weight|(patch_embeddings\.projection|patch_embedding|patch_embeddings){_PAIR})"
-        rf"|({'|'.join(re.escape(block) for block in _BLOCKS)})\d+\.(({_any(_ATTENTIONS)}|{_any(_NORMS)}|{_any(_MLPS)})"
-        rf"{_PAIR}|layer_scale[12]\.lambda1)"
+        rf"|{_BLOCK}"
         rf"|(layernorm|pre_layrnorm|post_layernorm|norm|pooler\.dense){_PAIR}"
         rf"|head\.(probe|attention\.in_proj_(weight|bias)|(attention\.out_proj|layernorm|mlp\.fc[12]){_PAIR})"
     ),
-    top=re.compile(rf"(classifier|cls_classifier|distillation_classifier){_PAIR}|visual_projection\.weight"),
+    # Version 5 writes the blocks of ViTMSNForImageClassification without the module's name.
+    top=re.compile(rf"(classifier|cls_classifier|distillation_classifier){_PAIR}|visual_projection\.weight|{_BLOCK}"),
     unused=re.compile(r"embeddings\.(mask_token|position_ids)|rope_embeddings\.inv_freq"),
     beside=re.compile(r"decoder\..*|(text_model|text_projection)\..*|logit_scale|logit_bias"),
 )

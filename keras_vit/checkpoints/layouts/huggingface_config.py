@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.layouts.huggingface_families import FAMILIES, Family
+from keras_vit.checkpoints.layouts.pictures import FILTER_NUMBERS, RESAMPLE_FLOATS
 from keras_vit.models import ViTConfig
 
 _TABLE = "position_embedding/table"
 _ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
-_FILTERS = {"bilinear": 2, "bicubic": 3}
 # The class with and without a head.
 _CLASSES = {
     "vit": ("ViTForImageClassification", "ViTModel"),
@@ -204,10 +204,10 @@ def _preprocessor(config: ViTConfig) -> dict[str, Any]:
     resized = [int(size / config.crop_ratio) for size in (height, width)]
     size = {"shortest_edge": min(resized)} if config.resize == "shortest" else dict(zip(_SIDES, resized, strict=True))
     return {
-        "image_processor_type": "CLIPImageProcessor",  # the one that can say all of it
+        "image_processor_type": _processor(config),
         "do_resize": True,
         "size": size,
-        "resample": _FILTERS[config.filter],
+        "resample": FILTER_NUMBERS[config.filter],
         "do_center_crop": config.resize == "shortest" or config.crop_ratio < 1,
         "crop_size": {"height": height, "width": width},
         "do_rescale": True,
@@ -216,6 +216,12 @@ def _preprocessor(config: ViTConfig) -> dict[str, Any]:
         "image_mean": list(config.pixel_mean),
         "image_std": list(config.pixel_std),
     }
+
+
+def _processor(config: ViTConfig) -> str:
+    """The class that can say all of it; the one that resamples floats cannot cut out the centre."""
+    floats = config.filter == "bilinear_antialias" and config.resize == "squash" and config.crop_ratio == 1
+    return RESAMPLE_FLOATS if floats else "CLIPImageProcessor"
 
 
 _SIDES = ("height", "width")

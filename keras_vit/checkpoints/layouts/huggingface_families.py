@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from keras_vit.checkpoints.layouts.pictures import CLIP, HALF, IMAGENET, Fields, pictures
+from keras_vit.checkpoints.layouts.pictures import CLIP, HALF, IMAGENET, RESAMPLE_FLOATS, Fields, pictures
 from keras_vit.checkpoints.layouts.timm_architectures import HEADS, HEADS_OF_DINOV3, HEADS_OF_SIGLIP
 
 # The names of activations and what they compute; `gelu_fast` and its like differ by rounding errors only.
@@ -16,9 +16,6 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "tanh",
     "quick_gelu": "quick",
 }
-
-
-_SQUASHED = pictures(HALF, "squash", 1.0, "bilinear")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +51,7 @@ class Family:
     epsilon: float = 1e-12
     heads: int = 12
     preparation: Mapping[str, Any] = dataclasses.field(
-        default_factory=lambda: pictures(HALF, "squash", 1.0, "bilinear")
+        default_factory=lambda: pictures(HALF, "squash", 1.0, "bilinear_pillow")
     )
     interpolation: str = "bicubic_hf"
     heads_by_width: Mapping[int, int] = dataclasses.field(default_factory=lambda: HEADS)
@@ -100,7 +97,7 @@ FAMILIES: dict[str, Family] = {
             norm="norm",
             epsilon=1e-5,
             heads=6,
-            preparation=pictures(IMAGENET, "squash", 1.0, "bilinear"),
+            preparation=pictures(IMAGENET, "squash", 1.0, "bilinear_antialias"),
             heads_by_width=HEADS_OF_DINOV3,
             mask_token=(1, 1),
         ),
@@ -153,5 +150,6 @@ def preparation_of(family: Family, preprocessor: Mapping[str, Any] | None) -> Fi
     if preprocessor is not None:
         name = str(preprocessor.get("image_processor_type", preprocessor.get("feature_extractor_type", "")))
         if name:
-            fields["filter"] = "bilinear" if name.startswith("ViT") else "bicubic"
+            bilinear = name.startswith(("ViT", RESAMPLE_FLOATS))
+            fields["filter"] = "bilinear_pillow" if bilinear else "bicubic"
     return fields

@@ -13,10 +13,28 @@ Fields = dict[str, Any]
 
 # Published means and standard deviations of the channels, for pixels of 0..1.
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+NONE = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
-_FILTERS = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic", "random": "bicubic"}
+# All of them resample with Pillow, whose filters widen where a picture shrinks.
+_FILTERS = {
+    2: "bilinear_pillow",
+    3: "bicubic",
+    "bilinear": "bilinear_pillow",
+    "bicubic": "bicubic",
+    "random": "bicubic",
+}
+# What these JSON files call our filters; transformers by the numbers of Pillow.
+FILTER_NAMES = {
+    "bilinear": "bilinear",
+    "bilinear_pillow": "bilinear",
+    "bilinear_antialias": "bilinear",
+    "bicubic": "bicubic",
+}
+FILTER_NUMBERS = {filter: {"bilinear": 2, "bicubic": 3}[name] for filter, name in FILTER_NAMES.items()}
+# The classes of transformers that resample floats instead of whole numbers.
+RESAMPLE_FLOATS = "DINOv3ViTImageProcessor"
 
 
 def pictures(
@@ -59,6 +77,11 @@ def of_transformers(config: Mapping[str, Any], default: Fields, told: list[str])
         fields["pixel_std"] = tuple(s / (255 * factor) for s in fields["pixel_std"])
     if config.get("resample") is not None:
         fields |= _filter(config["resample"], told)
+    if str(config.get("image_processor_type", "")).startswith(RESAMPLE_FLOATS):
+        if fields["filter"].startswith("bilinear"):
+            fields["filter"] = "bilinear_antialias"
+        else:
+            told.append("its pictures were resampled as floats, which is not done here: they are whole numbers")
     resized, shortest = _size(config.get("size"), config.get("do_center_crop"))
     cropped, _ = _size(config.get("crop_size"), None)
     if resized is not None and config.get("do_resize") is not False:

@@ -249,8 +249,6 @@ def _refuse(arrays: Mapping[str, StoredArray], said: _Statements) -> None:
         raise ValueError("it has 'attn_pool' without 'norm', which no known family has.")
     if shape_of(arrays, _ANCHOR, 4)[0] == 1792 and (has("blocks.0.attn.q_bias") or has("blocks.0.attn.q_proj.weight")):
         raise ValueError("it is EVA-02-E, which normalises after each branch instead of before.")
-    if has("blocks.0.mlp.norm.weight") and not has("blocks.0.mlp.fc1_g.weight"):
-        raise ValueError("it has 'mlp.norm' in an MLP without a gate, as BEiT-3, which is not known here.")
     registers = any(map(has, ("reg_token", "register_tokens", "storage_tokens")))
     periods = has("rope_embed.periods")
     if has("cls_token") and not (has("pos_embed") or registers or periods):
@@ -350,7 +348,7 @@ def _fields(
         "mlp": mlp,
         "gelu": _gelu(said),
         "layer_scale": _layer_scale(said) if has(f"{block}{dialect.scales[0]}") else None,
-        "layer_norm_epsilon": 1e-5 if dinov3 or _is_clip(arrays, said) else 1e-6,
+        "layer_norm_epsilon": 1e-5 if dinov3 or _is_clip(arrays, said) or _is_beit3(mlp, said) else 1e-6,
     }
     if eva02:
         fields |= _rotary_grid(said)
@@ -393,6 +391,11 @@ def _gelu(said: _Statements) -> str:
 def _is_clip(arrays: Mapping[str, StoredArray], said: _Statements) -> bool:
     """Whether its epsilon is that of CLIP's models, which is not timm's usual."""
     return by_name.is_clip(said.architecture) if said.architecture else "norm_pre.weight" in arrays
+
+
+def _is_beit3(mlp: str, said: _Statements) -> bool:
+    """Whether it is a BEiT-3, the only published models with a norm in an MLP that has no gate."""
+    return by_name.is_beit3(said.architecture) if said.architecture else mlp == "plain_norm"
 
 
 def _layer_scale(said: _Statements) -> float:

@@ -6,7 +6,7 @@ A name is `architecture` in a repository's config.json, such as `vit_base_patch1
 
 import re
 
-from keras_vit.checkpoints.layouts.pictures import CLIP, HALF, IMAGENET, Fields, pictures
+from keras_vit.checkpoints.layouts.pictures import CLIP, HALF, IMAGENET, NONE, Fields, pictures
 
 # Models whose arrays have the names of others, but which compute something else.
 REFUSED = {
@@ -45,6 +45,11 @@ def is_clip(architecture: str) -> bool:
     return re.match(r"vit_.*_clip_", architecture) is not None
 
 
+def is_beit3(architecture: str) -> bool:
+    """Whether a model is one of timm's BEiT-3, whose epsilon is 1e-5 as well."""
+    return architecture.startswith("beit3_")
+
+
 def heads_by_name(architecture: str, width: int) -> int | None:
     """The heads of models whose width tells something else; None for all others."""
     if architecture.startswith("test_vit"):
@@ -68,8 +73,12 @@ def pictures_of(architecture: str) -> Fields:
     """How pictures are prepared, for files without a `pretrained_cfg`, as most files of that kind have it."""
     if re.search(r"clip|eva02|eva_", architecture):
         return pictures(CLIP, "shortest", 1.0)
-    if re.search(r"dinov[23]", architecture):
+    if re.search(r"dinov[23]|beit3", architecture):
         return pictures(IMAGENET, "shortest", 1.0)
+    if "miil" in architecture:
+        return pictures(NONE, "shortest", 0.875, "bilinear_pillow")
+    if "tipsv2" in architecture:
+        return pictures(NONE, "shortest", 1.0)
     if re.search(r"deit3_.*_384", architecture):
         return pictures(IMAGENET, "shortest", 1.0)
     if re.search(r"deit|dino|mae|ijepa", architecture):

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.checkpoints.layouts.pictures import FILTER_NAMES
 from keras_vit.models import ViTConfig
 
 _TABLE = "position_embedding/table"
@@ -14,11 +15,12 @@ ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
 
 def is_eva(config: ViTConfig) -> bool:
     """Whether a model is of timm's class `Eva` and not of its `VisionTransformer`."""
+    gated = config.mlp.startswith("swiglu")
     return (
         config.rotary_embedding is not None
         or config.attention_bias == "no_key"
-        or config.attention_norm
-        or config.mlp.endswith("norm")
+        or config.mlp == "swiglu_norm"
+        or (config.attention_norm and gated)
     )
 
 
@@ -85,7 +87,7 @@ def sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     published = {
         "input_size": [config.channels, height, width],
         "fixed_input_size": True,
-        "interpolation": config.filter,
+        "interpolation": FILTER_NAMES[config.filter],
         "crop_pct": config.crop_ratio,
         "crop_mode": "squash" if config.resize == "squash" else "center",
         "mean": list(config.pixel_mean),
@@ -145,6 +147,10 @@ def _architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
             "mlp_ratio": _ratio(2 * config.mlp_width, config.width),
         }
     arguments["act_layer"] = ACTIVATIONS[config.gelu]
+    if config.attention_norm or config.mlp == "plain_norm":
+        arguments |= {"scale_attn_norm": config.attention_norm, "scale_mlp_norm": config.mlp == "plain_norm"}
+        if config.layer_norm_epsilon == 1e-5:
+            return "beit3_base_patch16_224", arguments
     # The epsilon is the architecture's: no argument that JSON can say sets it.
     name = "vit_base_patch16_clip_224" if config.layer_norm_epsilon == 1e-5 else "vit_base_patch16_224"
     if config.gelu == "quick" and config.layer_norm_epsilon == 1e-5:

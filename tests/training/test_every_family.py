@@ -1,0 +1,81 @@
+"""What users do with a model of each family: fine-tune it with adapters, save, change and export it."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import training
+from keras_vit.export import FORMATS, export
+from tests.compute import forward
+from tests.export.tiny import skip_without
+from tests.tolerances import SAME_FUNCTION
+
+# A reference file of each family whose layers differ, and the formats that a test writes from it. Together they have
+# every layer that a plain ViT lacks: two rotary embeddings, register and distillation tokens, gates, QuickGELU, a MAP
+# head.
+FAMILIES = {
+    "fam_timm_deit_distilled": (),
+    "fam_hf_dinov2_giant_cls": (),
+    "fam_hf_dinov3": ("saved_model", "stablehlo"),
+    "fam_hf_clip_full": ("onnx",),
+    "fam_hf_siglip_full": (),
+    "fam_timm_eva02_base": ("litert", "torch"),
+}
+RECIPE = training.recipe("finetune/cifar10").replace(
+    steps=2, warmup_steps=0, batch_size=4, learning_rate=0.1, lora_rank=2, momentum_dtype=None
+)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def trained(request, golden):
+    """A model of the family after two updates, the images it saw, and its weights before."""
+    case = golden(request.param)
+    model = keras_vit.from_checkpoint(case.path, image_size=case.ref["images"].shape[1:3]).with_classes(3)
+    images = np.random.default_rng(0).integers(0, 256, (8, *model.config.image_size, 3), dtype="uint8")
+    before = {w.path: keras.ops.convert_to_numpy(w).copy() for w in model.weights}
+    recipe = RECIPE.replace(image_size=model.config.image_size)
+    done = training.finetune(model, (images, np.arange(8) % 3), recipe, verbose=False)
+    return done.model, images, before
+
+
+def test_only_adapters_and_the_head_were_trained(trained):
+    model, _, before = trained
+    changed = {
+        w.path
+        for w in model.weights
+        if w.path in before and not np.array_equal(keras.ops.convert_to_numpy(w), before[w.path])
+    }
+    assert {path.rsplit("/", 2)[-2] for path in changed} <= {"head", "head_dist"} and changed
+    adapters = [w for w in model.weights if "lora_kernel_b" in w.path]
+    assert len(adapters) >= 2 * model.config.depth
+    assert all(np.any(keras.ops.convert_to_numpy(w)) for w in adapters)
+
+
+def test_merged_saved_and_changed(trained, tmp_path):
+    model, images, _ = trained
+    x = model.preprocess(images[:2])
+    wanted = forward(model, x)
+    assert np.isfinite(wanted).all() and np.std(wanted) > 0
+    merged = training.merge_lora(model)
+    np.testing.assert_allclose(forward(merged, x), wanted, rtol=0, atol=SAME_FUNCTION)
+    merged.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.config == merged.config
+    np.testing.assert_array_equal(forward(loaded, x), forward(merged, x))
+    features = loaded.with_config(classes=None, dynamic=True)
+    same = keras_vit.feature_extractor(merged, ["pre_logits"])
+    np.testing.assert_allclose(forward(features, x), forward(same, x)["pre_logits"], rtol=0, atol=SAME_FUNCTION)
+
+
+def test_exported(trained, request, tmp_path):
+    model, _, _ = trained
+    formats = FAMILIES[request.node.callspec.params["trained"]]
+    here = [name for name in formats if FORMATS[name].backend == keras.backend.backend()]
+    if not here:
+        pytest.skip("no format of this backend")
+    merged = training.merge_lora(model)
+    for name in here:
+        skip_without(name)
+        report = export(merged, tmp_path / f"model{FORMATS[name].suffix}", format=name, measure=False)
+        assert report.max_abs_error < SAME_FUNCTION and not report.select_operators
