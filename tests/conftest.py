@@ -55,6 +55,8 @@ ONCE = (
     "test_interop.py",
     "test_page.py",
     "test_pictures.py",
+    "test_plan.py",
+    "test_planning.py",
     "test_plots.py",
     "test_published.py",
     "test_publishing.py",

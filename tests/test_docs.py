@@ -35,7 +35,9 @@ PUBLIC = {
 }
 CALLABLE = {name: value for name, value in PUBLIC.items() if callable(value)}
 # Examples that only JAX can run.
-JAX_ONLY = {"keras_vit.training.data_parallel", "keras_vit.training.model_parallel"}
+JAX_ONLY = {
+    f"keras_vit.training.{name}" for name in ("data_parallel", "model_parallel", "load_sharded", "save_sharded")
+}
 
 
 def attribute_text(name):

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from keras_vit._lazy import IS_PROGRAM, import_later
 from keras_vit.data import Augmentation
+from keras_vit.training.planning import Plan, plan
 from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, recipe, schedule
 
 # What needs Keras to be imported.
@@ -19,6 +20,7 @@ if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.training.run import Trained
     from keras_vit.training.run_folder import draw_curve
     from keras_vit.training.schedules import WarmupDecay
+    from keras_vit.training.sharded import load_sharded, save_sharded
 else:
     __getattr__ = import_later(
         __name__,
@@ -33,6 +35,7 @@ else:
         "run",
         "run_folder",
         "schedules",
+        "sharded",
     )
 
 __all__ = [
@@ -41,6 +44,7 @@ __all__ = [
     "BadImage",
     "ImageStream",
     "MomentumSGD",
+    "Plan",
     "Recipe",
     "SigmoidLoss",
     "SoftmaxLoss",
@@ -56,14 +60,17 @@ __all__ = [
     "layout_map",
     "list_recipes",
     "load_adapters",
+    "load_sharded",
     "loss",
     "merge_lora",
     "model_parallel",
     "open_data",
     "optimizer",
+    "plan",
     "pretrain",
     "recipe",
     "save_adapters",
+    "save_sharded",
     "schedule",
     "split_weights",
     "unfreeze",

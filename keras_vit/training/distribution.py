@@ -1,8 +1,8 @@
 """More than one device: which axis of which weight is split when a model is too large for one.
 
 `keras.distribution` does the work, on JAX. What a user would have to find out is the layout map: which weights of this
-package's models are split, and how. It is the table `SPLIT`. How to run it, and what to do on the other backends, is in
-docs/distribution.md.
+package's models are split, and how. It is the table `splitting.SPLIT`. How to run it, and what to do on the other
+backends, is in docs/distribution.md.
 """
 
 import re
@@ -12,26 +12,9 @@ from typing import Any
 import keras
 
 from keras_vit.models import BiTConfig, ViTConfig, variant_config, weights_by_path
+from keras_vit.training.splitting import MODEL, SPLIT, split_sizes
 
-BATCH, MODEL = "batch", "model"
-
-# Weight paths (regular expressions), and how the weight lies over the devices: an entry per axis, MODEL for the one
-# that is split, None for the others. The first of two matrices in a row is split along its outputs and the second along
-# its inputs, so that only the second's result has to be summed over the devices (Megatron-LM, arXiv 1909.08053).
-# What is not listed (normalisations, tokens, position and patch embedding: about 1 % of B/16) is whole on every device.
-SPLIT: dict[str, tuple[str | None, ...]] = {
-    r"attention/(query|key|value)/kernel": (None, MODEL),
-    r"attention/(query|key|value)/bias": (MODEL,),
-    r"attention/out/kernel": (MODEL, None),
-    r"mlp/(fc1|gate|value)/kernel": (None, MODEL),
-    r"mlp/(fc1|gate|value)/bias": (MODEL,),
-    r"mlp/fc2/kernel": (MODEL, None),
-    r"pre_logits/kernel": (None, MODEL),
-    r"pre_logits/bias": (MODEL,),
-    r"(head|head_dist|projection)/kernel": (MODEL, None),  # inputs: the number of classes seldom divides
-    # The ResNets of hybrids and of BiT, along the output channels, each of which is standardised for itself.
-    r"(conv_root|conv1|conv2|conv3|conv_proj)/kernel": (None, None, None, MODEL),
-}
+BATCH = "batch"
 
 
 def data_parallel(
@@ -126,7 +109,7 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
             f"device_mesh must have an axis named {MODEL!r} to split weights along, but has {device_mesh.axis_names}."
         )
     shards = device_mesh.shape[device_mesh.axis_names.index(MODEL)]
-    for name, size in _sizes(config).items():
+    for name, size in split_sizes(config).items():
         if size % shards:
             raise ValueError(
                 f"The weights cannot be split over {shards} devices: {name}={size} is no multiple of {shards}. "
@@ -153,18 +136,6 @@ def split_weights(model: keras.Model) -> dict[str, Any]:
     """
     pattern = re.compile("|".join(f"(?:(?:.*/)?{path})" for path in SPLIT))
     return {path: weight for path, weight in weights_by_path(model).items() if pattern.fullmatch(path)}
-
-
-def _sizes(config: ViTConfig | BiTConfig) -> dict[str, int]:
-    """The lengths of all axes that are split, or a divisor of them."""
-    if isinstance(config, BiTConfig):
-        return {"width": config.width}
-    sizes = {"width": config.width, "mlp_width": config.mlp_width}
-    if config.stem_stages is not None:
-        sizes["stem_width"] = config.stem_width
-    if config.representation_size:
-        sizes["representation_size"] = config.representation_size
-    return sizes
 
 
 def _check_backend() -> None:

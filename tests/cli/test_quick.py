@@ -41,6 +41,7 @@ LIGHT = {
     "list": ("list", "B/16"),
     "list of variants": ("list", "--models"),
     "recipes": ("recipes", "cifar"),
+    "plan": ("plan", "ViT-H/14", "--devices", "8"),
     "info": ("info", "{npz}"),
     "info of a name": ("info", "sam/ViT-B_16"),
     "info of the one that comes along": ("info", "glyphs"),

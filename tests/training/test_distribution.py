@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -15,7 +14,8 @@ import pytest
 from keras_vit import VARIANTS, BiT, VisionTransformer
 from keras_vit.layers import skip_initialization
 from keras_vit.models import BIT_VARIANTS, variant_config
-from keras_vit.training.distribution import SPLIT, data_parallel, layout_map, model_parallel, split_weights
+from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
+from keras_vit.training.splitting import SPLIT
 from tests.training.distributed import CONFIGS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -213,13 +213,3 @@ def test_other_backends_are_refused(backend):
     for make in (data_parallel, lambda: model_parallel(CONFIGS["vit"], 1)):
         with pytest.raises(RuntimeError, match="works on JAX only.*docs/distribution.md"):
             make()
-
-
-def test_the_arithmetic_of_the_page(capsys):
-    """The last block of code on the page prints the figures that stand in its table."""
-    page = (REPOSITORY / "docs" / "distribution.md").read_text(encoding="utf-8")
-    exec(page.split("```python\n")[-1].split("```")[0], {})
-    figures = re.findall(r"[\d.,]+ (?:MB|GB|GFLOP|M)\b", capsys.readouterr().out)
-    table = page.split("At 224 pixels")[1].split("The paper's batch")[0]
-    assert len(figures) == 2 * 7
-    assert [figure for figure in figures if figure not in table] == []

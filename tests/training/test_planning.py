@@ -1,0 +1,143 @@
+"""The arithmetic of `keras-vit plan`: against figures by hand and against models, and with senseless input."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from keras_vit import VARIANTS, BiTConfig, VisionTransformer, ViTConfig
+from keras_vit.layers import skip_initialization
+from keras_vit.models import variant_config
+from keras_vit.training import plan
+from keras_vit.training.distribution import split_weights
+from keras_vit.training.memory import training_memory
+from keras_vit.training.planning import memory_bytes
+from keras_vit.training.splitting import count_split_weights
+from tests.training.distributed import CONFIGS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TINY = ViTConfig(image_size=64, patch_size=8, width=96, depth=3, heads=3, mlp_width=384, classes=10)
+FAMILIES = {
+    "swiglu": {"mlp": "swiglu_norm", "attention_norm": True, "attention_bias": "no_key"},
+    "registers": {"register_tokens": 4, "layer_scale": 1e-5, "projection": 32, "pooling": "token_avg"},
+    "distilled": {"distillation_token": True, "distillation_head": True},
+}
+
+
+@pytest.mark.parametrize("name", ["vit", "hybrid", *FAMILIES])
+def test_split_weights_are_counted_as_they_are(name):
+    config = CONFIGS[name] if name in CONFIGS else TINY.replace(**FAMILIES[name])
+    with skip_initialization():
+        model = VisionTransformer(config)
+    split = split_weights(model).values()
+    assert count_split_weights(config) == sum(math.prod(weight.shape) for weight in split)
+
+
+def test_memory_of_every_kind():
+    base = training_memory(TINY, 8)
+    assert (base.weights, base.optimizer) == (base.gradients, 2 * base.weights)
+    assert base.images == 8 * 64 * 64 * 3 * 4
+    assert training_memory(TINY, 8, optimizer="momentum").optimizer == base.weights
+    assert training_memory(TINY, 8, accumulate=2).optimizer == 3 * base.weights  # and the sum of the gradients
+    # By hand: tokens T D, hidden T M, scores h T^2; the images once more; the input of the last normalisation.
+    tokens, width = 65, 96
+    block = 6 * tokens * width + tokens * 4 * width + 3 * tokens**2
+    assert base.activations == 8 * 4 * (3 * block + 64 * 64 * 3 + tokens * width)
+    assert training_memory(TINY.replace(remat=True), 8).activations < base.activations / 3
+    fused = training_memory(TINY, 8, fused_attention=True).activations
+    assert base.activations - fused == 8 * 4 * 3 * 3 * (tokens**2 - 2 * tokens)
+    split = training_memory(TINY, 8, shards=3)
+    assert base.weights / 3 < split.weights < base.weights / 2
+    assert split.activations < base.activations
+    for name, value in (("dtype", "float16"), ("optimizer", "lion"), ("compiler", None)):
+        with pytest.raises(ValueError, match=f"{name} must be one of"):
+            training_memory(TINY, 8, **{name: value})
+
+
+def test_the_plan_of_the_paper():
+    """H/14 with the paper's batch on 8 devices with 80 GB: data parallel, and less memory with remat."""
+    answer = plan("ViT-H/14", devices=8, memory="80GB", batch_size=4096, peak_tflops=989)
+    assert answer.parameters == 632_045_800 and answer.tokens == 257
+    assert (answer.best.shards, answer.best.copies, answer.best.remat, answer.best.fits) == (1, 8, False, "yes")
+    assert answer.best.images * answer.best.accumulate == 512
+    # 6 operations a multiply-accumulate, at 40 % of 8 * 989e12; all but a per mille of the work is in the blocks.
+    assert answer.best.seconds == pytest.approx(6 * 167.3e9 * 4096 / (8 * 989e12 * 0.4), rel=1e-3)
+    remat = next(option for option in answer.options if option.shards == 1 and option.remat)
+    assert remat.seconds == pytest.approx(answer.best.seconds * 4 / 3, rel=2e-3) and remat.accumulate == 1
+    assert remat.sent_bytes == 2 * 7 / 8 * 4 * answer.parameters
+    assert "data_parallel()" in str(answer)
+    assert json.loads(json.dumps(answer.to_dict()))["best"]["memory"]["peak"] == answer.best.memory.peak
+
+
+def test_what_does_not_fit_says_what_would():
+    answer = plan("ViT-H/14", memory="8GB")
+    assert answer.best is None and "Nothing fits: the least is 12." in str(answer)
+    # Of a model too large for a device, a part on each.
+    split = plan("DINOv3-7B/16", devices=8, memory="80GB", batch_size=64)
+    assert split.best.shards > 1 and f"shards={split.best.shards}" in split.advice()
+    assert plan("ViT-L/16", devices=4, memory=80 * 10**9).to_dict() == plan("ViT-L/16", devices=4).to_dict()
+
+
+def test_every_variant_has_a_plan():
+    for name in VARIANTS:
+        for option in plan(name, devices=2, batch_size=2).options:
+            assert 0 < option.memory.peak and option.memory.temporaries >= 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"devices": 0}, "devices must be a whole number of at least 1, but 0"),
+        ({"devices": None}, "devices must be a whole number of at least 1, but None"),
+        ({"devices": 10**30}, "devices must be at most"),
+        ({"batch_size": -1}, "batch_size must be a whole number of at least 1, but -1"),
+        ({"devices": 7, "batch_size": 8}, "8 images cannot be divided among 7 devices"),
+        ({"memory": "80"}, "memory must be a number with a unit"),
+        ({"memory": "80 parsecs"}, "memory must be a number with a unit"),
+        ({"memory": "-80GB"}, "memory must be a number with a unit"),
+        ({"memory": None}, "memory must be a whole number"),
+        ({"memory": 80}, "memory must be that of one device"),
+        ({"memory": "0GB"}, "memory must be that of one device"),
+        ({"share": 0}, "share must be a number above 0 and at most 1"),
+        ({"share": 40}, "share must be a number above 0 and at most 1"),
+        ({"peak_tflops": 0}, "peak_tflops must be a number above 0"),
+        ({"peak_tflops": float("nan")}, "peak_tflops must be a number above 0"),
+        ({"dtype": "int8"}, "dtype must be one of float32, mixed_bfloat16"),
+        ({"classes": 0}, "classes must be at least 1"),
+        ({"image_size": 225}, "image_size must be a multiple"),
+        ({"model": "ViT-X/16"}, "There is no variant 'ViT-X/16'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        plan(**{"model": "ViT-B/16", **changes})
+
+
+def test_models_without_such_arithmetic_are_refused():
+    for model in ("BiT-R50x1", BiTConfig(image_size=32, width=32, stages=(1,)), None, 3):
+        with pytest.raises(TypeError, match="model must be the name of a Vision Transformer or a ViTConfig"):
+            plan(model)
+
+
+def test_sizes_of_memory():
+    assert memory_bytes("80GB") == memory_bytes(" 80 gb ") == 80 * 10**9
+    assert memory_bytes("1.5GiB") == 3 * 2**29
+
+
+def test_dropout_keeps_its_masks():
+    config = variant_config("ViT-S/16")
+    tokens = 197
+    more = training_memory(config.replace(dropout=0.1), 1).activations - training_memory(config, 1).activations
+    assert more == 12 * tokens * (2 * 384 + 1536)  # a byte for each number that may be dropped
+
+
+def test_the_arithmetic_of_the_page(capsys):
+    """The block of code below the table of docs/distribution.md prints the figures that stand in it."""
+    page = (REPOSITORY / "docs" / "distribution.md").read_text(encoding="utf-8")
+    table, rest = page.split("The paper's batch of 4,096")[1].split("It is this:")
+    exec(rest.split("```python\n")[1].split("```")[0], {})
+    figures = re.findall(r"[\d.,]+ (?:GB|GFLOP|M|seconds)\b", capsys.readouterr().out)
+    assert len(figures) == 2 * (1 + 2 * 7)
+    assert [figure for figure in figures if figure not in table] == []
