@@ -9,7 +9,7 @@ from keras import initializers, ops
 from keras_vit._types import Shape, Tensor, check_choice
 from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, initializer, own_policy
 from keras_vit.layers.choices import GELUS
-from keras_vit.layers.fast_paths import Dense, call_inside
+from keras_vit.layers.fast_paths import Dense, LayerNormalization, call_inside
 from keras_vit.layers.fast_paths import gelu as apply_gelu
 
 
@@ -141,7 +141,7 @@ class SwiGLU(_HiddenLayer):
         self.gate.build(input_shape)
         self.value.build(input_shape)
         if self.use_norm:
-            self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
+            self.norm = LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
             self.norm.build(hidden_shape)
         self.fc2.build(hidden_shape)
 
@@ -149,7 +149,7 @@ class SwiGLU(_HiddenLayer):
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
         x = dropout(ops.silu(call_inside(self.gate, x)) * call_inside(self.value, x), self.dropout, hidden_seed)
         if self.use_norm:
-            x = self.norm(x)
+            x = call_inside(self.norm, x)
         return dropout(call_inside(self.fc2, x), self.dropout, out_seed)
 
     def get_config(self) -> dict[str, Any]:
