@@ -131,7 +131,7 @@ class _Block:
         tokens = rows * columns + config.prefix_tokens
         whole, part = tokens * config.width, tokens * config.width // shards
         hidden = tokens * config.mlp_width // shards
-        matrices = 1 if config.mlp == "plain" else 2
+        matrices = 1 if config.mlp.startswith("plain") else 2
         fused = fused_attention and not config.attention_dropout
         scores = (2 * tokens if fused else tokens**2) * config.heads // shards
         # The sum that a normalisation starts from; queries, keys, values and joined heads; the scores.
@@ -145,7 +145,7 @@ class _Block:
             # A normalisation: its input less the mean, that divided by the deviation, and its result.
             attention, mlp = attention + 3 * whole, mlp + 3 * whole
             attention += 3 * part if config.attention_norm else 0
-            mlp += 3 * hidden if config.mlp == "swiglu_norm" else 0
+            mlp += 3 * hidden if config.mlp.endswith("_norm") else 0
             # The softmax, in two layouts. GELU's tanh and result, SiLU's sigmoid and the product.
             attention += 0 if fused else 2 * scores
             mlp += 2 * hidden

@@ -43,7 +43,7 @@ def count_split_weights(config: ViTConfig) -> int:
     """The number of weights that `SPLIT` divides among the devices; the rest is whole on each of them."""
     width, hidden = config.width, config.mlp_width
     biases = {"all": 3, "no_key": 2, "none": 0}[config.attention_bias]
-    matrices = 1 if config.mlp == "plain" else 2  # before the activation
+    matrices = 1 if config.mlp.startswith("plain") else 2  # before the activation
     block = 4 * width**2 + biases * width + (matrices + 1) * width * hidden + matrices * hidden
     total = config.depth * block
     if config.pooling == "map":
