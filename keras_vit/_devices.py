@@ -1,6 +1,7 @@
 """How many devices share a batch, and where models are made for them."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -24,9 +25,41 @@ def batch_shares(model: keras.Model | None = None) -> int:
 
 
 def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
-    """A batch with its last row repeated until it has a length; the rows that were there come first."""
+    """A batch with its last row repeated until it has a length; the rows that were there come first. No rows: zeros."""
+    if not len(batch):
+        return np.zeros((length, *batch.shape[1:]), batch.dtype)
     missing = length - len(batch)
     return np.concatenate([batch, np.repeat(batch[-1:], missing, axis=0)]) if missing > 0 else batch
+
+
+def here(model: keras.Model) -> keras.Model | Callable[[Any], Any]:
+    """A model with which this process can compute without the others.
+
+    Args:
+        model: A model whose weights may lie on the devices of several processes of JAX, a copy on each.
+
+    Returns:
+        The model, or a function from inputs to its outputs for inference where it is spread over processes.
+
+    Raises:
+        ValueError: if a weight is divided among processes.
+    """
+    if keras.backend.backend() != "jax" or all(weight.value.is_fully_addressable for weight in model.weights):
+        return model
+    if not all(variable.value.is_fully_replicated for variable in model.variables):
+        raise ValueError("The model is divided among processes: evaluate a copy of it that fits into one.")
+    import jax
+
+    def local(variables: list[keras.Variable]) -> list[Any]:
+        return [variable.value.addressable_data(0) for variable in variables]
+
+    trainable, others = local(model.trainable_variables), local(model.non_trainable_variables)
+
+    @jax.jit
+    def call(trainable: Any, others: Any, inputs: Any) -> Any:
+        return model.stateless_call(trainable, others, inputs, training=False)[0]
+
+    return lambda inputs: call(trainable, others, inputs)
 
 
 def scope_of(model: keras.Model) -> contextlib.AbstractContextManager[Any]:

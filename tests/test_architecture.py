@@ -43,8 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": _ALL,  # the public face
 }
 # Files without a concept of their own, which every room may use, and those of them that the others may use.
-SHARED = set(
-    "_arrays _backend _devices _files _keras _lazy _pictures _progress _text _types interpolation tables".split()
+SHARED = {"interpolation", "tables"} | set(
+    "_arrays _backend _devices _files _keras _lazy _pictures _processes _progress _text _types".split()
 )
 SHARED_BY_ALL = {"_files", "_text", "_types"}
 

@@ -35,6 +35,7 @@ def shard(text: str) -> tuple[int, int]:
 
 def run(options: argparse.Namespace) -> Answer:
     """Looks for the files before anything that takes long, and embeds them; or joins parts."""
+    from keras_vit._processes import connect
     from keras_vit.evaluation import embed, join_embeddings
     from keras_vit.evaluation.embedding_files import check_path
     from keras_vit.zoo import load
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> Answer:
             raise ValueError("--join is for the files of all shares, --shard for one: give one of them.")
         done = join_embeddings(options.images, options.output, overwrite=options.overwrite)
     else:
+        connect()  # before anything is computed
         done = embed(
             load(options.weights),
             options.images if len(options.images) > 1 else options.images[0],

@@ -33,6 +33,7 @@ def run(options: argparse.Namespace) -> Answer:
     from rich.console import Group
 
     from keras_vit import evaluation
+    from keras_vit._processes import connect
     from keras_vit.zoo import load
 
     probing = options.few_shot is not None
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> Answer:
         "batch_size": options.batch_size,
         "on_bad_image": options.on_bad_image,
     }
+    first = connect().first  # before anything is computed
     model = load(options.weights)
     if options.image_size is not None:
         model = model.with_image_size(options.image_size)
@@ -56,7 +58,7 @@ def run(options: argparse.Namespace) -> Answer:
     else:
         result = evaluation.evaluate(model, data, class_names=names, **common)
         shown = Group(result, result.class_table(worst=10))
-    if options.output:
+    if options.output and first:
         evaluation.write_files(result, options.output)
     return Answer(result.to_dict(), shown)
 

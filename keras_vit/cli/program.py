@@ -28,6 +28,7 @@ from keras_vit.cli import (
     finetune,
     info,
     inspect,
+    launch,
     plan,
     predict,
     recipes,
@@ -49,6 +50,7 @@ COMMANDS = {
     "finetune": finetune,
     "evaluate": evaluate,
     "embed": embed,
+    "launch": launch,
     "recipes": recipes,
     "plan": plan,
     "export": export,
@@ -77,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if command.NEEDS_KERAS and "keras" not in sys.modules:
                 _start_keras()
             answer = command.run(options)
+            if command.NEEDS_KERAS and not _is_first():
+                return 0 if answer.ok else 1
         _show(answer, options.json)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -121,6 +125,13 @@ def _start_keras() -> None:
     if IS_PROGRAM and not os.environ.get(TRACEBACK):
         _silence_libraries()
     import keras  # noqa: F401
+
+
+def _is_first() -> bool:
+    """Whether this is the process, of those that did the job together, that says what came of it."""
+    from keras_vit._processes import current
+
+    return current().first
 
 
 def _silence_libraries() -> None:

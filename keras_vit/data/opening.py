@@ -35,6 +35,7 @@ def open_data(
     workers: int | None = None,
     processes: bool | None = None,
     prefetch: int = 1,
+    shard: tuple[int, int] = (0, 1),
 ) -> ImageStream:
     """A stream of batches.
 
@@ -70,6 +71,10 @@ def open_data(
             training on 8 cores or more.
         prefetch: How many batches are made ahead while the model trains; each takes
             `batch_size * height * width * 12` bytes.
+        shard: (i, n): only the i-th of n parts of every batch, counted from 0, for the i-th of n processes. The parts
+            of a batch are as long as each other, or shorter by one. Together they are the batch of `(0, 1)`, with the
+            same augmentation and mixup. Of files and arrays only the part is read, and for mixup one image more; a
+            pipeline of another library is read as a whole by each process, and must give the same to all of them.
 
     Returns:
         The stream. Close it, or use it in a `with` statement, to end its threads early.
@@ -98,6 +103,8 @@ def open_data(
             raise ValueError(f"{name} must be one of {list(known)}, but {value!r} was given.")
     if resize not in RESIZES and not isinstance(resize, Pipeline):
         raise ValueError(f"resize must be one of {list(RESIZES)} or a pipeline, but {resize!r} was given.")
+    if len(shard) != 2 or not 0 <= shard[0] < shard[1]:
+        raise ValueError(f"shard must be (i, n) with 0 <= i < n, but {shard!r} was given.")
     shuffle = split == "train" if shuffle is None else shuffle
     if not isinstance(shuffle, bool) or (shuffle and split == "test"):
         raise ValueError(f'shuffle must be True (for split="train"), False or None, but {shuffle!r} was given.')
@@ -126,7 +133,7 @@ def open_data(
     elif isinstance(source, (tuple, list)) and len(source) == 2 and not is_pipeline(source):
         examples = open_arrays(*source, shuffle, classes, class_names, on_bad_image)
     elif is_pipeline(source):
-        options = (batch_size, augmentation, seed, classes, class_names, on_bad_image, shuffle, resize)
+        options = (batch_size, augmentation, seed, classes, class_names, on_bad_image, shuffle, resize, shard)
         return PipelineStream(source, size, *options)
     else:
         kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set, or a dict"
@@ -134,6 +141,6 @@ def open_data(
     if classes not in (None, examples.classes):
         raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
     transform = ImageTransform(size, augmentation, resize, seed)
-    stream = ExampleStream(examples, transform, batch_size, on_bad_image, workers, processes, prefetch)
+    stream = ExampleStream(examples, transform, batch_size, on_bad_image, workers, processes, prefetch, shard)
     stream._report()
     return stream

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from keras_vit._arrays import to_numpy
+from keras_vit._processes import share
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.checks import BadImage, check_images, check_labels, one_hot
 from keras_vit.data.streams import EndOfData, ImageStream, count_steps
@@ -54,6 +55,7 @@ class PipelineStream(ImageStream):
         on_bad_image: `"skip"` leaves out bad batches, or bad examples if they come one by one.
         training: Whether it starts again when it ends.
         resize: How images of another size come to `image_size`, where they are not trained on.
+        shard: (i, n): of each batch the i-th of n parts. The pipeline is read as a whole.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class PipelineStream(ImageStream):
         on_bad_image: str = "stop",
         training: bool = True,
         resize: str | Pipeline = "squash",
+        shard: tuple[int, int] = (0, 1),
     ):
         super().__init__()
+        self.shard = shard
         self._source, self._size, self._seed = source, image_size, seed
         self._skip, self.endless, self._resize = on_bad_image == "skip", training, resize
         self._augmentation = augmentation or Augmentation()
@@ -78,6 +82,7 @@ class PipelineStream(ImageStream):
         self._thread = ThreadPoolExecutor(1, "keras_vit_pipeline")
         self._ahead: tuple[int, Future] | None = None
         self._single = False  # Whether examples come one by one.
+        self._lengths: dict[int, int] = {}  # of the last two batches
         self._restart()
         self._first = next(self._batches, None)
         self._report()
@@ -111,6 +116,10 @@ class PipelineStream(ImageStream):
         self._ahead = step + 1, self._thread.submit(self._make, step + 1)
         return made
 
+    def length(self, step: int) -> int:
+        """Images in the whole batch of a step: one of the last two that were read."""
+        return self._lengths.get(step, self.batch_size)
+
     def describe(self) -> dict[str, Any]:
         """What is known of the pipeline, as plain data for JSON."""
         return {"source": type(self._source).__name__, **super().describe()}
@@ -131,7 +140,12 @@ class PipelineStream(ImageStream):
             self._next += 1
             if self._next > step:
                 images, labels = pulled
-                return self._augmented(images, one_hot(labels, self.classes) if self.classes else labels, step)
+                images, labels = self._augmented(
+                    images, one_hot(labels, self.classes) if self.classes else labels, step
+                )
+                self._lengths = {step: len(images), step - 1: self._lengths.get(step - 1, len(images))}
+                rows = share(len(images), self.shard)
+                return images[rows], labels[rows]
 
     def _restart(self) -> None:
         if hasattr(self._source, "__next__") and getattr(self, "_next", 0):

@@ -21,6 +21,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit._processes import share
 from keras_vit._text import printable
 from keras_vit.data.checks import BadImage, one_hot
 from keras_vit.data.examples import Examples
@@ -45,6 +46,7 @@ class ImageStream:
         batch_size: Of full batches.
         steps_per_epoch: Full batches in the training data, at least 1; all batches of test data; `None` if unknown.
         endless: Whether it is training data: shuffled, augmented, and every batch full.
+        shard: (i, n): of every batch `batch` gives the i-th of n parts. The other figures are those of whole batches.
         bad: What was left out, with reasons; it grows when a file turns out to be bad later.
         converted: Pictures that are not RGB with 8 bits, and what is done with them.
 
@@ -60,6 +62,7 @@ class ImageStream:
     batch_size: int = 0
     steps_per_epoch: int | None = None
     endless: bool = False
+    shard: tuple[int, int] = (0, 1)
 
     def __init__(self) -> None:
         self.bad: list[BadImage] = []
@@ -76,13 +79,19 @@ class ImageStream:
             Images, float32 `(batch, height, width, 3)` in 0..255, before any scaling; labels, float32
             `(batch, classes)`, one-hot or mixed. Batches of training data are full. Batches of test data come in
             order and may be shorter; where nobody has said how many classes there are, their labels are the
-            pipeline's own, int64 `(batch,)`.
+            pipeline's own, int64 `(batch,)`. The part of a short batch may be empty.
 
         Raises:
             IndexError: if test data has no such batch.
             ValueError: if an image or label is bad and bad images are not skipped.
         """
         raise NotImplementedError
+
+    def length(self, step: int) -> int:
+        """Images in the whole batch of a step, of which `batch` gives the part that `shard` says."""
+        if self.endless or self.examples is None:
+            return self.batch_size
+        return max(0, min(self.batch_size, self.examples - step * self.batch_size))
 
     def describe(self) -> dict[str, Any]:
         """What decides the batches apart from the augmentation and the seed, as plain data for JSON."""
@@ -148,6 +157,7 @@ class ExampleStream(ImageStream):
         processes: Whether the workers are processes, which examples in files can have; `None`: for training data on
             `MANY_CORES` or more.
         prefetch: How many batches are made ahead.
+        shard: (i, n): of each batch only the i-th of n parts is read.
     """
 
     def __init__(
@@ -159,8 +169,10 @@ class ExampleStream(ImageStream):
         workers: int | None = None,
         processes: bool | None = None,
         prefetch: int = 1,
+        shard: tuple[int, int] = (0, 1),
     ):
         super().__init__()
+        self.shard = shard
         self._data, self._transform, self._prefetch = examples, transform, prefetch
         self._skip = on_bad_image == "skip"
         self.class_names, self.classes, self.batch_size = examples.class_names, examples.classes, batch_size
@@ -232,20 +244,29 @@ class ExampleStream(ImageStream):
         if self._free is not None and not self._processes:
             self._start_processes()
         places = self._places(step)
+        rows = share(len(places), self.shard)
+        mixed = self.endless and bool(self._transform.augmentation.mixup)
+        # Mixup takes the image before, which for the first one of a part is in another part.
+        before = places[rows.start - 1 :][:1] if mixed and rows != slice(0, len(places)) else []
+        places = [*before, *places[rows]]
+        if not places:
+            return np.empty((0, *self._transform.image_size, 3), "float32"), one_hot(
+                self._data.labels[:0], self.classes
+            )
         images = np.empty((len(places), *self._transform.image_size, 3), "float32")
         size = -(-len(places) // (PIECES * self._workers))
         pieces = [slice(i, i + size) for i in range(0, len(places), size)]
         read = self._readers.map(lambda piece: self._fill(images[piece], places[piece]), pieces)
         indices = np.concatenate(list(read))
-        if (indices < 0).all():
+        if (indices < 0).all() and self.shard[1] == 1:
             raise ValueError(f'None of the images of batch {step} can be read. Leave them out: check="decode".')
         if (indices < 0).any():
             images, indices = images[indices >= 0], indices[indices >= 0]
         labels = one_hot(self._data.labels[indices], self.classes)
-        if self.endless and self._transform.augmentation.mixup:
+        if mixed:
             generator = np.random.default_rng([self._transform.seed, MIXUP, step])
             images, labels = mixup(images, labels, self._transform.augmentation.mixup, generator)
-        return images, labels
+        return images[len(before) :], labels[len(before) :]
 
     def _start_processes(self) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._processes import Processes, connect
 from keras_vit.data import match_labels
 from keras_vit.evaluation.batches import open_batches, predictions
 from keras_vit.preprocessing import imagenet1k_classes
@@ -119,6 +120,7 @@ def evaluate(
     batch_size: int = 64,
     class_names: Sequence[str] | None = None,
     on_bad_image: str = "stop",
+    distribution: str | None = None,
     progress: bool = True,
 ) -> AccuracyResult:
     """Measures a classifier on labelled images, batch by batch: no more than a batch is held in memory.
@@ -139,6 +141,8 @@ def evaluate(
             Where the model knows the names of its outputs, too, labels and outputs are matched by name: the data
             may have fewer classes than the model, in another order.
         on_bad_image: `"stop"` or `"skip"`, for pixels (see `open_data`).
+        distribution: None: all processes that the program was started in share the images, and each gets the result
+            for all (see `keras_vit.training.connect`). `"alone"`: this process looks at all of them.
         progress: Whether a bar is shown.
 
     Returns:
@@ -147,6 +151,7 @@ def evaluate(
     Raises:
         TypeError, ValueError: if the data or an argument makes no sense, if the data has classes that the model does
             not have, or if an output is not finite.
+        ConnectionError: if another process ends before its time.
 
     Examples:
         >>> result = evaluation.evaluate(small, (pixels, labels), preprocess=True, progress=False)
@@ -157,16 +162,21 @@ def evaluate(
     started = time.perf_counter()
     counts: _Counts | None = None
     options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "class_names": class_names}
-    options |= {"on_bad_image": on_bad_image, "title": "images" if progress else None}
+    processes = connect(distribution)
+    options |= {"on_bad_image": on_bad_image, "title": "images" if progress and processes.first else None}
+    options["processes"] = processes
     classes = getattr(getattr(model, "config", None), "classes", None)
-    with open_batches(model, data, "test", classes=classes, **options) as (pairs, data_names):
+    opened = open_batches(model, data, "test", classes=classes, **options)
+    with processes.failing_together(), opened as (pairs, data_names):
         outputs_of, names = _outputs(model, data_names, classes)
         for scores, labels in predictions(model, pairs):
             if counts is None:
                 if classes is None:
                     outputs_of, names = _outputs(model, data_names, scores.shape[1])
                 counts = _Counts(scores.shape[1], tuple(k for k in top if k <= scores.shape[1]), outputs)
-            counts.add(scores, labels if outputs_of is None else _looked_up(outputs_of, labels))
+            if len(labels):
+                counts.add(scores, labels if outputs_of is None else _looked_up(outputs_of, labels))
+        counts.add_up(processes)
     return counts.result(names, time.perf_counter() - started)
 
 
@@ -226,6 +236,14 @@ class _Counts:
             np.add.at(self.confusion, (labels, scores.argmax(1)), 1)
         if self.outputs is not None:
             self.loss += float(_LOSSES[self.outputs](scores.astype("float64"), labels).sum())
+
+    def add_up(self, processes: Processes) -> None:
+        """Puts the sums over all processes in the place of this one's."""
+        self.images, self.correct = processes.total(self.images), processes.total(self.correct)
+        self.within = {k: int(processes.total(count)) for k, count in self.within.items()}
+        self.loss = float(processes.total(self.loss))
+        if self.confusion is not None:
+            self.confusion = processes.total(self.confusion)
 
     def result(self, class_names: tuple[str, ...] | None, seconds: float) -> AccuracyResult:
         examples = int(self.images.sum())

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 
 from keras_vit._arrays import to_numpy
-from keras_vit._devices import batch_shares, fill_up
+from keras_vit._devices import batch_shares, fill_up, here
+from keras_vit._processes import ALONE, Processes, share
 from keras_vit._progress import ProgressBar
 from keras_vit._types import whole_number
 from keras_vit.data import ImageStream, open_data, pick_split
@@ -44,6 +45,7 @@ def batches(
     """
     batch_size = whole_number("batch_size", batch_size, 1)
     source, total = _open(data, batch_size)
+    part = isinstance(data, ImageStream) and data.shard[1] > 1  # of a short batch it may be empty
     seen = 0
     with ProgressBar(title, total, shown=progress) as bar:
         for place, batch in enumerate(bar.track(source)):
@@ -52,8 +54,8 @@ def batches(
             images, labels = to_numpy(batch[0]), hard_labels(batch[1], f"batch {place}")
             if len(images) != len(labels):
                 raise ValueError(f"Batch {place} of the data has {len(images)} images, but {len(labels)} labels.")
-            if len(images):
-                seen += len(images)
+            if len(images) or part:
+                seen += 1
                 yield images, labels
     if not seen:
         raise ValueError("There are no images in the data. (A generator can be gone through once only.)")
@@ -106,6 +108,7 @@ def open_batches(
     class_names: Sequence[str] | None = None,
     on_bad_image: str = "stop",
     title: str | None = "images",
+    processes: Processes = ALONE,
 ) -> Iterator[tuple[Iterator[tuple[np.ndarray, np.ndarray]], list[str] | None]]:
     """Opens labelled images for a model, and closes them at the end of the `with` statement.
 
@@ -119,6 +122,7 @@ def open_batches(
         class_names: What the labels stand for, if it is known.
         on_bad_image: `"stop"` or `"skip"`, for pixels.
         title: What stands before the progress bar; None for no bar.
+        processes: Those that share the work: each gets its part of every batch, which may be empty at the end.
 
     Yields:
         The batches once, images as the model takes them with int64 labels; and the names of the classes, or None.
@@ -134,7 +138,8 @@ def open_batches(
         raise ValueError("preprocess=False is for data that holds what the model takes; this data holds pixels.")
     if not preprocess:
         pairs = batches(data, batch_size, title=title or "", progress=title is not None)
-        yield _checked_range(model, pairs), None if class_names is None else list(class_names)
+        pairs = _parts(_checked_range(model, pairs), processes)
+        yield pairs, None if class_names is None else list(class_names)
         return
     if not isinstance(model, (VisionTransformer, BiT)):
         raise ValueError(
@@ -155,10 +160,13 @@ def open_batches(
                 class_names=class_names,
                 on_bad_image=on_bad_image,
                 resize=model.config.pipeline,
+                shard=processes.shard,
             )
             stack.enter_context(stream)
         scaled = model.config.include_preprocessing
         pairs = batches(stream, title=title or "", progress=title is not None)
+        if stream.shard != processes.shard:
+            pairs = _parts(pairs, processes)
         mean, std = model.config.pipeline.mean, model.config.pipeline.std
         yield ((x if scaled else preprocess_input(x, mean, std), y) for x, y in pairs), stream.class_names
 
@@ -184,6 +192,15 @@ def _checked_range(
         yield images, labels
 
 
+def _parts(
+    pairs: Iterable[tuple[np.ndarray, np.ndarray]], processes: Processes
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of every batch the part of this process."""
+    for images, labels in pairs:
+        rows = share(len(labels), processes.shard)
+        yield images[rows], labels[rows]
+
+
 def predictions(model: Any, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """What a model says to each batch, with the labels.
 
@@ -196,6 +213,7 @@ def predictions(model: Any, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> I
     """
     length = 0
     shares = batch_shares(model)
+    model = here(model) if isinstance(model, keras.Model) else model
     for inputs, labels in pairs:
         length = max(length, -(-len(inputs) // shares) * shares)
         yield predict(model, inputs, length), labels
@@ -216,6 +234,7 @@ def predict(model: Any, images: np.ndarray, length: int = 0) -> np.ndarray:
         ValueError: if there is not one output row per image, or one is not finite.
     """
     count = len(images)
+    images = images if count else fill_up(images, 1)  # the part of a process may be empty
     if isinstance(model, keras.Model):
         images = fill_up(images, length)
         answer = model.predict(images, batch_size=len(images), verbose=0)

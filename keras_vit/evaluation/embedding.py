@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ import numpy as np
 from keras_vit._arrays import to_numpy
 from keras_vit._devices import batch_shares
 from keras_vit._files import locked
+from keras_vit._processes import ALONE_BY_NAME, connect
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
 from keras_vit._types import whole_number
@@ -30,6 +32,7 @@ from keras_vit.evaluation.embedding_files import (
     read_embeddings,
     write_embeddings,
 )
+from keras_vit.evaluation.embedding_together import embed_together
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.preprocessing import load_image
 
@@ -79,6 +82,7 @@ def embed(
     shard: tuple[int, int] = (0, 1),
     on_bad_image: str = "stop",
     overwrite: bool = False,
+    distribution: str | None = None,
     progress: bool = True,
 ) -> EmbeddedImages:
     """Writes the features of many images to one file, with their names.
@@ -105,6 +109,9 @@ def embed(
         on_bad_image: `"stop"`: a file that cannot be read is an error that names it. `"skip"`: it is left out, with a
             warning, and its name noted in the file.
         overwrite: Whether a file at `output`, or what a run with other settings left beside it, may be replaced.
+        distribution: None: all processes that the program was started in (see `keras_vit.training.connect`) write a
+            share each, beside the output as `features.part-0-of-4.npz`, and the first one joins them. `"alone"`, or a
+            `shard`: this process works by itself.
         progress: Whether a bar is shown.
 
     Returns:
@@ -118,6 +125,7 @@ def embed(
         RuntimeError: if another process is writing this output now.
         ImportError: if Pillow is missing, or pyarrow where it is needed.
         OSError: if the disk is full. What was computed stays.
+        ConnectionError: if another process ends before its time. What was computed stays.
 
     Examples:
         >>> written = evaluation.embed(small, "photos/train", "features.npz", progress=False)
@@ -125,6 +133,15 @@ def embed(
         (4, 8)
     """
     output = check_path(output)
+    processes = connect(distribution if _check_shard(shard) == (0, 1) else ALONE_BY_NAME)
+    if processes.count > 1:
+        options: dict[str, Any] = {"features": features, "batch_size": batch_size, "dtype": dtype}
+        options |= {"on_bad_image": on_bad_image, "overwrite": overwrite, "progress": progress and processes.first}
+        in_part = functools.partial(embed, model, images, distribution=ALONE_BY_NAME, **options)
+        join = functools.partial(join_embeddings, overwrite=overwrite)
+        embed_together(model, output, processes, in_part, join, overwrite)
+        found = read_embeddings(output)
+        return EmbeddedImages(output, found.count, found.shape, found.skipped)
     _check(model, batch_size, dtype, on_bad_image)
     index, shards = _check_shard(shard)
     files = _find(images)

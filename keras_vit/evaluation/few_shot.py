@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from keras_vit._arrays import to_numpy
+from keras_vit._processes import ALONE, Processes, connect
 from keras_vit.data import has_test_split, match_labels
 from keras_vit.evaluation.batches import hard_labels, open_batches, predict, predictions
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
@@ -207,6 +208,7 @@ def few_shot(
     preprocess: bool | None = None,
     batch_size: int = 64,
     on_bad_image: str = "stop",
+    distribution: str | None = None,
     progress: bool = True,
 ) -> FewShotResult:
     """Accuracy of a linear classifier that has seen a few examples of each class, on top of frozen features.
@@ -226,6 +228,8 @@ def few_shot(
             lists of images of different sizes are.
         batch_size: Images per batch, where the data does not come in batches.
         on_bad_image: `"stop"` or `"skip"`, for pixels (see `open_data`).
+        distribution: None: all processes that the program was started in share the images, and each gets the result
+            for all (see `keras_vit.training.connect`). `"alone"`: this process looks at all of them.
         progress: Whether bars are shown.
 
     Returns:
@@ -234,6 +238,7 @@ def few_shot(
     Raises:
         TypeError, ValueError: if the data or an argument makes no sense, if a class has fewer examples than shots, or
             if nothing is left to choose between several strengths.
+        ConnectionError: if another process ends before its time.
 
     Examples:
         >>> print(evaluation.few_shot(model, (images, labels), (images, labels), shots=(1, 2), progress=False).classes)
@@ -243,7 +248,9 @@ def few_shot(
     if _same_folder(train, test):
         raise ValueError(f"{train} has no test/ folder: the probe would be tested on the images that it was fitted to.")
     options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image}
-    titles = ("training images", "test images") if progress else (None, None)
+    options["processes"] = connect(distribution)
+    shown = progress and options["processes"].first
+    titles = ("training images", "test images") if shown else (None, None)
     x_train, y_train, names = _features(model, train, "train", **options, title=titles[0])
     x_test, y_test, test_names = _features(model, test, "test", **options, title=titles[1])
     if names is not None and test_names is not None:
@@ -311,9 +318,10 @@ def _features(model: Any, data: Any, split: str, **options: Any) -> tuple[np.nda
         if features.shape[:1] != labels.shape:
             raise ValueError(f"There are {len(features)} rows of features, but {len(labels)} labels.")
         return predict(_features_model(None), features), labels, None
-    with open_batches(model, data, split, **options) as (pairs, names):
+    processes: Processes = options.get("processes", ALONE)
+    with processes.failing_together(), open_batches(model, data, split, **options) as (pairs, names):
         features, labels = zip(*predictions(_features_model(model), pairs), strict=True)
-    return np.concatenate(features), np.concatenate(labels), names
+        return processes.joined(features), processes.joined(labels), names
 
 
 def _same_folder(train: Any, test: Any) -> bool:

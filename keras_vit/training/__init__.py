@@ -9,6 +9,7 @@ from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, re
 
 # What needs Keras to be imported.
 if TYPE_CHECKING or not IS_PROGRAM:
+    from keras_vit._processes import Processes, connect
     from keras_vit.data import BadImage, ImageStream, as_dataset, open_data
     from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
     from keras_vit.training.finetuning import finetune
@@ -24,6 +25,7 @@ if TYPE_CHECKING or not IS_PROGRAM:
 else:
     __getattr__ = import_later(
         __name__,
+        "keras_vit._processes",
         "keras_vit.data",
         "distribution",
         "finetuning",
@@ -45,6 +47,7 @@ __all__ = [
     "ImageStream",
     "MomentumSGD",
     "Plan",
+    "Processes",
     "Recipe",
     "SigmoidLoss",
     "SoftmaxLoss",
@@ -52,6 +55,7 @@ __all__ = [
     "WarmupDecay",
     "add_lora",
     "as_dataset",
+    "connect",
     "data_parallel",
     "draw_curve",
     "finetune",

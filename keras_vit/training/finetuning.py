@@ -13,7 +13,8 @@ from keras_vit.data import ImageStream
 from keras_vit.models import BiT, VisionTransformer
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.recipes import Recipe, loss
-from keras_vit.training.run import Batch, Model, RunOptions, Task, Trained, run
+from keras_vit.training.run import Model, RunOptions, Task, Trained, run
+from keras_vit.training.sharing import Batch, Distribution
 from keras_vit.zoo import load
 
 MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
@@ -39,6 +40,7 @@ def finetune(
     resume: bool = True,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     dtype: DType = None,
+    distribution: Distribution = None,
     verbose: bool = True,
 ) -> Trained:
     """Fine-tunes a model as the paper does (section 4.1, Table 4): new head of zeros, SGD, cosine decay, clipping.
@@ -74,6 +76,9 @@ def finetune(
         resume: Whether a run in `output` goes on. False starts again and removes all that the old one has left.
         callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch.
         dtype: Dtype policy of a model that is loaded here, such as `"mixed_bfloat16"`.
+        distribution: What shares the batches. None: all processes that the program was started in (`keras-vit launch`,
+            torchrun, Slurm: see `connect`), and the `keras.distribution` or `tf.distribute` scope around the call or
+            the model. Also such a distribution or strategy itself. `"alone"`: this process trains by itself.
         verbose: Whether there is a progress bar.
 
     Returns:
@@ -82,6 +87,7 @@ def finetune(
     Raises:
         TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
+        ConnectionError: if another process ends before its time.
         OSError: if a file of the run cannot be written. The newest checkpoint is kept.
 
     Examples:

@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -55,6 +55,8 @@ class ViTOptimizer(HookedOptimizer):
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         self.rate_multipliers = dict(rate_multipliers or {})
         self.momentum_dtype = momentum_dtype
+        # From the gradients of this process to the means of all; None where the backend does it, or there is one.
+        self.average_gradients: Callable[[list[Any]], list[Any]] | None = None
 
     def build(self, variables: list[Any]) -> None:
         if self.built:
@@ -92,6 +94,8 @@ class ViTOptimizer(HookedOptimizer):
 
     def clip_gradients(self, grads: list[Any]) -> list[Any]:
         """The gradients of an update, scaled where their common norm is too large; the norm is kept."""
+        if self.average_gradients is not None:
+            grads = self.average_gradients(grads)
         grads, replicas = _over_replicas(grads)
         squares = [ops.sum(ops.square(ops.cast(grad, "float32"))) for grad in grads]
         norm = ops.sqrt(ops.sum(ops.stack(squares)))

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit._processes import share
 from keras_vit._types import DType, ImageSize, Source
 from keras_vit.data import ImageStream
 from keras_vit.models import BiT, VisionTransformer, find_variant
@@ -20,7 +21,8 @@ from keras_vit.training.masked_patches import (
     plan_corruption,
 )
 from keras_vit.training.recipes import Recipe, loss
-from keras_vit.training.run import Batch, Model, RunOptions, Task, Trained, run
+from keras_vit.training.run import Model, RunOptions, Task, Trained, run
+from keras_vit.training.sharing import Batch, Distribution
 from keras_vit.zoo import create_model, is_variant, load
 
 
@@ -45,6 +47,7 @@ def pretrain(  # noqa: D417 (what is not described here is as in `finetune`)
     resume: bool = True,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     dtype: DType = None,
+    distribution: Distribution = None,
     verbose: bool = True,
 ) -> Trained:
     """Trains a model from scratch by a recipe of Table 3 or of AugReg, or without labels as in appendix B.1.2.
@@ -68,6 +71,7 @@ def pretrain(  # noqa: D417 (what is not described here is as in `finetune`)
     Raises:
         TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
+        ConnectionError: if another process ends before its time.
         OSError: if a file of the run cannot be written. The newest checkpoint is kept.
 
     Examples:
@@ -117,7 +121,9 @@ def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) 
 
     def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
         pixels, _ = images.batch(number)
-        plan, corrupted = plan_corruption(len(pixels), grid[0] * grid[1], (seed, number))
+        whole = images.length(number) if images.shard[1] > 1 else len(pixels)
+        rows = share(whole, images.shard)
+        plan, corrupted = (array[rows] for array in plan_corruption(whole, grid[0] * grid[1], (seed, number)))
         targets = np.where(corrupted, mean_colours(pixels, grid), NO_TARGET).astype("int32")
         return {"images": as_input(model, pixels), "plan": plan}, targets
 

@@ -14,7 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._devices import batch_shares, fill_up, scope_of
+from keras_vit._devices import scope_of
+from keras_vit._processes import ALONE, Processes
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
 from keras_vit._types import DType, ImageSize, Source, pair, whole_number
@@ -25,10 +26,18 @@ from keras_vit.training.freezing import adapted_layers, freeze
 from keras_vit.training.lora import add_lora, merge_lora, save_adapters
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as recipe_of_name
-from keras_vit.training.run_folder import RunFolder
+from keras_vit.training.run_folder import RunFolder, share_state
+from keras_vit.training.sharing import (
+    UNSHARED,
+    Batch,
+    Distribution,
+    FilledBatches,
+    Sharing,
+    distributed,
+    own_randomness,
+)
 from keras_vit.zoo import load
 
-Batch = Callable[[int], tuple[Any, Any]]  # from the number of a batch to inputs and targets
 Model = VisionTransformer | BiT
 
 
@@ -51,6 +60,7 @@ class RunOptions:
     resume: bool
     callbacks: Sequence[keras.callbacks.Callback]
     dtype: DType
+    distribution: Distribution
     verbose: bool
 
     def __post_init__(self) -> None:
@@ -144,9 +154,10 @@ def run(task: Task, source: Any, data: Any, recipe: Recipe | str, options: RunOp
         options: How it is run.
     """
     recipe = options.applied(recipe_of_name(recipe) if isinstance(recipe, str) else recipe)
-    keras.utils.set_random_seed(options.seed)
-    source = _opened(source, options)
     with contextlib.ExitStack() as stack:
+        processes = stack.enter_context(distributed(options.distribution))
+        keras.utils.set_random_seed(options.seed)
+        source = _opened(source, options)
         if isinstance(source, (VisionTransformer, BiT)):
             stack.enter_context(scope_of(source))
             if options.image_size is None and not source.config.dynamic:
@@ -156,6 +167,7 @@ def run(task: Task, source: Any, data: Any, recipe: Recipe | str, options: RunOp
             "batch_size": recipe.batch_size // recipe.accumulate,
             "seed": options.seed,
             "on_bad_image": options.on_bad_image,
+            "shard": processes.shard,
         }
         names = {"classes": options.classes, "class_names": options.class_names}
         images = open_data(data, split="train", augmentation=recipe.augmentation, **arguments, **names)
@@ -167,12 +179,7 @@ def run(task: Task, source: Any, data: Any, recipe: Recipe | str, options: RunOp
         test_images = _open_test_images(data, options.validation, images, arguments, model)
         if test_images is not None:
             stack.enter_context(test_images)
-        shares = batch_shares(model)
-        if images.batch_size % shares:
-            raise ValueError(
-                f"The batches of {images.batch_size} images cannot be shared by {shares} groups of devices. Give a "
-                f"batch_size that is a multiple of {shares * recipe.accumulate}."
-            )
+        sharing = Sharing.of(processes, model)
         _choose_what_trains(model, recipe)
         every = options.every or max(1, min(images.steps_per_epoch or recipe.steps, -(-recipe.steps // 10)))
         settings = {
@@ -184,19 +191,24 @@ def run(task: Task, source: Any, data: Any, recipe: Recipe | str, options: RunOp
             "seed": options.seed,
             "data": images.describe(),
         }
-        folder = None if options.output is None else RunFolder(options.output, settings, options.resume)
-        learner = task.learner(model)
-        learner.compile(recipe.optimizer(model), task.loss(recipe), weighted_metrics=[task.metric(name="accuracy")])
-        if options.verbose:
+        processes.check_same("settings", settings)
+        folder = None
+        if options.output is not None:
+            folder = RunFolder(options.output, settings, options.resume, processes)
+        learner, optimizer = task.learner(model), recipe.optimizer(model)
+        learner.compile(optimizer, task.loss(recipe), weighted_metrics=[task.metric(name="accuracy")])
+        sharing.average_gradients(optimizer, learner.optimizer)
+        verbose = options.verbose and processes.first
+        if verbose:
             _say(f"{task.title} {_describe(model, recipe)}")
         validation = None
         if test_images is not None:
             test_batches = task.batches(model, test_images, options.seed + 1)
             count = test_images.steps_per_epoch or sum(1 for _ in test_images)
-            validation = FilledBatches(test_batches, count, arguments["batch_size"], shares)
+            validation = FilledBatches(test_batches, count, arguments["batch_size"], sharing)
         log = train(
             learner,
-            task.batches(model, images, options.seed),
+            sharing.training_batches(task.batches(model, images, options.seed), images.batch_size),
             recipe.steps,
             every=every,
             batches_per_step=recipe.accumulate,
@@ -205,16 +217,20 @@ def run(task: Task, source: Any, data: Any, recipe: Recipe | str, options: RunOp
             schedule=recipe.schedule(),
             callbacks=options.callbacks,
             title=task.title,
-            verbose=options.verbose,
+            verbose=verbose,
+            sharing=sharing,
+            batch_size=images.batch_size,
         )
         names = list(model.config.class_names or ()) or None
         done = Trained(model, recipe, log, names, folder and folder.path, list(images.bad))
-    if folder:
-        # Not compiled: the file is half as large, and knows no optimizer, which other backends could not read.
-        adapted = bool(adapted_layers(model))
-        folder.write_results(merge_lora(model) if adapted else model.with_config(), done.class_names, log, recipe.name)
-        if adapted:
-            save_adapters(model, folder.path / "adapters.npz")
+        if folder:
+            # Not compiled: the file is half as large, and knows no optimizer, which other backends could not read.
+            adapted = bool(adapted_layers(model))
+            result = merge_lora(model) if adapted else model.with_config()  # in all processes: they share variables
+            folder.write_results(result, done.class_names, log, recipe.name)
+            if adapted and processes.first:
+                save_adapters(model, folder.path / "adapters.npz")
+        processes.from_first()  # nobody returns before the files are there
     return done
 
 
@@ -270,44 +286,6 @@ def _describe(model: Model, recipe: Recipe) -> str:
     return f"{model.name}: {updates}, {pixels}, learning rate {recipe.learning_rate:g}, {recipe.name}"
 
 
-class FilledBatches(keras.utils.PyDataset):
-    """All test images, once, in full batches: the last one is filled up with images that count nothing.
-
-    Devices can share full batches only, and a batch of another size costs a compilation.
-
-    Args:
-        batch: From the number of a batch to inputs and targets.
-        batches: How many there are.
-        batch_size: Images in a full one.
-        shares: What a batch must be a multiple of.
-    """
-
-    def __init__(self, batch: Batch, batches: int, batch_size: int, shares: int = 1) -> None:
-        super().__init__(workers=1, use_multiprocessing=False)
-        self._batch, self._batches, self._batch_size, self._shares = batch, batches, batch_size, shares
-        self._sizes: dict[int, tuple[int, int]] = {}  # of each batch: how many images, and how many that count
-
-    def __len__(self) -> int:
-        return self._batches
-
-    def __getitem__(self, index: int) -> tuple[Any, Any, np.ndarray]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        inputs, targets = self._batch(index)
-        count = len(targets)
-        size = -(-max(count, self._batch_size) // self._shares) * self._shares
-        inputs, targets = keras.tree.map_structure(lambda array: fill_up(array, size), (inputs, targets))
-        self._sizes[index] = size, count
-        return inputs, targets, (np.arange(size) < count).astype("float32")
-
-    def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """Loss and metrics of a compiled model, exact means over the images."""
-        logs = model.evaluate(self, verbose=0, return_dict=True)
-        # Keras divides the loss by the size of a batch, whatever the weights of its images are.
-        sizes, counts = zip(*self._sizes.values(), strict=True)
-        return {**logs, "loss": logs["loss"] * sum(sizes) / sum(counts)}
-
-
 def train(
     model: keras.Model,
     batch: Batch,
@@ -321,6 +299,8 @@ def train(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     title: str = "training",
     verbose: bool = True,
+    sharing: Sharing = UNSHARED,
+    batch_size: int = 1,
 ) -> Table:
     """Trains a compiled model, from the folder's newest checkpoint on if there is one.
 
@@ -337,6 +317,8 @@ def train(
         callbacks: Keras callbacks. To them a stretch of `every` updates is an epoch.
         title: Shown beside the progress bar.
         verbose: Whether there is a progress bar.
+        sharing: How batches are divided among processes; `batch` gives this one's part.
+        batch_size: Images of a whole batch, where several processes share it.
 
     Returns:
         The log: a row per evaluation with `step`, `loss`, the metrics, those of the validation with `val_` before
@@ -349,6 +331,8 @@ def train(
     batch = functools.lru_cache(1)(batch)  # Keras looks at the first of a stretch before it takes it
     with folder.locked() if folder else contextlib.nullcontext():
         start, finished = folder.restore(model) if folder else (0, False)
+        if not folder:
+            share_state(model, None, sharing.processes)
         log = folder.log() if folder else Table()
         if finished:
             if verbose:
@@ -363,7 +347,7 @@ def train(
         users = keras.callbacks.CallbackList(list(callbacks), model=model, epochs=epochs, steps=every)
         users.on_train_begin()
         bar = ProgressBar(title, steps, shown=verbose, stays=True)
-        with bar, _averages_held_back(model.optimizer):
+        with bar, _averages_held_back(model.optimizer), own_randomness(model, sharing.processes):
             bar.update(start)
             model.stop_training = False
             while start < steps and not model.stop_training:
@@ -371,9 +355,10 @@ def train(
                 epoch = start // every
                 users.on_epoch_begin(epoch)
                 stretch = Batches(batch, range(start * batches_per_step, stop * batches_per_step))
-                watcher = _Watcher(users, bar, batches_per_step)
+                watcher = _Watcher(users, bar, batches_per_step, sharing.processes if callbacks else ALONE)
                 history = model.fit(stretch, epochs=1, shuffle=False, verbose=0, callbacks=[watcher]).history
                 logs = {name: float(values[-1]) for name, values in history.items()}
+                logs = sharing.training_means(logs, batch_size)
                 if not np.isfinite(logs["loss"]):
                     newest = folder.newest_step() if folder else None
                     raise FloatingPointError(
@@ -393,7 +378,7 @@ def train(
                     folder.save(model, start)
                 bar.note(_note(logs))
                 users.on_epoch_end(epoch, logs)
-                model.stop_training |= stopped
+                model.stop_training = sharing.processes.any(model.stop_training | stopped)
         model.optimizer.finalize_variable_values(model.trainable_variables)
         users.on_train_end(log[-1] if log else None)
         if folder:
@@ -404,9 +389,11 @@ def train(
 class _Watcher(keras.callbacks.Callback):
     """Hands the events of batches on. Those of epochs and of the whole run come from `train`, once a run."""
 
-    def __init__(self, users: keras.callbacks.CallbackList, bar: ProgressBar, batches_per_step: int) -> None:
+    def __init__(
+        self, users: keras.callbacks.CallbackList, bar: ProgressBar, batches_per_step: int, processes: Processes
+    ) -> None:
         super().__init__()
-        self._users, self._bar, self._batches_per_step = users, bar, batches_per_step
+        self._users, self._bar, self._batches_per_step, self._processes = users, bar, batches_per_step, processes
         self.batches = 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -415,6 +402,8 @@ class _Watcher(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches += 1
         self._users.on_train_batch_end(batch, logs)
+        if self._processes.count > 1:  # a callback may have stopped one of them, and the others would wait for it
+            self.model.stop_training = self._processes.any(self.model.stop_training)
         self._bar.advance((batch + 1) % self._batches_per_step == 0)
 
 

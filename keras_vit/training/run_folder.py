@@ -17,10 +17,12 @@ import numpy as np
 
 from keras_vit._files import locked, write_text
 from keras_vit._pictures import FAINT, GOOD, figure_for
+from keras_vit._processes import ALONE, Processes
 from keras_vit._text import printable
 from keras_vit.checkpoints import save_model
 from keras_vit.checkpoints.files.npz import NpzFile, write_npz
 from keras_vit.tables import Table
+from keras_vit.training.sharing import assign_everywhere
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,15 +43,20 @@ class RunFolder:
         path: The folder; it is made if need be.
         settings: What decides the numbers of the run, as plain data. A run goes on only where they are the same.
         resume: Whether a run that is in the folder goes on. False starts afresh and removes the old one's files.
+        processes: Those of the run. Only the first reads and writes the folder, and tells the others what is in it.
 
     Raises:
         ValueError: if the folder holds a run with other settings or of an older version, or something that is no run.
         RuntimeError: if another process is training there now (from `locked`).
     """
 
-    def __init__(self, path: str | os.PathLike[str], settings: dict[str, Any], resume: bool = True) -> None:
-        self.path = Path(path)
+    def __init__(
+        self, path: str | os.PathLike[str], settings: dict[str, Any], resume: bool = True, processes: Processes = ALONE
+    ) -> None:
+        self.path, self._processes = Path(path), processes
         self._settings = json.loads(json.dumps(settings))
+        if not processes.first:
+            return
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"output must be a folder, but {self.path} is a file.")
         record = self.path / "run.json"
@@ -63,7 +70,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes out, for as long as this one trains."""
+        """Keeps other runs out, for as long as this one trains."""
+        if not self._processes.first:
+            yield
+            return
         self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path / ".lock", waiting=self._refuse):
             if self._afresh:
@@ -77,12 +87,15 @@ class RunFolder:
         Returns:
             The steps that it has behind it, 0 where there is no checkpoint; and whether the run was over then.
         """
-        step = self.newest_step()
-        if step is None:
-            return 0, False
-        model.optimizer.build(model.trainable_variables)
-        finished = _read_state(self._checkpoint(step), model)
-        self.write_log([row for row in self.log() if row["step"] <= step])
+        step, finished, arrays = 0, False, None
+        newest = self.newest_step() if self._processes.first else None
+        if newest is not None:
+            model.optimizer.build(model.trainable_variables)
+            step = newest
+            arrays, finished = _read_state(self._checkpoint(step), model)
+            self.write_log([row for row in self._read_log() if row["step"] <= step])
+        share_state(model, arrays, self._processes)
+        step, finished = self._processes.from_first([step, finished])
         return step, finished
 
     def save(self, model: keras.Model, step: int, finished: bool = False) -> None:
@@ -96,6 +109,8 @@ class RunFolder:
         Raises:
             OSError: if the file cannot be written, on a full disk for example. Older checkpoints stay then.
         """
+        if not self._processes.first:
+            return
         path = self._checkpoint(step)
         try:
             _write_state(path, model, finished)
@@ -121,6 +136,9 @@ class RunFolder:
         Raises:
             ValueError: if the file is damaged.
         """
+        return Table(self._processes.from_first(list(self._read_log()) if self._processes.first else None))
+
+    def _read_log(self) -> Table:
         path = self.path / "log.csv"
         if not path.exists():
             return Table()
@@ -139,6 +157,8 @@ class RunFolder:
 
     def write_log(self, rows: list[dict[str, Any]]) -> None:
         """Writes all rows of the log. A row may lack what others have: a validation set can be added to a run."""
+        if not self._processes.first:
+            return
         text = io.StringIO()
         if rows:
             writer = csv.DictWriter(text, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
@@ -150,6 +170,8 @@ class RunFolder:
         self, model: keras.Model, class_names: Sequence[str] | None, log: list[dict[str, Any]], recipe: str
     ) -> None:
         """Writes the trained model, the names of its classes, and the learning curve where matplotlib is installed."""
+        if not self._processes.first:
+            return
         save_model(model, self.path / "model.keras", overwrite=True)
         if class_names is not None:
             write_text(self.path / "classes.txt", "".join(f"{name}\n" for name in class_names))
@@ -221,8 +243,15 @@ def _write_state(path: Path, model: keras.Model, finished: bool) -> None:
     write_npz(path, numbered, {"finished": finished}, overwrite=True)
 
 
-def _read_state(path: Path, model: keras.Model) -> bool:
-    """Assigns all that is in the file; whether the run was over. Nothing is assigned where anything is wrong."""
+def share_state(model: keras.Model, arrays: list[np.ndarray] | None, processes: Processes) -> None:
+    """Gives a compiled model the state that process 0 has read, or the one that its own model is in (None)."""
+    if arrays is not None or processes.count > 1:
+        model.optimizer.build(model.trainable_variables)
+        assign_everywhere(_state(model), arrays, processes)
+
+
+def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], bool]:
+    """The values of all variables, and whether the run was over. The model stays as it is."""
     variables = _state(model)
     try:
         file = NpzFile(path)
@@ -239,9 +268,11 @@ def _read_state(path: Path, model: keras.Model) -> bool:
         arrays = [file[str(number)].read_stored() for number in range(len(file))]
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): pass resume=False to start again.") from error
-    for variable, value in zip(variables, arrays, strict=True):
-        variable.assign(value.view("bfloat16") if str(variable.dtype) == "bfloat16" else value)
-    return bool(finished)
+    values = [
+        value.view("bfloat16") if str(variable.dtype) == "bfloat16" else value
+        for variable, value in zip(variables, arrays, strict=True)
+    ]
+    return values, bool(finished)
 
 
 def _stored_type(variable: Any) -> str:

@@ -6,8 +6,9 @@ import pytest
 
 from keras_vit.data import Batches
 from keras_vit.training import MomentumSGD
-from keras_vit.training.run import FilledBatches, train
+from keras_vit.training.run import train
 from keras_vit.training.run_folder import RunFolder
+from keras_vit.training.sharing import FilledBatches
 
 
 def new_model(use_ema=False):

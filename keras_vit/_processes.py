@@ -1,0 +1,437 @@
+"""Several processes that do one job: which one this is, and the few things that they tell each other.
+
+Launchers (`keras-vit launch`, torchrun, Slurm) start the same program several times and say so in environment
+variables. `connect` reads them and joins the processes by the engine of the backend: torch.distributed or
+jax.distributed. No other file knows either of them.
+"""
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+ALONE_BY_NAME = "alone"  # what a user says for a process that does its job by itself
+ENGINES = {"torch": "torch.distributed", "jax": "jax.distributed"}
+LOST = "Another of the processes of this run has ended"
+_BUCKET = 25 * 2**20  # bytes of gradients that are averaged at once, as in torch's DistributedDataParallel
+_FIRST_PORT, _PORTS = 20000, 20000  # where jobs of Slurm meet, by the number of the job
+# What engines say when a process at the other end is gone.
+_LOSS = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|timed out waiting|timeout|gloo|nccl|heartbeat|coordination service",
+    re.IGNORECASE,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a launcher has put this process.
+
+    Attributes:
+        index: Its number, from 0.
+        count: How many processes there are.
+        local_index: Its number on its machine, from 0.
+        local_count: How many there are on its machine.
+        address: Where process 0 is to be reached, as `"host:port"`.
+    """
+
+    index: int
+    count: int
+    local_index: int
+    local_count: int
+    address: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Processes:
+    """The processes that do a job together, as one of them sees it. `Processes()` is a process by itself.
+
+    What is exchanged is computed by all of them in the same order; none may leave out a call.
+
+    Attributes:
+        index: The number of this process, from 0.
+        count: How many there are.
+        local_count: How many of them are on this machine.
+
+    Examples:
+        >>> processes = training.connect()
+        >>> if processes.first:
+        ...     print(processes.total([1, 2]))
+        [1 2]
+    """
+
+    index: int = 0
+    count: int = 1
+    local_count: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes files and shows progress."""
+        return self.index == 0
+
+    @property
+    def joint(self) -> bool:
+        """Whether arrays, losses and metrics are those of all processes (JAX), and not each process's own (torch)."""
+        return self.count > 1 and keras.backend.backend() == "jax"
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """(index, count), as functions that read a part of the data take it."""
+        return self.index, self.count
+
+    def total(self, values: Any) -> np.ndarray:
+        """The sum of an array over the processes, in the order of their numbers: the same everywhere, bit by bit."""
+        parts = self.gather(np.asarray(values))
+        return functools.reduce(np.add, parts)
+
+    def gather(self, array: np.ndarray) -> list[np.ndarray]:
+        """The arrays of all processes in the order of their numbers. They may differ in length, not otherwise."""
+        array = np.asarray(array, order="C")  # ascontiguousarray gives numbers an axis
+        if self.count == 1:
+            return [array]
+        parts = self._exchange(array.tobytes())
+        return [
+            np.frombuffer(part, array.dtype).reshape(-1, *array.shape[1:])
+            if array.ndim
+            else np.frombuffer(part, array.dtype)[0]
+            for part in parts
+        ]
+
+    def joined(self, pieces: Sequence[np.ndarray]) -> np.ndarray:
+        """All rows in their order, where each process has its piece of every batch (see `share`)."""
+        if self.count == 1:
+            return np.concatenate(pieces)
+        lengths = self.gather(np.array([len(piece) for piece in pieces], "int64"))
+        rows = [
+            np.split(part, np.cumsum(lengths[k])[:-1]) for k, part in enumerate(self.gather(np.concatenate(pieces)))
+        ]
+        return np.concatenate([rows[k][batch] for batch in range(len(pieces)) for k in range(self.count)])
+
+    def from_first(self, value: Any = None) -> Any:
+        """What process 0 has given, plain data for JSON; what the others have given is not looked at."""
+        if self.count == 1:
+            return value
+        return json.loads(self._exchange(json.dumps(value).encode() if self.first else b"")[0])
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true in any of the processes."""
+        return bool(self.total(int(flag)))
+
+    def check_same(self, what: str, value: Any) -> None:
+        """Makes sure that all processes were called in the same way.
+
+        Args:
+            what: What the value is, for the message.
+            value: Plain data for JSON.
+
+        Raises:
+            ValueError: in every process, if one has another value than process 0.
+        """
+        if self.count == 1:
+            return
+        digests = self._exchange(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest())
+        for index, digest in enumerate(digests):
+            if digest != digests[0]:
+                raise ValueError(
+                    f"Process {index} of {self.count} was called with other {what} than process 0. All processes must "
+                    "run the same program with the same arguments."
+                )
+
+    def broadcast(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The arrays of process 0; the others give arrays of the same shapes and types, which are not looked at."""
+        if self.count == 1:
+            return list(arrays)
+        flat = [np.ascontiguousarray(array).reshape(-1).view("uint8") for array in arrays]
+        if keras.backend.backend() == "jax":
+            from jax.experimental import multihost_utils
+
+            received = [np.asarray(part) for part in multihost_utils.broadcast_one_to_all(flat)]
+        else:
+            import torch
+
+            received = []
+            for part in flat:
+                tensor = torch.from_numpy(part.copy())
+                if len(part):
+                    torch.distributed.broadcast(tensor, 0, group=_torch_group())
+                received.append(tensor.numpy())
+        return [part.view(array.dtype).reshape(array.shape) for part, array in zip(received, arrays, strict=True)]
+
+    def mean(self, tensors: Sequence[Any]) -> list[Any]:
+        """The means of torch tensors over the processes, on the devices where they are.
+
+        Args:
+            tensors: Of the same shapes and types in all processes. They are put together in large pieces, which are
+                on their way while the next ones are made.
+        """
+        import torch
+
+        pieces: list[list[Any]] = []
+        size = 0
+        for tensor in tensors:
+            bytes_ = tensor.numel() * tensor.element_size()
+            if not pieces or size + bytes_ > _BUCKET or pieces[-1][0].dtype != tensor.dtype:
+                pieces.append([])
+                size = 0
+            pieces[-1].append(tensor)
+            size += bytes_
+        flat = [torch.cat([tensor.reshape(-1) for tensor in piece]) for piece in pieces]
+        for work in [torch.distributed.all_reduce(part, async_op=True) for part in flat]:
+            work.wait()
+        means = []
+        for piece, part in zip(pieces, flat, strict=True):
+            rows = torch.split(part.div_(self.count), [tensor.numel() for tensor in piece])
+            means += [row.view(tensor.shape) for row, tensor in zip(rows, piece, strict=True)]
+        return means
+
+    @contextlib.contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Says in plain words that another process has ended, where an engine noticed it in the midst of its work.
+
+        Raises:
+            ConnectionError: in place of the engine's own error.
+        """
+        _exit_at_once_after_failure(False)
+        try:
+            yield
+        except BaseException as error:
+            if self.count == 1:
+                raise
+            _exit_at_once_after_failure(True)
+            # JAX 0.10 on CPUs: "ValueError: UNKNOWN: Gloo AllGather failed: ... Connection closed by peer".
+            if not isinstance(error, (RuntimeError, ValueError)) or not _LOSS.search(str(error)):
+                raise
+            reason = str(error).strip().splitlines()[0][:200]
+            raise ConnectionError(
+                f"{LOST} (seen by process {self.index} of {self.count}: {reason}). Its own message says why. Start all "
+                "of them again in the same way: with an output folder the run goes on from its last checkpoint."
+            ) from error
+
+    def _exchange(self, data: bytes) -> list[bytes]:
+        """What every process has given, in the order of their numbers."""
+        lengths = [int(length[0]) for length in self._all_gather(np.array([len(data)], "int64").view("uint8"), "int64")]
+        # Powers of two: JAX compiles for every length.
+        padded = np.zeros(1 << max(max(lengths) - 1, 63).bit_length(), "uint8")
+        padded[: len(data)] = np.frombuffer(data, "uint8")
+        parts = self._all_gather(padded, "uint8")
+        return [part[:length].tobytes() for part, length in zip(parts, lengths, strict=True)]
+
+    def _all_gather(self, data: np.ndarray, dtype: str) -> list[np.ndarray]:
+        """Bytes of one length from every process."""
+        if keras.backend.backend() == "jax":
+            from jax.experimental import multihost_utils
+
+            parts = list(np.asarray(multihost_utils.process_allgather(data)))
+        else:
+            import torch
+
+            tensors = [torch.empty(len(data), dtype=torch.uint8) for _ in range(self.count)]
+            torch.distributed.all_gather(tensors, torch.from_numpy(data), group=_torch_group())
+            parts = [tensor.numpy() for tensor in tensors]
+        return [part.view(dtype) for part in parts]
+
+
+ALONE = Processes()
+
+
+def _exit_at_once_after_failure(failed: bool) -> None:
+    """Whether this process, when its program ends, does so without waiting for the others, which wait for it.
+
+    JAX waits at the exit until all processes are there, for five minutes.
+    """
+    atexit.unregister(_exit_with_failure)
+    if failed and keras.backend.backend() == "jax":
+        atexit.register(_exit_with_failure)  # runs before what was registered before, JAX's included
+
+
+def _exit_with_failure() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def share(length: int, shard: tuple[int, int]) -> slice:
+    """Which rows of a batch are a process's part: as many as those of the others, or one less.
+
+    Args:
+        length: Rows of the whole batch.
+        shard: Index and count of the processes.
+    """
+    index, count = shard
+    return slice(index * length // count, (index + 1) * length // count)
+
+
+def connect(distribution: str | None = None) -> Processes:
+    """Joins this process with the others that a launcher has started with it.
+
+    The first call has to come before the backend computes anything; later calls give the same. Without a launcher,
+    and in one process, nothing happens. On torch each process takes the GPU of its number on the machine, on JAX with
+    GPUs likewise where there are several processes on a machine, and otherwise all devices of the machine.
+
+    Looked for, in this order: torch.distributed or jax.distributed that the program has started itself; `RANK`,
+    `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` (`keras-vit launch`, torchrun); Slurm's step of several tasks;
+    `TPU_WORKER_HOSTNAMES` of several hosts.
+
+    Args:
+        distribution: None, or `"alone"`: this process does its job by itself, whatever has started it.
+
+    Returns:
+        Which of how many this process is.
+
+    Raises:
+        ValueError: if the variables, or the argument, make no sense.
+        RuntimeError: if the backend has no engine for it, or has computed before.
+
+    Examples:
+        >>> processes = training.connect()
+        >>> f"process {processes.index} of {processes.count}"
+        'process 0 of 1'
+    """
+    if distribution == ALONE_BY_NAME:
+        return ALONE
+    if distribution is not None:
+        raise ValueError(f"distribution must be None or {ALONE_BY_NAME!r} here, but {distribution!r} was given.")
+    started = current()
+    if started.count > 1:
+        return started
+    backend = keras.backend.backend()
+    place, pod = placement(os.environ), "," in os.environ.get("TPU_WORKER_HOSTNAMES", "")
+    if place is None and not (pod and backend == "jax"):
+        return started
+    if backend not in ENGINES:
+        raise RuntimeError(
+            f"Several processes work together on {' and '.join(ENGINES)}, but KERAS_BACKEND is {backend}. On "
+            "TensorFlow one process uses all GPUs of a machine: tf.distribute.MirroredStrategy (docs/distribution.md)."
+        )
+    if backend == "torch" and place is not None:
+        _connect_torch(place)
+    else:
+        _connect_jax(place)
+    return current()
+
+
+def current() -> Processes:
+    """Which of how many processes this one is, as far as they are connected."""
+    backend = keras.backend.backend()
+    if backend == "torch":
+        from torch import distributed
+
+        if distributed.is_available() and distributed.is_initialized():
+            return Processes(distributed.get_rank(), distributed.get_world_size(), _local_count())
+    if backend == "jax":
+        import jax
+
+        if jax.distributed.is_initialized():
+            return Processes(jax.process_index(), jax.process_count(), _local_count())
+    return ALONE
+
+
+def placement(environment: Mapping[str, str]) -> Place | None:
+    """What a launcher says of this process in the environment; None where there is none, or only one process.
+
+    Raises:
+        ValueError: if a variable is no number, or the numbers do not fit.
+    """
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if all(environment.get(name) for name in names):
+        index, count, port = (_number(environment, name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+        local_index, local_count = _number(environment, "LOCAL_RANK", 0), _number(environment, "LOCAL_WORLD_SIZE", 1)
+        host = environment["MASTER_ADDR"]
+    elif _number(environment, "SLURM_STEP_NUM_TASKS", 1) > 1:
+        index, count = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_STEP_NUM_TASKS")
+        local_index = _number(environment, "SLURM_LOCALID", 0)
+        tasks = environment.get("SLURM_STEP_TASKS_PER_NODE", "1")  # such as "4(x2),1"
+        local_count = int("".join(itertools.takewhile(str.isdecimal, tasks)) or 1)
+        host = environment.get("MASTER_ADDR") or _first_host(environment.get("SLURM_STEP_NODELIST", "localhost"))
+        port = _number(environment, "MASTER_PORT", _FIRST_PORT + _number(environment, "SLURM_JOB_ID", 0) % _PORTS)
+    else:
+        return None
+    if not 0 <= index < count:
+        raise ValueError(f"The environment says that this is process {index} of {count}: it must be 0 to {count - 1}.")
+    return Place(index, count, local_index, local_count, f"{host}:{port}") if count > 1 else None
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name, "" if default is None else str(default))
+    if not text.isdecimal():
+        raise ValueError(f"The environment variable {name} must be a whole number, but it is {text!r}.")
+    return int(text)
+
+
+def _first_host(nodes: str) -> str:
+    """The first of Slurm's hosts, such as `gpu07` of `gpu[07-09,12],cpu1`."""
+    match = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
+    return "localhost" if match is None else "".join(part or "" for part in match.groups())
+
+
+def _local_count() -> int:
+    place = placement(os.environ)
+    return 1 if place is None else place.local_count
+
+
+def _connect_torch(place: Place) -> None:
+    import torch
+
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(place.local_index % torch.cuda.device_count())
+        backend = "cpu:gloo,cuda:nccl"
+    # torchrun holds the port itself, and "env://" knows that.
+    method = "env://" if "TORCHELASTIC_RUN_ID" in os.environ else f"tcp://{place.address}"
+    torch.distributed.init_process_group(backend, init_method=method, rank=place.index, world_size=place.count)
+
+
+@functools.cache
+def _torch_group() -> Any:
+    """The processes for what is on the CPU: numbers and arrays, not gradients."""
+    from torch import distributed
+
+    return None if "gloo" in str(distributed.get_backend_config()) else distributed.new_group(backend="gloo")
+
+
+@contextlib.contextmanager
+def _printing_to_stderr() -> Iterator[None]:
+    """Sends to standard error what libraries that are not Python print on standard output."""
+    sys.stdout.flush()
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(output, 1)
+        os.close(output)
+
+
+def _connect_jax(place: Place | None) -> None:
+    import jax
+
+    options: dict[str, Any] = {"heartbeat_timeout_seconds": 30}  # a machine that is lost is noticed within a minute
+    if place is not None:
+        host, _, port = place.address.rpartition(":")
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun listens there itself
+            port = str(int(port) + 1)
+        options |= {"coordinator_address": f"{host}:{port}", "num_processes": place.count, "process_id": place.index}
+        if place.local_count > 1:
+            options["local_device_ids"] = [place.local_index]
+        options["cluster_detection_method"] = "deactivate"
+    try:
+        jax.distributed.initialize(**options)
+        with _printing_to_stderr():  # on CPUs gloo says on standard output that it is connected
+            jax.devices()
+    except RuntimeError as error:
+        if "before" not in str(error):
+            raise
+        raise RuntimeError(
+            "JAX has computed something already, so that this process cannot join the others any more: call "
+            "keras_vit.training.connect() at the beginning of the program, before a model is made."
+        ) from error

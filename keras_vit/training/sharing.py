@@ -1,0 +1,238 @@
+"""A run that several devices or processes share: which part of each batch is whose, and what they agree on.
+
+The batches of a run are functions of the seed and their number (`keras_vit.data`). Each process gets its part of
+each, filled up to the same length everywhere with images that count nothing. On JAX `keras.distribution` makes one
+array of the parts, so that losses and metrics are those of all; on torch each process has its own, and gradients and
+logs are averaged here.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit._devices import batch_shares, fill_up
+from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect, share
+
+Batch = Callable[[int], tuple[Any, ...]]  # from the number of a batch to inputs, targets and perhaps weights
+# DataParallel or ModelParallel of keras.distribution, a tf.distribute.Strategy (which needs TensorFlow), "alone", None.
+Distribution = Any
+_SEED_STATE = "seed_generator_state"
+_SEED_STEP, _SEEDS = 1_000_003, 2**31 - 1
+
+
+@contextlib.contextmanager
+def distributed(distribution: Distribution) -> Iterator[Processes]:
+    """Everything within is done by all processes of the program together.
+
+    Args:
+        distribution: As in `finetune`.
+
+    Yields:
+        Which of how many processes this is.
+
+    Raises:
+        TypeError, ValueError: if `distribution` is something else, or does not fit the backend.
+        ConnectionError: if another process ends before its time.
+    """
+    processes = _processes_for(distribution)
+    scope: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if hasattr(distribution, "scope"):
+        scope = distribution.scope()
+    elif processes.joint and keras.distribution.distribution() is None:
+        devices = keras.distribution.list_devices()
+        scope = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False).scope()
+    with processes.failing_together(), scope:
+        yield processes
+
+
+def _processes_for(distribution: Distribution) -> Processes:
+    backend = keras.backend.backend()
+    if distribution is None or distribution == ALONE_BY_NAME:
+        return connect(distribution)
+    if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
+        if backend != "jax":
+            raise ValueError(f"distribution is one of keras.distribution, which works on JAX only, not on {backend}.")
+    elif not (backend == "tensorflow" and hasattr(distribution, "scope")):
+        raise TypeError(
+            f"distribution must be None, {ALONE_BY_NAME!r}, a distribution of keras.distribution (on JAX) or a "
+            f"tf.distribute.Strategy (on TensorFlow), but {distribution!r} was given."
+        )
+    return connect()
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharing:
+    """How each batch of a run is divided.
+
+    Attributes:
+        processes: Those of the run.
+        shares: Among how many devices, or groups of devices with one copy of the model, of all processes.
+    """
+
+    processes: Processes = ALONE
+    shares: int = 1
+
+    @classmethod
+    def of(cls, processes: Processes, model: keras.Model) -> "Sharing":
+        """The sharing of a model that was made within `distributed`.
+
+        Raises:
+            ValueError: if the model is split, or lies on the devices of one process only.
+        """
+        if processes.count == 1:
+            return cls(processes, batch_shares(model))
+        if not processes.joint:
+            return cls(processes, processes.count)
+        if not all(weight.value.is_fully_replicated for weight in model.weights):
+            raise ValueError(
+                "Several processes train copies of a whole model, but this one is split over devices: give another "
+                "distribution, such as keras_vit.training.data_parallel(), or train in one process. (model.fit works.)"
+            )
+        if any(weight.value.is_fully_addressable for weight in model.weights):
+            raise ValueError(
+                "The model was made before the processes were connected, on the devices of one: call "
+                "keras.distribution.set_distribution(keras_vit.training.data_parallel()) after "
+                "keras_vit.training.connect() and before the model is made, or give the model's name or file."
+            )
+        return cls(processes, batch_shares(model))
+
+    def part(self, length: int) -> int:
+        """Rows of a process's part of a batch that is filled up until all shares are equal."""
+        return -(-length // self.shares) * self.shares // self.processes.count
+
+    def training_batches(self, batch: Batch, batch_size: int) -> Batch:
+        """The same batches, filled up where they cannot be divided: the mean loss is that of the images that count.
+
+        Args:
+            batch: Gives this process's part of a full batch.
+            batch_size: Images in a full one.
+        """
+        part = self.part(batch_size)
+        whole = part * self.processes.count
+        if whole == batch_size:
+            return batch
+
+        def filled(number: int) -> tuple[Any, ...]:
+            inputs, targets = batch(number)
+            # Keras divides the sum by the length of the batch.
+            weights = np.where(np.arange(part) < len(targets), whole / batch_size, 0).astype("float32")
+            return *keras.tree.map_structure(lambda array: fill_up(array, part), (inputs, targets)), weights
+
+        return filled
+
+    def training_means(self, logs: dict[str, float], batch_size: int) -> dict[str, float]:
+        """Loss and metrics of `fit` over all processes."""
+        if self.processes.count == 1 or self.processes.joint:
+            return logs
+        rows = share(batch_size, self.processes.shard)
+        # The weights of the loss make its plain mean the right one; metrics are means over the images of a part.
+        portion = (rows.stop - rows.start) / batch_size
+        factors = [1 / self.processes.count if name == "loss" else portion for name in logs]
+        return dict(zip(logs, self.processes.total(np.multiply([*logs.values()], factors)).tolist(), strict=True))
+
+    def average_gradients(self, optimizer: keras.optimizers.Optimizer, used: keras.optimizers.Optimizer) -> None:
+        """Lets an optimizer of this package average the gradients of all processes, where the backend does not.
+
+        Args:
+            optimizer: The one that the recipe has made.
+            used: The one that the model was compiled with.
+
+        Raises:
+            ValueError: for `mixed_float16`, where Keras leaves out updates by what one process alone has seen.
+        """
+        if self.processes.count == 1 or self.processes.joint:
+            return
+        if used is not optimizer:
+            raise ValueError('mixed_float16 does not work in several processes on torch: dtype="mixed_bfloat16" does.')
+        optimizer.average_gradients = self.processes.mean
+
+
+UNSHARED = Sharing()
+
+
+class FilledBatches(keras.utils.PyDataset):
+    """All test images, once, in full batches: what is missing is filled up with images that count nothing.
+
+    Devices can share full batches only, and a batch of another size costs a compilation.
+
+    Args:
+        batch: From the number of a batch to inputs and targets, of this process's part.
+        batches: How many there are.
+        batch_size: Images in a full one.
+        sharing: How it is divided.
+    """
+
+    def __init__(self, batch: Batch, batches: int, batch_size: int, sharing: Sharing = UNSHARED) -> None:
+        super().__init__(workers=1, use_multiprocessing=False)
+        self._batch, self._batches, self._batch_size, self._sharing = batch, batches, batch_size, sharing
+        self._sizes: dict[int, tuple[int, int]] = {}  # of each batch: how many images, and how many that count
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __getitem__(self, index: int) -> tuple[Any, Any, np.ndarray]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        inputs, targets = self._batch(index)
+        count = len(targets)
+        processes = self._sharing.processes
+        # Batches of other libraries' pipelines may be longer than batch_size.
+        longest = count if processes.count == 1 else processes.count * int(np.max(processes.gather(np.array(count))))
+        size = self._sharing.part(max(longest, self._batch_size))
+        inputs, targets = keras.tree.map_structure(lambda array: fill_up(array, size), (inputs, targets))
+        self._sizes[index] = size, count
+        return inputs, targets, (np.arange(size) < count).astype("float32")
+
+    def evaluate(self, model: keras.Model) -> dict[str, float]:
+        """Loss and metrics of a compiled model, exact means over the images of all processes."""
+        logs = model.evaluate(self, verbose=0, return_dict=True)
+        processes = self._sharing.processes
+        size, count = (sum(numbers) for numbers in zip(*self._sizes.values(), strict=True))
+        counts = int(processes.total(count))
+        if processes.count == 1 or processes.joint:
+            # Keras divides the loss by the size of a batch, whatever the weights of its images are.
+            return {**logs, "loss": logs["loss"] * size * processes.count / counts}
+        sums = [value * (size if name == "loss" else count) for name, value in logs.items()]
+        return dict(zip(logs, (processes.total(sums) / counts).tolist(), strict=True))
+
+
+def assign_everywhere(
+    variables: Sequence[keras.Variable], arrays: Sequence[np.ndarray] | None, processes: Processes
+) -> None:
+    """Gives variables the values that process 0 has for them.
+
+    Args:
+        variables: The same in all processes.
+        arrays: The values, of the variables' shapes and types; looked at in process 0 only. None: what it has now.
+        processes: Those of the run.
+    """
+    if processes.count == 1 and arrays is None:
+        return
+    if arrays is None or not processes.first:
+        arrays = [np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in variables]
+    for variable, value in zip(variables, processes.broadcast(arrays), strict=True):
+        variable.assign(value)
+
+
+@contextlib.contextmanager
+def own_randomness(model: keras.Model, processes: Processes) -> Iterator[None]:
+    """Dropout that differs from process to process, where each computes its part by itself.
+
+    With the same random numbers everywhere, images of different processes would drop the same units. Process 0 keeps
+    its numbers, so that its checkpoint serves any number of processes.
+    """
+    states = [v for v in model.non_trainable_variables if v.name == _SEED_STATE]
+    if processes.first or processes.joint:
+        states = []
+    seeds = [keras.ops.convert_to_numpy(state.value).copy() for state in states]
+    for state, (seed, calls) in zip(states, seeds, strict=True):
+        state.assign(np.array([(int(seed) + processes.index * _SEED_STEP) % _SEEDS, calls]))
+    try:
+        yield
+    finally:
+        for state, (seed, _) in zip(states, seeds, strict=True):
+            state.assign(np.array([seed, keras.ops.convert_to_numpy(state.value)[1]]))
