@@ -196,7 +196,8 @@ def test_the_check_of_the_site_finds_faults(case, tmp_path):
 
 # Pages with code. A block runs, in the order of its page, or says right above it why it does not:
 # <!-- not run: downloads ViT-B/16 -->
-BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n)?^```python\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
+MARK, CODE = r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n)?", r"^```python\n(?P<code>.*?)^```"
+BLOCK = re.compile(MARK + CODE, re.MULTILINE | re.DOTALL)
 # Where they run, if not on torch: what TensorFlow writes itself needs no second process there.
 BACKENDS = {"docs/export/README.md": "tensorflow"}
 OUTSIDE = ("CONTRIBUTING.md", "SECURITY.md", "weights/README.md", "examples/classify/README.md")  # on the site, too
