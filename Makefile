@@ -22,13 +22,16 @@ TEST := .venv/test
 TOOLS := .venv/tools
 DOCS := .venv/docs
 LOWEST := .venv/lowest
+BENCH := .venv/bench
+BENCH_ARGS ?=
 
-.PHONY: help demo test test-lowest lint format wheel docs clean
+.PHONY: help demo test test-lowest bench lint format wheel docs clean
 
 help:
 	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend; writes OUTPUT=$(OUTPUT)"
 	@echo "make test [PYTEST_ARGS='-x -k name']       style and types, then the whole suite on all three backends"
 	@echo "make test-lowest                           tests on torch, with the lowest versions that pyproject.toml allows"
+	@echo "make bench [BENCH_ARGS='--rows NAME']      speed beside timm, Transformers, Flax and KerasHub; writes docs/speed.json"
 	@echo "make lint                                  style and types only"
 	@echo "make format                                repairs style and formatting"
 	@echo "make wheel                                 builds dist/keras_vit-*.whl and the source archive"
@@ -55,6 +58,10 @@ test: $(TEST)/.installed
 
 test-lowest: $(LOWEST)/.installed
 	@KERAS_BACKEND=torch $(LOWEST)/bin/python -m pytest tests $(PYTEST_ARGS)
+
+# All rows take long; BENCH_ARGS='--list' names them, and `--rows` chooses some.
+bench: $(BENCH)/.installed
+	@$(BENCH)/bin/python benchmarks/speed.py --json docs/speed.json --page docs/speed.md $(BENCH_ARGS)
 
 lint: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m ruff check .
@@ -105,6 +112,11 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 	$(PIP_INSTALL) -e '.[tensorflow,jax,torch,images,plots,export,demo,test]'
 	@touch $@
 
+$(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/peers.txt
+	$(call new_environment,all three backends and their peers; a few minutes and some 5 GB)
+	$(PIP_INSTALL) -e '.[tensorflow,jax,torch]' -r benchmarks/peers.txt
+	@touch $@
+
 $(TOOLS)/.installed: pyproject.toml constraints.txt
 	$(call new_environment,the style checks and the build tools; a moment)
 	$(PIP_INSTALL) -e . build hatchling ruff twine ty
@@ -121,5 +133,5 @@ $(LOWEST)/.installed: pyproject.toml .ci/lowest.py
 	@$(@D)/bin/python .ci/lowest.py torch demo > $(@D)/lowest.txt
 	@PIP_CONSTRAINT=$(@D)/lowest.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 		$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-e '.[torch,demo]' build hatchling hypothesis pytest pytest-xdist scipy
+		-e '.[torch,demo]' build hatchling huggingface_hub hypothesis pytest pytest-xdist pyyaml scipy
 	@touch $@

@@ -1,17 +1,27 @@
-"""How fast the models compute, beside the native implementations that are installed and the products they consist of.
+"""How fast the models are, beside native implementations of the same models and the products they consist of.
 
-    python benchmarks/speed.py --backends torch jax tensorflow --json speed.json
+    make bench                                            all rows, in an environment with all peers
+    python benchmarks/speed.py --list                     the rows
+    python benchmarks/speed.py --backends torch --rows "ViT-B/16 224 8 float32 forward" --json speed.json
 
-Every row is a model, a size, a batch, a precision and a job; its contestants take turns in one process, so that their
-ratios hold where the machine's speed drifts. Peers: timm (PyTorch), a minimal Linen model of Flax's own layers (JAX),
-KerasHub (TensorFlow). The limit is the model's matrix products alone, in the same framework and precision.
+A row is a model, an image size, a batch, a precision and a job. For `forward` and `train` all contestants take turns in
+one process, one step each in every round, so that ratios hold where the machine's speed drifts. For `start` and
+`start-train` each one runs in fresh processes: how long imports, building and the first call take, and the peak of its
+memory after two steps.
+
+Contestants beside `keras_vit`, which is `predict_on_batch` or `train_on_batch`: the model called as a function
+(`called`, `XLA`), `optimize_for_inference` (`optimized`), `folded()`; timm and Transformers (PyTorch), a minimal Linen
+model of Flax's own layers (JAX), KerasHub (TensorFlow); and the limit, the matrix products alone in the same framework.
 """
 
 import argparse
 import contextlib
+import importlib
+import importlib.metadata
 import importlib.util
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -21,7 +31,6 @@ from pathlib import Path
 import numpy as np
 
 BACKENDS = ("torch", "jax", "tensorflow")
-JOBS = ("forward", "train")
 SHAPES = {  # width, depth, heads, MLP
     "ViT-Ti/16": (192, 12, 3, 768),
     "ViT-S/16": (384, 12, 6, 1536),
@@ -39,75 +48,206 @@ TIMM = {
 ROWS = (
     "ViT-B/16 224 8 float32 forward",
     "ViT-B/16 224 1 float32 forward",
-    "ViT-B/16 384 2 float32 forward",
+    "ViT-B/16 384 1 float32 forward",
     "ViT-B/16 224 8 bfloat16 forward",
-    "ViT-B/16 224 8 float32 train",
+    "ViT-B/16 224 4 float32 train",
+    "ViT-Ti/16 224 1 float32 forward",
+    "ViT-Ti/16 224 8 float32 forward",
     "ViT-Ti/16 224 8 float32 train",
-    "R50+ViT-B/16 224 4 float32 forward",
     "R50+ViT-B/16 224 1 float32 forward",
+    "R50+ViT-B/16 224 4 float32 forward",
+    "ViT-B/16 224 1 float32 start",
+    "ViT-B/16 224 4 float32 start-train",
 )
+PACKAGES = ("keras", "torch", "jax", "tensorflow", "timm", "transformers", "flax", "keras-hub")
+BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="name the rows and stop")
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--rows", nargs="+", metavar="ROW", default=ROWS, help=f"such as {ROWS[0]!r} (default: all)")
-    parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="(default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=60, help="no new round after so many (default: %(default)s)")
     parser.add_argument("--only", nargs="+", help="contestants; keras_vit always takes part")
-    parser.add_argument("--json", type=Path, help="file for all times")
+    parser.add_argument("--json", type=Path, help="file for all times; rows that are measured again are replaced")
+    parser.add_argument("--page", type=Path, help="Markdown file that gets the table of all rows in the JSON file")
     parser.add_argument("--measure", metavar="ROW", help=argparse.SUPPRESS)
+    parser.add_argument("--start", nargs=2, metavar=("ROW", "CONTESTANT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.measure:
-        print(json.dumps(measure(options.measure, options.rounds, options.only)))
-        return
-    results = []
-    print("| row | backend | contestant | images/s | of them in the slowest and fastest round | keras_vit / it |")
-    print("|---|---|---|---|---|---|")
+    if options.list:
+        print("\n".join(ROWS))
+    elif options.start:
+        print(json.dumps(start(*options.start)))
+    elif options.measure:
+        print(json.dumps(measure(options.measure, options)))
+    else:
+        run_all(options)
+
+
+def run_all(options):
+    results = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     for row in options.rows:
         for backend in options.backends:
-            command = [sys.executable, __file__, "--measure", row, "--rounds", str(options.rounds)]
-            command += ["--only", *options.only] if options.only else []
-            package = str(Path(__file__).resolve().parents[1])
-            path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-            environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
-            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-            times = json.loads(done.stdout.splitlines()[-1])
-            results.append({"row": row, "backend": backend, "seconds": times})
-            show(row, backend, times)
-    if options.json:
-        options.json.write_text(json.dumps({"threads": os.cpu_count(), "results": results}, indent=1) + "\n")
+            result = {"row": row, "backend": backend, "machine": machine(), "versions": versions()}
+            if row.split()[4].startswith("start"):
+                result["contestants"] = in_fresh_processes(row, backend, options)
+            else:
+                choice = ["--rounds", str(options.rounds), "--seconds", str(options.seconds)]
+                choice += ["--only", *options.only] if options.only else []
+                result["contestants"] = in_process(backend, "--measure", row, *choice)
+            results = [r for r in results if (r["row"], r["backend"]) != (row, backend)] + [result]
+            print("\n".join(lines(result)), flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(results, indent=1) + "\n")
+    if options.page:
+        before, _, rest = options.page.read_text().partition(BEGIN)
+        options.page.write_text(before + BEGIN + table(results) + END + rest.partition(END)[2])
 
 
-def show(row, backend, times):
-    batch = int(row.split()[2])
-    ours = statistics.median(times["keras_vit"])
-    for name, seconds in times.items():
-        rate = batch / statistics.median(seconds)
-        extremes = f"{batch / max(seconds):.2f} to {batch / min(seconds):.2f}"
-        ratio = statistics.median(seconds) / ours
-        print(f"| {row} | {backend} | {name} | {rate:.2f} | {extremes} | {ratio:.2f} |", flush=True)
+def in_process(backend, *arguments):
+    """What this script prints last in a process of its own."""
+    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, __file__, *arguments]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(row, rounds, only):
+def in_fresh_processes(row, backend, options):
+    names = [name for name in CONTESTANTS[backend] if name in STARTED and (not options.only or name in options.only)]
+    found = {name: [] for name in names}
+    for _ in range(min(options.rounds, 3)):
+        for name in names:
+            found[name] += filter(None, [in_process(backend, "--start", row, name)])
+    return {name: seen for name, seen in found.items() if seen}
+
+
+def machine():
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+        flags = next(line for line in lines if line.startswith("flags"))
+        units = [unit for unit in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f" {unit}" in flags]
+        return f"{os.cpu_count()} cores of {name} ({', '.join(units)})"
+    return f"{os.cpu_count()} cores of {platform.machine()}"
+
+
+def versions():
+    installed_ones = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed_ones[name] = importlib.metadata.version(name)
+    return installed_ones
+
+
+# Results as text
+
+
+HEAD = """| row | backend | contestant | ms | its time / keras_vit's | lowest and highest of the rounds |
+|---|---|---|---|---|---|
+"""
+START_HEAD = """| row | backend | contestant | imports, s | building, s | first call, s | second, s | peak, MB |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def table(results):
+    """The Markdown of all results, in the order of `ROWS`."""
+    place = {row: i for i, row in enumerate(ROWS)}
+    results = sorted(results, key=lambda r: (place.get(r["row"], len(ROWS)), BACKENDS.index(r["backend"])))
+    steps = [line for r in results if not is_start(r) for line in lines(r)]
+    starts = [line for r in results if is_start(r) for line in lines(r)]
+    machines = "; ".join(sorted({r["machine"] for r in results}))
+    packages = {f"{name} {version}" for r in results for name, version in r["versions"].items()}
+    text = f"\nMeasured on {machines}, with {', '.join(sorted(packages))}.\n\n" + HEAD + "\n".join(steps) + "\n"
+    return text + ("\n" + START_HEAD + "\n".join(starts) + "\n" if starts else "")
+
+
+def is_start(result):
+    return "start" in result["row"]
+
+
+def lines(result):
+    """A row of the table for each contestant. Ratios are taken within each round."""
+    label = f"| {result['row']} | {result['backend']} |"
+    for name, seen in result["contestants"].items():
+        if is_start(result):
+            seconds = [f"{statistics.median(one[key] for one in seen):.2f}" for key in STEPS]
+            yield f"{label} {name} | {' | '.join(seconds)} | {statistics.median(one['peak_MB'] for one in seen):.0f} |"
+            continue
+        ratios = [it / ours for it, ours in zip(seen, result["contestants"]["keras_vit"], strict=True)]
+        middle = f"{1e3 * statistics.median(seen):.1f} | {statistics.median(ratios):.2f}"
+        yield f"{label} {name} | {middle} | {min(ratios):.2f} to {max(ratios):.2f} |"
+
+
+# Measuring
+
+
+STARTED = {"keras_vit": "keras_vit", "timm": "timm", "Transformers": "transformers", "Flax": "flax.linen"}
+STARTED["KerasHub"] = "keras_hub"
+STEPS = ("import", "build", "first call", "second call")
+
+
+def measure(row, options):
     """Seconds of every round, by contestant."""
-    model, size, batch, dtype, job = row.split()
     makers = CONTESTANTS[os.environ["KERAS_BACKEND"]]
-    names = [name for name in makers if name == "keras_vit" or only is None or name in only]
-    images = np.random.default_rng(0).uniform(-1, 1, (int(batch), int(size), int(size), 3)).astype("float32")
+    names = [name for name in makers if name == "keras_vit" or not options.only or name in options.only]
     steps = {}
     for name in names:
         with contextlib.suppress(NotThere):
-            steps[name] = makers[name](model, images, dtype, job)
+            steps[name] = make(row, name)
     times = {name: [] for name in steps}
-    for step in steps.values():
-        step()  # compiles
-        step()
-    for _ in range(rounds):
+    for _ in range(2):  # the first call compiles
+        for step in steps.values():
+            step()
+    begun = time.perf_counter()
+    while len(times["keras_vit"]) < options.rounds:
         for name, step in steps.items():
             started = time.perf_counter()
             step()
             times[name].append(time.perf_counter() - started)
+        if time.perf_counter() - begun > options.seconds:
+            break
     return times
+
+
+def make(row, name):
+    model, size, batch, dtype, job = row.split()
+    images = np.random.default_rng(0).uniform(-1, 1, (int(batch), int(size), int(size), 3)).astype("float32")
+    job = {"start": "forward", "start-train": "train"}.get(job, job)
+    return CONTESTANTS[os.environ["KERAS_BACKEND"]][name](model, images, dtype, job)
+
+
+def start(row, name):
+    """Seconds and memory of one contestant in this process, which has done nothing yet; None without such a row."""
+    clock = [time.perf_counter()]
+
+    def tick():
+        clock.append(time.perf_counter())
+
+    if not installed(STARTED[name].partition(".")[0]):
+        return None
+    importlib.import_module(os.environ["KERAS_BACKEND"])
+    if os.environ["KERAS_BACKEND"] == "torch":
+        declare_torchvision()
+    importlib.import_module(STARTED[name])
+    if name == "keras_vit":
+        importlib.import_module("keras")
+    tick()
+    try:
+        step = make(row, name)
+    except NotThere:
+        return None
+    tick()
+    for _ in range(2):
+        step()
+        tick()
+    seconds = dict(zip(STEPS, np.diff(clock), strict=True))
+    # Linux: the largest resident set that this process ever had.
+    peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    return {**seconds, "peak_MB": int(peak) * 1024 / 1e6}
 
 
 class NotThere(Exception):
@@ -158,11 +298,29 @@ def keras_vit_folded(model, images, dtype, job):
     return predicted(ours(model, images, dtype).folded(), images)
 
 
+def keras_vit_optimized(model, images, dtype, job):
+    need(job == "forward")
+    return predicted(ours(model, images, dtype).optimize_for_inference(verbose=False), images)
+
+
 def policy(dtype, job):
     return "mixed_bfloat16" if job == "train" and dtype == "bfloat16" else dtype
 
 
 # PyTorch
+
+
+LIBRARIES = []
+
+
+def declare_torchvision():
+    """Lets torchvision's wheel for GPUs be imported beside PyTorch's for CPUs: no model here uses its operations."""
+    import torch
+
+    if not LIBRARIES:
+        LIBRARIES.append(torch.library.Library("torchvision", "DEF"))
+        for name in ("nms", "qnms"):
+            LIBRARIES[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def torch_call(model, images, dtype, job):
@@ -180,25 +338,59 @@ def torch_call(model, images, dtype, job):
 
 
 def timm(model, images, dtype, job):
-    need(installed("timm", "torchvision"))
-    import torch
-
-    # What torchvision registers for detection does not load beside this torch; declared, nobody misses it.
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    """With the exact GELU, its default, which takes less time than the tanh that the official checkpoints need."""
+    need(installed("timm"))
+    declare_torchvision()
     import timm as package
 
     net = package.create_model(TIMM[model], img_size=images.shape[1], num_classes=1000)
-    net.keep = library
+    return torch_step(net, images, dtype, job)
+
+
+def timm_tanh(model, images, dtype, job):
+    """The same function as the official code and keras_vit."""
+    need(installed("timm"))
+    declare_torchvision()
+    import timm as package
+
+    net = package.create_model(TIMM[model], img_size=images.shape[1], num_classes=1000, act_layer="gelu_tanh")
+    return torch_step(net, images, dtype, job)
+
+
+def transformers(model, images, dtype, job):
+    need(installed("transformers") and "R50" not in model)
+    declare_torchvision()
+    import transformers as package
+
+    width, depth, heads, hidden = SHAPES[model]
+    config = package.ViTConfig(
+        image_size=images.shape[1],
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=heads,
+        intermediate_size=hidden,
+        num_labels=1000,
+    )
+    return torch_step(package.ViTForImageClassification(config), images, dtype, job)
+
+
+def torch_step(net, images, dtype, job):
+    """A call, or an update, of a module; with reduced precision where autocast knows it."""
+    import torch
+
     x, y = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(LABELS[: len(images)])
+
+    def logits():
+        answer = net(x)
+        return getattr(answer, "logits", answer)
+
     reduced = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
     if job == "forward":
         net.eval()
 
         def step():
             with torch.no_grad(), reduced:
-                return net(x)
+                return logits()
 
         return step
     net.train()
@@ -207,7 +399,7 @@ def timm(model, images, dtype, job):
     def step():
         optimizer.zero_grad()
         with reduced:
-            loss = torch.nn.functional.cross_entropy(net(x), y)
+            loss = torch.nn.functional.cross_entropy(logits(), y)
         loss.backward()
         optimizer.step()
         return loss.item()
@@ -252,7 +444,7 @@ def jax_call(model, images, dtype, job):
 
 
 def flax(model, images, dtype, job):
-    need(installed("flax", "optax") and "R50" not in model)
+    need(installed("flax", "optax"))
     import flax.linen as nn
     import jax
     import jax.numpy as jnp
@@ -260,6 +452,43 @@ def flax(model, images, dtype, job):
 
     width, depth, heads, hidden = SHAPES[model]
     dtype = jnp.dtype(dtype)
+
+    class StdConv(nn.Module):
+        filters: int
+        size: int
+        strides: int = 1
+
+        @nn.compact
+        def __call__(self, x):
+            shape = (self.size, self.size, x.shape[-1], self.filters)
+            kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+            kernel = (kernel - kernel.mean((0, 1, 2))) / (kernel.std((0, 1, 2)) + 1e-5)
+            dimensions = ("NHWC", "HWIO", "NHWC")
+            step = (self.strides, self.strides)
+            return jax.lax.conv_general_dilated(x, kernel.astype(dtype), step, "SAME", dimension_numbers=dimensions)
+
+    class Unit(nn.Module):
+        filters: int
+        strides: int
+
+        @nn.compact
+        def __call__(self, x):
+            shortcut = x
+            if x.shape[-1] != 4 * self.filters or self.strides != 1:
+                shortcut = nn.GroupNorm(dtype=dtype)(StdConv(4 * self.filters, 1, self.strides)(x))
+            y = nn.relu(nn.GroupNorm(dtype=dtype)(StdConv(self.filters, 1)(x)))
+            y = nn.relu(nn.GroupNorm(dtype=dtype)(StdConv(self.filters, 3, self.strides)(y)))
+            return nn.relu(shortcut + nn.GroupNorm(dtype=dtype)(StdConv(4 * self.filters, 1)(y)))
+
+    def resnet(x):
+        x = nn.relu(nn.GroupNorm(dtype=dtype)(StdConv(64, 7, 2)(x)))
+        x = nn.max_pool(x, (3, 3), (2, 2), "SAME")
+        for stage, units in enumerate((3, 4, 9)):
+            for unit in range(units):
+                x = Unit(64 * 2**stage, 2 if stage and not unit else 1)(x)
+        return x
+
+    patch = 1 if "R50" in model else 16
 
     class Block(nn.Module):
         @nn.compact
@@ -272,7 +501,8 @@ def flax(model, images, dtype, job):
     class Net(nn.Module):
         @nn.compact
         def __call__(self, x):
-            x = nn.Conv(width, (16, 16), (16, 16), "VALID", dtype=dtype)(x).reshape(len(x), -1, width)
+            x = resnet(x.astype(dtype)) if "R50" in model else x
+            x = nn.Conv(width, (patch, patch), (patch, patch), "VALID", dtype=dtype)(x).reshape(len(x), -1, width)
             token = self.param("token", nn.initializers.zeros, (1, 1, width)).astype(dtype)
             x = jnp.concatenate([jnp.tile(token, (len(x), 1, 1)), x], 1)
             x = x + self.param("positions", nn.initializers.normal(0.02), (1, *x.shape[1:])).astype(dtype)
@@ -384,13 +614,17 @@ CONTESTANTS = {
         "keras_vit": keras_vit_predicts,
         "called": torch_call,
         "folded": keras_vit_folded,
+        "optimized": keras_vit_optimized,
         "timm": timm,
+        "timm, tanh": timm_tanh,
+        "Transformers": transformers,
         "limit": torch_limit,
     },
     "jax": {
         "keras_vit": keras_vit_predicts,
         "called": jax_call,
         "folded": keras_vit_folded,
+        "optimized": keras_vit_optimized,
         "Flax": flax,
         "limit": jax_limit,
     },
@@ -399,6 +633,7 @@ CONTESTANTS = {
         "called": tensorflow_call,
         "XLA": tensorflow_xla,
         "folded": keras_vit_folded,
+        "optimized": keras_vit_optimized,
         "KerasHub": keras_hub,
         "limit": tensorflow_limit,
     },

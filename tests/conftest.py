@@ -44,6 +44,7 @@ def pytest_configure(config):
 
 # Files about what knows no backend; running them on each would only take time.
 ONCE = (
+    "test_benchmarks.py",
     "test_catalogue.py",
     "test_download.py",
     "test_embedding_files.py",

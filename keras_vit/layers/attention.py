@@ -8,7 +8,7 @@ from keras import ops
 from keras_vit._types import check_choice
 from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, float32_or_better, initializer, own_policy
 from keras_vit.layers.choices import ATTENTION_BIASES, ROTARY_EMBEDDINGS
-from keras_vit.layers.fast_paths import Dense, call_inside, fast_path
+from keras_vit.layers.fast_paths import Dense, LayerNormalization, call_inside, fast_path
 from keras_vit.layers.rotary_embedding import rotate
 
 
@@ -91,7 +91,7 @@ class MultiHeadAttention(CompositeLayer):
             setattr(self, name, dense)
             dense.build((None, None, width))
         if self.use_norm:
-            self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
+            self.norm = LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
             self.norm.build((None, None, width))
         # On TPUs, Keras 3.15 hands unmasked attention of 128-token multiples to a kernel that applies a causal mask and
         # no scaling. Its plain path is right.
@@ -124,7 +124,7 @@ class MultiHeadAttention(CompositeLayer):
             weights = dropout(weights, self.dropout, seed)
             y = ops.einsum("bhqk,bkhd->bqhd", weights, value)
         y = ops.reshape(y, (-1, *_length(queries), self.width))
-        return call_inside(self.out, self.norm(y) if self.use_norm else y)
+        return call_inside(self.out, call_inside(self.norm, y) if self.use_norm else y)
 
     def _attend(self, query: Any, key: Any, value: Any) -> Any:
         fast = fast_path("attention", query)

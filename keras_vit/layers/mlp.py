@@ -88,7 +88,7 @@ class MLP(_HiddenLayer):
         self.fc2 = self.dense(input_shape[-1], "fc2", initializer("normal", stddev=1e-6))
         self.fc1.build(input_shape)
         if self.use_norm:
-            self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
+            self.norm = LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
             self.norm.build((*input_shape[:-1], self.width))
         self.fc2.build((*input_shape[:-1], self.width))
 
@@ -96,7 +96,7 @@ class MLP(_HiddenLayer):
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
         x = dropout(apply_gelu(call_inside(self.fc1, x), self.gelu), self.dropout, hidden_seed)
         if self.use_norm:
-            x = self.norm(x)
+            x = call_inside(self.norm, x)
         return dropout(call_inside(self.fc2, x), self.dropout, out_seed)
 
     def get_config(self) -> dict[str, Any]:

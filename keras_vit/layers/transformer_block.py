@@ -9,7 +9,7 @@ from keras_vit._types import check_choice
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.base import CompositeLayer, SeedGenerator, drop_path, dropout, float32_or_better
 from keras_vit.layers.choices import MLPS
-from keras_vit.layers.fast_paths import LayerNormalization, call_inside
+from keras_vit.layers.fast_paths import LayerNormalization, call_inside, fast_path
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MLP, SwiGLU
 
@@ -163,7 +163,7 @@ class TransformerBlock(CompositeLayer):
             rotation, offset, *seeds = (None if value is None else next(following) for value in inputs)
             return self._block(x, rotation, offset, seeds, activations)
 
-        return keras.remat(block)(x, *(value for value in inputs if value is not None))
+        return (fast_path("remat", x) or keras.remat)(block)(x, *(value for value in inputs if value is not None))
 
     def _draw(self, training: bool | None, rate: float) -> Any:
         return self.seed_generator.next() if training and rate else None

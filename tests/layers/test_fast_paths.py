@@ -11,10 +11,12 @@ from tests.compute import forward, gradients, relative_error
 from tests.tolerances import GRADIENTS
 
 BLOCK = {"heads": 2, "mlp_width": 40}
+EVA02 = {"mlp": "swiglu_norm", "attention_norm": True, "attention_bias": "no_key"}
 # Layers that use the fast paths, and the shape of an input.
 CASES = {
     "block": (lambda **o: layers.TransformerBlock(**BLOCK, **o), (3, 5, 12)),
     "block, exact GELU": (lambda **o: layers.TransformerBlock(**BLOCK, gelu="exact", **o), (3, 5, 12)),
+    "block, EVA-02": (lambda **o: layers.TransformerBlock(**BLOCK, **EVA02, **o), (3, 5, 12)),
     "MAP head": (lambda **o: layers.MAPHead(2, 20, **o), (3, 5, 12)),
     "long MLP": (lambda **o: layers.MLP(3072, **o), (2, 50, 8)),  # more than one piece
     "patches": (lambda **o: layers.PatchEmbedding(6, (2, 3), **o), (2, 4, 9, 5)),
@@ -43,6 +45,12 @@ def made(case, **options):
 
 def square(y):
     return keras.ops.mean(keras.ops.square(keras.ops.cast(y, "float32")))
+
+
+@pytest.fixture(autouse=True)
+def pieces(monkeypatch):
+    """What is for many values only takes few as well, so that small tests see it."""
+    monkeypatch.setattr(fast_paths, "_FEW", 0)
 
 
 @pytest.fixture
@@ -87,9 +95,23 @@ def test_a_backend_without_fast_paths_is_asked_in_vain():
     assert fast_paths.fast_path("nothing", keras.ops.ones((2, 3))) is None
 
 
+def test_every_normalisation_of_a_block_asks_for_the_fast_path(monkeypatch):
+    layer, x = made("block, EVA-02")
+    calls = []
+    monkeypatch.setattr(fast_paths, "fast_path", lambda operation, x: calls.append(operation))
+    forward(layer, x)
+    assert calls.count("layer_norm") == 4
+
+
 def test_a_batch_of_none():
     layer, x = made("block")
     assert forward(layer, x[:0]).shape == (0, 5, 12)
+
+
+def _zeros(count):
+    import torch
+
+    return torch.zeros(count, requires_grad=True)
 
 
 torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="what only PyTorch has")
@@ -116,6 +138,11 @@ class TestTorch:
         # The slope has the factor s (1 - s), which is known to 2^-24, times up to 40 before s rounds to 1.
         step = {"float32": 4e-6, "bfloat16": 2**-7}[dtype]
         assert ((x.grad - wide.grad).abs() <= step * (1 + grad.abs())).all()
+
+    def test_few_values_take_the_operation_of_pytorch(self, monkeypatch):
+        monkeypatch.undo()
+        names = [fast_paths.fast_path("gelu_tanh", x)(x).grad_fn.name() for x in map(_zeros, (2, 1 << 19))]
+        assert names[0] == "GeluBackward0" != names[1]
 
     @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # what forward mode loads
     def test_gelu_in_every_kind_of_differentiation(self):
