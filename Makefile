@@ -43,13 +43,15 @@ demo: $(DEMO)/.installed
 	@TF_CPP_MIN_LOG_LEVEL=3 KERAS_BACKEND=$(BACKEND) $(DEMO)/bin/python -m keras_vit.demo --output "$(OUTPUT)"
 
 # Every backend runs, whatever the others did; the exit status remembers.
-test: $(TEST)/.installed
+# Types are checked where no framework is installed, here as in `make lint`: what a framework says of its own types
+# changes with its version.
+test: $(TEST)/.installed $(TOOLS)/.installed
 	@status=0; \
 	echo "== ruff"; \
 	$(TEST)/bin/python -m ruff check . || status=1; \
 	$(TEST)/bin/python -m ruff format --check . || status=1; \
 	echo "== ty"; \
-	$(TEST)/bin/python -m ty check --python $(TEST) || status=1; \
+	$(TOOLS)/bin/python -m ty check --python $(TOOLS) || status=1; \
 	for backend in $(BACKENDS); do \
 		echo; echo "== $$backend"; \
 		KERAS_BACKEND=$$backend $(TEST)/bin/python -m pytest tests $(PYTEST_ARGS) || status=1; \
