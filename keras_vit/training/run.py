@@ -22,6 +22,7 @@ from keras_vit._types import DType, ImageSize, Source, pair, whole_number
 from keras_vit.data import Batches, ImageStream, has_test_split, open_data
 from keras_vit.models import BiT, VisionTransformer
 from keras_vit.tables import Table
+from keras_vit.training.compilation import jit_compile
 from keras_vit.training.freezing import adapted_layers, freeze
 from keras_vit.training.lora import add_lora, merge_lora, save_adapters
 from keras_vit.training.recipes import Recipe
@@ -196,7 +197,9 @@ def run(task: Task, source: Any, data: Any, recipe: Recipe | str, options: RunOp
         if options.output is not None:
             folder = RunFolder(options.output, settings, options.resume, processes)
         learner, optimizer = task.learner(model), recipe.optimizer(model)
-        learner.compile(optimizer, task.loss(recipe), weighted_metrics=[task.metric(name="accuracy")])
+        compilation = jit_compile(learner, recipe.steps)
+        metrics = [task.metric(name="accuracy")]
+        learner.compile(optimizer, task.loss(recipe), weighted_metrics=metrics, jit_compile=compilation)
         sharing.average_gradients(optimizer, learner.optimizer)
         verbose = options.verbose and processes.first
         if verbose:
