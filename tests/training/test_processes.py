@@ -20,6 +20,15 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TOLERANCE = 5e-6
 
 
+def same_features(path, wanted, bit_by_bit):
+    """Not bit by bit on JAX: XLA_FLAGS make another program in the processes than in this one, which began without."""
+    if bit_by_bit:
+        assert path.read_bytes() == wanted.read_bytes()
+    with np.load(path) as got, np.load(wanted) as alone:
+        assert got["names"].tolist() == alone["names"].tolist() and len(got["names"]) == 7
+        np.testing.assert_allclose(got["features"], alone["features"], rtol=TOLERANCE, atol=TOLERANCE)  # of about 1
+
+
 def test_two_processes_do_what_one_does(backend, tmp_path, monkeypatch, capfd):
     """They evaluate and train; one is killed, and a process alone ends the run as if nothing had happened."""
     if backend == "tensorflow":
@@ -36,7 +45,7 @@ def test_two_processes_do_what_one_does(backend, tmp_path, monkeypatch, capfd):
     loss, counts = in_processes.count(tmp_path)
     assert both[0]["count"] == [pytest.approx(loss, rel=TOLERANCE), counts]
     assert in_processes.embed(tmp_path, "alone.npz") == both[0]["embedded"] == 7
-    assert (tmp_path / "features.npz").read_bytes() == (tmp_path / "alone.npz").read_bytes()
+    same_features(tmp_path / "features.npz", tmp_path / "alone.npz", bit_by_bit=backend == "torch")
     assert not list(tmp_path.glob("*.part-*"))
     same_run(both[0]["tuned"], in_processes.tune(tmp_path, "short_alone", steps=1))
     written, alone = (keras.saving.load_model(tmp_path / run / "model.keras") for run in ("short", "short_alone"))
