@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_vit._devices import batch_shares
 from keras_vit._keras import layers_inside
 
 _UPDATES_WORTH_COMPILING = 50  # XLA takes some seconds longer than TensorFlow to make a program
@@ -22,8 +23,7 @@ def jit_compile(model: keras.Model, updates: int) -> bool | str:
     import tensorflow as tf
 
     only_cpus = all(device.device_type == "CPU" for device in tf.config.list_physical_devices())
-    one_device = model.distribute_strategy.num_replicas_in_sync == 1
-    if only_cpus and one_device and all(_suits_xla(layer) for layer in layers_inside(model)):
+    if only_cpus and batch_shares(model) == 1 and all(_suits_xla(layer) for layer in layers_inside(model)):
         return True
     return "auto"
 
