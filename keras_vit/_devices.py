@@ -1,4 +1,4 @@
-"""How many devices share a batch, and where models are made for them."""
+"""Which devices there are, how many share a batch, and where models are made for them."""
 
 import contextlib
 from collections.abc import Callable
@@ -22,6 +22,15 @@ def batch_shares(model: keras.Model | None = None) -> int:
         mesh = distribution.device_mesh
         return dict(zip(mesh.axis_names, mesh.shape, strict=True)).get(distribution.batch_dim_name, 1)
     return getattr(getattr(model, "distribute_strategy", None), "num_replicas_in_sync", 1)
+
+
+def tensorflow_has_only_cpus() -> bool:
+    """Whether TensorFlow, the backend in use, sees neither GPUs nor TPUs; False on other backends."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return all(device.device_type == "CPU" for device in tf.config.list_physical_devices())
 
 
 def fill_up(batch: np.ndarray, length: int) -> np.ndarray:

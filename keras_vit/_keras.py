@@ -13,6 +13,10 @@ import keras
 
 from keras_vit._types import Tensor
 
+_HOOKS = (
+    "Hooks of PyTorch on a layer, which have no public list. Without it, inner layers are called by way of Keras and "
+    "PyTorch."
+)
 PRIVATE: dict[str, str] = {
     "_flatten_layers": "Layers inside layers have no public list. Without it, freezing, adapters and quantization see "
     "the outer layers only.",
@@ -22,6 +26,12 @@ PRIVATE: dict[str, str] = {
     "cloned. Without it, clones are plain functional models, without config. It also calls layer by layer on tensors, "
     "which clone_model does on symbolic ones only; without it, nobody can look inside a model in one pass.",
     "_functional": "The graph of a Sequential model. Without it, nobody can look inside a model in one.",
+    "_remat_mode": "Whether a layer was made in a RematScope. Without it, inner layers are called by way of Keras, "
+    "which takes milliseconds on PyTorch.",
+    "_forward_hooks": _HOOKS,
+    "_forward_pre_hooks": _HOOKS,
+    "_backward_hooks": _HOOKS,
+    "_backward_pre_hooks": _HOOKS,
     "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
     "_learning_rate": "The schedule of an optimizer: `learning_rate` is its value at the number of batches, not of "
     "updates. Without it, rates fall too fast where gradients are accumulated.",
@@ -57,6 +67,19 @@ def own_trainable_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
 def layout_of(variable: keras.Variable) -> Any:
     """How a variable is spread over devices; None where there is one device or the backend has no layouts."""
     return getattr(variable, "_layout", None)
+
+
+def calls_plainly(layer: keras.layers.Layer) -> bool:
+    """Whether Keras hands a call on tensors to `layer.call`: it neither recomputes the layer nor is it quantized."""
+    return not layer._remat_mode and getattr(layer, "quantization_mode", None) is None
+
+
+def has_hooks(layer: Any) -> bool:
+    """Whether PyTorch has to tell somebody that a layer, a module of PyTorch, is called."""
+    from torch.nn.modules import module
+
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return bool(hooks) or module._has_any_global_hook()
 
 
 # Models

@@ -47,6 +47,17 @@ def test_layers_inside():
     assert len({id(layer) for layer in inside}) == len(inside)
 
 
+def test_layers_that_keras_calls_plainly():
+    plain = keras.layers.Dense(2)
+    with keras.RematScope(mode="full"):
+        recomputed = keras.layers.Dense(2)
+    quantized = keras.layers.Dense(2)
+    for layer in (plain, recomputed, quantized):
+        layer.build((None, 3))
+    quantized.quantize("int8")
+    assert [_keras.calls_plainly(layer) for layer in (plain, recomputed, quantized)] == [True, False, False]
+
+
 def nested():
     return keras.Sequential([keras.Input((2,)), functional(name="inner"), keras.layers.ReLU()])
 

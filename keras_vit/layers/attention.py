@@ -8,7 +8,7 @@ from keras import ops
 from keras_vit._types import check_choice
 from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, float32_or_better, initializer, own_policy
 from keras_vit.layers.choices import ATTENTION_BIASES, ROTARY_EMBEDDINGS
-from keras_vit.layers.fast_paths import Dense, LayerNormalization, call_inside, fast_path
+from keras_vit.layers.fast_paths import Dense, LayerNormalization, call_inside, fast_path, reshape
 from keras_vit.layers.rotary_embedding import rotate
 
 
@@ -123,7 +123,7 @@ class MultiHeadAttention(CompositeLayer):
             weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
             weights = dropout(weights, self.dropout, seed)
             y = ops.einsum("bhqk,bkhd->bqhd", weights, value)
-        y = ops.reshape(y, (-1, *_length(queries), self.width))
+        y = reshape(y, (-1, *_length(queries), self.width))
         return call_inside(self.out, call_inside(self.norm, y) if self.use_norm else y)
 
     def _attend(self, query: Any, key: Any, value: Any) -> Any:
@@ -149,7 +149,7 @@ class MultiHeadAttention(CompositeLayer):
         return rotate(query, of_queries, self.rotary_embedding), rotate(key, rotation, self.rotary_embedding)
 
     def _projected(self, dense: Dense, x: Any) -> Any:
-        return ops.reshape(call_inside(dense, x), (-1, *_length(x), self.heads, self.width // self.heads))
+        return reshape(call_inside(dense, x), (-1, *_length(x), self.heads, self.width // self.heads))
 
     def compute_output_shape(
         self,

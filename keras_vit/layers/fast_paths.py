@@ -14,13 +14,19 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit._keras import calls_plainly, has_hooks
+
 # The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 (c x + d x^3)).
 _LINEAR = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
 # Values that are worked on at a time, so that they stay in the processor's cache between one step and the next.
-_PIECE = 1 << 17
-# Values that PyTorch's own GELU does sooner than seven operations on pieces (docs/speed.md).
-_FEW = 1 << 19
+_PIECE = 1 << 19
+# Values that PyTorch's own GELU does sooner than five operations on pieces, and those whose gradient it does sooner
+# (docs/speed.md).
+_FEW, _FEW_WITH_GRADIENT = 1 << 18, 1 << 21
+
+
+_name_of_dtype = functools.cache(keras.backend.standardize_dtype)
 
 
 def fast_path(operation: str, x: Any) -> Callable[..., Any] | None:
@@ -30,7 +36,8 @@ def fast_path(operation: str, x: Any) -> Callable[..., Any] | None:
         operation: The first part of a key of `FAST`.
         x: An input of the operation, which tells the device.
     """
-    return FAST.get((operation, keras.backend.backend(), _device(x)))
+    backend = keras.backend.backend()
+    return FAST.get((operation, backend, _device(backend, x)))
 
 
 def call_inside(layer: keras.layers.Layer, x: Any, **options: Any) -> Any:
@@ -45,9 +52,14 @@ def call_inside(layer: keras.layers.Layer, x: Any, **options: Any) -> Any:
     return layer(x, **options) if fast is None else fast(layer, x, **options)
 
 
-def _device(x: Any) -> str | None:
+def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
+    """`keras.ops.reshape`, without its search for symbolic tensors where `x` is none."""
+    fast = fast_path("reshape", x)
+    return ops.reshape(x, shape) if fast is None else fast(x, shape)
+
+
+def _device(backend: str, x: Any) -> str | None:
     """The kind of device on which a tensor lies or a JAX program will run; None for what is not computed now."""
-    backend = keras.backend.backend()
     if backend == "torch":
         import torch
 
@@ -119,14 +131,20 @@ def _jax_remat(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _torch_call(layer: Any, x: Any, **options: Any) -> Any:
-    """PyTorch's own call of a module, which keeps hooks, without Keras's: checks, casts, masks and scopes for names."""
+    """`layer.call`, without Keras's checks, casts, masks and scopes for names; hooks of PyTorch are called."""
     import torch
 
     # Mixed precision casts weights in a scope that Keras's call opens; PyTorch's recomputation has left the outer one.
-    dtype = keras.backend.standardize_dtype(x.dtype)
+    dtype = _name_of_dtype(x.dtype)
     if not layer.built or layer.compute_dtype != dtype or layer.variable_dtype != dtype:
         return layer(x, **options)
+    if calls_plainly(layer) and not has_hooks(layer):
+        return layer.call(x, **options)
     return torch.nn.Module.__call__(layer, x, **options)
+
+
+def _torch_reshape(x: Any, shape: tuple[Any, ...]) -> Any:
+    return x.reshape(shape)
 
 
 def _torch_dense(x: Any, kernel: Any, bias: Any) -> Any:
@@ -190,7 +208,8 @@ def _torch_gelu(x: Any) -> Any:
     import torch
     import torch.nn.functional as F
 
-    if x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < _FEW:
+    few = _FEW_WITH_GRADIENT if x.requires_grad and torch.is_grad_enabled() else _FEW
+    if x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < few:
         return F.gelu(x, approximate="tanh")
     return _torch_gelu_function().apply(x)
 
@@ -203,6 +222,11 @@ def _torch_gelu_function() -> Any:
     def pieces(*tensors: Any) -> Any:
         return zip(*(tensor.reshape(-1).split(_PIECE) for tensor in tensors), strict=True)
 
+    def weights(x: Any, out: Any) -> Any:
+        """What x is multiplied with, sigmoid(2 (c x + d x^3))."""
+        torch.pow(x, 3, out=out)
+        return out.add_(x, alpha=_LINEAR / _CUBIC).mul_(_CUBIC).sigmoid_()
+
     class Gelu(torch.autograd.Function):
         @staticmethod
         def forward(x: Any) -> Any:
@@ -210,8 +234,9 @@ def _torch_gelu_function() -> Any:
             y = torch.empty_like(x, memory_format=torch.contiguous_format)
             for a, b in pieces(x, y):
                 work = a.float()
-                s = work.square().mul_(_CUBIC).add_(_LINEAR).mul_(work).sigmoid_()
-                torch.mul(work, s, out=b) if b.dtype == s.dtype else b.copy_(s.mul_(work))
+                s = weights(work, b if b.dtype == work.dtype else torch.empty_like(work)).mul_(work)
+                if s is not b:
+                    b.copy_(s)
             return y
 
         @staticmethod
@@ -228,12 +253,12 @@ def _torch_gelu_function() -> Any:
                 return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
             result = torch.empty_like(x, memory_format=torch.contiguous_format)
             for a, g, b in pieces(x, grad, result):
-                # s + x s (1 - s) z' with s = sigmoid(z), z = 2 (c x + d x^3)
+                # s g + z' s (1 - s) (x g) with s = sigmoid(z), z = 2 (c x + d x^3); in this order, nothing overflows
                 a, g = a.float(), g.float()
-                square = a.square()
-                s = (square * _CUBIC).add_(_LINEAR).mul_(a).sigmoid_()
-                slope = torch.addcmul(s, s, s, value=-1).mul_(a).mul_(square.mul_(3 * _CUBIC).add_(_LINEAR))
-                b.copy_(slope.add_(s).mul_(g))
+                s = weights(a, torch.empty_like(a))
+                slope = torch.ops.aten.sigmoid_backward(a * g, s)
+                s.mul_(g).addcmul_(slope, a.square().mul_(3 * _CUBIC).add_(_LINEAR))
+                b.copy_(s)
             return result
 
         @staticmethod
@@ -263,10 +288,16 @@ FAST: dict[tuple[str, str, str | None], Callable[..., Any]] = {
     ("gelu_tanh", "torch", "cpu"): _torch_gelu,  # 0.53 to 0.84; bfloat16 0.65
     ("group_norm", "torch", "cpu"): _torch_group_norm,  # 0.17
     ("layer_norm", "torch", "cpu"): _torch_layer_norm,
+    ("reshape", "torch", "cpu"): _torch_reshape,
 }
 
 
 # Keras's operations and layers, on their fast paths
+
+
+def _tensor(weight: Any) -> Any:
+    """The value of a variable in the dtype of the call; adapters make tensors of kernels."""
+    return weight.value if isinstance(weight, keras.Variable) else weight
 
 
 def gelu(x: Any, kind: str) -> Any:
@@ -294,8 +325,7 @@ class Dense(keras.layers.Dense):
         fast = fast_path("dense", inputs)
         if fast is None or self.activation is not keras.activations.linear:
             return super().call(inputs, training=training)
-        bias = keras.ops.convert_to_tensor(self.bias) if self.use_bias else None
-        return fast(inputs, keras.ops.convert_to_tensor(self.kernel), bias)
+        return fast(inputs, _tensor(self.kernel), _tensor(self.bias) if self.use_bias else None)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
         """As Keras's, which refuses subclasses, because they might compute something else."""
@@ -313,7 +343,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         fast = fast_path("layer_norm", inputs)
         if fast is None or self.axis != [-1] or self.rms_scaling or not (self.center and self.scale):
             return super().call(inputs)
-        return fast(inputs, ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta), self.epsilon)
+        return fast(inputs, _tensor(self.gamma), _tensor(self.beta), self.epsilon)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -327,6 +357,4 @@ class GroupNormalization(keras.layers.GroupNormalization):
         fast = fast_path("group_norm", inputs)
         if fast is None or self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
             return super().call(inputs)
-        return fast(
-            inputs, self.groups, ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta), self.epsilon
-        )
+        return fast(inputs, self.groups, _tensor(self.gamma), _tensor(self.beta), self.epsilon)

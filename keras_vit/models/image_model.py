@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit._keras import ClonableModel, call_layers, layers_inside
 from keras_vit.layers.base import float32_or_better, quantized_policies
+from keras_vit.layers.fast_paths import call_inside, fast_path
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,
@@ -19,7 +20,7 @@ from keras_vit.models.changes import (
     replaced,
 )
 from keras_vit.models.config import ModelConfig
-from keras_vit.models.inference import shortcuts
+from keras_vit.models.inference import shortcuts, xla
 from keras_vit.preprocessing import Pipeline
 
 
@@ -95,6 +96,9 @@ class ImageModel(ClonableModel):
 
     def call(self, images: Any, training: bool | None = None, mask: Any = None) -> Any:
         self._check_images(images)
+        images = keras.ops.convert_to_tensor(images) if isinstance(images, np.ndarray) else images
+        if not training and mask is None and fast_path("call", images) is not None:
+            return call_layers(self, images, _answer)
         return super().call(images, training=training, mask=mask)
 
     def call_layers(self, images: Any, call: Callable[..., Any]) -> Any:
@@ -217,6 +221,9 @@ class ImageModel(ClonableModel):
         - `stem_folded`, or `folded` of a `BiT`: the kernels of the ResNet are standardised for good, as `folded` does.
         - `preprocessing_folded`: where the model normalises pixels itself and computes in float32, the weights of the
           patch embedding do it for good.
+        - `jit_compile`: in TensorFlow on CPUs, in float32 and for images of one size, `predict` is compiled with XLA,
+          which Keras leaves out there. It says nothing about the weights: a file does not keep it, and `compile`
+          decides anew.
 
         In float32 answers differ by rounding, below 1e-4. Fields that stay `False` in the config of the new model were
         of no use. The dtype stays, and so do LoRA's adapters: `keras_vit.training.merge_lora` takes them away first.
@@ -232,6 +239,10 @@ class ImageModel(ClonableModel):
         steps = shortcuts(self._config, self._policy.compute_dtype)
         changes: dict[str, Any] = {step.field: True for step in steps if step.obstacle is None}
         model = self.with_config(**changes)
+        compilation = xla(self._config, self._policy.compute_dtype)
+        if compilation is not None:
+            steps.append(compilation)
+            model.jit_compile = compilation.obstacle is None
         if verbose:
             print(f"{self.name}, optimized for inference:")
             for step in steps:
@@ -283,6 +294,12 @@ def normalization(pipeline: Pipeline, policy: Any) -> keras.layers.Layer:
         mean, std = np.broadcast_arrays(pipeline.mean, pipeline.std)
         scale, offset = (1 / (255 * std)).tolist(), (-mean / std).tolist()
     return keras.layers.Rescaling(scale, offset, dtype=float32_or_better(policy.compute_dtype), name="preprocessing")
+
+
+def _answer(layer: Any, *args: Any, **options: Any) -> Any:
+    """What a layer of a graph computes where nothing is trained; Keras's own call where there is more than a tensor."""
+    plain = isinstance(layer, keras.layers.Layer) and layer.activity_regularizer is None
+    return call_inside(layer, *args) if plain and len(args) == 1 and not options else layer(*args, **options)
 
 
 def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:

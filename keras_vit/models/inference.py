@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from keras_vit._devices import tensorflow_has_only_cpus
 from keras_vit.models.bit_config import BiTConfig
 from keras_vit.models.config import ViTConfig
 
@@ -11,7 +12,7 @@ class Shortcut:
     """One thing that `optimize_for_inference` does, or does not do for a model.
 
     Attributes:
-        field: The field of the config that becomes True.
+        field: The field of the config, or the attribute of the model, that becomes True.
         effect: What it does.
         obstacle: Why this model has no use for it or cannot have it; None where it can.
     """
@@ -42,6 +43,26 @@ def shortcuts(config: ViTConfig | BiTConfig, dtype: str) -> list[Shortcut]:
             _done(config.preprocessing_folded) or _pixels_stay(config, dtype),
         ),
     ]
+
+
+def xla(config: ViTConfig | BiTConfig, dtype: str) -> Shortcut | None:
+    """Compiling `predict` with XLA, which Keras 3.15 leaves out where TensorFlow sees CPUs only (docs/speed.md).
+
+    Args:
+        config: The model's.
+        dtype: The dtype that it computes in.
+
+    Returns:
+        What to do, with `"jit_compile"` for a field; None where Keras's choice is as good.
+    """
+    if not tensorflow_has_only_cpus():
+        return None
+    obstacle = None
+    if config.dynamic:
+        obstacle = "images of each size would be compiled anew"
+    elif dtype != "float32":
+        obstacle = f"it depends on the processor whether XLA is quicker in {dtype}"
+    return Shortcut("jit_compile", "predict is compiled with XLA, which takes some seconds at its first call", obstacle)
 
 
 _CLASS_TOKEN_ONLY = "the last block computes only the tokens that the answer is read from"

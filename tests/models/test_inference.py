@@ -6,8 +6,9 @@ import pytest
 
 import keras_vit
 from keras_vit import inspection
+from keras_vit._devices import tensorflow_has_only_cpus
 from keras_vit.layers import skip_initialization
-from keras_vit.models import count_macs, count_weights, feature_names, weights_by_path
+from keras_vit.models import count_macs, count_weights, feature_names, inference, weights_by_path
 from keras_vit.models.inference import shortcuts
 from tests.compute import close, forward, gradients
 from tests.models.test_families import FAMILIES, make
@@ -84,9 +85,29 @@ def test_says_what_it_did(capsys):
         "  class_token_only: the last block computes only the tokens that the answer is read from",
         "  no stem_folded: there is no ResNet",
         "  no preprocessing_folded: bfloat16 has too few bits for what pixels are before they are normalised",
+        *(
+            ["  no jit_compile: it depends on the processor whether XLA is quicker in bfloat16"]
+            if tensorflow_has_only_cpus()
+            else []
+        ),
     ]
     optimized(model)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras leaves XLA out on TensorFlow's CPUs only")
+def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
+    model, images = make(PIXELS), batch(PIXELS)
+    quick = model.optimize_for_inference()
+    assert quick.jit_compile is tensorflow_has_only_cpus() is True and not model.jit_compile
+    assert "  jit_compile: predict is compiled with XLA" in capsys.readouterr().out
+    np.testing.assert_allclose(
+        quick.predict(images, verbose=0), model.predict(images, verbose=0), rtol=0, atol=SAME_FUNCTION
+    )
+    assert not optimized(make(CONFIGS["any size"])).jit_compile
+    monkeypatch.setattr(inference, "tensorflow_has_only_cpus", lambda: False)  # with a GPU, Keras chooses
+    optimized(model)
+    assert "jit_compile" not in capsys.readouterr().out
 
 
 def test_bit():
