@@ -7,10 +7,12 @@ import pytest
 import keras_vit
 from keras_vit import inspection
 from keras_vit._devices import tensorflow_has_only_cpus
+from keras_vit.export import FORMATS, export
 from keras_vit.layers import skip_initialization
 from keras_vit.models import count_macs, count_weights, feature_names, inference, weights_by_path
 from keras_vit.models.inference import shortcuts
 from tests.compute import close, forward, gradients
+from tests.export.tiny import skip_without
 from tests.models.test_families import FAMILIES, make
 from tests.tolerances import GRADIENTS, SAME_FUNCTION
 
@@ -108,6 +110,14 @@ def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
     monkeypatch.setattr(inference, "tensorflow_has_only_cpus", lambda: False)  # with a GPU, Keras chooses
     optimized(model)
     assert "jit_compile" not in capsys.readouterr().out
+
+
+def test_exported(tmp_path):
+    format = {"tensorflow": "saved_model", "jax": "stablehlo", "torch": "onnx"}[keras.backend.backend()]
+    skip_without(format)
+    quick = optimized(make(PIXELS))
+    report = export(quick, tmp_path / f"model{FORMATS[format].suffix}", format=format, measure=False)
+    assert report.max_abs_error < SAME_FUNCTION
 
 
 def test_bit():
