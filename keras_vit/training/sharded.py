@@ -5,6 +5,7 @@ it; its arrays are pieces, named by the number of their variable and the place w
 number of devices and processes, also by a model that is whole on one device.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
+from keras_vit._processes import Processes
 from keras_vit._text import printable
 from keras_vit.checkpoints.files.npz import NpzFile, write_npz
 
@@ -28,7 +30,9 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     """Writes weights, states of random generators and the optimizer's variables, each piece from its own device.
 
     All processes call it, with a path that all of them see. The folder is complete, and every process goes on, when the
-    last part is in place; one that is killed before leaves a folder that `load_sharded` refuses.
+    last part is in place; one that is killed before leaves a folder that `load_sharded` refuses, and that can be
+    written again where no part was in place. Where one process cannot write its part, all of them raise an error, and
+    the parts of the others go.
 
     Args:
         model: On the JAX backend; usually made in the scope of `model_parallel`.
@@ -37,23 +41,48 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     Raises:
         RuntimeError: on another backend, where no model is split.
         FileExistsError: if there is such a checkpoint already.
-        OSError: if a file cannot be written.
+        OSError: in all processes, if a file cannot be written, on a full disk for example. Checkpoints in other folders
+            stay as they are.
+        ConnectionError: if another process ends before its time.
 
     Example:
         >>> training.save_sharded(small, "checkpoints/step-1000")  # on JAX
     """
     jax = _jax()
     path = Path(path)
-    process, count = jax.process_index(), jax.process_count()
-    if any(_PART.fullmatch(file.name) for file in path.glob(f"part-{process:05d}-of-*")):
+    processes = Processes(jax.process_index(), jax.process_count())
+    if processes.first:  # before the others write
+        for unfinished in path.glob(".part-*-part-*.npz"):  # what processes that were killed have left
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+    with processes.failing_together():
+        exists = processes.any(any(_PART.fullmatch(file.name) for file in path.glob("part-*")))
+    if exists:
         raise FileExistsError(f"{path} holds a checkpoint already. Choose another folder, or remove it.")
     variables = _variables(model)
-    path.mkdir(parents=True, exist_ok=True)
-    write_npz(path / f"part-{process:05d}-of-{count:05d}.npz", _pieces(variables, process), {_NOTE: _layout(variables)})
-    if count > 1:
-        from jax.experimental import multihost_utils
-
-        multihost_utils.sync_global_devices(f"keras_vit.save_sharded {path.name}")
+    part = path / f"part-{processes.index:05d}-of-{processes.count:05d}.npz"
+    failure = None
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_npz(part, _pieces(variables, processes.index), {_NOTE: _layout(variables)})
+    except OSError as error:
+        failure = error
+    with processes.failing_together():  # each waits here until all parts are in place, or one cannot be
+        failed = np.flatnonzero(processes.gather(np.array(failure is not None)))
+    if len(failed):
+        with contextlib.suppress(OSError):  # the folder goes with its last part
+            part.unlink(missing_ok=True)
+            path.rmdir()
+        reason = (
+            f"{part} cannot be written ({failure.strerror or failure})"
+            if failure is not None
+            else f"Process {failed[0]} of {processes.count} cannot write its part of {path}"
+        )
+        text = (
+            f"{reason}. Nothing is left of this checkpoint; those in other folders are as they were. If the disk is "
+            "full, make room, and save again."
+        )
+        raise (OSError(text) if failure is None else OSError(failure.errno, text)) from failure
 
 
 def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:

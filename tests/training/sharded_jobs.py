@@ -1,14 +1,16 @@
 """What the tests of sharded checkpoints run in processes of their own.
 
-    python -m tests.training.sharded_jobs save|load DEVICES_PER_COPY PATH [full]
+    python -m tests.training.sharded_jobs all PATH                   on 8 virtual devices: written by 8, read on 4 and 1
+    python -m tests.training.sharded_jobs save|load DEVICES PATH     with H/14 as it is, and no training step
 
-Prints as JSON what the devices held at most, and the loss of the step after the checkpoint. `full` takes H/14 as it is,
-without a step.
+Prints as JSON what the devices held at most, and the losses of the steps after the checkpoint.
 """
 
 import contextlib
+import gc
 import json
 import sys
+import weakref
 
 import jax
 import keras
@@ -20,34 +22,45 @@ from keras_vit.models import variant_config
 from keras_vit.training import load_sharded, model_parallel, save_sharded, sharded
 
 H14 = variant_config("ViT-H/14").replace(classes=1000)
-MINI = H14.replace(image_size=28, width=64, depth=3, mlp_width=256, classes=16, dropout=0.0)
+MINI = H14.replace(image_size=28, width=64, depth=1, mlp_width=512, classes=16, dropout=0.0)
 RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(-1, 1, (16, 28, 28, 3)).astype("float32")
 LABELS = RNG.integers(0, 16, 16)
 
 
 class Watch:
-    """What every device holds, looked at whenever an array is written, made or assigned."""
+    """What every device holds, looked at whenever an array is written, made or assigned.
 
-    def __init__(self, monkey):
-        self.most = {}
+    Args:
+        stack: Where watching ends.
+        every: Of how many pieces that are written one is looked at: of thousands that takes long.
+    """
+
+    def __init__(self, stack, every=1):
+        self.most, self.every, self.pieces = {}, every, {}
         for owner, name in (
             (jax, "make_array_from_callback"),
             (sharded, "write_npz"),
             (keras.Variable, "_direct_assign"),
         ):
-            monkey.enter_context(self.watching(owner, name))
+            stack.enter_context(self.watching(owner, name))
 
     def look(self):
         buffers = {}  # by their place: two arrays may be views of one
         for array in jax.live_arrays():
-            for shard in array.addressable_shards:
-                buffers[shard.device.id, shard.data.unsafe_buffer_pointer()] = shard.data.nbytes
-        held = {}
+            known, pieces = self.pieces.get(id(array), (None, None))
+            if known is None or known() is not array:
+                pieces = [
+                    ((shard.device.id, shard.data.unsafe_buffer_pointer()), shard.data.nbytes)
+                    for shard in array.addressable_shards
+                ]
+                self.pieces[id(array)] = weakref.ref(array), pieces
+            buffers.update(pieces)
+        sizes = {}
         for (device, _), size in buffers.items():
-            held[device] = held.get(device, 0) + size
-        self.most = {device: max(size, self.most.get(device, 0)) for device, size in held.items()}
-        return held
+            sizes[device] = sizes.get(device, 0) + size
+        self.most = {device: max(size, self.most.get(device, 0)) for device, size in sizes.items()}
+        return sizes
 
     @contextlib.contextmanager
     def watching(self, owner, name):
@@ -65,8 +78,9 @@ class Watch:
         setattr(owner, name, plain)
 
     def each(self, values):
-        for value in values:
-            self.look()
+        for number, value in enumerate(values):
+            if number % self.every == 0:
+                self.look()
             yield value
 
 
@@ -85,10 +99,11 @@ def step(model):
     return model.fit(IMAGES, LABELS, batch_size=16, epochs=1, shuffle=False, verbose=0).history["loss"][0]
 
 
-def run(what, shards, path, full):
+def run(what, shards, path, full=False):
     found = {}
     config = H14 if full else MINI
-    scope = model_parallel(config, shards).scope() if shards > 1 else contextlib.nullcontext()
+    devices = keras.distribution.list_devices()[:shards]
+    scope = model_parallel(config, shards, devices).scope() if shards > 1 else contextlib.nullcontext()
     with scope, contextlib.ExitStack() as stack:
         model = compiled(config)
         if what == "save" and not full:
@@ -96,25 +111,35 @@ def run(what, shards, path, full):
         if what == "load" and full:
             for weight in [*model.trainable_variables, *model.optimizer.variables]:
                 weight.assign(np.zeros(weight.shape, weight.dtype))
-        watch = Watch(stack)
+        watch = Watch(stack, every=16 if full else 1)
         before = watch.look()
         (save_sharded if what == "save" else load_sharded)(model, path)
-        variables = [*model.variables, *model.optimizer.variables]
-        whole = sum(variable.value.nbytes for variable in {id(v): v for v in variables}.values())
+        variables = list({id(v): v for v in [*model.variables, *model.optimizer.variables]}.values())
+        pieces = [shard for variable in variables for shard in variable.value.addressable_shards]
         found |= {
-            "devices": len(before),
-            "whole": whole,
+            "devices": len({piece.device for piece in pieces}),
+            "whole": sum(variable.value.nbytes for variable in variables),
             "before": max(before.values()),
             "most": max(watch.most.values()),
             "largest": max(variable.value.nbytes for variable in variables),
-            "sum": float(sum(np.abs(np.asarray(s.data)).sum(dtype="float64") for v in model.trainable_variables
-                             for s in v.value.addressable_shards if s.replica_id == 0)),
-        }  # fmt: skip
+            # Of weights and momenta.
+            "sum": float(sum(np.abs(np.asarray(p.data)).sum(dtype="float64") for p in pieces if p.replica_id == 0)),
+        }
         if not full:
-            found["loss"] = step(model)
+            found["losses"] = [step(model), step(model)]  # the second one is after an update with the momenta
+    return found
+
+
+def run_all(path):
+    found = []
+    for what, shards in (("save", 8), ("load", 4), ("load", 1)):
+        found.append(run(what, shards, path))
+        keras.backend.clear_session()
+        gc.collect()  # so that nothing of one model lies on the devices of the next
     return found
 
 
 if __name__ == "__main__":
-    what, shards, path, *full = sys.argv[1:]
-    print("\n" + json.dumps(run(what, int(shards), path, full == ["full"])), flush=True)
+    what, *arguments, path = sys.argv[1:]
+    answer = run_all(path) if what == "all" else run(what, int(arguments[0]), path, full=True)
+    print("\n" + json.dumps(answer), flush=True)

@@ -1,14 +1,17 @@
 """Several processes: the same numbers as in one, and an end with a clear message when one is lost."""
 
+import contextlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 
 from keras_vit import training
+from keras_vit._devices import batch_shares, scope_of
 from keras_vit._processes import Place, Processes, placement, share
 from keras_vit.cli.launch import launch
 from keras_vit.data import open_data
@@ -38,25 +41,32 @@ def test_two_processes_do_what_one_does(backend, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiles in half the time
     in_processes.start(tmp_path)
     codes, reason = launch([sys.executable, "-m", "tests.training.in_processes", str(tmp_path)], 2)
-    errors = capfd.readouterr().err
+    output, errors = capfd.readouterr()
+    assert output == ""  # what process 0 prints is the program's alone: gloo tells elsewhere that it is connected
 
     both = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2)]
+    if backend == "jax":
+        said = [answer.pop("full_disk") for answer in both]
+        assert "Process 1 of 2 cannot write its part of" in said[0]
+        assert "part-00001-of-00002.npz cannot be written" in said[1]
+        assert not (tmp_path / "sharded").exists()
     assert both[0] == both[1]
     loss, counts = in_processes.count(tmp_path)
     assert both[0]["count"] == [pytest.approx(loss, rel=TOLERANCE), counts]
     assert in_processes.embed(tmp_path, "alone.npz") == both[0]["embedded"] == 7
     same_features(tmp_path / "features.npz", tmp_path / "alone.npz", bit_by_bit=backend == "torch")
     assert not list(tmp_path.glob("*.part-*"))
-    same_run(both[0]["tuned"], in_processes.tune(tmp_path, "short_alone", steps=1))
-    written, alone = (keras.saving.load_model(tmp_path / run / "model.keras") for run in ("short", "short_alone"))
-    for weight, wanted in zip(written.get_weights(), alone.get_weights(), strict=True):
+    alone = in_processes.tune(tmp_path, "alone")
+    same_run(both[0]["tuned"], alone)
+    models = (keras.saving.load_model(tmp_path / run / "model.keras") for run in ("whole", "alone"))
+    for weight, wanted in zip(*(model.get_weights() for model in models), strict=True):
         np.testing.assert_allclose(weight, wanted, rtol=TOLERANCE, atol=1e-6)
 
     assert codes[1] == -9 and codes[0] not in (0, None), errors
     assert "process 1 of 2 was ended by SIGKILL" in reason and "goes on from its last checkpoint" in reason
     assert "Another of the processes of this run has ended" in errors
     assert [path.name for path in (tmp_path / "killed").glob("step-*")] == ["step-00000002.npz"]
-    same_run(in_processes.tune(tmp_path, "killed"), in_processes.tune(tmp_path, "alone"))
+    same_run(in_processes.tune(tmp_path, "killed"), alone)
 
 
 def same_run(found, wanted):
@@ -146,6 +156,29 @@ def test_distribution_is_checked(backend):
         assert processes == Processes()
     with pytest.raises(TypeError, match="distribution must be None, 'alone'"), distributed(2):
         pass
+
+
+def test_strategies_of_several_processes_are_refused(backend):
+    """A strategy with the resolver of MultiWorkerMirroredStrategy, which itself would wait for the other process."""
+    if backend != "tensorflow":
+        pytest.skip("strategies are TensorFlow's")
+    import tensorflow as tf
+
+    class Strategy:
+        num_replicas_in_sync, scope = 2, contextlib.nullcontext
+
+        def __init__(self, *workers):
+            cluster = tf.train.ClusterSpec({"worker": workers} if workers else {})
+            self.cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster)
+
+    several = Strategy("localhost:1", "localhost:2")
+    with pytest.raises(RuntimeError, match="Strategy joins 2 processes.*MirroredStrategy"), distributed(several):
+        pass
+    for ask in (batch_shares, scope_of):
+        with pytest.raises(RuntimeError, match="joins 2 processes of TensorFlow"):
+            ask(SimpleNamespace(distribute_strategy=several))
+    for alone in (Strategy(), Strategy("localhost:1")):
+        assert batch_shares(SimpleNamespace(distribute_strategy=alone)) == 2
 
 
 def test_failures_that_are_nobodys_loss_stay(backend):
