@@ -16,12 +16,38 @@ def batch_shares(model: keras.Model | None = None) -> int:
 
     Returns:
         1 where batches stay whole. The length of a batch has to be a multiple of it.
+
+    Raises:
+        RuntimeError: if the strategy joins several processes (see `check_strategy`).
     """
     distribution = keras.distribution.distribution()
     if distribution is not None:
         mesh = distribution.device_mesh
         return dict(zip(mesh.axis_names, mesh.shape, strict=True)).get(distribution.batch_dim_name, 1)
-    return getattr(getattr(model, "distribute_strategy", None), "num_replicas_in_sync", 1)
+    strategy = getattr(model, "distribute_strategy", None)
+    check_strategy(strategy)
+    return getattr(strategy, "num_replicas_in_sync", 1)
+
+
+def check_strategy(strategy: Any) -> None:
+    """Refuses strategies of TensorFlow that join several processes: who reads and writes what is not settled there.
+
+    Args:
+        strategy: A `tf.distribute.Strategy`, or None.
+
+    Raises:
+        RuntimeError: for a `MultiWorkerMirroredStrategy` of several workers, for example.
+    """
+    resolver = getattr(strategy, "cluster_resolver", None)
+    cluster = None if resolver is None else resolver.cluster_spec()
+    count = sum(cluster.num_tasks(job) for job in cluster.jobs) if cluster else 1  # no cluster: this machine alone
+    if count > 1:
+        raise RuntimeError(
+            f"A tf.distribute strategy over {count} processes (MultiWorkerMirroredStrategy) was given, but keras_vit "
+            "shares its work among processes of JAX and torch only: set KERAS_BACKEND to one of them, and start the "
+            "program with keras-vit launch, torchrun or Slurm. For all GPUs of one machine there is "
+            "tf.distribute.MirroredStrategy (docs/distribution.md)."
+        )
 
 
 def tensorflow_has_only_cpus() -> bool:
@@ -75,4 +101,5 @@ def scope_of(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
     """Where a model has to be copied, compiled and trained: within TensorFlow's strategy that it was made in."""
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
+    check_strategy(model.distribute_strategy)
     return model.distribute_strategy.scope()

@@ -300,7 +300,10 @@ def connect(distribution: str | None = None) -> Processes:
     if distribution == ALONE_BY_NAME:
         return ALONE
     if distribution is not None:
-        raise ValueError(f"distribution must be None or {ALONE_BY_NAME!r} here, but {distribution!r} was given.")
+        raise ValueError(
+            "distribution must be None (the processes that a launcher has started share the work) or "
+            f"{ALONE_BY_NAME!r} (this process works by itself), but {distribution!r} was given."
+        )
     started = current()
     if started.count > 1:
         return started
@@ -426,8 +429,6 @@ def _connect_jax(place: Place | None) -> None:
         options["cluster_detection_method"] = "deactivate"
     try:
         jax.distributed.initialize(**options)
-        with _printing_to_stderr():  # on CPUs gloo says on standard output that it is connected
-            jax.devices()
     except RuntimeError as error:
         if "before" not in str(error):
             raise
@@ -435,3 +436,7 @@ def _connect_jax(place: Place | None) -> None:
             "JAX has computed something already, so that this process cannot join the others any more: call "
             "keras_vit.training.connect() at the beginning of the program, before a model is made."
         ) from error
+    # On CPUs gloo says on standard output that it is connected, at the first exchange: it is made here, so that what
+    # the program prints there, JSON for example, stays alone.
+    with _printing_to_stderr():
+        current().any(False)

@@ -133,7 +133,8 @@ def embed(
         (4, 8)
     """
     output = check_path(output)
-    processes = connect(distribution if _check_shard(shard) == (0, 1) else ALONE_BY_NAME)
+    one_share = _check_shard(shard) != (0, 1)
+    processes = connect(ALONE_BY_NAME if one_share and distribution is None else distribution)
     if processes.count > 1:
         options: dict[str, Any] = {"features": features, "batch_size": batch_size, "dtype": dtype}
         options |= {"on_bad_image": on_bad_image, "overwrite": overwrite, "progress": progress and processes.first}

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._devices import batch_shares, fill_up
+from keras_vit._devices import batch_shares, check_strategy, fill_up
 from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect, share
 
 Batch = Callable[[int], tuple[Any, ...]]  # from the number of a batch to inputs, targets and perhaps weights
@@ -36,6 +36,7 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
 
     Raises:
         TypeError, ValueError: if `distribution` is something else, or does not fit the backend.
+        RuntimeError: if it is a strategy of TensorFlow that joins several processes.
         ConnectionError: if another process ends before its time.
     """
     processes = _processes_for(distribution)
@@ -56,7 +57,9 @@ def _processes_for(distribution: Distribution) -> Processes:
     if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
         if backend != "jax":
             raise ValueError(f"distribution is one of keras.distribution, which works on JAX only, not on {backend}.")
-    elif not (backend == "tensorflow" and hasattr(distribution, "scope")):
+    elif backend == "tensorflow" and hasattr(distribution, "scope"):
+        check_strategy(distribution)
+    else:
         raise TypeError(
             f"distribution must be None, {ALONE_BY_NAME!r}, a distribution of keras.distribution (on JAX) or a "
             f"tf.distribute.Strategy (on TensorFlow), but {distribution!r} was given."

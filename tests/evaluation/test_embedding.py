@@ -240,6 +240,7 @@ def test_what_makes_no_sense_is_refused(model, photos, tmp_path):
         (ValueError, (model, photos, output), {"shard": (2, 2)}, r"shard must be \(i, n\)"),
         (ValueError, (model, photos, output), {"shard": "0/2"}, r"shard must be \(i, n\)"),
         (ValueError, (model, photos, output), {"shard": (0.0, 2)}, r"shard must be \(i, n\)"),
+        (ValueError, (model, photos, output), {"shard": (0, 2), "distribution": "x"}, "must be None .* but 'x'"),
         (ValueError, (model, tmp_path / "empty", output), {}, "There are no images in .*empty"),
         (ValueError, (model, [], output), {}, "There are no images"),
         (ValueError, (model, [photos / "z.png", photos / "z.png"], output), {}, "z.png is given twice"),
