@@ -15,6 +15,9 @@ from keras_vit.models import BiTConfig, ViTConfig, variant_config, weights_by_pa
 from keras_vit.training.splitting import MODEL, SPLIT, split_sizes
 
 BATCH = "batch"
+# What blocks and the last normalisation hand on is whole on every device of a group. Without being told, XLA splits it
+# along its width, as the head's inputs are, and gathers it again before each matrix that wants all of it.
+TOKENS = r"(.*/)?(block_\d+|encoder_norm)/output"
 
 
 def data_parallel(
@@ -91,7 +94,8 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
         device_mesh: With an axis named `"model"`, along which weights are split, and usually one named `"batch"`.
 
     Returns:
-        From patterns of weights' paths to the axes of the mesh along which they are split.
+        From patterns of weights' paths to the axes of the mesh along which they are split; and that the tokens between
+        blocks are not, where the mesh has an axis `"batch"`.
 
     Raises:
         TypeError: if `model` is none of these.
@@ -118,6 +122,8 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
     result = keras.distribution.LayoutMap(device_mesh)
     for path, axes in SPLIT.items():
         result[f"(.*/)?{path}"] = axes
+    if BATCH in device_mesh.axis_names:
+        result[TOKENS] = (BATCH,)
     return result
 
 

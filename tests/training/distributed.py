@@ -5,6 +5,7 @@ Each job prints its figures as JSON on its last line.
 """
 
 import json
+import math
 import os
 import sys
 
@@ -102,6 +103,26 @@ def fine_tuned(model, validation=13, batch_size=BATCH):
     return {name: [row[name] for row in done.log] for name in ("loss", "val_loss", "val_accuracy")} | {"total": [total]}
 
 
+def exchanged(config):
+    """How often all tokens are summed, and gathered, over the devices of a split model in a forward pass."""
+    import re
+
+    import jax
+
+    with training.model_parallel(config, 8).scope():
+        model = VisionTransformer(config)
+        groups = (model.trainable_variables, model.non_trainable_variables)
+        state = [[variable.value for variable in group] for group in groups]
+        call = jax.jit(lambda state, images: model.stateless_call(*state, images)[0])
+        program = call.lower(state, IMAGES).compile().as_text()
+    tokens = BATCH * (1 + math.prod(config.grid_size)) * config.width
+    counts = {"all-reduce": 0, "all-gather": 0}
+    for shapes, kind in re.findall(r" = (.*?) (all-reduce|all-gather)(?:-start)?\(", program):
+        sizes = [math.prod(map(int, shape.split(","))) for shape in re.findall(r"\[([\d,]+)\]", shapes)]
+        counts[kind] += sizes.count(tokens)
+    return counts
+
+
 def eight():
     """JAX on 8 virtual devices: every kind of model whole, and divided in one way or another."""
     import tempfile
@@ -119,6 +140,7 @@ def eight():
             found[name]["odd"] = odd(divided)
             found[name]["finite"] = all(np.isfinite(weight.numpy()).all() for weight in divided.weights)
     found["one"]["odd"] = odd(model)
+    found["exchanged"] = exchanged(config.replace(representation_size=None, depth=2))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "vit.npz")
         to_checkpoint(model, path)

@@ -84,6 +84,8 @@ def test_model_parallel_has_it_too_with_an_eighth_of_the_split_weights(eight):
     # The momenta lie where their weights do.
     assert split["optimizer"] == pytest.approx(split["weights"], abs=0.01)
     assert split["arrays"] == PER_BLOCK + 3
+    # In each of two blocks attention and MLP are summed; nothing else that is as large as all tokens is sent.
+    assert eight["exchanged"] == {"all-reduce": 4, "all-gather": 0}
 
 
 def test_hybrid_with_map_head(eight):
@@ -163,7 +165,8 @@ def mesh(*shape, names=("batch", "model")):
 @pytest.mark.parametrize("name", [*VARIANTS, *BIT_VARIANTS])
 def test_every_variant_can_be_split(name):
     config = variant_config(name)
-    assert len(layout_map(config, mesh(1, 2))) == len(SPLIT)
+    assert len(layout_map(config, mesh(1, 2))) == len(SPLIT) + 1  # and what blocks hand on
+    assert len(layout_map(config, mesh(2, names=["model"]))) == len(SPLIT)
     if name == "EVA-02-L/14":  # its SwiGLU has 2,730 units, two thirds of 4 D
         with pytest.raises(ValueError, match="mlp_width=2730 is no multiple of 4"):
             layout_map(name, mesh(2, 4))
