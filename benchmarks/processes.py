@@ -3,9 +3,11 @@
     KERAS_BACKEND=torch python benchmarks/processes.py curves 1      (and 2, 4; --dropout 0.1)
     KERAS_BACKEND=torch python benchmarks/processes.py kill 7        (7: decides who is killed, and at which update)
     KERAS_BACKEND=torch python benchmarks/processes.py count 4       (and 1)
+    KERAS_BACKEND=torch python benchmarks/processes.py time 2        (and 1; on Linux, with nothing else running)
 
 prints a line of JSON each. The shipped checkpoint is fine-tuned on handwritten digits (scikit-learn), as in the demo,
-for 40 updates with mixup. docs/distribution.md has the table.
+for 40 updates with mixup; `time` trains a Ti/16 on noise, with a core for each
+process. docs/distribution.md has the table.
 """
 
 import argparse
@@ -22,12 +24,14 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_vit import evaluation, training
+from keras_vit import VisionTransformer, evaluation, training
 from keras_vit._files import weights_folder
 from keras_vit.cli.launch import launch
 from keras_vit.demo.digits import load_digits
+from keras_vit.models import variant_config
 
 STEPS, EVERY, COUNTED = 40, 4, 1003
+WARM_UP, TIMED = 5, 20
 
 
 def recipe(dropout=0.0):
@@ -43,6 +47,17 @@ def digits():
 
 def digest(arrays):
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[:16]
+
+
+class Clock(keras.callbacks.Callback):
+    """When each update ended."""
+
+    def __init__(self):
+        super().__init__()
+        self.ends = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ends.append(time.perf_counter())
 
 
 class Kill(keras.callbacks.Callback):
@@ -95,12 +110,32 @@ def count():
     return {"images": result.examples, "counts": counts, "loss": result.loss, "few_shot": probe.accuracy.tolist()}
 
 
-def in_processes(number, *arguments, **environment):
+def timed(folder):
+    """The median time of an update, once all is compiled."""
+    processes, clock = training.connect(), Clock()
+    rng = np.random.default_rng(0)
+    data = rng.integers(0, 256, (256, 160, 160, 3), dtype="uint8"), np.arange(256) % 10
+    still = training.Augmentation(crop="resize", flip=False)
+    plain = recipe().replace(steps=WARM_UP + TIMED, batch_size=16, image_size=160, augmentation=still)
+    options = {"every": WARM_UP + TIMED, "callbacks": [clock], "verbose": False}
+    training.finetune(os.path.join(folder, "start.keras"), data, plain, **options)
+    return {"processes": processes.count, "seconds": float(np.median(np.diff(clock.ends)[WARM_UP:]))}
+
+
+def time_of(number):
+    """`timed` in processes of which each has one core to itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        VisionTransformer(variant_config("ViT-Ti/16").replace(image_size=160, classes=10)).save(f"{folder}/start.keras")
+        on_a_core = ["sh", "-c", 'exec taskset -c "$RANK" "$@"', "sh"]
+        return in_processes(number, "time", folder, before=on_a_core, OMP_NUM_THREADS="1")
+
+
+def in_processes(number, *arguments, before=(), **environment):
     """The answer of process 0, the seconds that it took, and the reason of a failure."""
     with tempfile.TemporaryDirectory() as folder:
         answer = os.path.join(folder, "answer.json")
         os.environ.update({"ANSWER": answer, **environment})
-        codes, reason = launch([sys.executable, __file__, "job", *map(str, arguments)], number)
+        codes, reason = launch([*before, sys.executable, __file__, "job", *map(str, arguments)], number)
         ended = time.time()
         return json.loads(Path(answer).read_text()) if os.path.exists(answer) else None, ended, codes, reason
 
@@ -135,7 +170,8 @@ def job(name, *arguments):
         log, weights = tune(output, dropout=0.1, callbacks=[Kill(*map(int, victim))] if victim else [])
         answer = {"digest": digest(weights), "weights": [weight.tolist() for weight in weights]}
     else:
-        answer = curves(float(arguments[0])) if name == "curves" else count()
+        jobs = {"curves": lambda: curves(float(arguments[0])), "count": count, "time": lambda: timed(arguments[0])}
+        answer = jobs[name]()
     if training.connect().first:
         Path(os.environ["ANSWER"]).write_text(json.dumps(answer))
 
@@ -145,13 +181,16 @@ if __name__ == "__main__":
         job(*sys.argv[2:])
     else:
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-        parser.add_argument("what", choices=("curves", "kill", "count"))
+        parser.add_argument("what", choices=("curves", "kill", "count", "time"))
         parser.add_argument("number", type=int, help="processes, or the seed of who is killed")
         parser.add_argument("--dropout", type=float, default=0.0)
         options = parser.parse_args()
         if options.what == "kill":
             print(json.dumps(kill(options.number)))
         else:
-            found, _, codes, reason = in_processes(options.number, options.what, options.dropout)
+            if options.what == "time":
+                found, _, codes, reason = time_of(options.number)
+            else:
+                found, _, codes, reason = in_processes(options.number, options.what, options.dropout)
             print(json.dumps(found) if found else reason)
             sys.exit(any(codes))

@@ -42,7 +42,8 @@ class Option:
         memory: Bytes on each device.
         share_of_memory: The peak over the memory of a device.
         fits: `"yes"`, `"tight"` where less than the margin of the arithmetic (20 %) is free, or `"no"`.
-        sent_bytes: What each device sends to others in an update: sums of gradients, and of a split model's tokens.
+        sent_bytes: What each device sends to others in an update: sums of gradients, and of a split model's tokens. For
+            split models counted as XLA compiles them for CPUs, within 5 %; other compilers may send a third less.
         flops: Floating point operations of an update, on all devices.
         seconds: Of an update, computing only; None where the devices' peak was not given.
     """
@@ -331,8 +332,10 @@ def sent_in_an_update(config: ViTConfig, images: int, accumulate: int, shards: i
     split = count_split_weights(config)
     gradients = 4 * (count_weights(config) - split + split // shards) * accumulate
     tokens = math.prod(config.grid_size) + config.prefix_tokens
-    # Of a split block, the sums of both halves, forwards and backwards; with remat, that of attention once more.
-    sums = config.depth * (5 if config.remat else 4)
+    # Of a split block, the results of attention and MLP; backwards the gradients of what queries, keys, values and the
+    # first matrices of the MLP start from, each by itself, as XLA compiles it; with remat, attention once more.
+    matrices = 1 if config.mlp.startswith("plain") else 2
+    sums = config.depth * (2 + 3 + matrices + config.remat)
     summed = images * tokens * config.width * PRECISIONS[dtype] * sums
     return int(2 * (copies - 1) / copies * gradients + 2 * (shards - 1) / shards * summed)
 

@@ -13,7 +13,7 @@ from keras_vit.models import variant_config
 from keras_vit.training import plan
 from keras_vit.training.distribution import split_weights
 from keras_vit.training.memory import training_memory
-from keras_vit.training.planning import memory_bytes
+from keras_vit.training.planning import memory_bytes, sent_in_an_update
 from keras_vit.training.splitting import count_split_weights
 from tests.training.distributed import CONFIGS
 
@@ -69,6 +69,16 @@ def test_the_plan_of_the_paper():
     assert remat.sent_bytes == 2 * 7 / 8 * 4 * answer.parameters
     assert "data_parallel()" in str(answer)
     assert json.loads(json.dumps(answer.to_dict()))["best"]["memory"]["peak"] == answer.best.memory.peak
+
+
+def test_what_a_split_model_sends():
+    """By hand; `benchmarks/scaling.py` reads the same from compiled programs."""
+    tokens, images = 4 * 65 * 96, 8  # bytes of an image
+    # Attention and MLP forwards; backwards queries, keys, values and the MLP's first matrix, or both of them.
+    for changes, sums in (({}, 6), ({"remat": True}, 7), (FAMILIES["swiglu"], 7)):
+        sent = sent_in_an_update(TINY.replace(**changes), images, 1, 3, 1, "float32")
+        # Of a sum over 3 devices each sends 4 / 3, in 3 blocks; whole bytes.
+        assert sent == pytest.approx(4 * sums * images * tokens, abs=1)
 
 
 def test_what_does_not_fit_says_what_would():
