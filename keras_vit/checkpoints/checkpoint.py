@@ -30,7 +30,7 @@ PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit
 # What makes numbers official: they are those of vit_jax and big_vision, whoever has published the weights.
 NUMERICS = ("official", "publisher")
 OFFICIAL = (
-    *("gelu", "layer_norm_epsilon", "interpolation"),
+    *("gelu", "layer_norm_epsilon", "interpolation", "stem_epsilons"),
     *("pixel_mean", "pixel_std", "resize", "crop_ratio", "filter"),
 )
 NAMES_LEFT_OUT = "the class names in its note are left out"

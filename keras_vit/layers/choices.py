@@ -7,5 +7,8 @@ POOLINGS = ("token", "avg", "token_avg", "map", "none")
 POSITION_EMBEDDINGS = ("learned", "learned_patches", "learned_without_registers", "sincos2d", "none")
 ROTARY_EMBEDDINGS = ("dinov3", "eva02")
 FINAL_NORMS = ("tokens", "pooled", "none")
+# What the ResNet of a hybrid adds where it divides: to the variance of a group of channels; to the deviation of a
+# kernel, or to its variance where True follows. "official" is `models_resnet.py`, "timm" what timm computes.
+STEM_EPSILONS = {"official": (1e-6, 1e-5, False), "timm": (1e-5, 1e-8, True)}
 # What BiT pads its first pooling with.
 POOL_PADDINGS = {"-inf": float("-inf"), "zeros": 0.0}

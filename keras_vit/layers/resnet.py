@@ -5,9 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit._types import DType, Shape, Tensor
+from keras_vit._types import DType, Shape, Tensor, check_choice
 from keras_vit.layers.base import CompositeLayer, initializer
-from keras_vit.layers.choices import POOL_PADDINGS
+from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
 from keras_vit.layers.fast_paths import GroupNormalization, call_inside, fast_path
 
 
@@ -154,6 +154,7 @@ class ResNetUnit(_Bottleneck):
         filters: Channels of the first two convolutions; the output has four times as many.
         strides: Step of the 3x3 convolution, and of the projection of the shortcut.
         folded: Whether the stored kernels have been standardised already (see `StdConv2D`).
+        epsilons: `"official"`, or `"timm"`, whose normalisations and kernels have others.
 
     Input: `(batch, height, width, channels)`. Output: `(batch, rows, columns, 4 * filters)`.
 
@@ -162,16 +163,24 @@ class ResNetUnit(_Bottleneck):
         (1, 4, 4, 128)
     """
 
+    def __init__(
+        self, filters: int, strides: int = 1, folded: bool = False, epsilons: str = "official", **kwargs: Any
+    ) -> None:
+        super().__init__(filters, strides, folded, **kwargs)
+        check_choice("epsilons", epsilons, tuple(STEM_EPSILONS))
+        self.epsilons = epsilons
+
     def build(self, input_shape: Shape) -> None:
         policy, outer = self.dtype_policy, 4 * self.filters
+        epsilon, *_ = STEM_EPSILONS[self.epsilons]
         self.projected = input_shape[-1] != outer or self.strides != 1
         self.conv1 = self._conv("conv1", self.filters, 1)
-        self.gn1 = group_norm("gn1", policy)
+        self.gn1 = group_norm("gn1", policy, epsilon)
         self.conv2 = self._conv("conv2", self.filters, 3, self.strides)
-        self.gn2 = group_norm("gn2", policy)
+        self.gn2 = group_norm("gn2", policy, epsilon)
         self.conv3 = self._conv("conv3", outer, 1)
         # A new unit starts as its shortcut.
-        self.gn3 = group_norm("gn3", policy, gamma="zeros")
+        self.gn3 = group_norm("gn3", policy, epsilon, gamma="zeros")
         self.conv1.build((*input_shape[:3], input_shape[-1]))
         self.conv2.build((None, None, None, self.filters))
         self.conv3.build((None, None, None, self.filters))
@@ -180,12 +189,14 @@ class ResNetUnit(_Bottleneck):
         self.gn3.build((None, None, None, outer))
         if self.projected:
             self.conv_proj = self._conv("conv_proj", outer, 1, self.strides)
-            self.gn_proj = group_norm("gn_proj", policy)
+            self.gn_proj = group_norm("gn_proj", policy, epsilon)
             self.conv_proj.build(input_shape)
             self.gn_proj.build((None, None, None, outer))
 
     def _conv(self, name: str, filters: int, size: int, strides: int = 1) -> StdConv2D:
-        return StdConv2D(filters, size, strides, folded=self.folded, dtype=self.dtype_policy, name=name)
+        _, epsilon, inside = STEM_EPSILONS[self.epsilons]
+        options = {"epsilon": epsilon, "epsilon_inside": inside, "folded": self.folded}
+        return StdConv2D(filters, size, strides, **options, dtype=self.dtype_policy, name=name)
 
     def call(self, x: Tensor) -> Tensor:
         shortcut = call_inside(self.gn_proj, call_inside(self.conv_proj, x)) if self.projected else x
@@ -193,6 +204,9 @@ class ResNetUnit(_Bottleneck):
         y = ops.relu(call_inside(self.gn2, call_inside(self.conv2, y)))
         y = call_inside(self.gn3, call_inside(self.conv3, y))
         return ops.relu(shortcut + y)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "epsilons": self.epsilons}
 
 
 # GroupNorm and StdConv in big_vision's `models/bit_paper.py`; both are added to a variance, inside the root.

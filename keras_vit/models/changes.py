@@ -44,6 +44,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "filter": (),
     "interpolation": (),
     "pool_padding": (),
+    "stem_epsilons": (),
     "stem_folded": (),  # kernels are standardised, which cannot be undone
     "folded": (),  # kernels are standardised, which cannot be undone
 }
@@ -81,6 +82,11 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
         if name in _FOLDED and before and not after:
             raise ValueError(f"{name} cannot become {after}: the kernels of this model were standardised for good.")
     new = config.replace(**changes)
+    if getattr(new, "stem_folded", False) and new.stem_epsilons != config.stem_epsilons:
+        raise ValueError(
+            f"stem_epsilons cannot change from {config.stem_epsilons!r} to {new.stem_epsilons!r} once kernels are "
+            "standardised for good. Change it first, in a model with stem_folded=False."
+        )
     if getattr(config, "preprocessing_folded", False):
         for name in set(_PIXELS) & set(changed_fields(config, new)):
             raise ValueError(

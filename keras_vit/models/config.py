@@ -17,11 +17,13 @@ from keras_vit.layers.choices import (
     POOLINGS,
     POSITION_EMBEDDINGS,
     ROTARY_EMBEDDINGS,
+    STEM_EPSILONS,
 )
 from keras_vit.preprocessing import Pipeline
 
 # The fields of a ViTConfig that take one of a few values.
 CHOICES: dict[str, tuple[str | None, ...]] = {
+    "stem_epsilons": tuple(STEM_EPSILONS),
     "position_embedding": POSITION_EMBEDDINGS,
     "rotary_embedding": (None, *ROTARY_EMBEDDINGS),
     "interpolation": tuple(METHODS),
@@ -108,6 +110,7 @@ class ViTConfig(ModelConfig):
         stem_stages: Units in each stage of the ResNet before the patches (the hybrids, section 3.1); an empty tuple
             for its first convolution only; None for no ResNet.
         stem_width: Channels of the ResNet's first convolution.
+        stem_epsilons: What it adds where it divides: `"official"`, or `"timm"`, as timm computes the same weights.
         stem_folded: Whether the ResNet's kernels have been standardised for good (see `VisionTransformer.folded`).
 
         patch_bias: Whether the projection of the patches has a bias; CLIP's has none.
@@ -189,6 +192,7 @@ class ViTConfig(ModelConfig):
     # The ResNet of the hybrids
     stem_stages: tuple[int, ...] | None = None
     stem_width: int = 64
+    stem_epsilons: str = "official"
     stem_folded: bool = False
     # Tokens and their places
     patch_bias: bool = True

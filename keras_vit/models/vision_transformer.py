@@ -23,6 +23,7 @@ from keras_vit.layers import (
     group_norm,
 )
 from keras_vit.layers.base import at_least_float32, float32_or_better, initializer, own_policy
+from keras_vit.layers.choices import STEM_EPSILONS
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
 from keras_vit.models.variants import variant_of
@@ -85,7 +86,7 @@ def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
     """Applies the ResNet of a hybrid (section 3.1 of the paper; the official `models_resnet.py` and `models_vit.py`).
 
     Args:
-        config: Its `stem_stages`, `stem_width` and `stem_folded` are used.
+        config: Its fields that begin with `stem` are used.
         images: Keras tensor `(batch, height, width, channels)`.
         policy: Dtype policy of the layers.
 
@@ -93,8 +94,10 @@ def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
         Keras tensor `(batch, *config.feature_map_size, channels)`.
     """
     folded = config.stem_folded
-    x = StdConv2D(config.stem_width, 7, 2, folded=folded, dtype=policy, name="conv_root")(images)
-    x = group_norm("gn_root", policy)(x)
+    norm_epsilon, epsilon, inside = STEM_EPSILONS[config.stem_epsilons]
+    options = {"epsilon": epsilon, "epsilon_inside": inside, "folded": folded}
+    x = StdConv2D(config.stem_width, 7, 2, **options, dtype=policy, name="conv_root")(images)
+    x = group_norm("gn_root", policy, norm_epsilon)(x)
     x = layers.Activation("relu", dtype=policy, name="relu_root")(x)
     x = layers.MaxPooling2D(3, 2, padding="same", data_format="channels_last", dtype=policy, name="pool_root")(x)
     for stage, units in enumerate(config.stem_stages, start=1):
@@ -103,6 +106,7 @@ def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
                 config.stem_width * 2 ** (stage - 1),
                 strides=2 if unit == 1 and stage > 1 else 1,
                 folded=folded,
+                epsilons=config.stem_epsilons,
                 dtype=policy,
                 name=f"block{stage}_unit{unit}",
             )(x)

@@ -232,6 +232,8 @@ def test_list_weights_by_name():
     assert [row["name"] for row in list_weights("R50+B/16")] == [
         "imagenet21k/R50+ViT-B_16",
         "imagenet21k+imagenet2012/R50+ViT-B_16",
+        "hf://timm/vit_base_r50_s16_384.orig_in21k_ft_in1k",
+        "hf://timm/vit_base_r50_s16_224.orig_in21k",
     ]
     other = B16.replace("medium1", "strong2")
     assert [row["name"] for row in list_weights(other)] == [other]

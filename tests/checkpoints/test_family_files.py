@@ -488,7 +488,16 @@ REFUSED = {
     "parallel blocks": (timm() | linear(f"{B}attn.in_proj", 64, 64), "in_proj"),
     "norms of queries and keys": (timm() | norm(f"{B}attn.q_norm"), "q_norm"),
     "NaFlex": (timm() | linear("embeds.proj", 64, 64), "embeds.proj"),
-    "hybrid": (timm() | {"patch_embed.backbone.conv.weight": (8, 3, 7, 7)}, "hybrid"),
+    "another network before it": (timm() | {"patch_embed.backbone.0.conv.weight": (8, 3, 7, 7)}, r"backbone.0.conv"),
+    "stages without end": (timm() | {"patch_embed.backbone.stages.9.blocks.0.conv1.weight": (8, 8, 1, 1)}, "10 stages"),
+    "units without end": (
+        timm() | {"patch_embed.backbone.stages.0.blocks.99999999.conv1.weight": (8, 8, 1, 1)},
+        "claims to have 100,000,000 blocks",
+    ),
+    "a ResNet without its root": (
+        timm() | {"patch_embed.backbone.stages.0.blocks.0.conv1.weight": (8, 8, 1, 1)},
+        "patch_embed.backbone.stem.conv.weight",
+    ),
     "rpn": (timm(cls=False, qkv="none", last="fc_norm"), "vit_.*_rpn"),
     "Naver's rotary embedding": (timm(rows=None), r"vit_\*_rope"),
     "perception encoder": (timm(pre_norm=True, pool=True), "perception"),

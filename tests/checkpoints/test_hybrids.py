@@ -1,4 +1,6 @@
-"""The hybrids: a ResNet before the patches, from official files and by name."""
+"""The hybrids: a ResNet before the patches, from official files, from timm's, and by name."""
+
+import json
 
 import keras
 import numpy as np
@@ -8,6 +10,7 @@ import keras_vit
 from keras_vit.layers import skip_initialization
 from keras_vit.models import VARIANTS, variant_config
 from keras_vit.models.macs import count_macs
+from tests.checkpoints import test_families as families
 from tests.checkpoints.test_fidelity import RESULTS, cross_entropy, errors, load
 from tests.compute import forward, gradients, relative_error
 from tests.tolerances import GRADIENTS, LOGITS, SAME_FUNCTION
@@ -67,6 +70,79 @@ def test_gradients(golden, record_property):
         found[row.name] = relative_error(grads[paths[row.path]].reshape(reference.shape), reference)
     record_property("errors", found)
     assert {name: error for name, error in found.items() if not error <= GRADIENTS} == {}
+
+
+# What timm computes (`meta.json` says with which of its classes): group normalisations and kernels with other epsilons.
+TIMM = pytest.mark.parametrize("name", ["fam_timm_hybrid"])
+
+
+@TIMM
+def test_forward_of_timm(golden, name, record_property):
+    case = golden(name)
+    model = keras_vit.from_checkpoint(case.folder)
+    found = families.errors(model, case.ref)
+    record_property("errors", found)
+    assert {"tokens_in", "encoded", "logits"} <= found.keys() and families.too_far(found) == {}
+    assert model.config.stem_epsilons == "timm" and model.config.gelu == "exact"
+    for change in ({"stem_epsilons": "official"}, {"gelu": "tanh"}):
+        assert "logits" in families.too_far(families.errors(model.with_config(**change), case.ref))
+
+
+@TIMM
+def test_forward_of_timm_at_another_size(golden, name, record_property):
+    case = golden(name)
+    model = keras_vit.from_checkpoint(case.folder, image_size=case.ref["images_resized"].shape[1:3])
+    found = families.errors(model, case.ref, "_resized")
+    record_property("errors", found)
+    assert {"tokens_in", "logits"} <= found.keys() and families.too_far(found) == {}
+
+
+def test_timms_weights_with_the_official_numbers(golden, tmp_path):
+    """As catalogue names mean them: what the official code computes from them, whose file they can be."""
+    case = golden("fam_timm_hybrid")
+    publisher = keras_vit.from_checkpoint(case.folder)
+    with pytest.raises(ValueError, match="stem_epsilons='official'"):
+        keras_vit.to_checkpoint(publisher, tmp_path / "official.npz")
+    official = keras_vit.from_checkpoint(case.folder, numerics="official")
+    keras_vit.to_checkpoint(official, tmp_path / "official.npz")
+    again = keras_vit.from_checkpoint(tmp_path / "official.npz")
+    assert again.config == official.config != publisher.config
+    np.testing.assert_array_equal(forward(again, case.ref["images"]), forward(official, case.ref["images"]))
+
+
+def test_written_for_timm(golden, tmp_path):
+    config = keras_vit.checkpoints.open_checkpoint(golden("fam_timm_hybrid").folder).config
+    stem = config.replace(stem_stages=(), stem_width=64, patch_size=4)
+    model = keras_vit.VisionTransformer(stem)
+    for weight in model.weights:
+        weight.assign(np.random.default_rng(0).normal(size=weight.shape))
+    keras_vit.to_checkpoint(model, tmp_path, layout="timm")
+    assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "vit_tiny_r_s16_p8_224"
+    again = keras_vit.from_checkpoint(tmp_path)
+    assert again.config == stem
+    for new, old in zip(again.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+REFUSED = {
+    "other stages": ({"stem_stages": (1, 1)}, "timm has no other ResNets"),
+    "official epsilons": ({"stem_epsilons": "official"}, "other epsilons"),
+    "standardised": ({"stem_folded": True}, "standardised for good"),
+    "narrow": ({"stem_width": 32}, "32 channels, not 64"),
+    "another epsilon": ({"layer_norm_epsilon": 1e-5}, "epsilon 1e-6 after a ResNet"),
+    "a gate": ({"mlp": "swiglu"}, "only plain blocks"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_not_written_for_timm(golden, name):
+    changes, message = REFUSED[name]
+    config = keras_vit.checkpoints.open_checkpoint(golden("fam_timm_hybrid").folder).config
+    config = config.replace(stem_stages=(), stem_width=64, patch_size=4)
+    timm = keras_vit.checkpoints.LAYOUTS["timm"]
+    timm.check_writable(config)
+    with pytest.raises(ValueError, match=message):
+        timm.check_writable(config.replace(**changes))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -26,6 +26,11 @@ CASES = {
     "DINOv2 with registers for transformers": ("fam_timm_dinov2_reg4", {}, "huggingface"),
     "SigLIP for timm": ("fam_timm_siglip2", {}, "timm"),
     "SigLIP for transformers": ("fam_hf_siglip_full", {}, "huggingface"),
+    "hybrid for timm": (
+        "fam_timm_hybrid",
+        {"stem_stages": (), "stem_width": 64, "patch_size": 4},
+        "timm",
+    ),
     "BEiT-3 for timm": (
         "fam_timm_vit",
         {"mlp": "plain_norm", "attention_norm": True, "layer_norm_epsilon": 1e-5},

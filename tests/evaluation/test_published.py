@@ -113,13 +113,19 @@ def test_what_cannot_be_had(answers, server, tmp_path):
         dataclasses.replace(answers[3], picture="test/absent.png"),
         dataclasses.replace(answers[4], tensors="model.npz"),
         dataclasses.replace(answers[0], expected=tuple(range(9))),
+        dataclasses.replace(answers[0], repository="me/damaged"),
         answers[0],
     ]
+    files = server.repositories["me/model"].files
+    server.repositories["me/damaged"] = Repository(files, etags={"model.npz": "0" * 64})
     table = verify("all", answers=rows)
-    assert [row["agrees"] for row in table] == [False] * 5 + [True]
+    assert [row["agrees"] for row in table] == [False] * 6 + [True]
     for row, reason in zip(
         table,
-        ("no such repository", "answered 404", "has no such file", "input", r"shape \(5,\), expected \(9,\)"),
+        (
+            *("no such repository", "answered 404", "has no such file", "input", r"shape \(5,\), expected \(9,\)"),
+            f"model.npz arrived damaged: its hash is .*, expected {'0' * 64}",
+        ),
         strict=False,
     ):
         assert row["result"].startswith("failed: ")

@@ -36,7 +36,7 @@ EXAMPLES = {
     "PaddedMaxPooling2D": ({"padding": "zeros"}, (5, 6, 12)),
     "PatchEmbedding": ({"width": 12, "patch_size": (2, 3), "bias": False}, (4, 9, 5)),
     "RegisterTokens": ({"count": 3}, (5, 12)),
-    "ResNetUnit": ({"filters": 32, "strides": 2, "folded": True}, (5, 6, 32)),
+    "ResNetUnit": ({"filters": 32, "strides": 2, "folded": True, "epsilons": "timm"}, (5, 6, 32)),
     "RotaryEmbedding": ({"kind": "dinov3", "size": 8, "prefix_tokens": 2, "reference_grid": (5, 4)}, (2, 3, 12)),
     "StdConv2D": (
         {

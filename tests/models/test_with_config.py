@@ -55,7 +55,10 @@ VIT_VALUES = {
     "filter": "bicubic",
 }
 # Fields that may change, but not for every model or not without giving something up; tested by name.
-SPECIAL = ("representation_size", "stem_folded", "folded", "preprocessing_folded", "projection", "distillation_head")
+SPECIAL = (
+    *("representation_size", "stem_epsilons", "stem_folded", "folded", "preprocessing_folded", "projection"),
+    "distillation_head",
+)
 BIT_VALUES = {
     "image_size": (24, 16),
     "dynamic": True,
@@ -77,6 +80,7 @@ CASES = [
     ("vit", {"pooling": "map"}, ("pooling",)),
     ("vit", {}, ("block_1", "head")),
     ("hybrid", {"stem_folded": True}, ()),
+    ("hybrid", {"stem_epsilons": "timm"}, ()),
     ("hybrid", {"image_size": (32, 48), "patch_size": 4}, ()),
     *(("bit", {field: value}, ()) for field, value in BIT_VALUES.items()),
 ]
@@ -189,6 +193,10 @@ def test_trained_weights_are_lost_only_where_that_is_asked_for():
             model.with_config(**changes)
     with pytest.raises(ValueError, match="stem_folded cannot become False"):
         make("hybrid").with_config(stem_folded=True).with_config(stem_folded=False)
+    for changes in ({"stem_folded": True, "stem_epsilons": "timm"}, {"stem_epsilons": "timm"}):
+        model = make("hybrid") if len(changes) == 2 else make("hybrid").with_config(stem_folded=True)
+        with pytest.raises(ValueError, match="stem_epsilons cannot change from 'official' to 'timm' once kernels"):
+            model.with_config(**changes)
 
 
 def test_what_is_misspelled_or_unknown_is_refused():

@@ -77,7 +77,7 @@ def norm(name: str, path: str, size: int) -> list[Row]:
 
 def patches(name: str, config: ViTConfig) -> list[Row]:
     """The rows of the convolution that embeds the patches."""
-    shape = (config.width, config.channels, *config.patch_size)
+    shape = (config.width, config.feature_map_channels, *config.patch_size)
     rows = [Row(f"{name}.weight", "embedding/kernel", shape, CONVOLUTION)]
     return [*rows, Row(f"{name}.bias", "embedding/bias", (config.width,))] if config.patch_bias else rows
 

@@ -1,6 +1,6 @@
 """The layout of timm's Vision Transformers, and of Facebook's own files (DINO, DINOv2, DINOv3, MAE, DeiT-III, I-JEPA).
 
-They have the same names but for a few, which `Dialect` lists. The same layout stands in open_clip's files whose image
+They have the same names but for a few (`timm_dialects.py`). The same layout stands in open_clip's files whose image
 tower is timm's (SigLIP, EVA-02-CLIP), under `visual.trunk.`.
 """
 
@@ -38,7 +38,9 @@ from keras_vit.checkpoints.layouts.pytorch import (
     patches,
     value_oddities,
 )
-from keras_vit.checkpoints.layouts.timm_config import ACTIVATIONS, check_writable, is_eva, restate, sidecars
+from keras_vit.checkpoints.layouts.timm_config import ACTIVATIONS, check_writable, restate, sidecars
+from keras_vit.checkpoints.layouts.timm_dialects import Dialect, dialect_of, timms_own
+from keras_vit.checkpoints.layouts.timm_hybrids import STEM_NAMES, patch_pixels, stem_fields, stem_rows
 from keras_vit.models import ViTConfig
 
 _ANCHOR = "patch_embed.proj.weight"
@@ -51,7 +53,7 @@ _NAMES = Names(
         rf"|rope_embed\.periods|(norm_pre|norm|fc_norm|head|head_dist){_PAIR}"
         rf"|blocks\.(\d+\.)?\d+\.(norm[12]{_PAIR}|attn\.((qkv|[qkv]_proj|proj|norm){_PAIR}|[qv]_bias)"
         rf"|mlp\.(fc1|fc2|fc1_[gx]|w12|w[123]|norm){_PAIR}|ls[12]\.gamma|gamma_[12])"
-        rf"|attn_pool\.(latent|(q|kv|proj|norm|mlp\.fc[12]){_PAIR})"
+        rf"|attn_pool\.(latent|(q|kv|proj|norm|mlp\.fc[12]){_PAIR})|{STEM_NAMES}"
     ),
     unused=re.compile(
         rf"mask_token|local_cls_norm{_PAIR}|blocks\.(\d+\.)?\d+\.attn\.qkv\.bias_mask|decoder.*|num_batches_tracked"
@@ -63,34 +65,9 @@ _CHUNK = re.compile(r"^blocks\.\d+\.(\d+\.)")  # blocks in chunks, counted throu
 _POOLINGS = {"token": "token", "tok": "token", "avg": "avg", "map": "map", "": "none"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Dialect:
-    """What the names are that differ from file to file.
-
-    Attributes:
-        name: Who has them.
-        registers: The register tokens.
-        scales: The layer scales of a block.
-        fused: Whether queries, keys and values share a matrix, `attn.qkv.weight`.
-        fused_bias: Whether they share a bias, `attn.qkv.bias`; otherwise it is `attn.q_bias` and `attn.v_bias`.
-        mlp: The linear layers of an MLP; two names for a SwiGLU mean that gate and value are one layer.
-        norm: The last layer normalisation.
-        periods: Whether the periods of the rotary embedding are stored.
-    """
-
-    name: str = "timm"
-    registers: str = "reg_token"
-    scales: tuple[str, str] = ("ls1.gamma", "ls2.gamma")
-    fused: bool = True
-    fused_bias: bool = True
-    mlp: tuple[str, ...] = ("fc1", "fc2")
-    norm: str = "norm"
-    periods: bool = False
-
-
 def _rows(config: ViTConfig, dialect: Dialect) -> list[Row]:
     width = config.width
-    rows = patches("patch_embed.proj", config)
+    rows = stem_rows(config) + patches("patch_embed.proj", config)
     if config.class_token:
         rows.append(Row("cls_token", "class_token/token", (1, 1, width)))
     if config.distillation_token:
@@ -176,14 +153,12 @@ def _read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
     place = find(file, _ANCHOR, _MODULES)
     if place is None:
         return None
-    if any("patch_embed.backbone." in name for name in file):
-        raise ValueError("it is a hybrid, a Transformer after a convolutional network, in timm's names.")
     arrays, unused = account(file, place, _NAMES)
     arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in arrays.items()}
     told: list[str] = []
     said = _statements(hints, place.module == _TRUNK, told)
     container = getattr(file, "container", "") or place.outer.partition(".")[0]
-    dialect = _dialect(arrays, unused, "teacher" if place.module.endswith("backbone.") else container)
+    dialect = dialect_of(arrays, unused, "teacher" if place.module.endswith("backbone.") else container)
     _refuse(arrays, said)
     fields, square = _fields(arrays, said, dialect, hints, told)
     config = ViTConfig(**fields)
@@ -264,40 +239,6 @@ def _refuse(arrays: Mapping[str, StoredArray], said: _Statements) -> None:
         )
 
 
-def _dialect(arrays: Mapping[str, StoredArray], unused: list[str], container: str) -> Dialect:
-    """Who has published a file, and what it calls its parts; `container` is the dict that the model was in."""
-    has = arrays.keys().__contains__
-    block = "blocks.0."
-    without = any(name.endswith("mask_token") for name in unused)
-    name = "timm"
-    if has("storage_tokens") or has("rope_embed.periods"):
-        name = "Facebook DINOv3"
-    elif has("register_tokens") or (without and has(f"{block}ls1.gamma")):
-        name = "Facebook DINOv2"
-    elif any("decoder" in name for name in unused):
-        name = "Facebook MAE"
-    elif has(f"{block}gamma_1") and has(f"{block}attn.qkv.bias") and has("pos_embed"):
-        name = "Facebook DeiT-III"
-    elif container == "teacher":
-        name = "Facebook DINO"
-    elif container in ("target_encoder", "encoder"):
-        name = "Facebook I-JEPA"
-    elif container == "model" and has("cls_token") and has("fc_norm.weight") and has(f"{block}attn.qkv.bias"):
-        name = "Facebook MAE"  # fine-tuned
-    mlps = (("fc1_g", "fc1_x", "fc2"), ("w1", "w2", "w3"), ("w12", "w3"), ("fc1", "fc2"))
-    scales = ("gamma_1", "gamma_2") if has(f"{block}gamma_1") else ("ls1.gamma", "ls2.gamma")
-    return Dialect(
-        name=name,
-        registers=next((n for n in ("storage_tokens", "register_tokens") if has(n)), "reg_token"),
-        scales=scales,
-        fused=has(f"{block}attn.qkv.weight"),
-        fused_bias=not has(f"{block}attn.q_bias"),
-        mlp=next((m for m in mlps if all(has(f"{block}mlp.{part}.weight") for part in m)), ("fc1", "fc2")),
-        norm="fc_norm" if has("fc_norm.weight") else "norm",
-        periods=has("rope_embed.periods"),
-    )
-
-
 def _fields(
     arrays: Mapping[str, StoredArray], said: _Statements, dialect: Dialect, hints: Hints, told: list[str]
 ) -> tuple[dict[str, Any], bool]:
@@ -305,6 +246,8 @@ def _fields(
     has = arrays.keys().__contains__
     block = "blocks.0."
     width, channels, *patch = shape_of(arrays, _ANCHOR, 4)
+    stem = stem_fields(arrays)
+    pixels = patch_pixels(patch, stem)
     hidden = shape_of(arrays, f"{block}mlp.{dialect.mlp[-1]}.weight", 2)[1]
     first = shape_of(arrays, f"{block}mlp.{dialect.mlp[0]}.weight", 2)[0]
     gated = len(dialect.mlp) == 3 or (first == 2 * hidden)
@@ -317,7 +260,7 @@ def _fields(
     position, grid, square = grid_of(
         shape_of(arrays, "pos_embed", 3)[1] if has("pos_embed") else None,
         said.image_size,
-        tuple(patch),
+        pixels,
         special,
         registers,
         told,
@@ -328,7 +271,7 @@ def _fields(
     stated = said.arguments.get("num_heads")
     stated = by_name.heads_by_name(said.architecture, width) if stated is None else stated
     fields = {
-        "image_size": (grid[0] * patch[0], grid[1] * patch[1]),
+        "image_size": (grid[0] * pixels[0], grid[1] * pixels[1]),
         "patch_size": tuple(patch),
         "width": width,
         "depth": depth_of(arrays, "blocks."),
@@ -350,6 +293,7 @@ def _fields(
         "layer_scale": _layer_scale(said) if has(f"{block}{dialect.scales[0]}") else None,
         "layer_norm_epsilon": 1e-5 if dinov3 or _is_clip(arrays, said) or _is_beit3(mlp, said) else 1e-6,
     }
+    fields |= stem
     if eva02:
         fields |= _rotary_grid(said)
     if not (said.architecture or gated):
@@ -468,7 +412,7 @@ def _layout(dialect: Dialect | None = None) -> Layout:
     """The layout in the names of a dialect; None for those that timm itself has for a model."""
 
     def spoken(function: Callable[..., Any]) -> Callable[[ViTConfig], Any]:
-        return lambda config: function(config, dialect or _timms_own(config))
+        return lambda config: function(config, dialect or timms_own(config))
 
     return Layout(
         "timm",
@@ -479,20 +423,6 @@ def _layout(dialect: Dialect | None = None) -> Layout:
         restate if dialect is None or dialect.name == "timm" else lambda config, read: (config, {}),
         computed=spoken(_computed),
         sidecars=sidecars,
-    )
-
-
-def _timms_own(config: ViTConfig) -> Dialect:
-    """The names that timm itself has for a model."""
-    eva = is_eva(config)
-    separate = config.mlp == "swiglu_norm"
-    unpacked = separate or (config.mlp == "swiglu" and config.rotary_embedding == "dinov3")
-    return Dialect(
-        scales=("gamma_1", "gamma_2") if eva else ("ls1.gamma", "ls2.gamma"),
-        fused=not separate,
-        fused_bias=not eva,
-        mlp=("fc1_g", "fc1_x", "fc2") if unpacked else ("fc1", "fc2"),
-        norm="fc_norm" if config.final_norm == "pooled" else "norm",
     )
 
 

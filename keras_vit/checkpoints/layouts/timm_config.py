@@ -10,6 +10,13 @@ from keras_vit.models import ViTConfig
 
 _TABLE = "position_embedding/table"
 _POOLINGS = {"token": "token", "avg": "avg", "map": "map", "none": ""}
+# timm's hybrids, by the units in the stages of their ResNet: no argument changes them.
+HYBRIDS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
 ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
 
 
@@ -27,7 +34,7 @@ def is_eva(config: ViTConfig) -> bool:
 def check_writable(config: ViTConfig) -> None:
     """Raises ValueError unless timm can compute what the model computes."""
     for field, accepted, reason in (
-        ("stem_stages", (None,), "no names for this ResNet here"),
+        ("stem_stages", (None, *HYBRIDS), "no other ResNets"),
         ("representation_size", (None,), "no tanh layer before the head"),
         ("position_embedding", ("learned", "learned_patches", "learned_without_registers", "none"), "none such"),
         ("pooling", tuple(_POOLINGS), "no such pooling"),
@@ -39,7 +46,7 @@ def check_writable(config: ViTConfig) -> None:
                 f"{getattr(config, field)!r}: timm has {reason}. Change it with model.with_config({field}=...) where "
                 "that is what you mean, or save the model as .keras."
             )
-    problem = _problem(config)
+    problem = _problem(config) or _problem_of_hybrid(config)
     if problem is not None:
         raise ValueError(f"The layout 'timm' has no place for this model: {problem}. Save it as .keras.")
 
@@ -65,6 +72,22 @@ def _problem(config: ViTConfig) -> str | None:
         return f"timm's models of that kind have another epsilon than {config.layer_norm_epsilon}"
     if eva and (config.pre_norm or config.pooling == "map" or config.mlp == "plain_norm"):
         return "timm's models of that kind have no such parts"
+    return None
+
+
+def _problem_of_hybrid(config: ViTConfig) -> str | None:
+    """What timm cannot say of a Transformer after a ResNet, in words; None where it can say all."""
+    if config.stem_stages is None:
+        return None
+    if config.stem_folded:
+        return "the kernels of its ResNet were standardised for good"
+    if config.stem_epsilons != "timm":
+        return "its ResNet has other epsilons (with_config(stem_epsilons='timm') changes the answers a little)"
+    if config.stem_width != 64:
+        return f"the first convolution of its ResNet has {config.stem_width} channels, not 64"
+    plain = config.mlp == "plain" and not (is_eva(config) or config.attention_norm or config.distillation_token)
+    if not plain or config.layer_norm_epsilon != 1e-6:
+        return "timm has only plain blocks with epsilon 1e-6 after a ResNet"
     return None
 
 
@@ -94,7 +117,7 @@ def sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "std": list(config.pixel_std),
         "num_classes": outputs,
         "pool_size": None,
-        "first_conv": "patch_embed.proj",
+        "first_conv": _first_convolution(config),
         "classifier": ["head", "head_dist"] if config.distillation_head else "head",
     }
     architecture, arguments = _architecture(config)
@@ -109,6 +132,12 @@ def sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
             **({"label_names": list(config.class_names)} if config.class_names else {}),
         }
     }
+
+
+def _first_convolution(config: ViTConfig) -> str:
+    if config.stem_stages is None:
+        return "patch_embed.proj"
+    return "patch_embed.backbone.stem.conv" if config.stem_stages else "patch_embed.backbone.conv"
 
 
 def _architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
@@ -147,6 +176,8 @@ def _architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
             "mlp_ratio": _ratio(2 * config.mlp_width, config.width),
         }
     arguments["act_layer"] = ACTIVATIONS[config.gelu]
+    if config.stem_stages is not None:
+        return HYBRIDS[config.stem_stages], arguments
     if config.attention_norm or config.mlp == "plain_norm":
         arguments |= {"scale_attn_norm": config.attention_norm, "scale_mlp_norm": config.mlp == "plain_norm"}
         if config.layer_norm_epsilon == 1e-5:

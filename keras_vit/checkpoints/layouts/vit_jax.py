@@ -117,6 +117,7 @@ def depth_of(names: Iterable[str]) -> int:
 
 # What the models of vit_jax and big_vision all have.
 ORIGINAL = {
+    "stem_epsilons": "official",
     "patch_bias": True,
     "distillation_token": False,
     "register_tokens": 0,
