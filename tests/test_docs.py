@@ -7,12 +7,14 @@ import inspect
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.cli import program
 
 ROOT = Path(__file__).parents[1]
 ONCE = pytest.mark.skipif(os.environ["KERAS_BACKEND"] != "torch", reason="knows no backend: run once, on torch")
@@ -288,6 +290,28 @@ def test_a_notebook_is_what_its_script_says_with_fresh_outputs(path):
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     assert not [o for cell in code for o in cell["outputs"] if o["output_type"] == "error"]
     assert any(cell["outputs"] for cell in code)
+
+
+@ONCE
+def test_every_command_line_on_a_page_is_understood(capsys):
+    """In blocks, where two spaces or # begin what is said of it; in sentences, which may leave arguments out."""
+    faults, seen = [], 0
+    for path in [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", "CHANGELOG.md", *OUTSIDE))]:
+        page = path.read_text(encoding="utf-8")
+        blocks = re.findall("^    keras-vit (.+)$", page, re.M)
+        for line in blocks + re.findall(r"`keras-vit\s+([^`]+)`", page):
+            words = shlex.split(re.split(" {2,}|#", line)[0])
+            if words[0] in ("COMMAND", "..."):
+                continue
+            seen += 1
+            try:
+                program._parser(words).parse_args(words)
+            except SystemExit as end:
+                error = capsys.readouterr().err
+                if end.code and (line in blocks or "the following arguments are required" not in error):
+                    faults.append(f"{path.name}: keras-vit {line}: {error}")
+    assert not faults, "\n".join(faults)
+    assert seen > 30
 
 
 @ONCE

@@ -1,40 +1,328 @@
-"""What `to_checkpoint` writes for other packages computes the same there. Runs where they are installed.
+"""The pages for those who come from other packages: what they say of both sides is run, where the other is installed.
 
-No environment of this project has them: `pip install transformers` beside the test tools, and
-`KERAS_BACKEND=torch python -m pytest tests/test_elsewhere.py`.
+No environment of this project has them and the test tools; CONTRIBUTING.md says how to make one. The pages of vit_jax
+and big_vision run on JAX, those of timm and Transformers on PyTorch, KerasHub's on all backends.
 """
 
-import keras
+import ast
+import dataclasses
+import functools
+import importlib
+import inspect
+import re
+import types
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.cli import main
 
-SIZES = {"image_size": 32, "patch_size": 16, "width": 24, "depth": 2, "heads": 2, "mlp_width": 96, "classes": 5}
+ROOT = Path(__file__).parents[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """Another package, as its page speaks of it.
+
+    Attributes:
+        needs: What has to be importable for its page to run.
+        backends: Those that its page runs on.
+        names: What the first part of a name in its table stands for, as `module` or `module:attribute`; other names
+            are of the package itself.
+    """
+
+    needs: tuple[str, ...]
+    backends: tuple[str, ...]
+    names: dict[str, str]
+
+
+PEERS = {
+    "timm": Peer(("timm",), ("torch",), {"timm": "timm", "model": "timm.models.vision_transformer:VisionTransformer"}),
+    "huggingface": Peer(
+        ("transformers",),
+        ("torch",),
+        {"model": "transformers:ViTForImageClassification", "from_pretrained": "transformers:ViTModel.from_pretrained"},
+    ),
+    "keras": Peer(("keras_hub",), ("tensorflow", "jax", "torch"), {"keras": "keras", "keras_hub": "keras_hub"}),
+    "vit_jax": Peer(
+        ("vit_jax.checkpoint", "vit_jax.models_vit"),
+        ("jax",),
+        {
+            "checkpoint": "vit_jax.checkpoint",
+            "models": "vit_jax.models_vit",  # of which `models` takes it
+            "train": "vit_jax.train",
+            "utils": "vit_jax.utils",
+            "input_pipeline": "vit_jax.input_pipeline",
+            "optax": "optax",
+        },
+    ),
+    "big_vision": Peer(
+        ("big_vision.models.vit",),
+        ("jax",),
+        {"vit": "big_vision.models.vit", "utils": "big_vision.utils", "pp": "big_vision.pp.builder", "optax": "optax"},
+    ),
+}
+OURS = {
+    "keras_vit": "keras_vit",
+    "training": "keras_vit.training",
+    "Augmentation": "keras_vit.training:Augmentation",
+    "ViTConfig": "keras_vit:ViTConfig",
+}
+
+
+def page(name):
+    return (ROOT / "docs" / "from" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def table(name, column):
+    """The pieces of code in one column of the first table of a page, a list for each row."""
+    rows = page(name).partition("|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    cells = [re.split(r"(?<!\\)\|", row)[1:-1][column] for row in rows]
+    return [re.findall("`([^`]+)`", cell.replace("\\|", "|")) for cell in cells]
+
+
+def names_and_calls(rows):
+    """What is Python among pieces of code: each as it stands, its name, and the call or None for a name alone."""
+    before = None
+    for snippet in (snippet for row in rows for snippet in row):
+        try:
+            code = ast.parse(snippet, mode="eval").body
+        except SyntaxError:
+            assert re.match(r"[\w-]+ |\.?\w+=|[.:]\w|\w+://|\w+(/\w+)+\.py", snippet), f"{snippet!r} is no Python"
+            continue
+        while isinstance(code, ast.Call) and isinstance(code.func, ast.Call):
+            code = code.func  # f(x)(y): what f(x) gives is not known here
+        if isinstance(code, ast.Call):
+            before = before if isinstance(code.func, ast.Constant) else code.func  # `...(x=1)`: the one before
+            yield snippet, before, code
+        elif isinstance(code, ast.Attribute) or (isinstance(code, ast.Name) and code.id[0].isupper()):
+            yield snippet, code, None
+
+
+def look_up(name, known, package):
+    """The object with a dotted name; a method of a class without its `self`."""
+    if isinstance(name, ast.Attribute):
+        owner = look_up(name.value, known, package)
+        value = getattr(owner, name.attr, None)
+        if value is None:
+            value = importlib.import_module(f"{owner.__name__}.{name.attr}")
+        is_method = inspect.isclass(owner) and isinstance(value, types.FunctionType)
+        return functools.partial(value, None) if is_method else value
+    module, _, path = known.get(name.id, f"{package}:{name.id}").partition(":")
+    return functools.reduce(getattr, path.split(".") if path else [], importlib.import_module(module))
+
+
+def check(snippet, value, call):
+    """Raises unless something takes the arguments of a call."""
+    if call is None:
+        return
+    positional = [argument for argument in call.args if getattr(argument, "value", None) is not ...]
+    keywords = {keyword.arg: None for keyword in call.keywords if keyword.arg}
+    try:
+        inspect.signature(value).bind_partial(*positional, **keywords)
+    except TypeError as error:
+        raise AssertionError(f"{snippet}: {error}") from error
 
 
 @pytest.fixture(autouse=True)
-def torch_only(backend):
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+
+
+@pytest.fixture
+def peer(request, backend):
+    """The name of a page whose package is installed and is for this backend."""
+    name = request.param
+    if backend not in PEERS[name].backends:
+        pytest.skip("not on this backend")
+    for module in PEERS[name].needs:
+        pytest.importorskip(module)
+    return name
+
+
+def theirs(*names):
+    """For tests that run other packages, whose warnings are no errors of ours."""
+
+    def decorated(test):
+        test = pytest.mark.parametrize("peer", names, indirect=True)(test)
+        return pytest.mark.filterwarnings("default")(test)
+
+    return decorated
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_our_side_of_the_table_is_there(name, backend, capsys):
+    """Functions with their arguments, published checkpoints, commands with their options."""
     if backend != "torch":
-        pytest.skip("Transformers is PyTorch's")
+        pytest.skip("the same on all backends: run on torch")
+    rows = table(name, 1)
+    instances = {"model": keras_vit.load("glyphs"), "recipe": keras_vit.training.recipe("finetune/cifar10")}
+    for snippet, path, call in names_and_calls(rows):
+        root, *attributes = snippet.partition("(")[0].split(".")
+        if root in instances:
+            value = functools.reduce(getattr, attributes, instances[root])
+            if attributes[-1] in ("replace", "with_config"):  # which take any keyword
+                value(**{keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords})
+        else:
+            value = look_up(path, OURS, "keras_vit")
+        check(snippet, value, call)
+    text = " ".join(snippet for row in rows for snippet in row)
+    published = re.findall(r'(?:load\(|weights=)"((?:hf://)?[\w+-]+/[\w.+-]*\w)"', text)
+    assert [source for source in published if keras_vit.list_weights(source)[0]["name"] != source] == []
+    for command, options in re.findall(r"keras-vit (\w+)((?: \S+)*)", text):
+        with pytest.raises(SystemExit, match="0"):
+            main([command, "--help"])
+        shown = capsys.readouterr().out
+        assert [option for option in re.findall(r"--[\w-]+", options) if option not in shown] == []
 
 
-def filled(**fields):
-    """A small model none of whose weights is zero."""
-    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**SIZES, gelu="exact", **fields))
-    for weight in model.weights:
-        weight.assign(keras.random.normal(weight.shape, stddev=0.2))
-    return model
+@theirs(*PEERS)
+def test_their_side_of_the_table_is_there(peer):
+    known, package = PEERS[peer].names, PEERS[peer].needs[0]
+    for module in known.values():
+        pytest.importorskip(module.partition(":")[0], exc_type=ImportError)  # some have needs of their own
+    for snippet, path, call in names_and_calls(table(peer, 0)):
+        check(snippet, look_up(path, known, package), call)
 
 
-def test_transformers_computes_what_we_write_for_it(tmp_path):
-    transformers = pytest.importorskip("transformers")
+@theirs(*PEERS)
+def test_the_page_runs_beside_the_other_package(peer):
+    """All of its code in order; the comparisons stand on the page."""
+    names = {"keras_vit": keras_vit, "np": np}
+    for code in re.findall(r"^```python\n(.*?)^```", page(peer), re.MULTILINE | re.DOTALL):
+        exec(compile(code, f"docs/from/{peer}.md", "exec"), names)
+
+
+@theirs("timm")
+def test_timm_computes_as_its_page_says(peer):
+    import timm
     import torch
 
-    model = filled(layer_norm_epsilon=1e-12, interpolation="bicubic_hf")
-    keras_vit.to_checkpoint(model, tmp_path / "model", layout="huggingface")
-    theirs = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "model").eval()
-    images = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype("float32")
+    def made(name):
+        with torch.device("meta"):  # no numbers, only how it is put together
+            return timm.create_model(name)
+
+    x = torch.linspace(-3, 3, 7)
+    gelu = {name: torch.nn.functional.gelu(x, approximate=name) for name in ("none", "tanh")}
+    exact = made("vit_base_patch16_224")
+    sizes = (
+        "so400m_patch16_siglip_384",
+        "giantopt_patch16_siglip_256",
+        "base_patch32_siglip_256",
+        "large_patch16_siglip_512",
+    )
+    torch.testing.assert_close(exact.blocks[0].mlp.act(x), gelu["none"], rtol=0, atol=0)
+    for size in sizes:
+        torch.testing.assert_close(made(f"vit_{size}").blocks[0].mlp.act(x), gelu["tanh"], rtol=0, atol=0)
+    hybrid = dict(made("vit_base_r50_s16_224").patch_embed.backbone.named_modules())
+    assert {m.eps for m in hybrid.values() if isinstance(m, torch.nn.GroupNorm)} == {1e-5}
+    assert {m.eps for m in hybrid.values() if type(m).__name__.startswith("StdConv")} == {1e-8}
+    resize = inspect.signature(timm.layers.resample_abs_pos_embed).parameters
+    assert (resize["interpolation"].default, resize["antialias"].default) == ("bicubic", True)
+    assert (exact.pretrained_cfg["interpolation"], exact.pretrained_cfg["crop_pct"]) == ("bicubic", 0.9)
+
+
+# What is said to `create_model` beside a name, and stands in the config.json that timm writes.
+ARGUMENTS = {
+    "tanh": {"act_layer": "gelu_tanh"},
+    "quick": {"act_layer": "quick_gelu"},
+    "mean": {"global_pool": "avg"},
+    "mean without norm": {"global_pool": "avg", "fc_norm": False},
+    "mean with the token": {"global_pool": "avg", "pool_include_prefix": True},
+    "largest": {"global_pool": "max"},
+    "no head": {"num_classes": 0},
+    "size": {"img_size": (64, 48)},
+    "dynamic": {"dynamic_img_size": True},
+    "no token": {"class_token": False, "global_pool": "avg"},
+    "registers": {"reg_tokens": 4, "no_embed_class": True},
+    "scale": {"init_values": 0.5},
+    "heads": {"num_heads": 6},
+    "no bias": {"qkv_bias": False},
+    "norm before": {"pre_norm": True},
+    "norm of queries": {"qk_norm": True},
+    "norms inside": {"scale_attn_norm": True, "scale_mlp_norm": True},
+    "no last norm": {"final_norm": False},
+    "RMS": {"norm_layer": "rmsnorm"},
+}
+REFUSED = {"mean with the token", "largest", "norm of queries", "RMS"}
+
+
+@theirs("timm")
+@pytest.mark.parametrize("case", ARGUMENTS)
+def test_what_timm_saves_computes_the_same_or_is_refused(peer, case):
+    import timm
+    import torch
+
+    options = {"img_size": 48, "depth": 2, "num_classes": 5} | ARGUMENTS[case]
+    theirs = timm.create_model("vit_tiny_patch16_224", **options).eval()
     with torch.no_grad():
-        logits = theirs(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).logits.numpy()
-    np.testing.assert_allclose(model.predict(images, verbose=0), logits, atol=1e-5 * np.abs(logits).max())
+        for parameter in theirs.parameters():
+            parameter.normal_(std=0.2)
+    timm.models.save_for_hf(theirs, "saved", safe_serialization=True)
+    try:
+        ours = keras_vit.load("saved")
+    except ValueError as error:
+        assert case in REFUSED, error
+        return
+    assert case not in REFUSED
+    images = np.random.default_rng(0).normal(size=(2, *ours.config.image_size, 3)).astype("float32")
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+    np.testing.assert_allclose(ours.predict(images, verbose=0), expected, atol=1e-5 * np.abs(expected).max())
+
+
+@theirs("huggingface")
+def test_transformers_computes_as_its_page_says(peer):
+    import transformers
+
+    epsilons = {
+        "ViT": 1e-12,
+        "DeiT": 1e-12,
+        "ViTMAE": 1e-12,
+        "IJepa": 1e-12,
+        "Dinov2": 1e-6,
+        "SiglipVision": 1e-6,
+        "CLIPVision": 1e-5,
+    }
+    assert {n: getattr(transformers, f"{n}Config")().layer_norm_eps for n in epsilons} == epsilons
+    assert transformers.ViTConfig().hidden_act == "gelu"
+
+
+@theirs("keras")
+def test_keras_hub_computes_as_its_page_says(peer):
+    import keras_hub
+
+    sizes = {"image_size": 32, "patch_size": 16, "width": 24, "depth": 2, "heads": 2, "mlp_width": 96, "classes": 5}
+    config = keras_vit.ViTConfig(**sizes, layer_norm_epsilon=1e-12, interpolation="bicubic_hf")
+    keras_vit.to_checkpoint(keras_vit.VisionTransformer(config), "model", layout="huggingface")
+    load = keras_hub.models.ViTBackbone.from_preset
+    assert load("model").layer_norm_epsilon == 1e-6
+    with pytest.raises(ValueError, match="shape"):
+        load("model", image_shape=(64, 64, 3))
+    assert keras_hub.models.ViTImageClassifier.from_preset("model").preprocessor.image_converter is None
+
+
+# Names of variants, small but for the name, and KerasHub's class for them.
+KINDS = {"DeiT-B/16-distilled": "DeiTBackbone", "DINOv2-S/14": "DINOV2Backbone", "DINOv3-S/16": "DINOV3Backbone"}
+
+
+@theirs("keras")
+@pytest.mark.parametrize("variant", KINDS)
+def test_keras_hub_reads_other_families_of_ours(peer, variant):
+    import keras
+    import keras_hub
+
+    config = keras_vit.models.variant_config(variant)
+    size = tuple(2 * side for side in config.patch_size)
+    small = config.replace(width=64, heads=2, mlp_width=256, depth=2, image_size=size, gelu="exact", classes=None)
+    model = keras_vit.VisionTransformer(small.replace(pooling="none", interpolation="bicubic_hf"))
+    for weight in model.trainable_weights:
+        weight.assign(keras.random.normal(weight.shape, stddev=0.2))
+    keras_vit.to_checkpoint(model, "model", layout="huggingface")
+    backbone = getattr(keras_hub.models, KINDS[variant]).from_preset("model")
+    images = np.random.default_rng(0).normal(size=(2, *size, 3)).astype("float32")
+    expected = backbone.predict(images, verbose=0)
+    np.testing.assert_allclose(model.predict(images, verbose=0), expected, atol=1e-5 * np.abs(expected).max())

@@ -79,7 +79,11 @@ def test_the_source_archive_has_what_the_repository_has(dist):
         "tests/conftest.py",
         "examples/finetune_digits.py",
     } <= names
-    assert not [name for name in names if re.search(r"__pycache__|^(\.venv|\.github|\.ci|site|dist|runs)/", name)]
+    # What `make` runs and the tests of this file read.
+    makefile = (REPOSITORY / "Makefile").read_text()
+    assert {".ci/run", ".pre-commit-config.yaml"} <= names
+    assert set(re.findall(r"(?:\.ci|benchmarks|docs)/\w+\.\w+", makefile)) <= names
+    assert not [name for name in names if re.search(r"__pycache__|^(\.venv|\.github|site|dist|runs)/", name)]
     assert archive.stat().st_size < 40e6  # what PyPI and a reader's line take without a thought
 
 
@@ -111,11 +115,11 @@ def test_the_changelog_is_as_keep_a_changelog_wants_it():
 
 
 def test_the_lowest_versions_are_the_lower_bounds():
-    command = [sys.executable, str(REPOSITORY / ".ci" / "lowest.py"), "torch", "demo"]
+    command = [sys.executable, str(REPOSITORY / ".ci" / "lowest.py"), "torch", "demo", "hub", "parquet"]
     lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
     bounds = dict(line.split("==") for line in lines)
-    demo = ("images", "plots", "demo", "torch")
-    declared = [*PROJECT["dependencies"], *(line for e in demo for line in PROJECT["optional-dependencies"][e])]
+    extras = ("images", "plots", "demo", "torch", "hub", "parquet")
+    declared = [*PROJECT["dependencies"], *(line for e in extras for line in PROJECT["optional-dependencies"][e])]
     declared = [line for line in declared if not line.startswith("keras-vit")]
     assert {name: f"{name}>={version}" for name, version in bounds.items()} == {
         re.match(r"[\w-]+", line)[0]: line.partition(",")[0] for line in declared
@@ -128,6 +132,36 @@ def test_the_workflows_are_yaml_and_run_what_the_makefile_has():
         text = path.read_text()
         assert yaml.safe_load(text), path.name
         assert set(re.findall(r"run: make ([\w-]+)", text)) <= set(targets), path.name
+
+
+WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_has_what_a_forge_asks_for(path):
+    """Actions by commit, as their tags can be moved; few rights; an end; jobs that wait for others that are there."""
+    workflow = yaml.safe_load(path.read_text())
+    assert set(workflow) <= {"name", True, "permissions", "concurrency", "env", "jobs"}  # YAML reads `on` as a boolean
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert job["runs-on"] == "ubuntu-latest" and job["timeout-minutes"] <= 60
+        assert {job["needs"]} <= set(workflow["jobs"]) if "needs" in job else True
+        for step in job["steps"]:
+            assert ("uses" in step) != ("run" in step)
+            assert "run" in step or re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), step
+    pythons = workflow["jobs"].get("tests", {}).get("strategy", {}).get("matrix", {}).get("python")
+    classifiers = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line]
+    assert pythons in (None, classifiers)
+
+
+def test_a_release_has_the_number_of_the_package():
+    workflow = REPOSITORY / ".github" / "workflows" / "release.yml"
+    if not workflow.exists():
+        pytest.skip("the source archive has no workflows")
+    (check,) = re.findall("run: (grep .+)", workflow.read_text())
+    for tag, status in ((f"v{VERSION}", 0), (f"v{VERSION}1", 1), (f"v{VERSION.replace('.', '_')}", 1)):
+        environment = {**os.environ, "GITHUB_REF_NAME": tag}
+        assert subprocess.run(["bash", "-e", "-c", check], cwd=REPOSITORY, env=environment).returncode == status
 
 
 @pytest.fixture(scope="module")

@@ -55,9 +55,11 @@ def test_the_readme_runs(newcomer, capsys):
         "test_images": rng.integers(0, 256, (20, 8, 8, 3)).astype("uint8"),
         "test_labels": np.arange(20) % 10,
     }
+    exports = not keras_vit.export.FORMATS["litert"].missing()  # else there is one block less
     for block in BLOCKS:
-        exec(compile(block.replace("steps=100", "steps=2"), "README.md", "exec"), names)
-    assert (newcomer / "back.npz").exists() and (newcomer / "small.tflite").exists()
+        if exports or "keras_vit.export." not in block:
+            exec(compile(block.replace("steps=100", "steps=2"), "README.md", "exec"), names)
+    assert (newcomer / "back.npz").exists() and (newcomer / "small.tflite").exists() == exports
     assert (newcomer / "runs/digits/model.keras").exists()
     assert "glyph" not in capsys.readouterr().err
 

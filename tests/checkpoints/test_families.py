@@ -223,6 +223,11 @@ def test_translated(name, tmp_path):
         arguments = json.loads((tmp_path / "new" / "config.json").read_text())["model_args"]
         assert arguments.get("no_embed_class", False) == ("DeiT-III" in name or "DINOv2" in name)
         assert ("swiglu_align_to" in arguments) == (name == "DINOv3")
+    if layout == "huggingface":  # without these, KerasHub cannot read it
+        said = json.loads((tmp_path / "new" / "config.json").read_text())
+        rates = {key: value for key, value in said.items() if "drop" in key}
+        needed = {"dinov2": 3, "dinov2_with_registers": 3, "dinov3_vit": 2, "vit": 2, "deit": 2}
+        assert list(rates.values()) == [0.0] * needed.get(said["model_type"], len(rates))
     told = (
         "gelu",
         "layer_norm_epsilon",

@@ -599,6 +599,10 @@ def test_what_model_args_tell(tmp_path):
         open_checkpoint(write(tmp_path / "b", timm(), config={**config, "model_args": {"act_layer": "relu"}}))
     with pytest.raises(ValueError, match="pools by avgmax"):
         open_checkpoint(write(tmp_path / "c", timm(), config={**config, "global_pool": "avgmax"}))
+    prefix = {**config, "model_args": {"pool_include_prefix": True}}
+    with pytest.raises(ValueError, match="pool_include_prefix=true"):
+        open_checkpoint(write(tmp_path / "mean", timm(), config=prefix))
+    open_checkpoint(write(tmp_path / "patches", timm(cls=False), config=prefix))  # the same: there are no others
     grid = {"architecture": "eva02_tiny_patch14_336", "model_args": {"ref_feat_shape": 5}}
     eva02 = timm(qkv="q_bias", mlp="packed", last="fc_norm")
     assert opened(write(tmp_path / "d", eva02, config=grid)).config.rotary_grid == (5, 5)

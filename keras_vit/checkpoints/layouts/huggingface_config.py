@@ -133,6 +133,10 @@ def sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     return {"config.json": _config(config), "preprocessor_config.json": _preprocessor(config)}
 
 
+# transformers takes what is missing to be 0; KerasHub's reader asks for it.
+_RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
 def _config(config: ViTConfig) -> dict[str, Any]:
     family = family_to_write(config)
     with_head, without = _CLASSES[family.name]
@@ -162,6 +166,8 @@ def _config(config: ViTConfig) -> dict[str, Any]:
             "layerscale_value": config.layer_scale,
             "use_mask_token": False,
             "num_register_tokens": config.register_tokens,
+            "drop_path_rate": 0.0,
+            **_RATES,
         }
     else:
         said["intermediate_size"] = config.mlp_width
@@ -175,9 +181,13 @@ def _config(config: ViTConfig) -> dict[str, Any]:
             "value_bias": config.attention_bias != "none",
             "layerscale_value": config.layer_scale,
             "rope_theta": 100.0,
+            "proj_bias": True,
+            "mlp_bias": True,
+            "attention_dropout": 0.0,
+            "drop_path_rate": 0.0,
         }
     elif family.name in ("vit", "deit", "ijepa"):
-        said["qkv_bias"] = config.attention_bias == "all"
+        said |= {"qkv_bias": config.attention_bias == "all", **_RATES}
         if config.representation_size:
             said |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
     if config.projection:

@@ -360,12 +360,12 @@ def _end(
     if said.pooling not in (None, *_POOLINGS):
         raise ValueError(f"its config says that it pools by {printable(said.pooling, 60)}, which is not known here.")
     pooling = None if said.pooling is None else _POOLINGS[said.pooling]
+    special, pools_all = has("cls_token") or has(dialect.registers), said.arguments.get("pool_include_prefix") is True
     fields: Fields = {}
     if has("attn_pool.latent"):
         pooling = "map"
-        if has("cls_token") or has(dialect.registers):
-            prefix = said.arguments.get("pool_include_prefix") is True
-            fields["map_prefix"] = prefix or by_name.pools_prefix(said.architecture)
+        if special:
+            fields["map_prefix"] = pools_all or by_name.pools_prefix(said.architecture)
     elif pooling is None:
         of_timm_dinov3 = dinov3 and dialect.name == "timm"
         mean = has("fc_norm.weight") or not has("cls_token") or of_timm_dinov3
@@ -373,6 +373,11 @@ def _end(
         if not (has("fc_norm.weight") or has("head.weight")):
             what = "the mean of the patches" if mean else "the class token"
             told.append(f"no config.json says what it answers with; {what} is assumed")
+    if pooling == "avg" and special and pools_all:
+        raise ValueError(
+            "its config.json says pool_include_prefix=true: it answers with the mean of all tokens, and not of the "
+            "patches alone, which is not known here."
+        )
     fields |= {"pooling": pooling, "final_norm": "pooled" if has("fc_norm.weight") else "tokens"}
     if not (has("fc_norm.weight") or has("norm.weight")):
         fields["final_norm"] = "none"
