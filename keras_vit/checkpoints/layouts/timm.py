@@ -326,8 +326,7 @@ def _gelu(said: _Statements) -> str:
     activation = said.arguments.get("act_layer")
     if activation is None:
         return by_name.gelu_of(said.architecture)
-    names = list(ACTIVATIONS.values())
-    if activation not in names:
+    if activation not in (names := list(ACTIVATIONS.values())):
         raise ValueError(f"its config.json says act_layer={printable(activation, 60)}; one of {names} was expected.")
     return next(gelu for gelu, name in ACTIVATIONS.items() if name == activation)
 
@@ -367,17 +366,13 @@ def _end(
         if special:
             fields["map_prefix"] = pools_all or by_name.pools_prefix(said.architecture)
     elif pooling is None:
-        of_timm_dinov3 = dinov3 and dialect.name == "timm"
-        mean = has("fc_norm.weight") or not has("cls_token") or of_timm_dinov3
+        mean = has("fc_norm.weight") or not has("cls_token") or (dinov3 and dialect.name == "timm")
         pooling = "avg" if mean else "token"
         if not (has("fc_norm.weight") or has("head.weight")):
             what = "the mean of the patches" if mean else "the class token"
             told.append(f"no config.json says what it answers with; {what} is assumed")
     if pooling == "avg" and special and pools_all:
-        raise ValueError(
-            "its config.json says pool_include_prefix=true: it answers with the mean of all tokens, and not of the "
-            "patches alone, which is not known here."
-        )
+        raise ValueError("its config.json says pool_include_prefix=true: a mean of all tokens is not known here.")
     fields |= {"pooling": pooling, "final_norm": "pooled" if has("fc_norm.weight") else "tokens"}
     if not (has("fc_norm.weight") or has("norm.weight")):
         fields["final_norm"] = "none"
