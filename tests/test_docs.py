@@ -296,7 +296,7 @@ def test_a_notebook_is_what_its_script_says_with_fresh_outputs(path):
 def test_every_command_line_on_a_page_is_understood(capsys):
     """In blocks, where two spaces or # begin what is said of it; in sentences, which may leave arguments out."""
     faults, seen = [], 0
-    for path in [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", "CHANGELOG.md", *OUTSIDE))]:
+    for path in [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", *OUTSIDE))]:
         page = path.read_text(encoding="utf-8")
         blocks = re.findall("^    keras-vit (.+)$", page, re.M)
         for line in blocks + re.findall(r"`keras-vit\s+([^`]+)`", page):
