@@ -1,6 +1,6 @@
 """Several processes on this machine: the losses of one, an end when one is killed, every image counted once.
 
-    KERAS_BACKEND=torch python benchmarks/processes.py curves 1      (and 2, 4; --dropout 0.1)
+    KERAS_BACKEND=torch python benchmarks/processes.py curves 1      (and 2, 4; --dropout 0.1 --batch 32)
     KERAS_BACKEND=torch python benchmarks/processes.py kill 7        (7: decides who is killed, and at which update)
     KERAS_BACKEND=torch python benchmarks/processes.py count 4       (and 1)
     KERAS_BACKEND=torch python benchmarks/processes.py time 2        (and 1; on Linux, with nothing else running)
@@ -34,9 +34,9 @@ STEPS, EVERY, COUNTED = 40, 4, 1003
 WARM_UP, TIMED = 5, 20
 
 
-def recipe(dropout=0.0):
+def recipe(dropout=0.0, batch_size=30):
     augmentation = training.Augmentation(crop="random", flip=False, mixup=0.2)
-    changes = {"batch_size": 30, "learning_rate": 0.01, "image_size": 24, "warmup_steps": 4, "dropout": dropout}
+    changes = {"batch_size": batch_size, "learning_rate": 0.01, "image_size": 24, "warmup_steps": 4, "dropout": dropout}
     return training.recipe("finetune/cifar10").replace(steps=STEPS, augmentation=augmentation, **changes)
 
 
@@ -74,22 +74,27 @@ class Kill(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def tune(output=None, dropout=0.0, callbacks=(), every=EVERY):
+def tune(output=None, dropout=0.0, callbacks=(), every=EVERY, batch_size=30):
     train, test = digits()
     options = {"validation": test, "output": output, "every": every, "callbacks": callbacks, "verbose": False}
-    done = training.finetune(weights_folder() / "glyphs.npz", train, recipe(dropout), **options)
+    done = training.finetune(weights_folder() / "glyphs.npz", train, recipe(dropout, batch_size), **options)
     return done.log, [keras.ops.convert_to_numpy(weight) for weight in done.model.trainable_weights]
 
 
-def curves(dropout):
+def curves(dropout, batch_size):
     processes = training.connect()
     hashes = []
-    options = {"image_size": 24, "batch_size": 30, "augmentation": recipe().augmentation, "shard": processes.shard}
+    options = {
+        "image_size": 24,
+        "batch_size": batch_size,
+        "augmentation": recipe().augmentation,
+        "shard": processes.shard,
+    }
     with training.open_data(digits()[0], **options) as stream:
         for step in range(STEPS):
             hashes.append(digest(np.concatenate(processes.gather(array)) for array in stream.batch(step)))
     started = time.perf_counter()
-    log, weights = tune(dropout=dropout, every=1)
+    log, weights = tune(dropout=dropout, every=1, batch_size=batch_size)
     seconds = time.perf_counter() - started
     names = ("loss", "val_loss", "val_accuracy")
     return {"batches": hashes, "seconds": seconds, **{name: [row[name] for row in log] for name in names}}
@@ -170,7 +175,11 @@ def job(name, *arguments):
         log, weights = tune(output, dropout=0.1, callbacks=[Kill(*map(int, victim))] if victim else [])
         answer = {"digest": digest(weights), "weights": [weight.tolist() for weight in weights]}
     else:
-        jobs = {"curves": lambda: curves(float(arguments[0])), "count": count, "time": lambda: timed(arguments[0])}
+        jobs = {
+            "curves": lambda: curves(float(arguments[0]), int(arguments[1])),
+            "count": count,
+            "time": lambda: timed(arguments[0]),
+        }
         answer = jobs[name]()
     if training.connect().first:
         Path(os.environ["ANSWER"]).write_text(json.dumps(answer))
@@ -184,6 +193,7 @@ if __name__ == "__main__":
         parser.add_argument("what", choices=("curves", "kill", "count", "time"))
         parser.add_argument("number", type=int, help="processes, or the seed of who is killed")
         parser.add_argument("--dropout", type=float, default=0.0)
+        parser.add_argument("--batch", type=int, default=30)
         options = parser.parse_args()
         if options.what == "kill":
             print(json.dumps(kill(options.number)))
@@ -191,6 +201,6 @@ if __name__ == "__main__":
             if options.what == "time":
                 found, _, codes, reason = time_of(options.number)
             else:
-                found, _, codes, reason = in_processes(options.number, options.what, options.dropout)
+                found, _, codes, reason = in_processes(options.number, options.what, options.dropout, options.batch)
             print(json.dumps(found) if found else reason)
             sys.exit(any(codes))
