@@ -40,7 +40,7 @@ help:
 	@echo "PYTHON=/path/to/python3.11 after any of them names the interpreter (now: $(PYTHON))"
 
 demo: $(DEMO)/.installed
-	@TF_CPP_MIN_LOG_LEVEL=3 KERAS_BACKEND=$(BACKEND) $(DEMO)/bin/python -m keras_vit.demo --output "$(OUTPUT)"
+	@KERAS_BACKEND=$(BACKEND) $(DEMO)/bin/keras-vit demo --output "$(OUTPUT)"
 
 # Every backend runs, whatever the others did; the exit status remembers.
 # Types are checked where no framework is installed, here as in `make lint`: what a framework says of its own types
