@@ -344,6 +344,9 @@ def train(
                 log[-1] |= _evaluate(model, validation)
                 folder.write_log(log)
             return log
+        if not model.optimizer.built:  # within the first update, TensorFlow would trace that update a second time
+            with scope_of(model):
+                model.optimizer.build(model.trainable_variables)
         before = log[-1]["seconds"] if log else 0.0
         begun = time.perf_counter()
         epochs = -(-steps // every)

@@ -283,14 +283,17 @@ class CallsByEpoch(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("use_ema", [False, True], ids=["plain", "polyak"])
-def test_stretches_share_one_graph(backend, use_ema):
+def test_stretches_share_one_graph(backend, use_ema, monkeypatch):
     if backend == "torch":
         pytest.skip("nothing is compiled on torch")
+    monkeypatch.setattr(CountedLoss, "calls", 0)
     model = new_model(use_ema)
     model.compile(model.optimizer, CountedLoss(from_logits=True), metrics=[keras.metrics.CategoricalAccuracy()])
     calls = CallsByEpoch()
     train(model, batch, 7, every=2, validation=VALIDATION, callbacks=[calls], verbose=False)
     assert len(calls.calls) == 4 and calls.calls[0] > 0
+    if backend == "tensorflow":
+        assert calls.calls[0] == 2  # one trace for training, one for evaluation
     assert calls.calls == calls.calls[:1] * 4  # the last stretch is shorter than the others
 
 
