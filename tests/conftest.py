@@ -32,49 +32,87 @@ if not os.environ.get("KERAS_BACKEND"):
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Without LLVM's optimisation, small programs are compiled in half of the time; XLA makes the same of them.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 # Test processes beside each other: threads that wait for a core in a loop would take it from the others.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", f"once: knows no backend, so that it runs on {BACKENDS[-1]} only")
+    # By itself, xdist begins with the files that have most tests, and ends with those that take longest.
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
     if os.environ["KERAS_BACKEND"] not in BACKENDS:
         raise pytest.UsageError(f"KERAS_BACKEND={os.environ['KERAS_BACKEND']!r}: expected one of {BACKENDS}")
 
 
-# Files about what knows no backend; running them on each would only take time.
+# Files about what knows no backend, in Python, NumPy or a process of its own; running them on each would only take
+# time. In other files such tests have the mark `once`. What a backend computes, compiles, trains, saves or draws at
+# random is tested on each.
 ONCE = (
+    "test_backend.py",
+    "test_bad_files.py",
+    "test_bad_keras_files.py",
     "test_benchmarks.py",
     "test_catalogue.py",
+    "test_class_names.py",
+    "test_counts.py",
     "test_download.py",
+    "test_embed.py",
     "test_embedding_files.py",
+    "test_evaluate.py",
+    "test_failures.py",
     "test_packaging.py",
     "test_family_files.py",
     "test_files.py",
+    "test_finetune.py",
     "test_fuzz.py",
     "test_hub.py",
+    "test_info.py",
+    "test_inspect.py",
     "test_interop.py",
+    "test_macs.py",
     "test_page.py",
     "test_pictures.py",
+    "test_pipeline.py",
     "test_plan.py",
     "test_planning.py",
     "test_plots.py",
+    "test_predict.py",
     "test_published.py",
     "test_publishing.py",
     "test_quick.py",
     "test_randaugment.py",
     "test_run_files.py",
+    "test_running.py",
     "test_safetensors.py",
+    "test_safety.py",
+    "test_tables.py",
     "test_text.py",
     "test_torch_files.py",
+    "test_weights.py",
+    "test_worker.py",
+)
+
+
+# Files that take longest, in that order. They begin, so that no process is left with one of them when the others end.
+DEAREST = (
+    "test_distribution.py",
+    "test_finetuning.py",
+    "test_demo.py",
+    "test_export.py",
 )
 
 
 def pytest_collection_modifyitems(items):
     if os.environ["KERAS_BACKEND"] != BACKENDS[-1]:
         for item in items:
-            if item.path.name in ONCE:
+            if item.path.name in ONCE or item.get_closest_marker("once"):
                 item.add_marker(pytest.mark.skip(reason=f"knows no backend: run once, on {BACKENDS[-1]}"))
+    rank = {name: number for number, name in enumerate(DEAREST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
 def pytest_unconfigure(config):

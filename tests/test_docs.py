@@ -5,7 +5,6 @@ import doctest
 import importlib.util
 import inspect
 import json
-import os
 import re
 import shlex
 from pathlib import Path
@@ -17,7 +16,6 @@ import keras_vit
 from keras_vit.cli import program
 
 ROOT = Path(__file__).parents[1]
-ONCE = pytest.mark.skipif(os.environ["KERAS_BACKEND"] != "torch", reason="knows no backend: run once, on torch")
 
 
 def script(name):
@@ -103,7 +101,7 @@ def keras_vit_layer():
     return keras.layers.Layer
 
 
-@ONCE
+@pytest.mark.once
 def test_every_public_name_is_documented():
     gaps = {name: lacks for name in PUBLIC if (lacks := missing(name))}
     assert len(PUBLIC) > 120
@@ -135,10 +133,12 @@ def examples():
 
 def test_the_examples_run(shared, monkeypatch, backend):
     """In one namespace, but what one example defines is gone for the next."""
+    import keras
     import matplotlib.pyplot as plt
 
     folder, names = shared
     monkeypatch.chdir(folder)
+    keras.utils.clear_session(free_memory=False)  # what Keras names by number begins with the first
     flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_WHITESPACE
     runner, parser, report = doctest.DocTestRunner(verbose=False, optionflags=flags), doctest.DocTestParser(), []
     run = {name: about for name, about in examples().items() if (name in JAX_ONLY) == (backend == "jax")}
@@ -151,20 +151,20 @@ def test_the_examples_run(shared, monkeypatch, backend):
     assert runner.tries >= len(run)
 
 
-@ONCE
+@pytest.mark.once
 def test_every_factory_has_an_example_of_its_own():
     for name in make_api.factories():
         about = inspect.getdoc(getattr(keras_vit, name))
         assert f">>> model = keras_vit.{name}(" in about and "create_model(" not in about
 
 
-@ONCE
+@pytest.mark.once
 @pytest.mark.parametrize("page", sorted(make_api.texts()))
 def test_the_reference_has_all_public_names(page):
     assert (ROOT / "docs" / "api" / page).read_text() == make_api.texts()[page], "run python docs/make_api.py"
 
 
-@ONCE
+@pytest.mark.once
 def test_the_table_of_the_zoo_is_fresh():
     assert (ROOT / "docs" / "zoo.md").read_text() == script("make_zoo").text(), "run python docs/make_zoo.py"
 
@@ -183,7 +183,7 @@ FAULTS = {
 }
 
 
-@ONCE
+@pytest.mark.once
 @pytest.mark.parametrize("case", FAULTS)
 def test_the_check_of_the_site_finds_faults(case, tmp_path):
     for name, page in PAGES.items():
@@ -244,7 +244,7 @@ def test_the_code_on_a_page_runs(page, shared, monkeypatch, tmp_path, backend):
     plt.close("all")
 
 
-@ONCE
+@pytest.mark.once
 @pytest.mark.parametrize("page", code_pages())
 def test_a_block_that_does_not_run_is_python_and_says_why(page):
     for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
@@ -259,22 +259,26 @@ NOTEBOOK_BACKENDS = {"fine_tune": "torch", "look_inside": "torch", "to_a_phone":
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path, backend, monkeypatch, tmp_path, capsys):
-    """As the script that it is written as; the run is shortened, the rest is as it stands."""
+    """As the script that it is written as; the run is shortened, and there are fewer scans."""
     if backend != NOTEBOOK_BACKENDS[path.stem]:
         pytest.skip("not on this backend")
     for package in ("PIL", "sklearn", "matplotlib", *(["ai_edge_litert"] if path.stem == "to_a_phone" else [])):
         pytest.importorskip(package)
     import matplotlib.pyplot as plt
+    import sklearn.datasets
 
     plt.switch_backend("Agg")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    digits = sklearn.datasets.load_digits()
+    digits.images, digits.target = digits.images[:1250], digits.target[:1250]  # 50 of them to test on
+    monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: digits)
     code = path.read_text(encoding="utf-8").replace("steps=60", "steps=2")
     exec(compile(code, path.name, "exec"), {"__name__": "__main__"})
     plt.close("all")
     assert capsys.readouterr().out
 
 
-@ONCE
+@pytest.mark.once
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_what_its_script_says_with_fresh_outputs(path):
     notebook = json.loads(path.with_suffix(".ipynb").read_text(encoding="utf-8"))
@@ -292,7 +296,7 @@ def test_a_notebook_is_what_its_script_says_with_fresh_outputs(path):
     assert any(cell["outputs"] for cell in code)
 
 
-@ONCE
+@pytest.mark.once
 def test_every_command_line_on_a_page_is_understood(capsys):
     """In blocks, where two spaces or # begin what is said of it; in sentences, which may leave arguments out."""
     faults, seen = [], 0
@@ -314,7 +318,7 @@ def test_every_command_line_on_a_page_is_understood(capsys):
     assert seen > 30
 
 
-@ONCE
+@pytest.mark.once
 def test_every_block_of_a_page_is_looked_at():
     """None is swallowed by the one before it."""
     for page in code_pages():

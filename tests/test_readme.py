@@ -46,6 +46,8 @@ def test_there_is_something_to_run():
     assert len(BLOCKS) >= 4
 
 
+# What it calls is tested on each backend, most of it with the same checkpoint; here the words of the page are tested.
+@pytest.mark.once
 def test_the_readme_runs(newcomer, capsys):
     rng = np.random.default_rng(0)
     names = {

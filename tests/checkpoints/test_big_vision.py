@@ -94,6 +94,7 @@ def test_a_head_on_every_patch(golden, name):
 
 
 @pytest.mark.parametrize("mistake", [{"gelu": "exact"}, {"pooling": "avg"}])
+@pytest.mark.once
 def test_the_tolerances_catch(golden, mistake):
     case = golden("bv_map")
     right = load(case)
@@ -105,6 +106,7 @@ def test_the_tolerances_catch(golden, mistake):
     assert np.abs(forward(wrong, case.ref["images"]) - case.ref["logits"]).max() > 5 * LOGITS
 
 
+@pytest.mark.once
 def test_the_tolerances_catch_rows_before_columns(golden):
     """As others order the sines and cosines."""
     ref = golden("bv_gap_sincos").ref
@@ -158,6 +160,7 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize(("variant", "pooling"), PARAMETERS)
+@pytest.mark.once
 def test_parameters_of_the_variants(variant, pooling):
     # Those that are big_vision's own have no class token by themselves.
     own = variant.split("/")[0] not in ("Ti", "S", "B", "L", "H")
@@ -169,9 +172,10 @@ def test_parameters_of_the_variants(variant, pooling):
         model = keras_vit.VisionTransformer(config.replace(depth=1))
     blocks = (config.depth - 1) * model.get_layer("block_0").count_params()
     assert model.count_params() + blocks == PARAMETERS[variant, pooling]
-    keras.backend.clear_session()
+    keras.utils.clear_session(free_memory=False)
 
 
+@pytest.mark.once
 def test_only_case_tells_g_from_G():
     from keras_vit.models import find_variant
 
@@ -180,6 +184,7 @@ def test_only_case_tells_g_from_G():
     assert find_variant("SO400M/14") == "ViT-So400m/14" and find_variant("gopt16") == "ViT-g-opt/16"
 
 
+@pytest.mark.once
 def test_defaults_and_choices_of_a_variant():
     for options, wanted in (
         ({}, (False, "avg")),
@@ -194,6 +199,7 @@ def test_defaults_and_choices_of_a_variant():
         keras_vit.create_model("mu/16", pooling="token")
 
 
+@pytest.mark.once
 def test_a_file_of_a_variant(tmp_path):
     path = tmp_path / "mu.npz"
     model = keras_vit.create_model("mu/16", classes=None, pooling="map", include_top=False)
@@ -221,6 +227,7 @@ def test_round_trip(golden, tmp_path, name):
     assert_same_bits(written(again, tmp_path / "again.npz", stack=name == "bv_scan_map"), back)
 
 
+@pytest.mark.once
 def test_stacked_blocks_come_back_one_by_one_unless_asked(golden, tmp_path):
     arrays = read(golden("bv_scan_map").path, "params/")
     wanted = {}
@@ -250,6 +257,7 @@ def test_stacked_blocks_come_back_one_by_one_unless_asked(golden, tmp_path):
 
 
 @pytest.mark.parametrize("rep_size", [48, 24])
+@pytest.mark.once
 def test_pre_logits(golden, tmp_path, rep_size):
     """vit_s16_i1k: rep_size=True, global average, computed positions."""
     arrays = read(golden("bv_gap_sincos").path, "params/")
@@ -275,6 +283,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("how", STORED)
+@pytest.mark.once
 def test_storage_of_stacked_blocks(golden, tmp_path, how):
     case = golden("bv_scan_map")
     arrays = read(case.path)
@@ -284,6 +293,7 @@ def test_storage_of_stacked_blocks(golden, tmp_path, how):
 
 
 @pytest.mark.parametrize("name", ["bv_map", "bv_scan_map"])
+@pytest.mark.once
 def test_bfloat16(golden, tmp_path, name):
     """bfloat16 arrives as two bytes without a type."""
     arrays = read(golden(name).path, "params/")
@@ -294,6 +304,7 @@ def test_bfloat16(golden, tmp_path, name):
     assert_same_bits(back, {n: (a.view(np.uint32) >> 16 << 16).view("f4") for n, a in arrays.items()})
 
 
+@pytest.mark.once
 def test_of_stacked_blocks_one_is_read_at_a_time(golden, tmp_path, monkeypatch):
     largest = max(a[0].nbytes for n, a in read(golden("bv_scan_map").path).items() if "encoderblock/" in n)
     sizes = []
@@ -315,6 +326,7 @@ def test_of_stacked_blocks_one_is_read_at_a_time(golden, tmp_path, monkeypatch):
     assert all(not np.array_equal(blocks[name].read(), array) for name, array in values.items())
 
 
+@pytest.mark.once
 def test_damage_in_stacked_blocks(golden, tmp_path):
     path = golden("bv_scan_map").path
     name = "params/Transformer/encoderblock/MlpBlock_0/Dense_0/kernel"
@@ -350,6 +362,7 @@ def text_tower(prefix):
 
 @pytest.mark.parametrize("name", ["bv_gap", "bv_map", "bv_scan_map"])
 @pytest.mark.parametrize("prefix", ["", "params/", "opt/target/", "params/img/", "img/", "foo/bar/"])
+@pytest.mark.once
 def test_prefixes_and_image_towers(golden, tmp_path, name, prefix):
     arrays = read(golden(name).path, "params/")
     for array in ("head/kernel", "head/bias"):  # SigLIP's image tower has no head
@@ -369,6 +382,7 @@ def test_prefixes_and_image_towers(golden, tmp_path, name, prefix):
     np.testing.assert_allclose(forward(model, ref["images"]), ref["head_input"], rtol=0, atol=ENCODED)
 
 
+@pytest.mark.once
 def test_a_tower_with_a_head_keeps_it(golden, tmp_path):
     arrays = read(golden("bv_map").path, "params/")
     path = save(tmp_path / "file.npz", arrays, "params/img/", **text_tower("params/"))
@@ -384,11 +398,13 @@ VIT_JAX = ("mini_token", "mini_token_rep", "mini_gap", "mini_nohead", "mini_nons
 
 
 @pytest.mark.parametrize("name", [*VIT_JAX, *CASES])
+@pytest.mark.once
 def test_the_two_layouts_are_told_apart(golden, name):
     layout = "big_vision" if name in CASES else "vit_jax"
     assert keras_vit.inspect_checkpoint(golden(name).path).layout == layout
 
 
+@pytest.mark.once
 def test_a_hole_in_a_vit_jax_file_does_not_make_it_another_layout(golden, tmp_path):
     arrays = read(golden("mini_token").path)
     arrays.pop(OLD_POSITION)
@@ -396,6 +412,7 @@ def test_a_hole_in_a_vit_jax_file_does_not_make_it_another_layout(golden, tmp_pa
         keras_vit.from_checkpoint(save(tmp_path / "file.npz", arrays))
 
 
+@pytest.mark.once
 def test_what_inspection_tells_of_computed_positions(golden, tmp_path):
     path = golden("bv_gap_sincos").path
     info = keras_vit.inspect_checkpoint(path)
@@ -420,6 +437,7 @@ def test_what_inspection_tells_of_computed_positions(golden, tmp_path):
 # Old files
 
 
+@pytest.mark.once
 def test_old_names_of_the_position_embeddings(golden, tmp_path):
     arrays = read(golden("bv_gap").path, "params/")
     moved = dict(arrays)
@@ -443,6 +461,7 @@ def renamed(arrays, beginning, new):
 
 @pytest.mark.parametrize("names", ["Linen", "published"])
 @pytest.mark.parametrize("position", [POSITION, OLD_POSITION, "Transformer/pos_embedding"])
+@pytest.mark.once
 def test_attention_pooling_at_the_top(golden, tmp_path, names, position):
     arrays = read(golden("bv_map").path, "params/")
     moved = {name.removeprefix("MAPHead_0/"): values for name, values in arrays.items()}
@@ -461,6 +480,7 @@ def test_attention_pooling_at_the_top(golden, tmp_path, names, position):
 
 @pytest.mark.parametrize("names", ["Linen", "published"])
 @pytest.mark.parametrize("position", [POSITION, "Transformer/pos_embedding"])
+@pytest.mark.once
 def test_a_table_with_a_row_for_the_class_token(golden, token_arrays, tmp_path, position, names):
     """big_vision's loader adds the row to the token. We keep it: the same numbers bit for bit, and nothing is lost."""
     arrays = read(golden("alt_linen").path)
@@ -482,6 +502,7 @@ def test_a_table_with_a_row_for_the_class_token(golden, token_arrays, tmp_path, 
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.once
 def test_a_row_for_a_class_token_that_is_not_there(golden, tmp_path):
     arrays = read(golden("bv_gap").path, "params/")
     longer = arrays | {POSITION: np.concatenate([np.full((1, 1, 48), 7, "f4"), arrays[POSITION]], axis=1)}
@@ -492,6 +513,7 @@ def test_a_row_for_a_class_token_that_is_not_there(golden, tmp_path):
 
 
 @pytest.mark.parametrize("class_token", [False, True])
+@pytest.mark.once
 def test_as_many_patches_as_a_square_and_one(golden, tmp_path, class_token):
     """5 x 10 patches are 7 x 7 and a class token's row, for all that the array tells. The note in our file tells."""
     config = keras_vit.ViTConfig(
@@ -514,6 +536,7 @@ def test_as_many_patches_as_a_square_and_one(golden, tmp_path, class_token):
 # Token models, and the way to vit_jax and back
 
 
+@pytest.mark.once
 def test_a_token_without_a_position(golden, token_arrays, tmp_path):
     path = save(tmp_path / "file.npz", token_arrays)
     model = keras_vit.from_checkpoint(path)
@@ -527,6 +550,7 @@ def test_a_token_without_a_position(golden, token_arrays, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mini_token", "mini_token_rep", "mini_gap", "mini_nohead"])
+@pytest.mark.once
 def test_from_vit_jax_and_back(golden, tmp_path, name):
     model = load(golden(name))
     arrays = written(model, tmp_path / "big_vision.npz")
@@ -538,6 +562,7 @@ def test_from_vit_jax_and_back(golden, tmp_path, name):
     assert_same_bits(written(other, tmp_path / "back.npz", "vit_jax"), read(golden(name).path))
 
 
+@pytest.mark.once
 def test_to_vit_jax_and_back(golden, token_arrays, tmp_path):
     for arrays in (token_arrays, read(golden("bv_gap").path, "params/")):
         model = keras_vit.from_checkpoint(save(tmp_path / "file.npz", arrays))
@@ -550,6 +575,7 @@ def test_to_vit_jax_and_back(golden, token_arrays, tmp_path):
         assert_same_bits(written(other, tmp_path / "back.npz"), arrays)
 
 
+@pytest.mark.once
 def test_on_other_grids_the_position_is_added_to_the_token(golden, tmp_path):
     """big_vision's loader would not know the row of a table of 28 + 1."""
     case = golden("mini_nonsquare")
@@ -576,6 +602,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.once
 def test_what_a_layout_cannot_say_is_not_written(tmp_path, what):
     layout, change, message = REFUSED[what]
     size = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 1, "heads": 2, "mlp_width": 4}
@@ -585,6 +612,7 @@ def test_what_a_layout_cannot_say_is_not_written(tmp_path, what):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.once
 def test_only_big_vision_stacks_blocks(golden, tmp_path):
     with pytest.raises(ValueError, match="layout 'vit_jax' has no stacked blocks"):
         keras_vit.to_checkpoint(load(golden("mini_gap")), tmp_path / "file.npz", stack=True)
@@ -619,6 +647,7 @@ def test_only_big_vision_stacks_blocks(golden, tmp_path):
         ("bv_scan_map", {"Transformer/encoderblock/LayerNorm_1/bias": (3, 40)}, r"\(40,\), expected \(48,\)"),
     ],
 )
+@pytest.mark.once
 def test_bad_files(golden, tmp_path, name, change, message):
     arrays = read(golden(name).path, "params/")
     for array, shape in change.items():
@@ -664,6 +693,7 @@ def test_another_image_size(path):
         assert {name.rpartition("/")[2] for name in changed} == {"table"} and embedding.table.shape == (1, 18, 48)
 
 
+@pytest.mark.once
 def test_another_head(path):
     model = keras_vit.from_checkpoint(path, image_size=32)
     for other in (model.with_classes(3), keras_vit.from_checkpoint(path, image_size=32, classes=3)):
@@ -674,11 +704,13 @@ def test_another_head(path):
         np.testing.assert_allclose(forward(other, images()), wanted, rtol=0, atol=SAME_FUNCTION)
 
 
+@pytest.mark.once
 def test_pooling_that_the_file_does_not_have(golden):
     with pytest.raises(ValueError, match="has no arrays for these weights of the model: pooling/attention"):
         keras_vit.from_checkpoint(golden("bv_gap").path, pooling="map")
 
 
+@pytest.mark.once
 def test_saved_as_keras(path, tmp_path):
     model = keras_vit.from_checkpoint(path, image_size=32).with_image_size((24, 40))
     x = images((24, 40))
@@ -705,6 +737,7 @@ def test_dropout_on_a_token_without_a_position(token_arrays, tmp_path):
     np.testing.assert_allclose(y[:, 0][y[:, 0] != 0], 2.0)
 
 
+@pytest.mark.once
 def test_positions_that_make_no_sense():
     size = {"image_size": 8, "patch_size": 4, "depth": 1, "heads": 2, "mlp_width": 4}
     with pytest.raises(ValueError, match="position_embedding must be one of .*'learned_patches'.*'rotary'"):

@@ -54,6 +54,7 @@ def test_forward(golden, name, image_size, record_property):
         assert {name: error for name, error in found.items() if not error <= RESULTS[name]} == {}
 
 
+@pytest.mark.once
 def test_the_tolerances_catch_the_other_padding(golden):
     """The original `big_transfer` code pads with zeros before the pooling; the references do not."""
     case = golden("bit_mini_bv")
@@ -81,6 +82,7 @@ def test_round_trip(golden, tmp_path, name):
     assert_same_bits(read(tmp_path / "again.npz"), read(case.path))
 
 
+@pytest.mark.once
 def test_the_layouts_differ_in_names_and_axes_only(golden, tmp_path):
     """Written as the other, a file has the names and shapes of the other's reference."""
     for name, other in (("bit_mini_tf", "bit_mini_bv"), ("bit_mini_bv", "bit_mini_tf")):
@@ -90,6 +92,7 @@ def test_the_layouts_differ_in_names_and_axes_only(golden, tmp_path):
         assert shapes == {name: array.shape for name, array in read(golden(other).path).items()}
 
 
+@pytest.mark.once
 def test_without_a_layout_the_published_one(golden, tmp_path):
     keras_vit.to_checkpoint(keras_vit.from_checkpoint(golden("bit_mini_bv").path), tmp_path / "bit.npz")
     assert keras_vit.inspect_checkpoint(tmp_path / "bit.npz").layout == "bit_tf"
@@ -108,6 +111,7 @@ def numbered(arrays):
     return {number(name): array for name, array in arrays.items()}
 
 
+@pytest.mark.once
 def test_numbered_convolutions(golden, tmp_path):
     arrays = read(golden("bit_mini_tf").path)
     assert len(numbered(arrays).keys() - arrays.keys()) == 7
@@ -132,6 +136,7 @@ BESIDE = [
 
 
 @pytest.mark.parametrize(("name", "prefix", "beside"), BESIDE)
+@pytest.mark.once
 def test_prefixes_and_what_stands_beside(golden, tmp_path, name, prefix, beside):
     arrays = read(golden(name).path)
     path = write(tmp_path / "file.npz", {f"{prefix}{name}": array for name, array in arrays.items()} | beside)
@@ -142,6 +147,7 @@ def test_prefixes_and_what_stands_beside(golden, tmp_path, name, prefix, beside)
     assert_same_bits(read(tmp_path / "back.npz"), arrays)
 
 
+@pytest.mark.once
 def test_vectors_without_axes_of_length_one(golden, tmp_path):
     arrays = read(golden("bit_mini_bv").path)
     flat = {name: array.reshape(-1) if "/gn" in name or "norm" in name else array for name, array in arrays.items()}
@@ -151,6 +157,7 @@ def test_vectors_without_axes_of_length_one(golden, tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.once
 def test_what_inspection_tells(golden, name):
     case = golden(name)
     info = keras_vit.inspect_checkpoint(case.path)
@@ -162,6 +169,7 @@ def test_what_inspection_tells(golden, name):
     assert info.to_dict()["config"]["stages"] == [1, 2]
 
 
+@pytest.mark.once
 def test_parameters_of_the_variants():
     """From the tables of names: nobody has to build a billion weights."""
     for layout in (LAYOUTS["bit_tf"], LAYOUTS["bit_bv"]):
@@ -171,6 +179,7 @@ def test_parameters_of_the_variants():
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.once
 def test_heads(golden, tmp_path, name):
     case = golden(name)
     x = case.ref["images"]
@@ -230,6 +239,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
+@pytest.mark.once
 def test_bad_files(golden, tmp_path, what):
     change, message = BAD[what]
     path = write(tmp_path / "file.npz", change(read(golden("bit_mini_bv").path)))
@@ -237,6 +247,7 @@ def test_bad_files(golden, tmp_path, what):
         keras_vit.from_checkpoint(path)
 
 
+@pytest.mark.once
 def test_what_the_layouts_cannot_say(golden, tmp_path):
     bit = keras_vit.from_checkpoint(golden("bit_mini_tf").path)
     vit = keras_vit.from_checkpoint(golden("mini_token").path)
@@ -253,6 +264,7 @@ def test_what_the_layouts_cannot_say(golden, tmp_path):
     keras_vit.to_checkpoint(zeros, tmp_path / "file.npz")
 
 
+@pytest.mark.once
 def test_arguments_of_transformers_are_refused(golden):
     path = golden("bit_mini_tf").path
     for option in (
@@ -272,6 +284,7 @@ def test_arguments_of_transformers_are_refused(golden):
     keras_vit.from_checkpoint(path, dropout=0.0, remat=False, pre_logits=False)
 
 
+@pytest.mark.once
 def test_a_whole_variant(golden, tmp_path):
     with pytest.raises(ValueError, match="no known variant, but BiT-R50x1 was asked for"):
         keras_vit.BiT_R50x1(weights=golden("bit_mini_tf").path)

@@ -115,6 +115,7 @@ def test_forward_at_another_size(golden, name, record_property):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.once
 def test_what_a_reader_should_find(golden, name, tmp_path):
     case = golden(name)
     expected = case.meta["expect"]
@@ -167,6 +168,7 @@ def test_what_a_reader_should_find(golden, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.once
 def test_written_back(golden, name, tmp_path):
     case = golden(name)
     contents = open_checkpoint(weights_of(case))
@@ -212,6 +214,7 @@ TRANSLATIONS = {
 
 
 @pytest.mark.parametrize("name", TRANSLATIONS)
+@pytest.mark.once
 def test_translated(name, tmp_path):
     shapes, changes, layout, _ = TRANSLATIONS[name]
     model = keras_vit.from_checkpoint(write(tmp_path / "old", shapes), grid_size=(4, 4))
@@ -245,6 +248,7 @@ def test_translated(name, tmp_path):
     np.testing.assert_allclose(forward(other, images), forward(model, images), rtol=0, atol=SAME_FUNCTION)
 
 
+@pytest.mark.once
 def test_stored_periods_are_kept(tmp_path):
     """Facebook's DINOv3 was trained with rounded periods, which timm and transformers compute anew."""
     shapes = timm(rows=None, registers=2, register_name="storage_tokens", scales=LS, qkv="masked")
@@ -286,6 +290,7 @@ CANNOT = {
 
 
 @pytest.mark.parametrize("name", CANNOT)
+@pytest.mark.once
 def test_what_a_layout_cannot_say(name, tmp_path):
     shapes, changes, layout, message = CANNOT[name]
     model = keras_vit.from_checkpoint(write(tmp_path / "old", shapes), grid_size=(4, 4))
@@ -296,6 +301,7 @@ def test_what_a_layout_cannot_say(name, tmp_path):
     assert layout in LAYOUTS
 
 
+@pytest.mark.once
 def test_a_new_head(tmp_path):
     path = write(tmp_path, timm(dist=True, head=5))
     model = keras_vit.from_checkpoint(path, classes=3)

@@ -78,6 +78,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.once
 def test_the_tolerances_catch(golden, mistake):
     name, change, must_fail = MISTAKES[mistake]
     case = golden(name)

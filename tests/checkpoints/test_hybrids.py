@@ -43,6 +43,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.once
 def test_the_tolerances_catch(golden, mistake):
     name, convolution, norms = MISTAKES[mistake]
     case = golden(name)
@@ -155,6 +156,7 @@ def test_round_trip(golden, name, tmp_path):
             np.testing.assert_array_equal(got[array], wanted[array], strict=True)
 
 
+@pytest.mark.once
 def test_todays_flax_has_vectors_in_group_normalisation(golden, tmp_path):
     case = golden("mini_hybrid")
     with np.load(case.path) as file:
@@ -210,6 +212,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("variant", PUBLISHED)
+@pytest.mark.once
 def test_sizes(variant):
     at_224, at_384, classes_21k, pre_logits, gmacs_224, gmacs_384 = PUBLISHED[variant]
     small, large = variant_config(variant), variant_config(variant, image_size=384)
@@ -226,5 +229,6 @@ def test_sizes(variant):
     assert count_macs(large) / 1e9 == pytest.approx(gmacs_384, abs=6e-4)
 
 
+@pytest.mark.once
 def test_all_hybrids_are_tested():
     assert {name for name, row in VARIANTS.items() if row.stem_stages is not None} == set(PUBLISHED)

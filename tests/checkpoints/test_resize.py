@@ -37,7 +37,7 @@ def pairs_of_sizes(golden, reference):
 IN_GRAPH = ("7to12", "14to7", "28to14", "14x14to10x7", "7x12to14x9")
 
 
-@pytest.mark.parametrize("where", ["numpy", "graph"])
+@pytest.mark.parametrize("where", [pytest.param("numpy", marks=pytest.mark.once), "graph"])
 @pytest.mark.parametrize("method", REFERENCES)
 def test_against_the_originals(golden, method, where):
     quirks = golden("posemb_resize").meta["scipy_zero_edge_pairs"]
@@ -69,6 +69,7 @@ def test_against_the_originals(golden, method, where):
 
 
 @pytest.mark.parametrize(("old", "new"), [((4, 7), (7, 4)), ((3, 5), (6, 2)), ((6, 2), (3, 5)), ((5, 3), (1, 9))])
+@pytest.mark.once
 def test_rectangles_as_scipy_does(old, new):
     table = np.random.default_rng(0).normal(size=(1, 1 + old[0] * old[1], 6)).astype("f4")
     grid = table[0, 1:].reshape(*old, 6)
@@ -77,6 +78,7 @@ def test_rectangles_as_scipy_does(old, new):
     np.testing.assert_allclose(got[:, 1:], wanted, rtol=0, atol=ON_ARRAYS)
 
 
+@pytest.mark.once
 def test_the_edge_of_the_quirky_sizes_is_the_edge_of_the_table():
     """Aligned corners: first and last sample stay where they are, also at 28 to 48."""
     table = np.random.default_rng(0).normal(size=(1, 28 * 28, 3)).astype("f4")
@@ -131,6 +133,7 @@ def assert_same_weights(model, other, but=()):
 
 
 @pytest.mark.parametrize("method", ["official", "bicubic", "bilinear"])
+@pytest.mark.once
 def test_with_image_size_is_loading_at_that_size(golden, method):
     path = golden("mini_token").path
     model = keras_vit.from_checkpoint(path, interpolation=method)
@@ -143,6 +146,7 @@ def test_with_image_size_is_loading_at_that_size(golden, method):
     assert_same_weights(model, keras_vit.from_checkpoint(path))
 
 
+@pytest.mark.once
 def test_with_classes(golden):
     model = keras_vit.from_checkpoint(golden("mini_token_rep").path, classifier_activation="softmax")
     head = ("head/kernel", "head/bias")
@@ -244,6 +248,7 @@ def test_dynamic_refuses_images_that_do_not_divide(dynamic):
         dynamic(np.zeros((1, 32, 7, 3), "f4"))
 
 
+@pytest.mark.once
 def test_from_dynamic_to_fixed_and_back(golden, dynamic):
     model = keras_vit.from_checkpoint(golden("mini_token").path)
     assert dynamic.with_image_size(32).config == model.config
@@ -260,6 +265,7 @@ POOLED = {
 
 
 @pytest.mark.parametrize("pooling", POOLED)
+@pytest.mark.once
 def test_without_top(golden, pooling):
     case = golden("mini_token_rep")
     shape, pool = POOLED[pooling]
@@ -270,6 +276,7 @@ def test_without_top(golden, pooling):
     np.testing.assert_allclose(got, pool(case.ref["encoded"][:2]), rtol=0, atol=ENCODED)
 
 
+@pytest.mark.once
 def test_without_top_and_without_class_token(golden):
     case = golden("mini_gap")
     model = keras_vit.from_checkpoint(case.path, include_top=False, pooling="avg")
@@ -278,11 +285,13 @@ def test_without_top_and_without_class_token(golden):
         keras_vit.from_checkpoint(case.path, include_top=False, pooling="token")
 
 
+@pytest.mark.once
 def test_a_pooling_that_the_file_has_no_weights_for(golden):
     with pytest.raises(ValueError, match="ckpt.npz has no arrays for these weights of the model: pooling/"):
         keras_vit.from_checkpoint(golden("mini_token").path, include_top=False, pooling="map")
 
 
+@pytest.mark.once
 def test_arguments_that_contradict_each_other(golden):
     path = golden("mini_token_rep").path
     with pytest.raises(ValueError, match="classes=5 needs include_top=True"):
@@ -293,6 +302,7 @@ def test_arguments_that_contradict_each_other(golden):
         keras_vit.from_checkpoint(golden("mini_token").path, pre_logits=True)
 
 
+@pytest.mark.once
 def test_pre_logits_can_go(golden):
     """Dropping them by hand leaves a head for another width behind: only a new head makes sense."""
     path = golden("mini_token_rep").path

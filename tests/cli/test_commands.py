@@ -25,6 +25,7 @@ def mirror(tmp_path, monkeypatch):
     return model
 
 
+@pytest.mark.once
 def test_list(run):
     assert "imagenet21k/ViT-B_16" in run("list", "B/16").out
     rows = json.loads(run("list", "B/16", "--json").out)
@@ -35,6 +36,7 @@ def test_list(run):
     assert (b16["params"], round(b16["macs"] / 1e9, 3)) == (86_567_656, 17.564)
 
 
+@pytest.mark.once
 def test_info(run, golden):
     out = run("info", golden("alt_opt_target").path).out
     assert "opt/target/" in out and "vit_jax" in out
@@ -43,6 +45,7 @@ def test_info(run, golden):
     assert json.loads(run("info", "sam/ViT-B_16", "--json").out)["image_size"] == 224
 
 
+@pytest.mark.once
 def test_pretrained_and_predict_from_a_mirror(run, mirror, photo):
     model = keras_vit.ViT_Ti16(pretrained=True)
     assert model.config.image_size == (384, 384) and model.config.classifier_activation == "softmax"
@@ -72,6 +75,7 @@ CONVERSIONS = [
 
 
 @pytest.mark.parametrize(("name", "layout", "other"), CONVERSIONS)
+@pytest.mark.once
 def test_convert_there_and_back(run, golden, tmp_path, name, layout, other):
     between = tmp_path / (other if "." in other else f"{other}.npz")
     run("convert", golden(name).path, between, *([] if "." in other else ["--layout", other]))
@@ -84,6 +88,7 @@ def test_convert_there_and_back(run, golden, tmp_path, name, layout, other):
             np.testing.assert_array_equal(got[array], wanted[array], strict=True)
 
 
+@pytest.mark.once
 def test_convert_between_keras_formats(run, golden, tmp_path):
     run("convert", golden("mini_token").path, tmp_path / "a.keras")
     run("convert", tmp_path / "a.keras", tmp_path / "b.weights.h5")
@@ -94,6 +99,7 @@ def test_convert_between_keras_formats(run, golden, tmp_path):
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.once
 def test_convert_replaces_nothing_unasked(run, golden, tmp_path):
     target = tmp_path / "model.keras"
     target.write_text("precious")
@@ -114,18 +120,21 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.once
 def test_failures_are_one_message_and_exit_code_1(run, photo, failure):
     arguments, word = FAILURES[failure]
     result = run(*(str(photo) if a == "{photo}" else a for a in arguments), code=1)
     assert word in result.err and "Traceback" not in result.err and result.out == ""
 
 
+@pytest.mark.once
 def test_wrong_usage_is_exit_code_2():
     with pytest.raises(SystemExit) as error:
         main(["convert", "one"])
     assert error.value.code == 2
 
 
+@pytest.mark.once
 def test_as_a_program(golden, backend):
     command = [sys.executable, "-m", "keras_vit.cli", "info", str(golden("mini_token").path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -141,12 +150,14 @@ def test_the_framework_is_silent(program, golden, tmp_path):
 @pytest.mark.parametrize(
     ("first", "second"), [("a.keras", "b.npz"), ("a.npz", "b.weights.h5"), ("a.weights.h5", "b.keras")]
 )
+@pytest.mark.once
 def test_convert_keeps_the_names_of_the_classes(run, tiny, tmp_path, first, second):
     run("convert", tiny(class_names=("[a]", "b", "c")), tmp_path / first)
     run("convert", tmp_path / first, tmp_path / second)
     assert keras_vit.class_names(tmp_path / second) == ["[a]", "b", "c"]
 
 
+@pytest.mark.once
 def test_the_help_of_export_names_the_formats(run):
     out = run("export", "--help").out
     for row in keras_vit.export.FORMATS.values():

@@ -17,7 +17,6 @@ from tests.tolerances import SAME_FUNCTION
 
 Image = pytest.importorskip("PIL.Image")
 REPOSITORY = Path(__file__).resolve().parents[2]
-ON_TORCH = pytest.mark.skipif(os.environ["KERAS_BACKEND"] != "torch", reason="knows no backend: run once, on torch")
 PIPELINE = {"resize": "shortest", "crop_ratio": 0.8, "filter": "bicubic", "pixel_mean": (0.1, 0.5, 0.6)}
 
 
@@ -78,7 +77,7 @@ def unfinished(monkeypatch):
     return stop
 
 
-@pytest.mark.parametrize("kind", ["vit", "dynamic", "preprocessing", pytest.param("bit", marks=ON_TORCH)])
+@pytest.mark.parametrize("kind", ["vit", "dynamic", "preprocessing", pytest.param("bit", marks=pytest.mark.once)])
 def test_features_are_those_of_the_extractor_on_the_preprocessed_images(kind, photos, tmp_path):
     if kind == "bit":
         model = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=3))
@@ -97,6 +96,7 @@ def test_features_are_those_of_the_extractor_on_the_preprocessed_images(kind, ph
     np.testing.assert_allclose(file["features"], wanted, rtol=0, atol=atol)
 
 
+@pytest.mark.once
 def test_shares_join_to_the_file_of_one_process(model, photos, tmp_path):
     options = {"batch_size": 2, "progress": False}
     embed(model, photos, tmp_path / "whole.npz", **options)
@@ -126,6 +126,7 @@ def test_shares_join_to_the_file_of_one_process(model, photos, tmp_path):
     assert not (tmp_path / "wrong.npz").exists()
 
 
+@pytest.mark.once
 def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bytes(model, photos, tmp_path, unfinished):
     options = {"batch_size": 4, "progress": False}
     whole = embed(model, photos, tmp_path / "whole.npz", **options).path.read_bytes()
@@ -157,6 +158,7 @@ def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bytes(model, photos,
     assert not rows.parent.exists() and output.read_bytes() == whole
 
 
+@pytest.mark.once
 def test_what_is_done_is_not_done_again(model, photos, tmp_path, unfinished, monkeypatch):
     unfinished(2, model, photos, tmp_path / "x.npz", batch_size=4)
     seen = []
@@ -167,6 +169,7 @@ def test_what_is_done_is_not_done_again(model, photos, tmp_path, unfinished, mon
     assert seen == ["1.png", "ü.png", "z.png"]
 
 
+@pytest.mark.once
 def test_what_is_unfinished_of_something_else_is_refused(model, photos, tmp_path, unfinished):
     output = tmp_path / "x.npz"
     unfinished(1, model, photos, output, batch_size=4)
@@ -190,6 +193,7 @@ def test_what_is_unfinished_of_something_else_is_refused(model, photos, tmp_path
     assert output.read_bytes() == b"something else" and list(tmp_path.iterdir()) == [output]
 
 
+@pytest.mark.once
 def test_files_that_are_no_images(model, photos, tmp_path):
     bad = tmp_path / "bad"
     bad.mkdir()
@@ -224,7 +228,7 @@ def test_files_that_are_no_images(model, photos, tmp_path):
         embed(model, [bad / "notes.txt"], tmp_path / "none.npz", on_bad_image="skip", progress=False)
 
 
-@ON_TORCH
+@pytest.mark.once
 def test_what_makes_no_sense_is_refused(model, photos, tmp_path):
     grey = make(channels=1, pixel_mean=0.5)
     output = tmp_path / "x.npz"
@@ -257,7 +261,7 @@ def test_what_makes_no_sense_is_refused(model, photos, tmp_path):
         embed(model, [hostile], output, progress=False)
 
 
-@ON_TORCH
+@pytest.mark.once
 def test_features_that_are_not_finite(photos, tmp_path):
     model = make()
     model.get_layer("encoder_norm").gamma.assign(np.full(16, 1e6))
@@ -266,7 +270,7 @@ def test_features_that_are_not_finite(photos, tmp_path):
     assert embed(model, photos, tmp_path / "y.npz", progress=False).count == 11
 
 
-@ON_TORCH
+@pytest.mark.once
 def test_only_one_process_writes_an_output(model, photos, tmp_path):
     from keras_vit._files import locked
 
@@ -278,7 +282,7 @@ def test_only_one_process_writes_an_output(model, photos, tmp_path):
         embed(model, photos, tmp_path / "x.npz", progress=False)
 
 
-@ON_TORCH
+@pytest.mark.once
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_one_clear_error(tmp_path):
     journal = embedding_files.Journal(tmp_path / "x.npz")
@@ -311,7 +315,7 @@ embed(keras.saving.load_model(sys.argv[1]), sys.argv[2], sys.argv[3], batch_size
 """
 
 
-@ON_TORCH
+@pytest.mark.once
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_killed_and_started_again(model, photos, tmp_path):
     whole = embed(model, photos, tmp_path / "whole.npz", batch_size=2, progress=False).path.read_bytes()
@@ -327,7 +331,7 @@ def test_killed_and_started_again(model, photos, tmp_path):
     assert embed(model, photos, output, batch_size=2, progress=False).path.read_bytes() == whole
 
 
-@ON_TORCH
+@pytest.mark.once
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
     model = make(width=64, mlp_width=16, patch_size=2)
     pixels = np.zeros((16, 16, 3), "uint8")

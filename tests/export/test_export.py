@@ -26,13 +26,9 @@ CASES = {
     "stablehlo": (CONFIG.replace(dynamic=True, classes=None), {}),
 }
 OUTPUTS = {"litert": "probabilities", "onnx": "probabilities", "stablehlo": "features"}
-# Formats that another framework writes, in a process of its own: some on each backend, each of them somewhere.
-# benchmarks/exports.py goes through all.
-FROM_ELSEWHERE = {
-    "tensorflow": ("stablehlo",),
-    "jax": ("litert", "torch"),
-    "torch": ("saved_model", "onnx", "openvino"),
-}
+# Formats that another framework writes, in a process of its own: one on each backend, so that each framework is asked
+# by another. tests/test_demo.py has LiteRT from all of them, and benchmarks/exports.py goes through all formats.
+FROM_ELSEWHERE = {"tensorflow": ("stablehlo",), "jax": ("torch",), "torch": ("onnx",)}
 RUN = Path(runtimes.__file__).with_name("run.py")
 
 

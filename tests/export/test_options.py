@@ -62,6 +62,7 @@ def test_adapters_are_merged():
         ({"classifier_activation": "tanh"}, {}, (None, 8, 12, 3), "float32", (-1, 1), "scores"),
     ],
 )
+@pytest.mark.once
 def test_signatures(changes, options, shape, dtype, value_range, output):
     uint8, softmax = options.get("uint8", False), options.get("softmax", False)
     served = served_model(shared_model(CONFIG.replace(**changes)), uint8=uint8, softmax=softmax)
@@ -72,6 +73,7 @@ def test_signatures(changes, options, shape, dtype, value_range, output):
 
 
 @pytest.mark.parametrize("uint8", [False, True])
+@pytest.mark.once
 def test_images_labels_and_accuracy(monkeypatch, tmp_path, uint8):
     model = shared_model()
     pixels = images_for(CONFIG, 9, 0, 255).astype("uint8")
@@ -88,6 +90,7 @@ def test_images_labels_and_accuracy(monkeypatch, tmp_path, uint8):
     assert "66.67 % (the model: 66.67 %)" in str(report)
 
 
+@pytest.mark.once
 def test_images_as_the_model_takes_them(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     images = images_for(CONFIG, 3)
@@ -98,6 +101,7 @@ def test_images_as_the_model_takes_them(monkeypatch, tmp_path):
         export(shared_model(), tmp_path / "other.onnx", images=images, uint8_input=True)
 
 
+@pytest.mark.once
 def test_class_names_travel_with_the_model(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     model = shared_model(CONFIG.replace(class_names=NAMES))
@@ -111,6 +115,7 @@ def test_class_names_travel_with_the_model(monkeypatch, tmp_path):
     assert "class_names" not in fake_export.job.metadata
 
 
+@pytest.mark.once
 def test_calibration_reaches_the_file_s_precision(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     pixels = images_for(CONFIG, 9, 0, 255).astype("uint8")
@@ -134,6 +139,7 @@ CALIBRATION = {
 
 
 @pytest.mark.parametrize("kind", CALIBRATION)
+@pytest.mark.once
 def test_calibration_from_anywhere(monkeypatch, tmp_path, kind):
     image = pytest.importorskip("PIL.Image")
     fake_export(monkeypatch)
@@ -150,6 +156,7 @@ def test_calibration_from_anywhere(monkeypatch, tmp_path, kind):
     assert report.images == 9  # answers are compared on them, too
 
 
+@pytest.mark.once
 def test_answers_are_compared_on_given_images_first(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     pixels = images_for(CONFIG, 9, 0, 255).astype("uint8")
@@ -160,6 +167,7 @@ def test_answers_are_compared_on_given_images_first(monkeypatch, tmp_path):
     assert report.images == 60  # every third: enough, and from all of them
 
 
+@pytest.mark.once
 def test_the_report_prints_and_is_plain_data(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     report = export(shared_model(), tmp_path / "model.tflite")
@@ -204,6 +212,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.once
 def test_what_makes_no_sense_is_refused(monkeypatch, tmp_path, case):
     fake_export(monkeypatch)
     monkeypatch.setattr(exporting, "write_anywhere", lambda *_: pytest.fail("work was begun"))
@@ -214,6 +223,7 @@ def test_what_makes_no_sense_is_refused(monkeypatch, tmp_path, case):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.once
 def test_models_that_do_not_fit(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     with pytest.raises(ValueError, match="softmax=True needs .* no head"):
@@ -229,6 +239,7 @@ def test_models_that_do_not_fit(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.once
 def test_formats_are_told_by_the_suffix(tmp_path, format):
     row = FORMATS[format]
     assert format_of(tmp_path / f"model{row.suffix}", None) is row
@@ -236,10 +247,12 @@ def test_formats_are_told_by_the_suffix(tmp_path, format):
     assert {name for name, how in PRECISIONS[format].items() if not how.reason} <= set(TOLERANCES)
 
 
+@pytest.mark.once
 def test_any_suffix_may_be_a_folder_s(tmp_path):
     assert format_of(tmp_path / "model.v1", "saved_model").name == "saved_model"
 
 
+@pytest.mark.once
 def test_built_in_images_are_the_same_every_time():
     signature = Signature.of(shared_model(), None, True)
     images = built_in_images(signature, (8, 12))

@@ -42,7 +42,7 @@ def close(got, wanted, atol=SAME_FUNCTION):
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_on_every_kind_of_model(kind):
     model = make(kind)
-    images = images_for(model, 3)
+    images = images_for(model, 4)  # in two batches of one size, for JAX to compile each operation once
     wanted, encoded = blocks_in_numpy(model, images)
     rows, columns = model.config.grid_size
     prefix = model.config.prefix_tokens
@@ -51,22 +51,23 @@ def test_attention_on_every_kind_of_model(kind):
         assert maps.dtype == "float32" and maps.shape == wanted[block].shape
         close(maps, wanted[block])
         close(maps.sum(-1), 1, 1e-5)
-    close(inspection.attention_maps(model, images), wanted[-1])
+    close(inspection.attention_maps(model, images, batch_size=2), wanted[-1])
 
     product = rollout_in_numpy(wanted)
     averaged = model.config.pooling == "avg"
     if kind == "map":
         w = in_numpy.weights_of(model.get_layer("pooling"))
         probe = in_numpy.attention_weights(
-            encoded, np.repeat(w["probe"], 3, 0), in_numpy.inner(w, "attention"), model.config.heads
+            encoded, np.repeat(w["probe"], 4, 0), in_numpy.inner(w, "attention"), model.config.heads
         )
-        close(inspection.attention_maps(model, images, "pooling"), probe)
-        close(inspection.patch_attention(model, images, "pooling"), probe.reshape(3, 2, rows, columns))
+        close(inspection.attention_maps(model, images, "pooling", batch_size=2), probe)
+        pooled = inspection.patch_attention(model, images, "pooling", batch_size=2)
+        close(pooled, probe.reshape(4, 2, rows, columns))
         row = (probe.mean(1) @ product)[:, 0]
     else:
         row = product[:, prefix:].mean(1) if averaged else product[:, 0]
     rollout = inspection.attention_rollout(model, images, batch_size=2)
-    close(rollout, row[:, prefix:].reshape(3, rows, columns))
+    close(rollout, row[:, prefix:].reshape(4, rows, columns))
     assert (rollout > 0).all() and (rollout.sum((1, 2)) < 1.00001).all()
 
     together = inspection.patch_attention_of_blocks(model, images, [-1, 0], batch_size=2)
@@ -74,8 +75,8 @@ def test_attention_on_every_kind_of_model(kind):
     for block in (0, 1):
         w = wanted[block]
         row = w[:, :, 0] if model.config.class_token and not averaged else w[:, :, prefix:].mean(2)
-        row = row[..., prefix:].reshape(3, 2, rows, columns)
-        close(inspection.patch_attention(model, images, block), row)
+        row = row[..., prefix:].reshape(4, 2, rows, columns)
+        close(inspection.patch_attention(model, images, block, batch_size=2), row)
         close(together[block], row)
 
 
@@ -136,7 +137,7 @@ def test_distances_of_patterns_that_are_computed_by_hand():
 @pytest.mark.parametrize("kind", ["plain", "hybrid"])
 def test_the_mean_distance_is_over_images_and_in_pixels(kind):
     model = make(kind)
-    images = images_for(model, 3)
+    images = images_for(model, 3 if kind == "plain" else 2)  # two batches, one of them short
     weights, _ = blocks_in_numpy(model, images)
     rows, columns = model.config.grid_size
     step = model.config.image_size[0] / rows

@@ -88,6 +88,7 @@ def test_is_what_it_is_defined_as(size, scale):
 
 
 @pytest.mark.parametrize("wrong", [{"group_norm": 1e-6}, {"std_conv": 1e-8}, {"std_conv": 1e-12}, {"pool": 0}], ids=str)
+@pytest.mark.once
 def test_a_wrong_choice_is_seen(wrong):
     """The test above would fail: the probe is sharp."""
     model, x = small(), images(scale=1e-3)
@@ -114,6 +115,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.once
 def test_variants():
     assert list(PARAMETERS) == list(keras_vit.BIT_VARIANTS)
     listed = {row["name"]: row["params"] for row in keras_vit.list_models("BiT")}
@@ -128,6 +130,7 @@ def test_variants():
         keras_vit.create_model("BiT-R101x2")
 
 
+@pytest.mark.once
 def test_the_smallest_variant():
     model = keras_vit.BiT_R50x1()
     assert model.name == "bit_r50x1" and model.count_params() == PARAMETERS["BiT-R50x1"]
@@ -138,6 +141,7 @@ def test_the_smallest_variant():
     np.testing.assert_allclose(forward(model, images((33, 70))), np.full((2, 1000), 1e-3), rtol=1e-5)
 
 
+@pytest.mark.once
 def test_signature_and_refusals():
     shown = inspect.signature(keras_vit.BiT_R50x1).parameters
     assert {"weights", "image_size", "classes", "include_top", "pooling"} <= shown.keys()
@@ -168,11 +172,13 @@ def test_signature_and_refusals():
         ({"image_size": "big"}, TypeError, "image_size must be an integer or a pair"),
     ],
 )
+@pytest.mark.once
 def test_bad_configs(change, error, message):
     with pytest.raises(error, match=message):
         SMALL.replace(**change)
 
 
+@pytest.mark.once
 def test_bad_model_arguments():
     with pytest.raises(TypeError, match="config must be a BiTConfig, but ViTConfig was given"):
         keras_vit.BiT(variant_config("ViT-Ti/16"))
@@ -200,6 +206,7 @@ def test_image_sizes():
     np.testing.assert_allclose(forward(back, x), wanted, rtol=0, atol=SAME_FUNCTION)
 
 
+@pytest.mark.once
 def test_input_tensors(golden):
     path = golden("bit_mini_tf").path
     model = keras_vit.from_checkpoint(path, input_tensor=keras.Input((64, 32, 3)), include_top=False)
@@ -211,6 +218,7 @@ def test_input_tensors(golden):
     assert model.input_shape == (None, 64, 64, 3) and model.output_shape == (None, 256)
 
 
+@pytest.mark.once
 def test_another_head():
     model = small(classifier_activation="softmax")
     other = model.with_classes(3)

@@ -50,8 +50,13 @@ FAMILIES = {
     ),
     "none_of_it": VIT.replace(final_norm="none", position_embedding="none", attention_bias="none", register_tokens=1),
 }
+SOME = ("deit", "dinov3", "eva02")  # together they have every layer
 every_family = pytest.mark.parametrize("family", FAMILIES)
-some_families = pytest.mark.parametrize("family", ["deit", "dinov3", "eva02"])  # together they have every layer
+some_families = pytest.mark.parametrize("family", SOME)
+# All of them once, and on each backend those that have every layer.
+every_family_once = pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=[] if family in SOME else pytest.mark.once) for family in FAMILIES]
+)
 
 
 def make(config, seed=0, **options):
@@ -140,7 +145,7 @@ def test_against_numpy(family):
         assert (np.abs(head - got["logits"]).max() > 1e-3) == config.distillation_head
 
 
-@every_family
+@every_family_once
 def test_at_another_size(family):
     """A model for any size computes in the graph what one whose tables were resized before would compute."""
     model = make(FAMILIES[family])
@@ -159,7 +164,7 @@ def test_at_another_size(family):
         np.testing.assert_array_equal(after["position_embedding/table"][rows], before["position_embedding/table"][rows])
 
 
-@every_family
+@every_family_once
 def test_files(family, tmp_path):
     config = FAMILIES[family].replace(dropout=0.1, drop_path=0.1, pixel_mean=(0.4, 0.5, 0.6), resize="shortest")
     model = make(config, name="mine", dtype="mixed_bfloat16")
@@ -270,6 +275,7 @@ def test_tokens_stand_in_their_order():
         ({"crop_ratio": "0.9"}, TypeError, "crop_ratio must be a number, but '0.9'"),
     ],
 )
+@pytest.mark.once
 def test_what_makes_no_sense_is_refused(fields, error, message):
     if fields.get("pixel_mean") == (0.5, 0.5):
         fields = {"pixel_mean": (0.5, 0.4)}
@@ -277,6 +283,7 @@ def test_what_makes_no_sense_is_refused(fields, error, message):
         VIT.replace(**fields)
 
 
+@pytest.mark.once
 def test_equal_numbers_fit_any_number_of_channels():
     assert VIT.pixel_mean == (0.5,) * 3
     grey = VIT.replace(channels=1)
@@ -286,6 +293,7 @@ def test_equal_numbers_fit_any_number_of_channels():
     assert again.pixel_mean == (0.1, 0.2, 0.3)
 
 
+@pytest.mark.once
 def test_what_counts_decides(family="dinov2_giant"):
     """Three matrices in the MLP of the giant, and tokens more than patches."""
     config = FAMILIES[family]
@@ -297,6 +305,7 @@ def test_what_counts_decides(family="dinov2_giant"):
 # One way to change a model
 
 
+@pytest.mark.once
 def test_a_second_head_comes_and_goes_with_the_first():
     model = make(FAMILIES["deit"])
     fresh = model.with_classes(5)
@@ -310,6 +319,7 @@ def test_a_second_head_comes_and_goes_with_the_first():
         single.with_config(distillation_head=True)
 
 
+@pytest.mark.once
 def test_what_a_change_would_lose_has_to_be_given_up():
     model = make(FAMILIES["dinov2_giant"])
     with pytest.raises(ValueError, match="pooling='token' needs new weights in head.*fresh="):
@@ -375,6 +385,7 @@ def test_masked_patches_go_through_all_of_it(family):
 
 
 @some_families
+@pytest.mark.once
 def test_rates_by_depth_and_layouts_over_devices(family):
     model = make(FAMILIES[family])
     rates = keras_vit.training.layer_decay(model, 0.5)
@@ -386,6 +397,7 @@ def test_rates_by_depth_and_layouts_over_devices(family):
 # Variants
 
 
+@pytest.mark.once
 def test_a_variant_is_its_row_and_its_family():
     config = keras_vit.models.variant_config("DINOv2-g/14-reg4", classes=None)
     assert (config.width, config.depth, config.heads, config.mlp_width, config.grid_size) == (
@@ -402,6 +414,7 @@ def test_a_variant_is_its_row_and_its_family():
 
 
 @pytest.mark.parametrize("variant", [name for name, row in keras_vit.VARIANTS.items() if row.family != "ViT"])
+@pytest.mark.once
 def test_every_family_has_its_factories(variant):
     config = keras_vit.models.variant_config(variant)
     assert keras_vit.models.has_layers_of(config, variant)
@@ -410,6 +423,7 @@ def test_every_family_has_its_factories(variant):
     assert factory.__name__ == keras_vit.models.factory_name(variant) and variant in factory.__doc__
 
 
+@pytest.mark.once
 def test_a_factory_makes_its_variant():
     with layers.skip_initialization():
         model = keras_vit.DeiT_Ti16_distilled(image_size=32, classes=5, interpolation="bicubic_hf")
@@ -420,6 +434,7 @@ def test_a_factory_makes_its_variant():
     assert features.output_shape == (None, 6, 192) and features.config.interpolation == "bicubic"
 
 
+@pytest.mark.once
 def test_todays_variants_are_told_from_their_relatives():
     plain = keras_vit.models.variant_config("ViT-B/16")
     assert keras_vit.models.variant_of(plain) == "ViT-B/16"
@@ -433,6 +448,7 @@ def test_todays_variants_are_told_from_their_relatives():
 @pytest.mark.parametrize("filter", ["bicubic", "bilinear_pillow"])
 @pytest.mark.parametrize(("resize", "crop_ratio"), [("squash", 1.0), ("shortest", 0.9), ("squash", 224 / 256)])
 @pytest.mark.parametrize("shape", [(150, 230), (301, 187), (20, 30)])
+@pytest.mark.once
 def test_pictures_are_resized_as_pillow_does(filter, resize, crop_ratio, shape):
     Image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype="uint8")
@@ -449,6 +465,7 @@ def test_pictures_are_resized_as_pillow_does(filter, resize, crop_ratio, shape):
     np.testing.assert_array_equal(got, wanted[top : top + 96, left : left + 64])
 
 
+@pytest.mark.once
 def test_the_default_pipeline_is_the_official_one():
     pixels = np.random.default_rng(0).integers(0, 256, (2, 15, 22, 3), dtype="uint8")
     wanted = keras_vit.preprocessing.resize_images(pixels, (16, 24))
@@ -462,6 +479,7 @@ def test_the_default_pipeline_is_the_official_one():
     )
 
 
+@pytest.mark.once
 def test_training_and_export_normalise_as_the_model_wants():
     from keras_vit.export.images import as_taken
     from keras_vit.training.finetuning import as_input

@@ -17,6 +17,7 @@ def pairs(golden):
     return [(n.partition("/")[0], ref[n], ref[n.replace("in_hwio", "flexi_pi")]) for n in ref if n.endswith("in_hwio")]
 
 
+@pytest.mark.once
 def test_kernels_against_the_original(golden):
     """The original inverts in float32: its error is 1e-7 times the condition number, 35 for 16 to 14, times values."""
     sizes = set()
@@ -28,6 +29,7 @@ def test_kernels_against_the_original(golden):
     assert sizes == {"16to14", "16to32", "32to16", "16to8", "14to16", "8to6"}
 
 
+@pytest.mark.once
 def test_resizing_like_an_image_is_something_else(golden):
     for _, kernel, wanted in pairs(golden):
         table = kernel.reshape(1, -1, kernel.shape[2] * kernel.shape[3])
@@ -48,6 +50,7 @@ def test_a_larger_patch_embeds_enlarged_images_the_same(patch):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-10)
 
 
+@pytest.mark.once
 def test_the_same_size_changes_nothing():
     kernel = np.random.default_rng(0).normal(size=(7, 5, 3, 4)).astype("f4")
     np.testing.assert_allclose(resize_patch_kernel(kernel, (7, 5)), kernel, rtol=0, atol=1e-6)
@@ -83,6 +86,7 @@ def values(model):
     return {path: keras.ops.convert_to_numpy(weight) for path, weight in weights_by_path(model).items()}
 
 
+@pytest.mark.once
 def test_nothing_else_changes(model):
     patch = 4 if model.config.stem_stages else 8
     other = model.with_patch_size(patch)
@@ -110,6 +114,7 @@ def test_nothing_else_changes(model):
     assert other.output_shape == model.output_shape
 
 
+@pytest.mark.once
 def test_saved_and_loaded(model, tmp_path):
     other = model.with_patch_size((4, 2))
     x = np.random.default_rng(0).uniform(-1, 1, (2, *other.config.image_size, 3)).astype("f4")
@@ -120,6 +125,7 @@ def test_saved_and_loaded(model, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["token", "gap", "map"])
+@pytest.mark.once
 def test_files_of_resized_models(name, tmp_path):
     model = build(name).with_patch_size(8)
     layout = "big_vision" if name == "map" else "vit_jax"
@@ -141,6 +147,7 @@ def test_images_enlarged_with_their_patches(golden):
     np.testing.assert_allclose(forward(model, images), case.ref["logits"], rtol=0, atol=LOGITS)
 
 
+@pytest.mark.once
 def test_flexivit(golden, tmp_path):
     """A file as FlexiViT's: kernels of 32 x 32 and 7 x 7 positions, used at 240 pixels with patches of 20 and 30."""
     ref = golden("patch_resize").ref
@@ -178,6 +185,7 @@ def test_any_image_size():
     np.testing.assert_allclose(forward(model, x), forward(fixed, x), rtol=0, atol=SAME_FUNCTION)
 
 
+@pytest.mark.once
 def test_sizes_that_do_not_fit():
     model = build("token")
     with pytest.raises(ValueError, match="multiple of the patch size: height 64 .* of 30. The nearest .* 60 or 90"):

@@ -112,6 +112,7 @@ def policies(model):
 
 
 @pytest.mark.parametrize(("family", "changes", "fresh"), CASES)
+@pytest.mark.once
 def test_every_change_keeps_the_rest(family, changes, fresh):
     model = make(family, name="mine", dtype="mixed_bfloat16")
     frozen = ("conv_root", "block1_unit1") if family == "bit" else ("embedding", "encoder_norm", "block_1/mlp")
@@ -151,6 +152,7 @@ def test_every_change_keeps_the_rest(family, changes, fresh):
     assert not any(id(weight) in ids for weight in other.weights)
 
 
+@pytest.mark.once
 def test_every_field_is_kept_or_refused():
     """A field that is added to a config has to be decided about: its name is in this test or it is refused."""
     for config, given in ((VIT, VIT_VALUES), (BIT, BIT_VALUES)):
@@ -177,11 +179,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("field", REFUSED)
+@pytest.mark.once
 def test_what_decides_the_weights_is_refused(field):
     with pytest.raises(ValueError, match=f"{field} cannot change .*build another model"):
         make("vit").with_config(**{field: REFUSED[field]})
 
 
+@pytest.mark.once
 def test_trained_weights_are_lost_only_where_that_is_asked_for():
     model = make("vit")
     for changes, names in (
@@ -199,6 +203,7 @@ def test_trained_weights_are_lost_only_where_that_is_asked_for():
             model.with_config(**changes)
 
 
+@pytest.mark.once
 def test_what_is_misspelled_or_unknown_is_refused():
     model = make("vit")
     with pytest.raises(TypeError, match="no field 'image_sise'. Did you mean 'image_size'"):
@@ -229,12 +234,14 @@ def test_fresh_layers_are_drawn_and_train():
     assert 0 < np.abs(values(other)["pre_logits/kernel"]).max() < 1.0  # Glorot's bound is sqrt(6 / (8 + 4))
 
 
+@pytest.mark.once
 def test_frozen_as_a_whole_stays_so():
     model = make("vit", trainable=False)
     other = model.with_classes(5)
     assert other.trainable is False and other.trainable_weights == []
 
 
+@pytest.mark.once
 def test_name_and_dtype():
     model = make("vit", name="mine", dtype="mixed_bfloat16")
     other = model.with_config(name="other", dtype="float32")
@@ -244,6 +251,7 @@ def test_name_and_dtype():
         model.with_config(dtype="nonsense")
 
 
+@pytest.mark.once
 def test_the_shorthands_do_the_same():
     model = make("vit", name="mine")
     pairs = [
@@ -297,6 +305,7 @@ def test_adapters_travel():
 
 
 @pytest.mark.parametrize("family", ["vit", "bit"])
+@pytest.mark.once
 def test_a_head_for_every_token_has_to_be_asked_for(family):
     """`include_top=False` gives all tokens: a head on each of them is not what anybody means by 5 classes."""
     model = make(family).with_config(classes=None, pooling="none", **({} if family == "bit" else NO_PRE_LOGITS))

@@ -93,6 +93,7 @@ def test_what_it_leaves(trained):
     np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
+@pytest.mark.once
 def test_the_command_line_trains_and_predicts(trained, capsys, tmp_path):
     """What the first run has trained, told by pictures that it has not seen, with the names of its classes."""
     _, folder = trained
@@ -110,6 +111,7 @@ def test_the_command_line_trains_and_predicts(trained, capsys, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Tensor.T is deprecated on 0-D tensors:UserWarning")  # Keras's RandAugment on torch
+@pytest.mark.once
 def test_the_command_line_changes_the_augmentation(trained, capsys, tmp_path):
     _, folder = trained
     arguments = ["finetune", folder / "source.npz", folder / "data", "--steps", 1, "--batch-size", 8]
@@ -122,17 +124,20 @@ def test_the_command_line_changes_the_augmentation(trained, capsys, tmp_path):
     assert "crop must be one of" in capsys.readouterr().err
 
 
+@pytest.mark.once
 def test_a_model_that_fits_is_trained_in_place():
     model = new_model()
     assert training.finetune(model, colours(8), RECIPE, image_size=8, steps=1, verbose=False).model is model
 
 
+@pytest.mark.once
 def test_it_says_what_it_is_going_to_do(capsys):
     training.finetune(new_model(), colours(8), RECIPE, steps=2)
     said = " ".join(capsys.readouterr().err.split())
     assert "2 updates of 8 images, 8 x 8 pixels (4 patches), learning rate 0.1, finetune/cifar10" in said
 
 
+@pytest.mark.once
 def test_an_image_size_that_nobody_asked_for(trained):
     """384 pixels in patches of 4 are 9,216 tokens: hours and gigabytes instead of a minute."""
     source = str(trained[1] / "source.npz")
@@ -151,38 +156,56 @@ def test_a_finished_run_is_not_run_again(trained):
         training.finetune(source, data, RECIPE, output=folder / "run", steps=31, every=10, verbose=False)
 
 
+class Stop(keras.callbacks.Callback):
+    """Calls a function after some batches."""
+
+    def __init__(self, batches, stop):
+        super().__init__()
+        self.batches, self.stop = batches, stop
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches -= 1
+        if self.batches == 0:
+            self.stop()
+
+
+def run_of_ten(model, output, **options):
+    return training.finetune(model, colours(20), RECIPE, steps=10, every=4, output=output, verbose=False, **options)
+
+
 SCRIPT = """
     import os, signal, sys
-    import keras
-    from tests.training.test_finetuning import RECIPE, colours, new_model
-    from keras_vit import training
+    from tests.training.test_finetuning import Stop, new_model, run_of_ten
 
-    class Kill(keras.callbacks.Callback):
-        batches = 0
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.batches += 1
-            if self.batches == int(sys.argv[2]):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    training.finetune(new_model(), colours(20), RECIPE, steps=10, every=4, output=sys.argv[1], callbacks=[Kill()])
+    run_of_ten(new_model(), sys.argv[1], callbacks=[Stop(6, lambda: os.kill(os.getpid(), signal.SIGKILL))])
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-def test_a_killed_run_ends_with_the_same_weights(tmp_path):
-    whole = new_model()
-    log = training.finetune(whole, colours(20), RECIPE, steps=10, every=4, output=tmp_path / "whole", verbose=False).log
+def kill(output):
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "run"), "6"]
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(output)]
     killed = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
+
+
+def fail(output):
+    def stop():
+        raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        run_of_ten(new_model(), output, callbacks=[Stop(6, stop)])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_a_killed_run_ends_with_the_same_weights(tmp_path, backend):
+    """A kill takes a process, and what it leaves in the folder is the same on all backends as after an error."""
+    whole = new_model()
+    log = run_of_ten(whole, tmp_path / "whole").log
+    (kill if backend == "torch" else fail)(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").glob("step-*")] == ["step-00000004.npz"]
     model = new_model()
-    resumed = training.finetune(
-        model, colours(20), RECIPE, steps=10, every=4, output=tmp_path / "run", verbose=False
-    ).log
+    resumed = run_of_ten(model, tmp_path / "run").log
     assert [row["loss"] for row in resumed] == [row["loss"] for row in log]
     for got, wanted in zip(weights_of(model), weights_of(whole), strict=True):
         np.testing.assert_array_equal(got, wanted)
@@ -209,6 +232,7 @@ def test_a_model_with_softmax_is_trained_on_its_logits_in_place():
     assert changed["head/kernel"] and changed["block_0/attention/query/kernel"]
 
 
+@pytest.mark.once
 def test_a_model_made_for_pretraining_is_the_recipe_s():
     recipe = RECIPE.replace(loss="sigmoid", head_bias=-10.0, image_size=16, dropout=0.1, drop_path=0.2)
     model = pretraining.create(variant="ViT-Ti/16", recipe=recipe, classes=3, dtype=None)
@@ -239,6 +263,7 @@ def test_pretraining_without_labels_trains_the_encoder():
     assert masked_patch_model(model).count_params() > model.count_params()
 
 
+@pytest.mark.once
 def test_what_makes_no_sense_is_refused(tmp_path):
     with pytest.raises(ValueError, match="There is no recipe 'finetune/cifar'"):
         training.finetune(new_model(), colours(8), "finetune/cifar", verbose=False)
@@ -264,6 +289,7 @@ def test_what_makes_no_sense_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.once
 def test_zeros_are_taken_at_their_word():
     model = new_model()
     before = weights_of(model)
@@ -280,6 +306,7 @@ def trained_names(model):
 
 
 @pytest.mark.parametrize("change", [{"classes": 5}, {"classes": 5, "image_size": 16}, {"image_size": 16}])
+@pytest.mark.once
 def test_what_is_frozen_stays_frozen_and_the_name_too(change):
     config = CONFIG.replace(**change)
     model = VisionTransformer(config, name="mine")
@@ -290,6 +317,7 @@ def test_what_is_frozen_stays_frozen_and_the_name_too(change):
     assert "head/kernel" in trained_names(model) and "block_0/attention/query/kernel" not in trained_names(model)
 
 
+@pytest.mark.once
 def test_a_model_that_is_frozen_as_a_whole_is_refused():
     for classes, message in ((5, "also the new head"), (3, "nothing would be learned")):
         model = new_model(CONFIG.replace(classes=classes))
@@ -308,6 +336,7 @@ def saved(tmp_path_factory):
     return path, model
 
 
+@pytest.mark.once
 def test_a_saved_model_is_treated_like_the_model_itself(saved):
     path, _ = saved
     recipe = RECIPE.replace(dropout=0.2, drop_path=0.1, learning_rate=0.0)
@@ -318,6 +347,7 @@ def test_a_saved_model_is_treated_like_the_model_itself(saved):
     np.testing.assert_array_equal(done.model.get_layer("head").get_weights()[0], np.ones((8, 3)))
 
 
+@pytest.mark.once
 def test_the_rates_of_a_recipe_are_those_of_a_given_model_too(saved):
     _, model = saved
     done = training.finetune(model, colours(8), RECIPE.replace(drop_path=0.1), steps=1, verbose=False)
@@ -327,6 +357,7 @@ def test_the_rates_of_a_recipe_are_those_of_a_given_model_too(saved):
         training.finetune(resnet, colours(8), RECIPE.replace(dropout=0.1), steps=1, verbose=False)
 
 
+@pytest.mark.once
 def test_a_dtype_that_does_not_exist_is_an_error(saved, tmp_path):
     path, model = saved
     keras_vit.to_checkpoint(model, tmp_path / "model.npz")
@@ -335,6 +366,7 @@ def test_a_dtype_that_does_not_exist_is_an_error(saved, tmp_path):
             training.finetune(source, colours(8), RECIPE, steps=1, dtype="nonsense", verbose=False)
 
 
+@pytest.mark.once
 def test_names_of_other_classes_need_another_head(tmp_path):
     """As many classes are not the same classes."""
     model = new_model(CONFIG.replace(class_names=("cat", "dog", "eel")))
@@ -350,6 +382,7 @@ def test_names_of_other_classes_need_another_head(tmp_path):
     assert done.model is unnamed and unnamed.config.class_names == ("dog", "cat", "eel")
 
 
+@pytest.mark.once
 def test_starting_again_leaves_no_old_model(tmp_path):
     options = {"steps": 2, "every": 1, "output": tmp_path, "verbose": False}
     training.finetune(new_model(), colours(8), RECIPE, **options)
@@ -364,6 +397,7 @@ def test_starting_again_leaves_no_old_model(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json"]
 
 
+@pytest.mark.once
 def test_starting_again_does_not_remove_the_model_that_it_starts_from(tmp_path):
     training.finetune(new_model(), colours(8), RECIPE, steps=1, output=tmp_path, verbose=False)
     with pytest.raises(ValueError, match="resume=False empties"):
@@ -376,8 +410,7 @@ def test_starting_again_does_not_remove_the_model_that_it_starts_from(tmp_path):
 def test_no_thread_is_left():
     training.finetune(new_model(), colours(8), RECIPE, validation=colours(4, 1), steps=1, verbose=False)
     before = threading.active_count()
-    for _ in range(2):
-        training.finetune(new_model(), colours(8), RECIPE, validation=colours(4, 1), steps=1, verbose=False)
+    training.finetune(new_model(), colours(8), RECIPE, validation=colours(4, 1), steps=1, verbose=False)
     assert threading.active_count() <= before
 
 
@@ -393,6 +426,7 @@ def test_validation_counts_every_image_once(polyak):
     assert done.log[-1]["val_loss"] == pytest.approx(losses.mean(), rel=1e-5)  # float32 logits of two compilations
 
 
+@pytest.mark.once
 def test_a_pipeline_of_test_images_may_end_with_a_short_batch():
     images, labels = colours(11, 1)
 
@@ -408,6 +442,7 @@ def test_a_pipeline_of_test_images_may_end_with_a_short_batch():
     assert done.accuracy == pytest.approx(np.mean(logits.argmax(-1) == labels), abs=1e-6)
 
 
+@pytest.mark.once
 def test_adapters_of_a_recipe_are_merged_in_the_file(tmp_path):
     recipe = RECIPE.replace(lora_rank=2, lora_targets="*/mlp/fc1", freeze="head")
     done = training.finetune(new_model(), colours(8), recipe, steps=2, output=tmp_path, verbose=False)
@@ -422,6 +457,7 @@ def test_adapters_of_a_recipe_are_merged_in_the_file(tmp_path):
     assert again.model is done.model and trained_names(again.model) == {w for w in trained_names(model) if "lora" in w}
 
 
+@pytest.mark.once
 def test_pretraining_goes_on_with_a_model_of_a_file(saved):
     path, _ = saved
     recipe = RECIPE.replace(learning_rate=0.0, freeze=("embedding",))
@@ -431,6 +467,7 @@ def test_pretraining_goes_on_with_a_model_of_a_file(saved):
     np.testing.assert_array_equal(done.model.get_layer("head").get_weights()[0], np.ones((8, 3)))
 
 
+@pytest.mark.once
 def test_masked_patches_need_more_than_one():
     with pytest.raises(ValueError, match="one patch of"):
         training.pretrain(
@@ -438,6 +475,7 @@ def test_masked_patches_need_more_than_one():
         )
 
 
+@pytest.mark.once
 def test_finetune_and_pretrain_share_their_options():
     """They are taken from the arguments by name, so both functions must have them, with the same meaning."""
     finetune, pretrain = (
@@ -449,6 +487,7 @@ def test_finetune_and_pretrain_share_their_options():
     assert [*finetune] == [field.name for field in dataclasses.fields(RunOptions)]
 
 
+@pytest.mark.once
 def test_every_option_reaches_the_run(monkeypatch):
     given = {field.name: object() for field in dataclasses.fields(RunOptions)} | {"every": 3}
     for module, function in ((finetuning, training.finetune), (pretraining, training.pretrain)):

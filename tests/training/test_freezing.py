@@ -22,6 +22,7 @@ def training(model):
     return [name for name, weight in weights_by_path(model).items() if id(weight) in ids]
 
 
+@pytest.mark.once
 def test_by_layer_weight_and_wildcard(model):
     names = list(weights_by_path(model))
     frozen = freeze(model, ["embedding", "block_[0]", "*/attention", "class_token/token"])
@@ -35,6 +36,7 @@ def test_by_layer_weight_and_wildcard(model):
     assert unfreeze(model) == [] and training(model) == names
 
 
+@pytest.mark.once
 def test_a_name_is_exact(model):
     freeze(model, "norm1")
     assert [n for n in weights_by_path(model) if n not in training(model)] == [
@@ -61,6 +63,7 @@ def test_frozen_weights_stay_and_files_know(model, tmp_path):
     again.train_on_batch(images, labels)  # the optimizer's state fits the weights that train
 
 
+@pytest.mark.once
 def test_says_what_is_wrong(model):
     with pytest.raises(ValueError, match="fits no layer and no weight.*'block_0"):
         freeze(model, ["embedding", "blok_0"])
@@ -71,6 +74,7 @@ def test_says_what_is_wrong(model):
         freeze(model, [3])
 
 
+@pytest.mark.once
 def test_a_layer_with_weights_and_layers_inside():
     model = VisionTransformer(CONFIG.replace(pooling="map"))
     with pytest.raises(ValueError, match="cannot be frozen while"):

@@ -111,6 +111,7 @@ def test_accumulated_batches_are_one_step(tmp_path):
     assert sorted(set(seen)) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.once
 def test_callbacks_see_one_run(tmp_path):
     class Watch(keras.callbacks.Callback):
         def __init__(self):
@@ -134,6 +135,7 @@ def test_callbacks_see_one_run(tmp_path):
     assert watch.events == ["begin", "batch", "batch", (0, True), "batch", (1, True), "end"]
 
 
+@pytest.mark.once
 def test_early_stopping_stops():
     stop = keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=1e9)
     log = train(new_model(), batch, 10, every=1, validation=VALIDATION, callbacks=[stop], verbose=False)
@@ -183,6 +185,7 @@ class StopInTheMiddle(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+@pytest.mark.once
 def test_a_run_that_is_stopped_in_the_middle_of_a_stretch_counts_the_updates_that_were_made(tmp_path):
     model = new_model()
     log = train(model, batch, 9, every=4, folder=RunFolder(tmp_path, {}), callbacks=[StopInTheMiddle(6)], verbose=False)
@@ -192,6 +195,7 @@ def test_a_run_that_is_stopped_in_the_middle_of_a_stretch_counts_the_updates_tha
 
 
 @pytest.mark.parametrize("use_ema", [False, True], ids=["plain", "polyak"])
+@pytest.mark.once
 def test_a_run_that_was_stopped_is_finished(tmp_path, use_ema):
     """Called again, it gives the model that it gave, as a run does that made all its updates."""
     first = new_model(use_ema)
@@ -202,6 +206,7 @@ def test_a_run_that_was_stopped_is_finished(tmp_path, use_ema):
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.once
 def test_weights_that_a_callback_restores_at_the_end_are_those_of_the_run(tmp_path):
     """EarlyStopping gives back the best weights when training ends: the folder must not keep the last ones."""
     stop = keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=1e9, restore_best_weights=True)
@@ -214,6 +219,7 @@ def test_weights_that_a_callback_restores_at_the_end_are_those_of_the_run(tmp_pa
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.once
 def test_a_loss_that_is_not_finite_at_once_claims_no_checkpoint(tmp_path):
     def astray(number):
         images, labels = batch(number)

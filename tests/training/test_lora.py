@@ -56,6 +56,7 @@ def test_changes_nothing_at_first():
     np.testing.assert_array_equal(model.predict_on_batch(IMAGES), before)
 
 
+@pytest.mark.once
 def test_also_on_a_frozen_model_and_beside_freezing():
     model = make()
     model.trainable = False
@@ -97,6 +98,7 @@ def test_merged_models_compute_the_same(trained, tmp_path):
     np.testing.assert_allclose(again.predict_on_batch(IMAGES), logits, atol=2e-6)
 
 
+@pytest.mark.once
 def test_says_what_is_wrong(trained, tmp_path):
     model, _ = trained
     path = save_adapters(model, tmp_path / "adapters.npz")

@@ -21,6 +21,7 @@ from tests.compute import forward
 CONFIG = ViTConfig(image_size=(8, 12), patch_size=4, width=16, depth=1, heads=2, mlp_width=24, classes=3)
 
 
+@pytest.mark.once
 def test_half_of_the_patches_are_corrupted_in_the_paper_s_shares():
     plan, corrupted = plan_corruption(200, 100, 0)
     assert np.all(corrupted.sum(axis=1) == 50)
@@ -34,12 +35,14 @@ def test_half_of_the_patches_are_corrupted_in_the_paper_s_shares():
     assert len(np.unique(plan[others])) > 90
 
 
+@pytest.mark.once
 def test_the_plan_is_a_function_of_the_seed():
     first, second, other = (plan_corruption(4, 16, seed)[0] for seed in ((0, 3), (0, 3), (0, 4)))
     np.testing.assert_array_equal(first, second)
     assert np.any(first != other)
 
 
+@pytest.mark.once
 def test_colours_are_3_bits_each():
     pixels = np.zeros((1, 4, 8, 3), "float32")
     pixels[0, :, :4] = (255, 0, 128)
@@ -88,6 +91,7 @@ def test_without_corruption_the_encoder_is_the_model_s():
     assert {id(w) for w in model.get_layer("block_0").weights} <= {id(w) for w in learner.weights}
 
 
+@pytest.mark.once
 def test_it_is_learned():
     """Images of one colour each: from the patches that are left, the colour of the others can be told."""
     learner = masked_patch_model(VisionTransformer(CONFIG))
@@ -102,6 +106,7 @@ def test_it_is_learned():
     assert log["accuracy"][-1] > 0.9  # 8 colours: guessing is right in 1 of 8
 
 
+@pytest.mark.once
 def test_what_has_no_patches_of_one_size_is_refused():
     with pytest.raises(TypeError, match="VisionTransformer"):
         masked_patch_model(BiT(BiTConfig(stages=(1,), width=32, classes=2)))
