@@ -94,6 +94,7 @@ def fill_disk(folder, index):
 
 
 if __name__ == "__main__":
+    sys.modules["tensorflow"] = None  # Keras imports it to set its seed, for seconds
     folder = sys.argv[1]
     index = training.connect().index
     answer = {
