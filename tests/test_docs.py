@@ -169,6 +169,19 @@ def test_the_table_of_the_zoo_is_fresh():
     assert (ROOT / "docs" / "zoo.md").read_text() == script("make_zoo").text(), "run python docs/make_zoo.py"
 
 
+@pytest.mark.once
+def test_every_family_was_tried_out():
+    """The page is what its script makes of its lines; it names the backends that a family was not tried on."""
+    make_families = script("make_families")
+    page = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
+    rows = make_families.rows_of(page)
+    assert {backend for _, backend in rows} == set(make_families.BACKENDS.values())
+    assert {len(cells) for cells in rows.values()} == {len(make_families.COLUMNS)}
+    assert page == make_families.page_with(rows)
+    families = {row["family"] for row in keras_vit.list_models()} - {"BiT"}
+    assert families <= {family.partition(",")[0] for family, _ in rows}
+
+
 PAGES = {
     "good.html": '<a id="here" href="other.html#there">x</a><a href="https://example.org/">y</a>',
     "other.html": '<p id="there"><img src="data:image/png;base64,AA==">',

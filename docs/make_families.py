@@ -1,0 +1,262 @@
+"""Writes docs/families.md: what users do with a model, done with one of each family, on the backend that is set.
+
+    KERAS_BACKEND=torch python -m docs.make_families ["DINOv2, giant" ... | --missing]
+
+Fills in the lines of that backend, of all families, those that are named or those that have none, as each is done; the
+other lines stay. The models are small: reference files of `tests/golden`, or random weights in the names of whoever
+publishes such files. Anything that goes wrong, or differs by more than float32 explains, ends the command. About half a
+minute for each family, most of it for the three files.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit import training
+from keras_vit.checkpoints.files import write_safetensors
+from keras_vit.export import FORMATS, export, exporting, writing_process
+from tests.checkpoints.state_dicts import GAMMA, PATCHES, linear, timm
+from tests.tolerances import SAME_FUNCTION
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "families.md"
+BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+WRITTEN = ("saved_model", "litert", "onnx")
+CLASSES, IMAGES = 3, 8
+
+_DECODER = {"decoder_pos_embed": (1, PATCHES + 1, 32), **linear("decoder_embed", 32, 64)}
+# A file of each family: a folder of tests/golden, or the names and shapes of arrays. What stands before the comma is
+# the family's name in `list_models`, if it has one.
+FAMILIES = {
+    "ViT": "fam_timm_vit",
+    "DeiT, distilled": "fam_timm_deit_distilled",
+    "DeiT-III": timm(rows=PATCHES, scales=GAMMA, head=5),
+    "MAE": timm() | _DECODER,
+    "DINO": {f"teacher.backbone.{name}": shape for name, shape in timm().items()},
+    "DINOv2, giant": "fam_hf_dinov2_giant_cls",
+    "DINOv2-reg": "fam_timm_dinov2_reg4",
+    "DINOv3": "fam_hf_dinov3",
+    "I-JEPA": {f"target_encoder.module.{name}": shape for name, shape in timm(cls=False).items()},
+    "CLIP": "fam_hf_clip_full",
+    "SigLIP": "fam_hf_siglip_full",
+    "SigLIP2": "fam_timm_siglip2",
+    "EVA-02": "fam_timm_eva02_base",
+    "hybrid": "fam_timm_hybrid",
+    "BEiT-3": timm(mlp="plain_norm", attn_norm=True, last="fc_norm", head=5),
+}
+COLUMNS = ("family", "backend", "trained", "LoRA", "`.keras`", "`with_config`", *(f"`{name}`" for name in WRITTEN))
+HEAD = f"""# Families, tried out
+
+Made by `python -m docs.make_families` on each backend; the versions are those of `constraints.txt`, on a CPU. What
+each family computes is compared with its publisher's code in [Fidelity](fidelity.md); here is what a user does with
+such a model afterwards. One small model of each family was read from a file in its publisher's names (`tests/golden`,
+or random weights) and given a new head of {CLASSES} classes. Then:
+
+- **trained**: `finetune` for three updates. How many of the arrays changed that have a gradient; key biases have none
+  where nothing turns keys.
+- **LoRA**: `finetune` with `lora_rank=2` for two more, and `merge_lora`.
+- **`.keras`**: saved and loaded.
+- **`with_config`**: without a head, beside `feature_extractor`; for images of any size, at this and at another size,
+  beside the model of that size.
+- **files**: `export`ed, run by the format's own runtime in a fresh process with batches of 1 and 7.
+
+Figures are largest differences between the answers of one and the other to {IMAGES} images, as a share of the largest
+answer; the order of sums in float32 explains up to {SAME_FUNCTION:.0e}. TensorFlow writes all three formats: under
+JAX and PyTorch `export` hands the model to a process with TensorFlow, which has to be installed (here one process for
+all files, which is all that differs from a user's `export`). Of the
+other formats, OpenVINO is TensorFlow's as well, `torch` PyTorch's and `stablehlo` JAX's, from any backend in the same
+way; they were tried on fewer models ([Exports](exports.md), `tests/training/test_every_family.py`).
+
+"""
+
+
+def rows_of(page: str) -> dict[tuple[str, str], list[str]]:
+    """The lines of a page's table by family and backend."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| "]
+    return {(cells[0], cells[1]): cells for cells in lines if cells[1] in BACKENDS.values()}
+
+
+def page_with(rows: dict[tuple[str, str], list[str]]) -> str:
+    """The page with a table of lines, in the order of the families, and what has none."""
+    order = [(family, backend) for family in FAMILIES for backend in BACKENDS.values()]
+    lines = [list(COLUMNS), ["---"] * len(COLUMNS), *(rows[key] for key in order if key in rows)]
+    table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    missing = {b: [f for f in FAMILIES if (f, b) not in rows] for b in BACKENDS.values()}
+    notes = [f"Not run with {backend}: {'; '.join(families)}.\n" for backend, families in missing.items() if families]
+    return HEAD + table + "".join(f"\n{note}" for note in notes)
+
+
+def loaded(family: str, folder: pathlib.Path) -> keras_vit.VisionTransformer:
+    """The small model of a family, from its file."""
+    source = FAMILIES[family]
+    if isinstance(source, str):
+        return keras_vit.from_checkpoint(_reference(source), **_size_of(source))
+    rng, arrays = np.random.default_rng(0), []
+    for name, shape in sorted(source.items()):
+        values = rng.normal(0, 0.1, shape).astype("float32")
+        factors = re.search(r"norm\w*\.weight$|gamma", name)  # without them around 1 a block would do nothing
+        arrays.append((name, values + 1 if factors else values))
+    write_safetensors(folder / "model.safetensors", arrays)
+    return keras_vit.from_checkpoint(folder / "model.safetensors", heads=4)
+
+
+def _reference(case: str) -> pathlib.Path:
+    return ROOT / "tests" / "golden" / case
+
+
+def _size_of(case: str) -> dict[str, tuple[int, int]]:
+    """The images of a reference, whose file may leave open for which size the model is."""
+    with np.load(_reference(case) / "ref.npz") as reference:
+        return {"image_size": reference["images"].shape[1:3]}
+
+
+def answers(model: keras.Model, images: np.ndarray) -> np.ndarray:
+    """What a model answers, which has to be finite and not the same for all images."""
+    y = model.predict(images, verbose=0)
+    y = y["pre_logits"] if isinstance(y, dict) else y
+    if not (np.isfinite(y).all() and np.ptp(y, axis=0).max() > 1e-4):
+        sys.exit(f"{model.name} answers {y}.")
+    return y
+
+
+def difference(one: np.ndarray, other: np.ndarray) -> float:
+    """The largest difference between two answers as a share of the largest answer, if float32 explains it."""
+    share = float(np.abs(one - other).max() / np.abs(one).max())
+    if not share <= SAME_FUNCTION:
+        sys.exit(f"Two answers that should be the same differ by {share} of the largest.")
+    return share
+
+
+def arrays_of(model: keras_vit.VisionTransformer) -> dict[str, np.ndarray]:
+    """A copy of what a model trains, but for biases that no answer depends on."""
+    trainable = {id(weight) for weight in model.trainable_weights}
+    turned = model.config.rotary_embedding is not None
+    weights = keras_vit.models.weights_by_path(model)
+    return {
+        path: np.array(keras.ops.convert_to_numpy(weight))
+        for path, weight in weights.items()
+        if id(weight) in trainable and (turned or not path.endswith("/key/bias"))
+    }
+
+
+def tried(family: str, folder: pathlib.Path) -> list[str]:
+    """What becomes of a family's model on this backend: the cells of its line after the first two."""
+    model = loaded(family, folder).with_classes(CLASSES)
+    config = model.config
+    rng = np.random.default_rng(1)
+    pixels = rng.integers(0, 256, (IMAGES, *config.image_size, config.channels), dtype="uint8")
+    data = (pixels, np.arange(IMAGES) % CLASSES)
+    recipe = training.recipe("finetune/cifar10").replace(
+        steps=3, warmup_steps=0, batch_size=4, learning_rate=0.1, momentum_dtype=None, image_size=config.image_size
+    )
+    before = arrays_of(model)
+    model = training.finetune(model, data, recipe, verbose=False).model
+    after = arrays_of(model)
+    still = [path for path in before if np.array_equal(before[path], after[path])]
+    if still or before.keys() != after.keys():
+        sys.exit(f"{family}: training left {still} as they were.")
+
+    images = model.preprocess(pixels)
+    model = training.finetune(model, data, recipe.replace(steps=2, lora_rank=2), verbose=False).model
+    adapters = [value for path, value in arrays_of(model).items() if path.endswith("lora_kernel_b")]
+    if not adapters or not all(map(np.any, adapters)):
+        sys.exit(f"{family}: of {len(adapters)} adapters, some have learned nothing.")
+    merged = training.merge_lora(model)
+    wanted = answers(merged, images)
+    lora = difference(answers(model, images), wanted)
+
+    merged.save(folder / "model.keras")
+    again = keras.saving.load_model(folder / "model.keras")
+    saved = difference(answers(again, images), wanted)
+
+    features = answers(merged.with_config(classes=None), images)
+    changed = [difference(answers(keras_vit.feature_extractor(merged, ["pre_logits"]), images), features)]
+    any_size = merged.with_config(dynamic=True)
+    changed.append(difference(answers(any_size, images), wanted))
+    rows, columns = config.grid_size
+    larger = merged.with_config(image_size=config.image_size_of((rows + 1, columns + 2)))
+    others = larger.preprocess(pixels)
+    changed.append(difference(answers(any_size, others), answers(larger, others)))
+
+    files = []
+    for name in WRITTEN:
+        path = folder / f"file{FORMATS[name].suffix}"
+        report = export(merged, path, format=name, images=images, measure=False)
+        if report.select_operators or not report.max_abs_error <= SAME_FUNCTION * np.abs(wanted).max():
+            sys.exit(f"{family}: the {name} file differs, or needs another runtime: {report}")
+        files.append(report.max_abs_error / np.abs(wanted).max())
+    return [f"{len(before)} of {len(before)}", *(f"{x:.1e}" if x else "0" for x in (lora, saved, max(changed), *files))]
+
+
+# What `export` starts for each file, most of whose time it takes to import TensorFlow.
+WRITER = """
+import pathlib, sys
+from keras_vit.export import writing_process
+for line in sys.stdin:
+    writing_process.main(*map(pathlib.Path, line.rstrip("\\n").split("\\t")))
+    print("written", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def one_writing_process() -> Iterator[None]:
+    """Within this context, `export` has one process write all files, and not each a process of its own."""
+    if keras.backend.backend() == FORMATS[WRITTEN[0]].backend:
+        yield
+        return
+    environment = {**writing_process.process_environment(), "KERAS_BACKEND": FORMATS[WRITTEN[0]].backend}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", WRITER], env=environment, cwd=ROOT, **pipes) as process:
+
+        def write(model: keras.Model, job: writing_process.Job, _: None, path: pathlib.Path) -> dict[str, list[str]]:
+            model.save(path.parent / "model.keras")
+            (path.parent / "job.json").write_text(json.dumps(dataclasses.asdict(job)), encoding="utf-8")
+            process.stdin.write(f"{path.parent}\t{path}\n")
+            process.stdin.flush()
+            while (line := process.stdout.readline()) != "written\n":
+                if not line:
+                    sys.exit(f"The process that writes files ended with {process.wait()}.")
+            (path.parent / "model.keras").unlink()
+            return json.loads((path.parent / writing_process.RESULT).read_text(encoding="utf-8"))
+
+        exporting.write_anywhere = write
+        yield
+        process.stdin.close()
+
+
+def main(names: list[str]) -> None:
+    """Tries families out and fills in their lines."""
+    if names == ["--missing"]:
+        rows = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.is_file() else {}
+        names = [name for name in FAMILIES if (name, BACKENDS[keras.backend.backend()]) not in rows]
+    unknown = [name for name in names if name not in FAMILIES]
+    if unknown:
+        sys.exit(f"There is no {unknown}. There are {list(FAMILIES)}.")
+    backend = BACKENDS[keras.backend.backend()]
+    for family in names or FAMILIES:
+        keras.utils.set_random_seed(0)
+        with tempfile.TemporaryDirectory() as folder:
+            cells = tried(family, pathlib.Path(folder))
+        rows = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.is_file() else {}
+        rows[family, backend] = [family, backend, *cells]
+        part = PAGE.with_suffix(".part")
+        part.write_text(page_with(rows), encoding="utf-8")
+        os.replace(part, PAGE)
+        print(" | ".join(rows[family, backend]), flush=True)
+        keras.backend.clear_session()
+
+
+if __name__ == "__main__":
+    with one_writing_process():
+        main(sys.argv[1:])
