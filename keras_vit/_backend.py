@@ -4,8 +4,10 @@ Keras takes TensorFlow then, and fails where that is not installed, even if anot
 """
 
 import importlib.util
+import json
 import os
 import sys
+import warnings
 from pathlib import Path
 
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -13,11 +15,17 @@ _MORE_OF_KERAS = ("numpy", "openvino")  # for inference only; keras_vit is not t
 
 
 def choose_backend() -> None:
-    """Sets `KERAS_BACKEND` to an installed framework where Keras would insist on a TensorFlow that is not there.
+    """Sets `KERAS_BACKEND` to an installed framework where Keras would insist on one that is not there.
+
+    Keras takes the framework that `keras.json` names, a file that it writes by itself when it is first imported, and
+    TensorFlow where there is none.
 
     Raises:
         ValueError: if `KERAS_BACKEND` names something else than a backend of Keras.
         ImportError: if no framework is installed, or not the one that `KERAS_BACKEND` names.
+
+    Warns:
+        UserWarning: if the framework in `keras.json` is not installed.
     """
     if "keras" in sys.modules:
         return
@@ -26,12 +34,30 @@ def choose_backend() -> None:
         _check(backend)
         return
     home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
-    if (Path(home) / "keras.json").exists() or importlib.util.find_spec("tensorflow"):
+    file = Path(home) / "keras.json"
+    configured = _read(file).get("backend")
+    backend = configured or "tensorflow"
+    if backend not in BACKENDS or importlib.util.find_spec(backend):
         return
-    installed = [name for name in ("jax", "torch") if importlib.util.find_spec(name)]
+    installed = [name for name in BACKENDS if importlib.util.find_spec(name)]
     if not installed:
         raise ImportError('No backend of Keras is installed: pip install "keras-vit[jax]" (or tensorflow, or torch)')
+    if configured:
+        warnings.warn(
+            f"{file} names the backend {configured!r}, which is not installed: Keras runs on {installed[0]!r}. Set "
+            "KERAS_BACKEND, or change that file.",
+            stacklevel=3,
+        )
     os.environ["KERAS_BACKEND"] = installed[0]
+
+
+def _read(file: Path) -> dict[str, str]:
+    """The settings in a `keras.json`; as for Keras, none where it cannot be read."""
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _check(backend: str) -> None:

@@ -40,8 +40,21 @@ def test_the_user_s_choice_stands(fresh, monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     assert fresh("tensorflow", "torch") == "torch"
     monkeypatch.delenv("KERAS_BACKEND")
-    (tmp_path / "keras.json").write_text("{}")
-    assert fresh("torch") is None
+    (tmp_path / "keras.json").write_text('{"backend": "torch"}')
+    assert fresh("tensorflow", "torch") is None
+
+
+def test_a_file_of_keras_s_names_what_is_not_installed(fresh, tmp_path):
+    """Keras writes the file by itself, in an environment that had TensorFlow."""
+    (tmp_path / "keras.json").write_text('{"backend": "tensorflow"}')
+    with pytest.warns(UserWarning, match=r"keras\.json names .* 'tensorflow', which is not installed: .* 'torch'"):
+        assert fresh("torch") == "torch"
+
+
+@pytest.mark.parametrize("text", ["{}", "", "[1]", '{"backend": "'])
+def test_a_file_of_keras_s_says_nothing(fresh, tmp_path, text):
+    (tmp_path / "keras.json").write_text(text)
+    assert fresh("torch") == "torch"
 
 
 def test_without_any_framework_the_error_says_what_to_install(fresh):
