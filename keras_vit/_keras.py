@@ -13,10 +13,6 @@ import keras
 
 from keras_vit._types import Tensor
 
-_HOOKS = (
-    "Hooks of PyTorch on a layer, which have no public list. Without it, inner layers are called by way of Keras and "
-    "PyTorch."
-)
 PRIVATE: dict[str, str] = {
     "_flatten_layers": "Layers inside layers have no public list. Without it, freezing, adapters and quantization see "
     "the outer layers only.",
@@ -28,10 +24,6 @@ PRIVATE: dict[str, str] = {
     "_functional": "The graph of a Sequential model. Without it, nobody can look inside a model in one.",
     "_remat_mode": "Whether a layer was made in a RematScope. Without it, inner layers are called by way of Keras, "
     "which takes milliseconds on PyTorch.",
-    "_forward_hooks": _HOOKS,
-    "_forward_pre_hooks": _HOOKS,
-    "_backward_hooks": _HOOKS,
-    "_backward_pre_hooks": _HOOKS,
     "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
     "_learning_rate": "The schedule of an optimizer: `learning_rate` is its value at the number of batches, not of "
     "updates. Without it, rates fall too fast where gradients are accumulated.",
@@ -46,6 +38,13 @@ PRIVATE: dict[str, str] = {
     "_model_variables_moving_average": "The averages of the weights have no public list. Without it, "
     "they could not be moved once per update.",
 }
+
+# Of PyTorch, whose modules Keras's layers are there.
+PRIVATE_IN_TORCH: dict[str, str] = dict.fromkeys(
+    ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    "Who wants to know when a layer is called has no public list. Without it, inner layers are called by way of Keras "
+    "and PyTorch.",
+)
 
 T = TypeVar("T", bound=type)
 _SOURCE = "keras_vit_source_of_clone"
