@@ -195,8 +195,16 @@ class ResNetUnit(_Bottleneck):
 
     def _conv(self, name: str, filters: int, size: int, strides: int = 1) -> StdConv2D:
         _, epsilon, inside = STEM_EPSILONS[self.epsilons]
-        options = {"epsilon": epsilon, "epsilon_inside": inside, "folded": self.folded}
-        return StdConv2D(filters, size, strides, **options, dtype=self.dtype_policy, name=name)
+        return StdConv2D(
+            filters,
+            size,
+            strides,
+            epsilon=epsilon,
+            epsilon_inside=inside,
+            folded=self.folded,
+            dtype=self.dtype_policy,
+            name=name,
+        )
 
     def call(self, x: Tensor) -> Tensor:
         shortcut = call_inside(self.gn_proj, call_inside(self.conv_proj, x)) if self.projected else x
