@@ -81,7 +81,7 @@ def test_the_source_archive_has_what_the_repository_has(dist):
     } <= names
     # What `make` runs and the tests of this file read.
     makefile = (REPOSITORY / "Makefile").read_text()
-    assert {".ci/run", ".pre-commit-config.yaml"} <= names
+    assert {".ci/run", ".ci/newcomer", ".ci/bare.sh", ".pre-commit-config.yaml"} <= names
     assert set(re.findall(r"(?:\.ci|benchmarks|docs)/\w+\.\w+", makefile)) <= names
     assert not [name for name in names if re.search(r"__pycache__|^(\.venv|\.github|site|dist|runs)/", name)]
     assert archive.stat().st_size < 40e6  # what PyPI and a reader's line take without a thought
@@ -132,6 +132,8 @@ def test_the_workflows_are_yaml_and_run_what_the_makefile_has():
         text = path.read_text()
         assert yaml.safe_load(text), path.name
         assert set(re.findall(r"run: make ([\w-]+)", text)) <= set(targets), path.name
+        for script in re.findall(r"run: (\.ci/\S+)", text):
+            assert os.access(REPOSITORY / script, os.X_OK), path.name
 
 
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
@@ -192,11 +194,19 @@ def test_every_install_is_pinned_and_so_are_the_tools_that_build(installs):
         assert "PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt" in line
 
 
+# What each script of .ci calls: the test command alone, as it has to end within minutes; and the other commands.
+SCRIPTS = {
+    "run": [["test"]],
+    "newcomer": [["demo", "BACKEND=tensorflow"], ["demo", "BACKEND=jax"], ["demo", "BACKEND=torch"], ["docs"]],
+}
+
+
 @pytest.fixture
 def ci(tmp_path):
-    """Runs .ci/run beside a `make` that writes down what it is called with; gives the exit status and the calls."""
+    """Runs a script of .ci beside a `make` that writes down what it is called with; gives the result and the calls."""
     (tmp_path / "repository" / ".ci").mkdir(parents=True)
-    shutil.copy(REPOSITORY / ".ci" / "run", tmp_path / "repository" / ".ci" / "run")
+    for name in ("bare.sh", *SCRIPTS):
+        shutil.copy(REPOSITORY / ".ci" / name, tmp_path / "repository" / ".ci" / name)
     calls = tmp_path / "calls.jsonl"
     stub = tmp_path / "bin" / "make"
     stub.parent.mkdir()
@@ -211,9 +221,9 @@ def ci(tmp_path):
     )
     stub.chmod(0o755)
 
-    def run(**variables):
+    def run(name, **variables):
         variables = {"PATH": f"{stub.parent}{os.pathsep}{os.environ['PATH']}", "LANG": "C.UTF-8"} | variables
-        script = tmp_path / "repository" / ".ci" / "run"
+        script = tmp_path / "repository" / ".ci" / name
         result = subprocess.run(
             ["bash", str(script)], env=variables, input="typed", capture_output=True, text=True, timeout=60
         )
@@ -224,10 +234,8 @@ def ci(tmp_path):
     return run
 
 
-COMMANDS = [["demo", "BACKEND=tensorflow"], ["demo", "BACKEND=jax"], ["demo", "BACKEND=torch"], ["docs"], ["test"]]
-
-
-def test_ci_runs_the_commands_of_the_readme_as_a_stranger_would(ci, tmp_path):
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_ci_runs_the_commands_of_the_readme_as_a_stranger_would(ci, tmp_path, script):
     """An empty home, no cache, and of the variables only those that name places and tell pip where to look."""
     passed = {
         "CI": "true",
@@ -244,9 +252,9 @@ def test_ci_runs_the_commands_of_the_readme_as_a_stranger_would(ci, tmp_path):
         "KERAS_BACKEND": "torch",
         "MAKEFLAGS": "-k",
     }
-    result, seen = ci(**passed, **dropped, PIP_NO_CACHE_DIR="0")
+    result, seen = ci(script, **passed, **dropped, PIP_NO_CACHE_DIR="0")
     assert result.returncode == 0, result.stderr
-    assert [call["arguments"][:2] for call in seen] == COMMANDS
+    assert [call["arguments"][:2] for call in seen] == SCRIPTS[script]
     for call in seen:
         variables = call["variables"]
         assert variables.pop("PATH").endswith(os.environ["PATH"])
@@ -261,10 +269,13 @@ def test_ci_runs_the_commands_of_the_readme_as_a_stranger_would(ci, tmp_path):
     assert list((tmp_path / "repository").iterdir()) == [tmp_path / "repository" / ".ci"]
 
 
-@pytest.mark.parametrize(("failing", "command"), [("jax fails", "make demo BACKEND=jax"), ("test fails", "make test")])
-def test_ci_goes_on_after_a_failure_and_fails(ci, failing, command):
-    result, seen = ci(CI=failing)
+@pytest.mark.parametrize(
+    ("script", "failing", "command"),
+    [("newcomer", "jax fails", "make demo BACKEND=jax"), ("run", "test fails", "make test")],
+)
+def test_ci_goes_on_after_a_failure_and_fails(ci, script, failing, command):
+    result, seen = ci(script, CI=failing)
     assert result.returncode == 1
-    assert [call["arguments"][:2] for call in seen] == COMMANDS
+    assert [call["arguments"][:2] for call in seen] == SCRIPTS[script]
     assert result.stderr.startswith(f"failed: {command}")
     assert result.stderr.count("\n") == 1
