@@ -116,7 +116,7 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 
 $(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(call new_environment,all three backends and their peers; a few minutes and some 5 GB)
-	$(PIP_INSTALL) -e '.[tensorflow,jax,torch]' -r benchmarks/peers.txt
+	$(PIP_INSTALL) -e '.[tensorflow,jax,torch,plots]' -r benchmarks/peers.txt
 	@touch $@
 
 $(TOOLS)/.installed: pyproject.toml constraints.txt

@@ -1,6 +1,7 @@
 """How fast the models are, beside native implementations of the same models and the products they consist of.
 
     make bench                                            all rows, in an environment with all peers
+    make bench BENCH_ARGS=--page-only                     tables and pictures of docs/speed.md, from docs/speed.json
     python benchmarks/speed.py --list                     the rows
     python benchmarks/speed.py --backends torch --rows "ViT-B/16 224 8 float32 forward" --json speed.json
 
@@ -22,15 +23,14 @@ import importlib.util
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+from speed_page import BACKENDS, STEPS, is_start, lines, write, write_page
 
-BACKENDS = ("torch", "jax", "tensorflow")
 SHAPES = {  # width, depth, heads, MLP
     "ViT-Ti/16": (192, 12, 3, 768),
     "ViT-S/16": (384, 12, 6, 1536),
@@ -48,45 +48,44 @@ TIMM = {
 ROWS = (
     "ViT-B/16 224 8 float32 forward",
     "ViT-B/16 224 1 float32 forward",
+    "ViT-B/16 224 32 float32 forward",
     "ViT-B/16 384 1 float32 forward",
+    "ViT-B/16 512 1 float32 forward",
     "ViT-B/16 224 8 bfloat16 forward",
+    "ViT-B/16 224 1 bfloat16 forward",
     "ViT-B/16 224 4 float32 train",
     "ViT-Ti/16 224 1 float32 forward",
     "ViT-Ti/16 224 8 float32 forward",
     "ViT-Ti/16 224 8 float32 train",
+    "ViT-L/16 224 1 float32 forward",
     "R50+ViT-B/16 224 1 float32 forward",
     "R50+ViT-B/16 224 4 float32 forward",
     "ViT-B/16 224 1 float32 start",
     "ViT-B/16 224 4 float32 start-train",
 )
 PACKAGES = ("keras", "torch", "jax", "tensorflow", "timm", "transformers", "flax", "keras-hub")
-# Whom the first table compares with, by backend.
-PEERS = (
-    ("torch", "timm"),
-    ("torch", "timm, tanh"),
-    ("torch", "Transformers"),
-    ("torch", "limit"),
-    ("jax", "Flax"),
-    ("jax", "limit"),
-    ("tensorflow", "KerasHub"),
-    ("tensorflow", "limit"),
-)
-BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
+JOBS = ("forward", "train", "start", "start-train")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
-    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
-    parser.add_argument("--rows", nargs="+", metavar="ROW", default=ROWS, help=f"such as {ROWS[0]!r} (default: all)")
-    parser.add_argument("--rounds", type=int, default=9, help="(default: %(default)s)")
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(BACKENDS))
+    row = {"type": row_of, "metavar": "ROW", "help": f"such as {ROWS[0]!r} (default: all)"}
+    parser.add_argument("--rows", nargs="+", default=ROWS, **row)
+    parser.add_argument("--rounds", type=positive, default=9, help="at most so many (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60, help="no new round after so many (default: %(default)s)")
     parser.add_argument("--only", nargs="+", help="contestants; keras_vit always takes part")
     parser.add_argument("--json", type=Path, help="file for all times; rows that are measured again are replaced")
-    parser.add_argument("--page", type=Path, help="Markdown file that gets the table of all rows in the JSON file")
+    parser.add_argument("--page", type=Path, help="Markdown file that gets the tables and pictures of the JSON file")
+    parser.add_argument("--page-only", action="store_true", help="measure nothing, write --page from --json")
     parser.add_argument("--measure", metavar="ROW", help=argparse.SUPPRESS)
     parser.add_argument("--start", nargs=2, metavar=("ROW", "CONTESTANT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.page_only and not (options.page and options.json and options.json.exists()):
+        parser.error("--page-only needs --page, and --json with a file that exists")
+    if options.page and not installed("matplotlib"):
+        parser.error("--page draws pictures with matplotlib, which is not installed: pip install matplotlib")
     if options.list:
         print("\n".join(ROWS))
     elif options.start:
@@ -97,24 +96,59 @@ def main():
         run_all(options)
 
 
+def row_of(text):
+    """An argument of `--rows`, checked."""
+    match text.split():
+        case [model, size, batch, "float32" | "bfloat16", job] if (
+            model in SHAPES and size.isdecimal() and batch.isdecimal() and job in JOBS
+        ):
+            return text
+    form = f"MODEL PIXELS BATCH float32|bfloat16 {'|'.join(JOBS)}"
+    raise argparse.ArgumentTypeError(f"{text!r} is not {form!r}, with a model of {', '.join(SHAPES)}")
+
+
+def positive(text):
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
 def run_all(options):
+    """Measures, and writes the JSON file after each row. What fails is named at the end, and the rest goes on."""
     results = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
-    for row in options.rows:
+    failed = []
+    for row in () if options.page_only else options.rows:
         for backend in options.backends:
             result = {"row": row, "backend": backend, "machine": machine(), "versions": versions()}
-            if row.split()[4].startswith("start"):
-                result["contestants"] = in_fresh_processes(row, backend, options)
-            else:
-                choice = ["--rounds", str(options.rounds), "--seconds", str(options.seconds)]
-                choice += ["--only", *options.only] if options.only else []
-                result["contestants"] = in_process(backend, "--measure", row, *choice)
-            results = [r for r in results if (r["row"], r["backend"]) != (row, backend)] + [result]
+            try:
+                result["contestants"] = contestants(row, backend, options)
+            except subprocess.CalledProcessError as error:
+                failed.append(f"{row}, {backend}: {error}")
+                continue
             print("\n".join(lines(result)), flush=True)
+            results = in_order([r for r in results if (r["row"], r["backend"]) != (row, backend)] + [result])
             if options.json:
-                options.json.write_text(json.dumps(results, indent=1) + "\n")
+                write(options.json, json.dumps(results, indent=1) + "\n")
     if options.page:
-        before, _, rest = options.page.read_text().partition(BEGIN)
-        options.page.write_text(before + BEGIN + table(results) + END + rest.partition(END)[2])
+        write_page(options.page, in_order(results))
+    if failed:
+        sys.exit("Failed:\n" + "\n".join(failed))
+
+
+def in_order(results):
+    """Results in the order of `ROWS`, then others; for each row the backends in theirs."""
+    places = {row: place for place, row in enumerate(ROWS)}
+    backends = list(BACKENDS)
+    return sorted(results, key=lambda r: (places.get(r["row"], len(ROWS)), backends.index(r["backend"])))
+
+
+def contestants(row, backend, options):
+    """What was measured of each contestant, by its name."""
+    if is_start(row):
+        return in_fresh_processes(row, backend, options)
+    choice = ["--rounds", str(options.rounds), "--seconds", str(options.seconds)]
+    choice += ["--only", *options.only] if options.only else []
+    return in_process(backend, "--measure", row, *choice)
 
 
 def in_process(backend, *arguments):
@@ -127,12 +161,17 @@ def in_process(backend, *arguments):
 
 
 def in_fresh_processes(row, backend, options):
-    names = [name for name in CONTESTANTS[backend] if name in STARTED and (not options.only or name in options.only)]
-    found = {name: [] for name in names}
+    """A process for each contestant and round, in turn: three rounds, or what fits into the seconds."""
+    names = [name for name in CONTESTANTS[backend] if name in STARTED]
+    names = [name for name in names if name == "keras_vit" or not options.only or name in options.only]
+    rounds = {name: [] for name in names}
+    begun = time.perf_counter()
     for _ in range(min(options.rounds, 3)):
         for name in names:
-            found[name] += filter(None, [in_process(backend, "--start", row, name)])
-    return {name: seen for name, seen in found.items() if seen}
+            rounds[name] += filter(None, [in_process(backend, "--start", row, name)])
+        if time.perf_counter() - begun > options.seconds:
+            break
+    return {name: all_of_one for name, all_of_one in rounds.items() if all_of_one}
 
 
 def machine():
@@ -153,71 +192,11 @@ def versions():
     return installed_ones
 
 
-# Results as text
-
-
-HEAD = """| row | backend | contestant | ms | its time / keras_vit's | lowest and highest of the rounds |
-|---|---|---|---|---|---|
-"""
-START_HEAD = """| row | backend | contestant | imports, s | building, s | first call, s | second, s | peak, MB |
-|---|---|---|---|---|---|---|---|
-"""
-
-
-def table(results):
-    """The Markdown of all results, in the order of `ROWS`."""
-    place = {row: i for i, row in enumerate(ROWS)}
-    results = sorted(results, key=lambda r: (place.get(r["row"], len(ROWS)), BACKENDS.index(r["backend"])))
-    steps = [line for r in results if not is_start(r) for line in lines(r)]
-    starts = [line for r in results if is_start(r) for line in lines(r)]
-    machines = "; ".join(sorted({r["machine"] for r in results}))
-    packages = {f"{name} {version}" for r in results for name, version in r["versions"].items()}
-    text = f"\nMeasured on {machines}, with {', '.join(sorted(packages))}.\n\n" + "\n".join(summary(results)) + "\n\n"
-    text += HEAD + "\n".join(steps) + "\n"
-    return text + ("\n" + START_HEAD + "\n".join(starts) + "\n" if starts else "")
-
-
-def summary(results):
-    """The lines of a table with the speed of keras_vit in those of each peer: above 1 where keras_vit is quicker."""
-    yield "| row | " + " | ".join(f"{backend}: {name}" for backend, name in PEERS) + " |"
-    yield "|---|" + "---|" * len(PEERS)
-    measured = {(r["row"], r["backend"]): r["contestants"] for r in results if not is_start(r)}
-    for row in dict.fromkeys(row for row, _ in measured):
-        cells = []
-        for backend, name in PEERS:
-            times = measured.get((row, backend), {})
-            cells.append(f"{statistics.median(ratios(times, name)):.2f}" if name in times else "")
-        yield f"| {row} | {' | '.join(cells)} |"
-
-
-def ratios(times, name):
-    """The time of a contestant in those of keras_vit, in each round."""
-    return [it / ours for it, ours in zip(times[name], times["keras_vit"], strict=True)]
-
-
-def is_start(result):
-    return "start" in result["row"]
-
-
-def lines(result):
-    """A row of the table for each contestant. Ratios are taken within each round."""
-    label = f"| {result['row']} | {result['backend']} |"
-    for name, seen in result["contestants"].items():
-        if is_start(result):
-            seconds = [f"{statistics.median(one[key] for one in seen):.2f}" for key in STEPS]
-            yield f"{label} {name} | {' | '.join(seconds)} | {statistics.median(one['peak_MB'] for one in seen):.0f} |"
-            continue
-        relative = ratios(result["contestants"], name)
-        middle = f"{1e3 * statistics.median(seen):.1f} | {statistics.median(relative):.2f}"
-        yield f"{label} {name} | {middle} | {min(relative):.2f} to {max(relative):.2f} |"
-
-
 # Measuring
 
 
 STARTED = {"keras_vit": "keras_vit", "timm": "timm", "Transformers": "transformers", "Flax": "flax.linen"}
 STARTED["KerasHub"] = "keras_hub"
-STEPS = ("import", "build", "first call", "second call")
 
 
 def measure(row, options):
@@ -226,12 +205,15 @@ def measure(row, options):
     names = [name for name in makers if name == "keras_vit" or not options.only or name in options.only]
     steps = {}
     for name in names:
-        with contextlib.suppress(NotThere):
+        with contextlib.suppress(Unavailable):
             steps[name] = make(row, name)
     times = {name: [] for name in steps}
-    for _ in range(2):  # the first call compiles
+    begun = time.perf_counter()
+    for _ in range(2):  # the first call compiles; a second one warms up what is quick
         for step in steps.values():
             step()
+        if time.perf_counter() - begun > options.seconds:
+            break
     begun = time.perf_counter()
     while len(times["keras_vit"]) < options.rounds:
         for name, step in steps.items():
@@ -268,7 +250,7 @@ def start(row, name):
     tick()
     try:
         step = make(row, name)
-    except NotThere:
+    except Unavailable:
         return None
     tick()
     for _ in range(2):
@@ -280,13 +262,13 @@ def start(row, name):
     return {**seconds, "peak_MB": int(peak) * 1024 / 1e6}
 
 
-class NotThere(Exception):
+class Unavailable(Exception):
     """A contestant that is not installed, or has no such model or job."""
 
 
 def need(condition):
     if not condition:
-        raise NotThere
+        raise Unavailable
 
 
 def installed(*names):

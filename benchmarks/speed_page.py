@@ -1,0 +1,232 @@
+"""The tables and pictures of docs/speed.md, made from the times in docs/speed.json, which speed.py measures."""
+
+import io
+import os
+import statistics
+from pathlib import Path
+
+BACKENDS = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
+# What is compared with keras_vit, by backend.
+PEERS = {"torch": ("timm", "timm, tanh", "Transformers"), "jax": ("Flax",), "tensorflow": ("KerasHub",)}
+LIMIT = "limit"
+# The parts of a row of `start`: seconds of each.
+STEPS = ("import", "build", "first call", "second call")
+BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
+PEERS_PICTURE, GROWTH_PICTURE = "images/speed_peers.svg", "images/speed_growth.svg"
+TEXT = """
+Measured on {machines}, with {packages}.
+
+The speed of keras_vit as a share of each peer's: above 1, keras_vit is quicker. `limit` is the dense layers' matrix
+products alone. Figures and dots are medians; lines go from the lowest to the highest round.
+
+{summary}
+
+![Speed of keras_vit in those of its peers]({peers})
+
+The time of an image in ViT-B/16, float32, forwards, as the number of tokens (images of 224, 384, 512 pixels) and the
+batch grow. Dashed is `limit`, which leaves the products within attention out. A solid point and the dashed one below it
+were measured together, neighbours were not.
+
+![Growth of the time per image with tokens and with the batch]({growth})
+{starts}
+<details markdown="1">
+<summary>All contestants</summary>
+
+{steps}
+
+</details>
+
+"""
+STARTS = """
+Imports, building with random weights, two calls, and the peak of memory, each in fresh processes; medians.
+
+{table}
+"""
+
+
+def write_page(page: Path, results):
+    """Puts the tables of all results between two marks of a Markdown file, and draws the pictures beside it."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(f"{page} has no lines {BEGIN.strip()!r} and {END.strip()!r}, between which the tables belong.")
+    for name, draw in ((PEERS_PICTURE, draw_peers), (GROWTH_PICTURE, draw_growth)):
+        write(page.parent / name, draw(results))
+    write(page, before + BEGIN + text(results) + END + after)
+
+
+def write(path: Path, content: str):
+    """The file is the old one until the new one is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(content, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+# Tables
+
+
+def text(results):
+    starts = [line for result in results if is_start(result["row"]) for line in lines(result)]
+    head = markdown(["row", "backend", "contestant", "imports, s", "building, s", "first call, s", "second, s", "MB"])
+    return TEXT.format(
+        machines="; ".join(sorted({result["machine"] for result in results})),
+        packages=", ".join(sorted({f"{name} {number}" for r in results for name, number in r["versions"].items()})),
+        summary="\n".join(summary(results)),
+        peers=PEERS_PICTURE,
+        growth=GROWTH_PICTURE,
+        starts=STARTS.format(table="\n".join([*head, *starts])) if starts else "",
+        steps="\n".join(
+            [
+                *markdown(["row", "backend", "contestant", "ms", "its time / keras_vit's", "lowest and highest"]),
+                *(line for result in results if not is_start(result["row"]) for line in lines(result)),
+            ]
+        ),
+    )
+
+
+def markdown(names):
+    """The head of a table."""
+    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+
+
+def summary(results):
+    """The lines of a table with the speed of keras_vit in those of each peer: above 1 where keras_vit is quicker."""
+    columns = [(backend, name) for backend, peers in PEERS.items() for name in (*peers, LIMIT)]
+    yield from markdown(["row", *(f"{BACKENDS[backend]}: {name}" for backend, name in columns)])
+    measured = {(r["row"], r["backend"]): r["contestants"] for r in results if not is_start(r["row"])}
+    for row in dict.fromkeys(row for row, _ in measured):
+        cells = [median_ratio(measured.get((row, backend), {}), name) for backend, name in columns]
+        yield f"| {row} | {' | '.join(cells)} |"
+
+
+def median_ratio(times, name):
+    return f"{statistics.median(ratios(times, name)):.2f}" if name in times else ""
+
+
+def ratios(times, name):
+    """The time of a contestant in those of keras_vit, in each round."""
+    return [its / ours for its, ours in zip(times[name], times["keras_vit"], strict=True)]
+
+
+def is_start(row):
+    return row.split()[4].startswith("start")
+
+
+def lines(result):
+    """A line of a table for each contestant. Ratios are taken within each round."""
+    label = f"| {result['row']} | {result['backend']} |"
+    for name, rounds in result["contestants"].items():
+        if is_start(result["row"]):
+            figures = [f"{statistics.median(one[key] for one in rounds):.2f}" for key in STEPS]
+            figures.append(f"{statistics.median(one['peak_MB'] for one in rounds):.0f}")
+        else:
+            relative = ratios(result["contestants"], name)
+            figures = [f"{1e3 * statistics.median(rounds):.1f}", f"{statistics.median(relative):.2f}"]
+            figures.append(f"{min(relative):.2f} to {max(relative):.2f}")
+        yield f"{label} {name} | {' | '.join(figures)} |"
+
+
+# Pictures: SVG on white, so that they are the same on a page of any colour
+
+
+INK, MUTED, GRID = "#1b1f27", "#57606a", "#e6e8ec"
+COLOURS = {"torch": "#d1242f", "jax": "#1f6feb", "tensorflow": "#b26a00"}
+POINTS = (("o", INK), ("s", "#1f6feb"), ("^", "#b26a00"))  # of the peers of one backend
+STYLE = {
+    "font.family": ["DejaVu Sans", "sans-serif"],
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "legend.fontsize": 8,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "keras_vit",  # the same figures give the same file
+}
+
+
+def drawn(draw, width, height, columns, **options):
+    """The SVG of a figure with several axes side by side."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
+        draw(figure.subplots(1, columns, squeeze=False, **options)[0])
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+        return file.getvalue()
+
+
+def draw_peers(results):
+    """A dot and a line for each row, backend and peer: median, lowest and highest speed of keras_vit in those of it."""
+    results = [result for result in results if not is_start(result["row"])]
+    rows = list(dict.fromkeys(result["row"] for result in results))
+
+    def draw(panels):
+        for axes, (backend, peers) in zip(panels, PEERS.items(), strict=True):
+            axes.set(title=BACKENDS[backend], xlabel="share of the peer's speed", ylim=(len(rows) - 0.5, -0.5))
+            axes.set_yticks(range(len(rows)), [label_of(row) for row in rows])
+            axes.axvline(1, color=INK, linewidth=1)
+            for index, name in enumerate(peers):
+                points = [
+                    (rows.index(result["row"]), ratios(result["contestants"], name))
+                    for result in results
+                    if result["backend"] == backend and name in result["contestants"]
+                ]
+                places = [row + 0.25 * (index - (len(peers) - 1) / 2) for row, _ in points]
+                marker, colour = POINTS[index]
+                axes.hlines(places, [min(r) for _, r in points], [max(r) for _, r in points], color=colour)
+                middles = [statistics.median(r) for _, r in points]
+                axes.plot(middles, places, marker, markersize=4, color=colour, label=name)
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5 / (0.26 * len(rows))), ncols=len(peers))
+
+    return drawn(draw, 10, 0.26 * len(rows) + 1.2, len(PEERS), sharex=True, sharey=True)
+
+
+def label_of(row):
+    """`ViT-B/16 224 8 float32 train` as `ViT-B/16 224, batch 8, training`."""
+    model, size, batch, dtype, job = row.split()
+    notes = [dtype] * (dtype != "float32") + ["training"] * (job == "train")
+    return ", ".join([f"{model} {size}", f"batch {batch}", *notes])
+
+
+def draw_growth(results):
+    """Milliseconds per image of ViT-B/16 over the tokens of an image, and over the batch; and the products' limit."""
+    by_tokens, by_batch = ({backend: {} for backend in BACKENDS} for _ in range(2))  # contestants and batch, by x
+    for result in results:
+        model, size, batch, dtype, job = result["row"].split()
+        size, batch, times = int(size), int(batch), result["contestants"]
+        if (model, dtype, job) == ("ViT-B/16", "float32", "forward"):
+            if batch == 1:
+                by_tokens[result["backend"]][(size // 16) ** 2 + 1] = times, batch
+            if size == 224:
+                by_batch[result["backend"]][batch] = times, batch
+
+    def draw(panels):
+        for axes, title, label, points in zip(
+            panels, ("batch 1", "224 pixels"), ("tokens of an image", "batch"), (by_tokens, by_batch), strict=True
+        ):
+            axes.set(title=title, xlabel=label, ylabel="ms per image")
+            if points is by_batch:
+                axes.set_xscale("log", base=2)
+            for backend, at in points.items():
+                for name, line in (("keras_vit", "-"), (LIMIT, "--")):
+                    xs = sorted(x for x, (times, _) in at.items() if name in times)
+                    ys = [1e3 * statistics.median(times[name]) / images for times, images in map(at.get, xs)]
+                    label = BACKENDS[backend] if name == "keras_vit" else "_"  # none in the legend
+                    axes.plot(xs, ys, line, color=COLOURS[backend], marker="o", markersize=3.5, label=label)
+            ticks = sorted({x for at in points.values() for x in at})
+            axes.set_xticks(ticks, [str(x) for x in ticks])
+            axes.minorticks_off()
+            axes.set_ylim(bottom=0)
+            axes.plot([], [], "--", color=MUTED, label="products alone")
+            axes.legend()
+
+    return drawn(draw, 8, 3, 2)
