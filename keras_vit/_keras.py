@@ -4,9 +4,11 @@
 what a new Keras does. The rest of the package uses the names that are defined here.
 """
 
+import contextlib
 import inspect
+import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import keras
@@ -46,8 +48,50 @@ PRIVATE_IN_TORCH: dict[str, str] = dict.fromkeys(
     "and PyTorch.",
 )
 
+# Modules of Keras that are not public.
+PRIVATE_MODULES: dict[str, str] = {
+    "keras.src.utils.module_utils.tensorflow": "Keras asks it on every backend whether TensorFlow is available, when a "
+    "seed is set and when a model is saved; to know, it imports TensorFlow. Without it, runs on JAX and PyTorch take "
+    "seconds and hundreds of MB for a framework that they do not use.",
+}
+
 T = TypeVar("T", bound=type)
 _SOURCE = "keras_vit_source_of_clone"
+
+
+# Other frameworks
+
+
+@contextlib.contextmanager
+def without_importing_tensorflow() -> Iterator[None]:
+    """Within it, TensorFlow is missing for Keras on the other backends, where the program has not imported it.
+
+    Nothing can be of one of its types then, which is what Keras asks for, and nothing can depend on its seed.
+    """
+    from keras.src.utils.module_utils import tensorflow
+
+    if keras.backend.backend() == "tensorflow" or "tensorflow" in sys.modules:
+        yield
+        return
+    before = tensorflow._available
+    tensorflow._available = False
+    try:
+        yield
+    finally:
+        tensorflow._available = before
+
+
+def set_random_seed(seed: int) -> None:
+    """`keras.utils.set_random_seed`, which seeds TensorFlow only where the program has imported it.
+
+    Args:
+        seed: From 0 to 2**32 - 1.
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    with without_importing_tensorflow():
+        keras.utils.set_random_seed(seed)
 
 
 # Layers

@@ -3,11 +3,15 @@
 import ast
 import gc
 import inspect
+import random
+import sys
 import weakref
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
+from keras.src.utils.module_utils import tensorflow
 
 from keras_vit import _keras
 from tests.test_architecture import names_of_attributes, private_in_keras
@@ -33,7 +37,52 @@ def test_every_private_name_has_its_reason():
     names = {name for node in ast.walk(tree) for name in names_of_attributes(node)}
     reasons = _keras.PRIVATE | (_keras.PRIVATE_IN_TORCH if keras.backend.backend() == "torch" else {})
     assert names & private_in_keras() == reasons.keys()
-    assert all("Without it" in reason for reason in reasons.values())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "keras.src" in str(node.module)]
+    modules = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+    assert modules == _keras.PRIVATE_MODULES.keys()
+    assert all("Without it" in reason for reason in [*reasons.values(), *_keras.PRIVATE_MODULES.values()])
+
+
+def test_tensorflow_is_missing_where_nobody_has_imported_it(backend, monkeypatch):
+    before = tensorflow.available
+    with _keras.without_importing_tensorflow():
+        assert tensorflow.available == before  # the program uses it
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    with pytest.raises(KeyError), _keras.without_importing_tensorflow():
+        assert tensorflow.available == (backend == "tensorflow" and before)
+        raise KeyError
+    assert tensorflow.available == before
+
+
+def draws():
+    """What has random numbers gives next."""
+    arrays = [keras.random.normal((3,)), keras.initializers.GlorotUniform()((2, 2)), draws_of_backend()]
+    arrays.append(keras.layers.Dropout(0.5)(keras.ops.ones(20), training=True))
+    return [random.random(), np.random.rand(), *(keras.ops.convert_to_numpy(array).tobytes() for array in arrays)]
+
+
+def draws_of_backend():
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return torch.rand(3)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.random.uniform((3,))
+    return keras.ops.zeros(3)  # JAX has no state of its own
+
+
+def test_a_seed_gives_the_random_numbers_of_keras(backend, monkeypatch):
+    keras.utils.set_random_seed(7)
+    expected = draws()
+    assert draws() != expected
+    if backend != "tensorflow":
+        monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    _keras.set_random_seed(7)
+    assert draws() == expected
+    with pytest.raises(ValueError, match="seed"):
+        _keras.set_random_seed(None)
 
 
 def test_layers_inside():

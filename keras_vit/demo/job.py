@@ -16,6 +16,7 @@ from rich.console import Console
 import keras_vit
 from keras_vit import training
 from keras_vit._files import weights_folder, write_text
+from keras_vit._keras import set_random_seed
 from keras_vit._types import whole_number
 from keras_vit.checkpoints import save_model
 from keras_vit.demo.digits import load_digits
@@ -66,7 +67,7 @@ def run(
     started = time.perf_counter()
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    keras.utils.set_random_seed(seed)
+    set_random_seed(seed)
     train, test = load_digits(train_images)
 
     console.print(
@@ -80,7 +81,7 @@ def run(
     console.print("From the checkpoint:")
     transfer = training.finetune(weights_folder() / "glyphs.npz", data, RECIPE, **options)
     console.print("The same model from random weights:")
-    keras.utils.set_random_seed(seed)
+    set_random_seed(seed)
     scratch = training.finetune(VisionTransformer(transfer.model.config, name="scratch"), data, RECIPE, **options)
 
     model = transfer.model.with_config(name="digits")  # not compiled: its file fits every backend

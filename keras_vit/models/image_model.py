@@ -7,7 +7,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit._keras import ClonableModel, call_layers, layers_inside
+from keras_vit._keras import ClonableModel, call_layers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import float32_or_better, quantized_policies
 from keras_vit.layers.fast_paths import call_inside, fast_path
 from keras_vit.models.changes import (
@@ -263,10 +263,12 @@ class ImageModel(ClonableModel):
         self._config = self._config.replace(class_names=class_names)
 
     def get_config(self) -> dict[str, Any]:
+        with without_importing_tensorflow():
+            dtype = keras.dtype_policies.serialize(quantized_policies(self) or self._policy)
         return {
             "config": self._config.to_dict(),
             "name": self.name,
-            "dtype": keras.dtype_policies.serialize(quantized_policies(self) or self._policy),
+            "dtype": dtype,
             "trainable": self.trainable,
             "frozen": _frozen(self),
         }

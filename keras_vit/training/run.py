@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit._devices import scope_of
+from keras_vit._keras import set_random_seed
 from keras_vit._processes import ALONE, Processes
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
@@ -157,7 +158,7 @@ def run(task: Task, source: Any, data: Any, recipe: Recipe | str, options: RunOp
     recipe = options.applied(recipe_of_name(recipe) if isinstance(recipe, str) else recipe)
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(distributed(options.distribution))
-        keras.utils.set_random_seed(options.seed)
+        set_random_seed(options.seed)
         source = _opened(source, options)
         if isinstance(source, (VisionTransformer, BiT)):
             stack.enter_context(scope_of(source))

@@ -94,7 +94,6 @@ def fill_disk(folder, index):
 
 
 if __name__ == "__main__":
-    sys.modules["tensorflow"] = None  # Keras imports it to set its seed, for seconds
     folder = sys.argv[1]
     index = training.connect().index
     answer = {
@@ -104,6 +103,7 @@ if __name__ == "__main__":
     }
     if keras.backend.backend() == "jax":
         answer["full_disk"] = fill_disk(folder, index)
+    answer["tensorflow"] = "tensorflow" in sys.modules
     with open(os.path.join(folder, f"{index}.json"), "w") as file:
         json.dump(answer, file)
     tune(folder, "killed", callbacks=[Kill()])

@@ -74,8 +74,10 @@ def save_model(
         raise ValueError(f"layout={layout!r} is for .npz files, but {path.name!r} is to be written.")
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists. Choose another path or allow to overwrite it.")
+    from keras_vit._keras import without_importing_tensorflow  # imports Keras, which is not needed to look into a file
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
+    with replacing(path) as temporary, without_importing_tensorflow():
         if ending == ".keras":
             model.save(temporary)
         else:
