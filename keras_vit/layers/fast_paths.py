@@ -147,10 +147,31 @@ def _torch_reshape(x: Any, shape: tuple[Any, ...]) -> Any:
     return x.reshape(shape)
 
 
+@functools.cache
+def _torch_lacks(dtype: Any) -> bool:
+    """Whether the processor has no instructions for products in a dtype of 16 bits.
+
+    PyTorch 2.13 then takes up to seventy times as long as in float32.
+    """
+    import torch
+
+    if not torch.backends.mkldnn.is_available():
+        return False
+    supports = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    return dtype in supports and not getattr(torch.ops.mkldnn, supports[dtype])()
+
+
+def _torch_in_float32(function: Callable[..., Any], *tensors: Any) -> Any:
+    """A function of tensors, rounded to the dtype of the first."""
+    return function(*(None if tensor is None else tensor.float() for tensor in tensors)).to(tensors[0].dtype)
+
+
 def _torch_dense(x: Any, kernel: Any, bias: Any) -> Any:
     """The bias is added inside the product."""
     import torch.nn.functional as F
 
+    if _torch_lacks(x.dtype):
+        return _torch_in_float32(_torch_dense, x, kernel, bias)
     return F.linear(x, kernel.t(), bias)
 
 
@@ -184,6 +205,8 @@ def _torch_conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: st
     """A convolution on views of the same memory, which PyTorch calls channels_last; a product where it is one."""
     import torch.nn.functional as F
 
+    if _torch_lacks(x.dtype):
+        return _torch_in_float32(lambda x, kernel: _torch_conv(x, kernel, strides, padding), x, kernel)
     rows, columns, channels, filters = kernel.shape
     strides = (strides, strides) if isinstance(strides, int) else strides
     if (rows, columns) == (1, 1) and padding in ("same", "valid", 0):
@@ -204,14 +227,56 @@ def _torch_conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: st
     return F.conv2d(x, kernel, None, strides, 0 if padding == "valid" else padding).permute(0, 2, 3, 1)
 
 
-def _torch_gelu(x: Any) -> Any:
+def _torch_overwrites(x: Any, sources: tuple[Any, ...]) -> bool:
+    """Whether x may be written over: layers of this package made it, nobody is told of it, and no gradient needs it.
+
+    Fresh memory costs more than the arithmetic: Linux hands it out in pages of 4 KiB, each after a fault.
+    """
+    import torch
+
+    if not sources or not x.is_contiguous() or (x.requires_grad and torch.is_grad_enabled()):
+        return False
+    return not any(has_hooks(layer) or type(layer).__module__.partition(".")[0] != "keras_vit" for layer in sources)
+
+
+def _torch_add(x: Any, y: Any, sources: tuple[Any, ...]) -> Any:
+    """The sum, in place of y if it may be."""
+    import torch
+
+    fits = x.shape == y.shape and x.dtype == y.dtype and not (x.requires_grad and torch.is_grad_enabled())
+    return y.add_(x) if fits and _torch_overwrites(y, sources) else x + y
+
+
+def _torch_gelu_exact(x: Any, sources: tuple[Any, ...] = ()) -> Any:
     import torch
     import torch.nn.functional as F
 
+    return torch.ops.aten.gelu_(x) if _torch_overwrites(x, sources) else F.gelu(x)
+
+
+def _torch_gelu(x: Any, sources: tuple[Any, ...] = ()) -> Any:
+    import torch
+    import torch.nn.functional as F
+
+    overwrites = _torch_overwrites(x, sources)
     few = _FEW_WITH_GRADIENT if x.requires_grad and torch.is_grad_enabled() else _FEW
     if x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < few:
-        return F.gelu(x, approximate="tanh")
-    return _torch_gelu_function().apply(x)
+        return torch.ops.aten.gelu_(x, approximate="tanh") if overwrites else F.gelu(x, approximate="tanh")
+    if not overwrites:
+        return _torch_gelu_function().apply(x)
+    flat = x.view(-1)
+    for start in range(0, len(flat), _PIECE):
+        piece = flat[start : start + _PIECE]
+        piece.mul_(_torch_gelu_factor(piece.float()))
+    return x
+
+
+def _torch_gelu_factor(x: Any, out: Any = None) -> Any:
+    """What x is multiplied with, sigmoid(2 (c x + d x^3))."""
+    import torch
+
+    out = torch.addcmul(x.new_tensor(_LINEAR), x, x, value=_CUBIC, out=out)
+    return out.mul_(x).sigmoid_()
 
 
 @functools.cache
@@ -222,11 +287,6 @@ def _torch_gelu_function() -> Any:
     def pieces(*tensors: Any) -> Any:
         return zip(*(tensor.reshape(-1).split(_PIECE) for tensor in tensors), strict=True)
 
-    def weights(x: Any, out: Any) -> Any:
-        """What x is multiplied with, sigmoid(2 (c x + d x^3))."""
-        torch.pow(x, 3, out=out)
-        return out.add_(x, alpha=_LINEAR / _CUBIC).mul_(_CUBIC).sigmoid_()
-
     class Gelu(torch.autograd.Function):
         @staticmethod
         def forward(x: Any) -> Any:
@@ -234,7 +294,7 @@ def _torch_gelu_function() -> Any:
             y = torch.empty_like(x, memory_format=torch.contiguous_format)
             for a, b in pieces(x, y):
                 work = a.float()
-                s = weights(work, b if b.dtype == work.dtype else torch.empty_like(work)).mul_(work)
+                s = _torch_gelu_factor(work, b if b.dtype == work.dtype else None).mul_(work)
                 if s is not b:
                     b.copy_(s)
             return y
@@ -255,9 +315,9 @@ def _torch_gelu_function() -> Any:
             for a, g, b in pieces(x, grad, result):
                 # s g + z' s (1 - s) (x g) with s = sigmoid(z), z = 2 (c x + d x^3); in this order, nothing overflows
                 a, g = a.float(), g.float()
-                s = weights(a, torch.empty_like(a))
+                s = _torch_gelu_factor(a)
                 slope = torch.ops.aten.sigmoid_backward(a * g, s)
-                s.mul_(g).addcmul_(slope, a.square().mul_(3 * _CUBIC).add_(_LINEAR))
+                s.mul_(g).addcmul_(slope, torch.addcmul(a.new_tensor(_LINEAR), a, a, value=3 * _CUBIC))
                 b.copy_(s)
             return result
 
@@ -281,10 +341,12 @@ FAST: dict[tuple[str, str, str | None], Callable[..., Any]] = {
     ("attention", "jax", "cpu"): _jax_attention,  # 0.42 to 0.58; with gradients 0.74 to 0.85
     ("remat", "jax", "cpu"): _jax_remat,
     ("dense", "jax", "cpu"): _jax_dense,  # 0.98; with gradients 0.79 to 0.95
+    ("add", "torch", "cpu"): _torch_add,
     ("attention", "torch", "cpu"): _torch_attention,
     ("call", "torch", "cpu"): _torch_call,
     ("conv", "torch", "cpu"): _torch_conv,  # 3 x 3: 0.80 to 0.84; 1 x 1: 0.12 to 0.16
     ("dense", "torch", "cpu"): _torch_dense,
+    ("gelu_exact", "torch", "cpu"): _torch_gelu_exact,
     ("gelu_tanh", "torch", "cpu"): _torch_gelu,  # 0.53 to 0.84; bfloat16 0.65
     ("group_norm", "torch", "cpu"): _torch_group_norm,  # 0.17
     ("layer_norm", "torch", "cpu"): _torch_layer_norm,
@@ -300,18 +362,31 @@ def _tensor(weight: Any) -> Any:
     return weight.value if isinstance(weight, keras.Variable) else weight
 
 
-def gelu(x: Any, kind: str) -> Any:
+def add(x: Any, y: Any, sources: tuple[Any, ...] = ()) -> Any:
+    """`x + y`, the sum of a block's input and what a part of it adds.
+
+    Args:
+        x: A tensor.
+        y: A tensor of that shape.
+        sources: The layers that `y` comes out of, if nothing else reads `y`: it may be written over.
+    """
+    fast = fast_path("add", y)
+    return x + y if fast is None else fast(x, y, sources)
+
+
+def gelu(x: Any, kind: str, sources: tuple[Any, ...] = ()) -> Any:
     """The activation of the MLPs.
 
     Args:
         x: A tensor of any shape.
         kind: `"tanh"`: the approximation that the official checkpoints were trained with; `"exact"`: with the error
             function, as timm and Hugging Face compute it; `"quick"`: `x * sigmoid(1.702 x)`, as OpenAI's CLIP.
+        sources: The layers that `x` comes out of, if nothing else reads `x`: it may be written over.
     """
     if kind == "quick":
         return x * ops.sigmoid(1.702 * x)
     fast = fast_path(f"gelu_{kind}", x)
-    return ops.gelu(x, approximate=kind == "tanh") if fast is None else fast(x)
+    return ops.gelu(x, approximate=kind == "tanh") if fast is None else fast(x, sources)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

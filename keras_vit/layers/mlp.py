@@ -94,7 +94,7 @@ class MLP(_HiddenLayer):
 
     def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
-        x = dropout(apply_gelu(call_inside(self.fc1, x), self.gelu), self.dropout, hidden_seed)
+        x = dropout(apply_gelu(call_inside(self.fc1, x), self.gelu, (self.fc1,)), self.dropout, hidden_seed)
         if self.use_norm:
             x = call_inside(self.norm, x)
         return dropout(call_inside(self.fc2, x), self.dropout, out_seed)

@@ -9,7 +9,7 @@ from keras_vit._types import check_choice
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.base import CompositeLayer, SeedGenerator, drop_path, dropout, float32_or_better
 from keras_vit.layers.choices import MLPS
-from keras_vit.layers.fast_paths import LayerNormalization, call_inside, fast_path
+from keras_vit.layers.fast_paths import LayerNormalization, add, call_inside, fast_path
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MLP, SwiGLU
 
@@ -188,15 +188,22 @@ class TransformerBlock(CompositeLayer):
         y = call_inside(self.attention, y, queries=queries, rotation=rotation, offset=offset, seeds=[attention_seed])
         y = dropout(y, self.dropout, dropout_seed)
         if self.layer_scale is not None:
-            y = self.scale1(y)
+            y = call_inside(self.scale1, y)
         y = keep("attention", drop_path(y, self.drop_path, path_seed1))
-        x = keep("+attention", x + y)
+        sources = () if activations else self._sources(self.attention, self.attention.out, scale="scale1")
+        x = keep("+attention", add(x, y, sources))
         # Equation 3: z = MLP(LN(z')) + z'
         y = call_inside(self.mlp, call_inside(self.norm2, x), seeds=[hidden_seed, mlp_seed])
         if self.layer_scale is not None:
-            y = self.scale2(y)
-        x = x + keep("mlp", drop_path(y, self.drop_path, path_seed2))
+            y = call_inside(self.scale2, y)
+        y = keep("mlp", drop_path(y, self.drop_path, path_seed2))
+        sources = () if activations else self._sources(self.mlp, self.mlp.fc2, scale="scale2")
+        x = add(x, y, sources)
         return [*(kept[name] for name in activations), x] if activations else x
+
+    def _sources(self, *layers: Any, scale: str) -> tuple[Any, ...]:
+        """The layers that what is added to the tokens comes out of."""
+        return layers if self.layer_scale is None else (*layers, getattr(self, scale))
 
     def compute_output_spec(
         self,

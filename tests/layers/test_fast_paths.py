@@ -17,6 +17,7 @@ EVA02 = {"mlp": "swiglu_norm", "attention_norm": True, "attention_bias": "no_key
 CASES = {
     "block": (lambda **o: layers.TransformerBlock(**BLOCK, **o), (3, 5, 12)),
     "block, exact GELU": (lambda **o: layers.TransformerBlock(**BLOCK, gelu="exact", **o), (3, 5, 12)),
+    "block, scaled": (lambda **o: layers.TransformerBlock(**BLOCK, layer_scale=0.5, **o), (3, 5, 12)),
     "block, EVA-02": (lambda **o: layers.TransformerBlock(**BLOCK, **EVA02, **o), (3, 5, 12)),
     "MAP head": (lambda **o: layers.MAPHead(2, 20, **o), (3, 5, 12)),
     "long MLP": (lambda **o: layers.MLP(3072, **o), (2, 50, 8)),  # more than one piece
@@ -146,6 +147,25 @@ class TestTorch:
         step = {"float32": 4e-6, "bfloat16": 2**-7}[dtype]
         assert ((x.grad - wide.grad).abs() <= step * (1 + grad.abs())).all()
 
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+    @pytest.mark.parametrize("case", ["block", "patches", "ResNet unit", "long MLP"])
+    def test_products_that_the_processor_lacks_are_those_of_float32(self, case, dtype, monkeypatch):
+        """PyTorch multiplies 16 bits without instructions for them in a hundred times float32's time."""
+        import torch
+
+        layer, x = made(case, dtype=dtype)
+        products = []
+        monkeypatch.setattr(fast_paths, "_torch_lacks", lambda kind: kind in (torch.bfloat16, torch.float16))
+        for name in ("linear", "conv2d"):
+            function = getattr(torch.nn.functional, name)
+            monkeypatch.setattr(
+                torch.nn.functional, name, lambda x, *a, f=function: products.append(x.dtype) or f(x, *a)
+            )
+        y = layer(torch.from_numpy(x).to(getattr(torch, dtype)))
+        y.float().square().mean().backward()
+        assert {*products} == {torch.float32}
+        assert y.dtype == layer.weights[0].value.grad.dtype == getattr(torch, dtype)
+
     def test_few_values_take_the_operation_of_pytorch(self, monkeypatch):
         monkeypatch.undo()
         names = [fast_paths.fast_path("gelu_tanh", x)(x).grad_fn.name() for x in map(_zeros, (1 << 19, 1 << 21))]
@@ -179,6 +199,101 @@ class TestTorch:
         (wanted,) = torch.autograd.grad(reference(x).square().sum(), x, create_graph=True)
         second = torch.autograd.grad(first.sum(), x)[0]
         torch.testing.assert_close(second, torch.autograd.grad(wanted.sum(), x)[0], rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("case", ["block", "block, exact GELU", "block, scaled", "long MLP", "MAP head"])
+    def test_what_needs_no_gradient_is_computed_in_place(self, case):
+        import torch
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Operations(TorchDispatchMode):
+            names: list[str] = []  # noqa: RUF012
+
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                self.names.append(str(function))
+                return function(*args, **(kwargs or {}))
+
+        layer, x = made(case)
+        x = torch.from_numpy(x)
+        kept = x.clone()
+        expected = layer(x).detach()
+        with torch.no_grad(), Operations() as operations:
+            y = layer(x)
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-6 * max(1, float(expected.abs().max())))
+        assert torch.equal(x, kept)
+        in_place = [name for name in operations.names if name in ("aten.add_.Tensor", "aten.gelu_.default")]
+        # GELU as one operation, or as a product with each piece.
+        gelus = ["aten.gelu_.default"] if "exact" in case else []
+        assert in_place == {"MAP head": gelus, "long MLP": gelus}.get(
+            case, ["aten.add_.Tensor", *gelus, "aten.add_.Tensor"]
+        )
+        assert "exact" in case or "aten.mul_.Tensor" in operations.names
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+    @pytest.mark.parametrize("few", [0, 1 << 20])
+    def test_gelu_in_place_gives_the_same_numbers(self, dtype, few, monkeypatch):
+        import torch
+
+        monkeypatch.setattr(fast_paths, "_FEW", few)
+        layer, _ = made("block")
+        x = torch.linspace(-12, 12, 300_001).to(getattr(torch, dtype))
+        for kind in ("tanh", "exact", "quick"):
+            expected, place = fast_paths.gelu(x, kind), x.clone()
+            y = fast_paths.gelu(place, kind, (layer.mlp.fc1,))
+            assert (y.data_ptr() == place.data_ptr()) == (kind != "quick")
+            assert torch.equal(y, expected)
+
+    def test_what_somebody_reads_is_not_written_over(self):
+        """Hooks may keep what a layer gives, and a layer of somebody else may give what it keeps."""
+        import torch
+
+        layer, x = made("block")
+        x = torch.from_numpy(x)
+        parts = (layer.attention, layer.attention.out, layer.mlp, layer.mlp.fc1, layer.mlp.fc2)
+        for part in parts:
+            seen = []
+            hook = part.register_forward_hook(
+                lambda module, inputs, output, seen=seen: seen.append((output, output.clone()))
+            )
+            with torch.no_grad():
+                layer(x)
+            hook.remove()
+            ((output, then),) = seen
+            assert torch.equal(output, then), part.name
+
+        constant = torch.ones(x.shape)
+        with torch.no_grad():
+            total = fast_paths.add(x, constant, (keras.layers.Identity(),))
+        assert torch.equal(constant, torch.ones(x.shape)) and torch.equal(total, x + 1)
+
+    def test_activations_are_not_written_over(self):
+        import torch
+
+        layer, x = made("block")
+        names = ["attention", "+attention", "mlp"]
+        with torch.no_grad():
+            kept = layer(torch.from_numpy(x), activations=names)
+        for activation, expected in zip(kept, layer(torch.from_numpy(x), activations=names), strict=True):
+            expected = expected.detach()
+            torch.testing.assert_close(activation, expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+
+    @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # what forward mode loads
+    def test_transforms_without_gradients(self):
+        """What is mapped or differentiated forwards is computed in place as well."""
+        import torch
+
+        layer, x = made("long MLP")
+        x = torch.from_numpy(x)
+
+        def with_residual(x):
+            return fast_paths.add(x, layer(x), (layer, layer.fc2))
+
+        expected = torch.func.jvp(with_residual, (x,), (x.cos(),))
+        with torch.no_grad():
+            results = torch.func.jvp(with_residual, (x,), (x.cos(),))
+            mapped = torch.func.vmap(with_residual)(x)
+        for result, reference in zip((*results, mapped), (*expected, expected[0]), strict=True):
+            reference = reference.detach()
+            torch.testing.assert_close(result, reference, rtol=0, atol=1e-6 * float(reference.abs().max()))
 
     def test_group_normalisation_of_what_needs_no_gradient(self):
         """PyTorch's own operation ends the process where gamma has a gradient and its input has none."""
