@@ -20,10 +20,9 @@ from keras_vit._keras import calls_plainly, has_hooks
 _LINEAR = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
 # Values that are worked on at a time, so that they stay in the processor's cache between one step and the next.
-_PIECE = 1 << 19
-# Values that PyTorch's own GELU does sooner than five operations on pieces, and those whose gradient it does sooner
-# (docs/speed.md).
-_FEW, _FEW_WITH_GRADIENT = 1 << 18, 1 << 21
+_PIECE = 1 << 20
+# Values that PyTorch's own GELU does as soon as four operations (docs/speed.md).
+_FEW = 1 << 17
 
 
 _name_of_dtype = functools.cache(keras.backend.standardize_dtype)
@@ -259,8 +258,7 @@ def _torch_gelu(x: Any, sources: tuple[Any, ...] = ()) -> Any:
     import torch.nn.functional as F
 
     overwrites = _torch_overwrites(x, sources)
-    few = _FEW_WITH_GRADIENT if x.requires_grad and torch.is_grad_enabled() else _FEW
-    if x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < few:
+    if x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < _FEW:
         return torch.ops.aten.gelu_(x, approximate="tanh") if overwrites else F.gelu(x, approximate="tanh")
     if not overwrites:
         return _torch_gelu_function().apply(x)
@@ -307,19 +305,9 @@ def _torch_gelu_function() -> Any:
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
-            """The slope, worked out from x again."""
+            """The slope, worked out from x again, by PyTorch's operation, which can be differentiated again."""
             (x,) = ctx.saved_tensors
-            if torch.is_grad_enabled():  # somebody differentiates twice
-                return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
-            result = torch.empty_like(x, memory_format=torch.contiguous_format)
-            for a, g, b in pieces(x, grad, result):
-                # s g + z' s (1 - s) (x g) with s = sigmoid(z), z = 2 (c x + d x^3); in this order, nothing overflows
-                a, g = a.float(), g.float()
-                s = _torch_gelu_factor(a)
-                slope = torch.ops.aten.sigmoid_backward(a * g, s)
-                s.mul_(g).addcmul_(slope, torch.addcmul(a.new_tensor(_LINEAR), a, a, value=3 * _CUBIC))
-                b.copy_(s)
-            return result
+            return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
 
         @staticmethod
         def jvp(ctx: Any, tangent: Any) -> Any:

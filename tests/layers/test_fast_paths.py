@@ -51,9 +51,9 @@ def square(y):
 
 @pytest.fixture(autouse=True)
 def pieces(monkeypatch):
-    """What is for many values only takes few as well, so that small tests see it."""
+    """What is for many values only takes few as well, and several pieces, so that small tests see it."""
     monkeypatch.setattr(fast_paths, "_FEW", 0)
-    monkeypatch.setattr(fast_paths, "_FEW_WITH_GRADIENT", 0)
+    monkeypatch.setattr(fast_paths, "_PIECE", 1 << 18)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ class TestTorch:
 
     def test_few_values_take_the_operation_of_pytorch(self, monkeypatch):
         monkeypatch.undo()
-        names = [fast_paths.fast_path("gelu_tanh", x)(x).grad_fn.name() for x in map(_zeros, (1 << 19, 1 << 21))]
+        names = [fast_paths.fast_path("gelu_tanh", x)(x).grad_fn.name() for x in map(_zeros, (1 << 16, 1 << 17))]
         assert names[0] == "GeluBackward0" != names[1]
 
     @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # what forward mode loads
