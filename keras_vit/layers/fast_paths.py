@@ -246,6 +246,10 @@ def _torch_add(x: Any, y: Any, sources: tuple[Any, ...]) -> Any:
     return y.add_(x) if fits and _torch_overwrites(y, sources) else x + y
 
 
+def _torch_relu(x: Any, sources: tuple[Any, ...]) -> Any:
+    return x.relu_() if _torch_overwrites(x, sources) else x.relu()
+
+
 def _torch_gelu_exact(x: Any, sources: tuple[Any, ...] = ()) -> Any:
     import torch
     import torch.nn.functional as F
@@ -338,6 +342,7 @@ FAST: dict[tuple[str, str, str | None], Callable[..., Any]] = {
     ("gelu_tanh", "torch", "cpu"): _torch_gelu,  # 0.53 to 0.84; bfloat16 0.65
     ("group_norm", "torch", "cpu"): _torch_group_norm,  # 0.17
     ("layer_norm", "torch", "cpu"): _torch_layer_norm,
+    ("relu", "torch", "cpu"): _torch_relu,
     ("reshape", "torch", "cpu"): _torch_reshape,
 }
 
@@ -375,6 +380,12 @@ def gelu(x: Any, kind: str, sources: tuple[Any, ...] = ()) -> Any:
         return x * ops.sigmoid(1.702 * x)
     fast = fast_path(f"gelu_{kind}", x)
     return ops.gelu(x, approximate=kind == "tanh") if fast is None else fast(x, sources)
+
+
+def relu(x: Any, sources: tuple[Any, ...] = ()) -> Any:
+    """`keras.ops.relu`; `sources` as for `gelu`."""
+    fast = fast_path("relu", x)
+    return ops.relu(x) if fast is None else fast(x, sources)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

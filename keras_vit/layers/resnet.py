@@ -8,7 +8,7 @@ from keras import ops
 from keras_vit._types import DType, Shape, Tensor, check_choice
 from keras_vit.layers.base import CompositeLayer, initializer
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
-from keras_vit.layers.fast_paths import GroupNormalization, call_inside, fast_path
+from keras_vit.layers.fast_paths import GroupNormalization, add, call_inside, fast_path, relu
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -208,10 +208,10 @@ class ResNetUnit(_Bottleneck):
 
     def call(self, x: Tensor) -> Tensor:
         shortcut = call_inside(self.gn_proj, call_inside(self.conv_proj, x)) if self.projected else x
-        y = ops.relu(call_inside(self.gn1, call_inside(self.conv1, x)))
-        y = ops.relu(call_inside(self.gn2, call_inside(self.conv2, y)))
+        y = relu(call_inside(self.gn1, call_inside(self.conv1, x)), (self.gn1,))
+        y = relu(call_inside(self.gn2, call_inside(self.conv2, y)), (self.gn2,))
         y = call_inside(self.gn3, call_inside(self.conv3, y))
-        return ops.relu(shortcut + y)
+        return relu(add(shortcut, y, (self.gn3,)), (self.gn3,))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "epsilons": self.epsilons}
@@ -286,12 +286,12 @@ class BiTUnit(_Bottleneck):
             self.conv_proj.build((None, None, None, before))
 
     def call(self, x: Tensor) -> Tensor:
-        y = ops.relu(call_inside(self.gn1, x))
+        y = relu(call_inside(self.gn1, x), (self.gn1,))
         shortcut = call_inside(self.conv_proj, y) if self.projected else x
         y = call_inside(self.conv1, y)
-        y = call_inside(self.conv2, ops.relu(call_inside(self.gn2, y)))
-        y = call_inside(self.conv3, ops.relu(call_inside(self.gn3, y)))
-        return y + shortcut
+        y = call_inside(self.conv2, relu(call_inside(self.gn2, y), (self.gn2,)))
+        y = call_inside(self.conv3, relu(call_inside(self.gn3, y), (self.gn3,)))
+        return add(shortcut, y, (self.conv3,))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
