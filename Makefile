@@ -6,6 +6,7 @@ BACKEND ?= tensorflow
 OUTPUT ?= demo-output
 # Two processes: most tests are one thread of Python or of a compiler. By file, for what the tests of a file share.
 PYTEST_ARGS ?= -n 2 --dist loadfile
+GOAL := $(MAKECMDGOALS)
 
 # A Python passes if it exists, runs and is one that every backend has wheels for.
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -44,8 +45,9 @@ demo: $(DEMO)/.installed
 
 # Every backend runs, whatever the others did; the exit status remembers.
 # Types are checked where no framework is installed, here as in `make lint`: what a framework says of its own types
-# changes with its version.
-test: $(TEST)/.installed $(TOOLS)/.installed
+# changes with its version. Both environments are made at the same time: one unpacks while the other downloads.
+test:
+	@$(MAKE) --no-print-directory --jobs=2 GOAL=test $(TEST)/.installed $(TOOLS)/.installed
 	@status=0; \
 	echo "== ruff"; \
 	$(TEST)/bin/python -m ruff check . || status=1; \
@@ -94,7 +96,7 @@ clean:
 define new_environment
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { \
 		echo "keras_vit needs Python 3.11, 3.12 or 3.13, and '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)"; \
-		echo "Install one of them, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; } >&2
+		echo "Install one of them, or name it: make $(GOAL) PYTHON=/path/to/python3.11"; exit 1; } >&2
 	@echo "Making $(@D) with $$($(PYTHON) --version): $(1)"
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D) || { rm -rf $(@D); \

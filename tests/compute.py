@@ -22,6 +22,15 @@ def forward(model, x, **options):
     return keras.tree.map_structure(keras.ops.convert_to_numpy, y)
 
 
+def compiled(function):
+    """A function from arrays to a tensor; on JAX one program, where one operation after the other takes seconds."""
+    if keras.backend.backend() != "jax":
+        return function
+    import jax
+
+    return jax.jit(function)
+
+
 def gradients(model, x, loss, training=None):
     """The loss and its gradient with respect to every trainable weight of `model`, keyed by the weight's path.
 

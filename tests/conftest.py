@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import importlib.metadata
 import importlib.util
 import json
@@ -21,9 +22,10 @@ GOLDEN = Path(__file__).parent / "golden"
 _keras_home = tempfile.TemporaryDirectory(prefix="keras_vit_tests_", ignore_cleanup_errors=True)
 os.environ["KERAS_HOME"] = _keras_home.name
 # Hundreds of tests make the same few small models, and on JAX three quarters of their time is XLA compiling what it has
-# compiled before. It finds that in this folder: the same code compiled with the same options, by this process or by
-# those that it starts, and by no other run.
-os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(_keras_home.name, "xla")
+# compiled before. It finds that in this folder: the same code compiled with the same options, by this process, by
+# the test processes beside it or by those that they start, and by no other run.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(_keras_home.name, "xla")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 if not os.environ.get("KERAS_BACKEND"):
@@ -32,8 +34,13 @@ if not os.environ.get("KERAS_BACKEND"):
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Without LLVM's optimisation, small programs are compiled in half of the time; XLA makes the same of them.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Small programs are compiled in less than half of the time without LLVM's optimisation, and with XLA's older code for
+# elementwise operations, which needs no passes of MLIR. What XLA makes of a program before that is the same.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
 # Test processes beside each other: threads that wait for a core in a loop would take it from the others.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -100,9 +107,16 @@ ONCE = (
 # Files that take longest, in that order. They begin, so that no process is left with one of them when the others end.
 DEAREST = (
     "test_distribution.py",
-    "test_finetuning.py",
+    "test_examples.py",
     "test_demo.py",
+    "test_attention.py",
+    "test_processes.py",
+    "test_readme.py",
+    "test_every_family.py",
+    "test_evidence.py",
     "test_export.py",
+    "test_finetuning.py",
+    "test_docs.py",
 )
 
 
@@ -136,6 +150,13 @@ def _version(distribution):
 def backend():
     """The name of the Keras backend that this run is about."""
     return os.environ["KERAS_BACKEND"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cheap_garbage_collection():
+    """What was made before a file is no longer searched: Keras collects garbage after each layer that it quantizes."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from keras_vit import demo, training
 from keras_vit._files import weights_folder
 from keras_vit.demo import digits, job
 from keras_vit.export import FORMATS
+from tests.processes import environment
 
 SCRIPT = Path(__file__).resolve().parent.parent / "weights" / "train_glyphs.py"
 CHECKPOINT = weights_folder() / "glyphs.npz"
@@ -114,6 +115,7 @@ def ran(tmp_path_factory):
     with contextlib.redirect_stderr(shown), pytest.MonkeyPatch.context() as patch:  # progress
         patch.setattr(digits, "TEST_IMAGES", 100)
         patch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+        patch.setenv("PYTHONPATH", environment(KERAS_BACKEND="tensorflow")["PYTHONPATH"])  # writes LiteRT
         result = demo.run(folder, seed=3, epochs=1, train_images=128, console=Console(file=shown, width=100))
     return result, folder, shown.getvalue()
 

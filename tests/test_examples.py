@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import environment
+
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 EXPERIMENTS = ["transfer", "data", "few_shot", "resolution", "masked"]
@@ -28,9 +30,9 @@ pytestmark = [
 
 def run(script, *arguments, cwd):
     """What a script prints; a failure shows all of it."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    variables = environment("matplotlib", "sklearn", OMP_NUM_THREADS="1")
     command = [sys.executable, str(EXAMPLES / script), "--quick", *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests.processes import environment
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,6 +33,7 @@ def newcomer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
     monkeypatch.setenv("KERAS_VIT_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", environment(KERAS_BACKEND="tensorflow")["PYTHONPATH"])  # which writes LiteRT files
     return tmp_path
 
 

@@ -1,10 +1,8 @@
 """Every way to keep a model: files of Keras, clones, parts of it, other backends, mixed precision, int8, LoRA."""
 
 import functools
-import gc
 import importlib.util
 import inspect
-import os
 import subprocess
 import sys
 
@@ -15,6 +13,7 @@ import pytest
 import keras_vit
 from keras_vit.models import weights_by_path
 from tests.compute import forward
+from tests.processes import environment
 from tests.tolerances import SAME_FUNCTION
 
 # Keras 3.15 reads variables of any backend with `np.array(variable)`, by an `__array__` without NumPy 2's `copy`.
@@ -366,16 +365,6 @@ def test_double_precision(backend, family):
 # Quantization
 
 
-@pytest.fixture
-def cheap_garbage_collection():
-    """Keras collects garbage after every layer that it quantizes, through all objects of all tests before this one."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("cheap_garbage_collection")
 def test_int8(tmp_path, model):
     wanted = forward(model, images())
     model.quantize("int8")
@@ -390,7 +379,6 @@ def test_int8(tmp_path, model):
     np.testing.assert_array_equal(forward(loaded, images()), quantized)
 
 
-@pytest.mark.usefixtures("cheap_garbage_collection")
 def test_int8_of_a_mixed_model(tmp_path):
     model = make(CONFIG.replace(class_token=False, pooling="map"), dtype="mixed_bfloat16")
     model.quantize("int8")
@@ -402,7 +390,6 @@ def test_int8_of_a_mixed_model(tmp_path):
     np.testing.assert_array_equal(forward(loaded, images()), forward(model, images()))
 
 
-@pytest.mark.usefixtures("cheap_garbage_collection")
 def test_int8_of_a_part(tmp_path):
     model = make(CONFIG.replace(depth=1))
     model.quantize("int8")
@@ -418,7 +405,6 @@ def quantized():
     return model
 
 
-@pytest.mark.usefixtures("cheap_garbage_collection")
 @pytest.mark.once
 def test_quantized_weights_are_not_copied_into_another_model(quantized, tmp_path):
     """An int8 kernel is no kernel without its scale."""
@@ -434,7 +420,6 @@ def test_quantized_weights_are_not_copied_into_another_model(quantized, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("cheap_garbage_collection")
 def test_a_quantized_model_gets_names(quantized):
     named = quantized.with_config(name="named", class_names=tuple("abcde"))
     assert named.name == "named" and named.config.class_names == tuple("abcde")
@@ -513,7 +498,6 @@ np.savez(f"{folder}/{keras.backend.backend()}.npz", **results)
 READER = {"tensorflow": "torch", "torch": "jax", "jax": "tensorflow"}
 
 
-@pytest.mark.usefixtures("cheap_garbage_collection")
 def test_another_backend_loads_what_this_one_saved(backend, tmp_path):
     other = READER[backend]
     if importlib.util.find_spec(other) is None:
@@ -536,9 +520,8 @@ def test_another_backend_loads_what_this_one_saved(backend, tmp_path):
     wanted["trained"] = forward(trained, images())
 
     names = ["trained", "quantized", "plain"]  # the last one's class reads the .weights.h5
-    environment = {**os.environ, "KERAS_BACKEND": other, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", CHILD, str(tmp_path), *names]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, env=environment(KERAS_BACKEND=other), capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / f"{other}.npz") as file:
         got = dict(file)

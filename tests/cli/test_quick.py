@@ -4,11 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.processes import REPOSITORY, environment
 
 # As the program, which imports late: every name that a room offers can be had.
 LATE = """
@@ -60,7 +59,8 @@ def test_no_framework_for_what_needs_none(program, golden, case):
 def test_what_is_imported_late_is_there(program, tmp_path):
     script = tmp_path / "keras-vit"
     script.write_text(LATE)
-    subprocess.run([sys.executable, str(script)], env=program.environment, check=True, timeout=120)
+    variables = {**program.environment, "PYTHONPATH": environment()["PYTHONPATH"]}
+    subprocess.run([sys.executable, str(script)], env=variables, check=True, timeout=120)
 
 
 @pytest.mark.skipif(

@@ -13,16 +13,17 @@ import pytest
 import keras_vit
 from keras_vit.evaluation import embed, embedding_files, join_embeddings
 from tests.compute import forward
+from tests.processes import environment
 from tests.tolerances import SAME_FUNCTION
 
 Image = pytest.importorskip("PIL.Image")
-REPOSITORY = Path(__file__).resolve().parents[2]
 PIPELINE = {"resize": "shortest", "crop_ratio": 0.8, "filter": "bicubic", "pixel_mean": (0.1, 0.5, 0.6)}
 
 
 def make(seed=0, **fields):
     config = {"image_size": 16, "patch_size": 8, "width": 16, "depth": 2, "heads": 2, "mlp_width": 16, "classes": 3}
-    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**config | PIPELINE | fields))
+    with keras_vit.layers.skip_initialization():
+        model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**config | PIPELINE | fields))
     rng = np.random.default_rng(seed)
     for weight in model.trainable_weights:
         weight.assign(rng.normal(0.05, 0.3, weight.shape))
@@ -321,10 +322,9 @@ def test_killed_and_started_again(model, photos, tmp_path):
     whole = embed(model, photos, tmp_path / "whole.npz", batch_size=2, progress=False).path.read_bytes()
     model.save(tmp_path / "model.keras")
     output = tmp_path / "x.npz"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     for batches in (1, 2):
         arguments = [tmp_path / "model.keras", photos, output]
-        done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], env=environment, timeout=120)
+        done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], env=environment(), timeout=120)
         assert done.returncode == -signal.SIGKILL and not output.exists()
         rows = output.with_name("x.npz.unfinished") / "rows"
         assert batches * (20 + 2 + 128) < rows.stat().st_size < (batches + 1) * (20 + 2 + 128)

@@ -14,6 +14,7 @@ import pytest
 from keras_vit.export import FORMATS, export, runtimes
 from keras_vit.export.formats import litert
 from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, images_for, new_model, skip_without
+from tests.processes import environment
 from tests.tolerances import SAME_FUNCTION
 
 # One row per format: the model, and what is asked of the file. Together they ask for everything of everybody.
@@ -42,7 +43,10 @@ def exported(request, tmp_path_factory):
     path = tmp_path_factory.mktemp(request.param) / f"model{row.suffix}"
     model = new_model(config)
     names = NAMES if config.classes else None
-    return model, row, path, options, export(model, path, class_names=names, source="a_checkpoint", **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", environment(KERAS_BACKEND=row.backend)["PYTHONPATH"])
+        report = export(model, path, class_names=names, source="a_checkpoint", **options)
+    return model, row, path, options, report
 
 
 def test_the_file_gives_the_model_s_answers(exported):

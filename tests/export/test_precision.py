@@ -5,7 +5,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from keras_vit.export import FORMATS, PRECISIONS
 from keras_vit.export.formats import litert
 from keras_vit.export.formats.format import batches, symmetric_int8
 from keras_vit.export.verification import Agreement
+from tests.processes import environment
 
 for package in ("tensorflow", "ai_edge_litert", "ai_edge_quantizer", "onnx", "onnxruntime", "tf2onnx", "openvino"):
     if importlib.util.find_spec(package) is None:
@@ -76,10 +76,9 @@ litert.write(model, signature, folder / "unbiased.tflite")
 def sources(tmp_path_factory):
     """A folder with one model in each format, in float32."""
     folder = tmp_path_factory.mktemp("float32")
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": root}
+    variables = environment(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3")
     done = subprocess.run(
-        [sys.executable, "-c", WRITE, str(folder)], env=environment, capture_output=True, text=True, cwd=folder
+        [sys.executable, "-c", WRITE, str(folder)], env=variables, capture_output=True, text=True, cwd=folder
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return folder

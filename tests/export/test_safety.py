@@ -14,6 +14,7 @@ import pytest
 from keras_vit.export import FORMATS, destination, export, writing_process
 from keras_vit.export.formats.format import Format, Precision
 from tests.export.tiny import fake_export, new_model, shared_model, skip_without
+from tests.processes import environment
 
 SUFFIXES = {name: row.suffix for name, row in FORMATS.items()}
 
@@ -190,9 +191,9 @@ def test_a_killed_export_leaves_nothing_in_the_way(monkeypatch, tmp_path):
     backend = "numpy" if importlib.util.find_spec("jax") else keras.backend.backend()
     fake_export(monkeypatch)  # which finds every package from then on
     path = tmp_path / "model.tflite"
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)}
+    variables = environment("jax", KERAS_BACKEND=backend)
     command = [sys.executable, "-c", KILLED, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
         assert process.stdout.readline() == "writing\n"
         assert not path.exists()
         (theirs,) = tmp_path.iterdir()

@@ -20,7 +20,9 @@ KINDS = {
 def make(kind="plain", dtype=None, **fields):
     config = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "mlp_width": 24}
     config = keras_vit.ViTConfig(**config | {"classes": 3} | KINDS[kind] | fields)
-    return filled(keras_vit.VisionTransformer(config, dtype=dtype))
+    with keras_vit.layers.skip_initialization():
+        model = keras_vit.VisionTransformer(config, dtype=dtype)
+    return filled(model)
 
 
 def filled(model, seed=0):

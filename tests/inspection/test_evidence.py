@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import inspection
-from tests.compute import forward
+from tests.compute import compiled, forward
 from tests.inspection.models import around, filled, images_for, make
 from tests.tolerances import SAME_FUNCTION
 
@@ -68,8 +68,9 @@ def test_gradient_attention(kind):
         def call(one, *args, **kwargs):
             return one(*args, attention_offset=offset, **kwargs)
 
-        run = inspection.running.run(model, np.repeat(images, len(offset), 0), {layer: call})
-        up, down = keras.ops.convert_to_numpy(run)[:, said].astype("f8").reshape(2, *entries)
+        run = compiled(lambda images: inspection.running.run(model, images, {layer: call}))
+        scores = run(np.repeat(images, len(offset), 0))
+        up, down = keras.ops.convert_to_numpy(scores)[:, said].astype("f8").reshape(2, *entries)
         return np.maximum(weights[0, 0] * (up - down) / 2e-2, 0)
 
     relevance = np.eye(prefix + rows * columns)

@@ -32,7 +32,8 @@ KINDS = {
 def make(kind="plain", **options):
     fields = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "mlp_width": 24}
     fields |= {"classes": 3, "classifier_activation": "softmax"}
-    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**fields | KINDS[kind]), **options)
+    with keras_vit.layers.skip_initialization():
+        model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**fields | KINDS[kind]), **options)
     return filled(model)
 
 

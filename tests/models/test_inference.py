@@ -14,6 +14,7 @@ from keras_vit.models.inference import shortcuts
 from tests.compute import close, forward, gradients
 from tests.export.tiny import skip_without
 from tests.models.test_families import FAMILIES, make
+from tests.processes import environment
 from tests.tolerances import GRADIENTS, SAME_FUNCTION
 
 VIT = keras_vit.ViTConfig(image_size=16, patch_size=8, width=8, depth=2, heads=2, mlp_width=12, classes=3)
@@ -112,9 +113,10 @@ def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
     assert "jit_compile" not in capsys.readouterr().out
 
 
-def test_exported(tmp_path):
+def test_exported(tmp_path, monkeypatch):
     format = {"tensorflow": "saved_model", "jax": "stablehlo", "torch": "onnx"}[keras.backend.backend()]
     skip_without(format)
+    monkeypatch.setenv("PYTHONPATH", environment(KERAS_BACKEND=FORMATS[format].backend)["PYTHONPATH"])
     quick = optimized(make(PIXELS))
     report = export(quick, tmp_path / f"model{FORMATS[format].suffix}", format=format, measure=False)
     assert report.max_abs_error < SAME_FUNCTION

@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, training
 from keras_vit.evaluation import evaluate, extract_features
+from keras_vit.layers import skip_initialization
 from keras_vit.training import MomentumSGD
 
 VIT = ViTConfig(
@@ -39,11 +40,13 @@ LABELS = RNG.integers(0, 10, BATCH)
 
 
 def compiled(config, clip=1.0, optimizer=keras.optimizers.SGD):
-    """The same model whoever calls, with a head that is not zero, so that the first step tells something."""
+    """The same model whoever calls, with no weights of zero, so that the first step tells something."""
     keras.utils.set_random_seed(0)
-    model = (BiT if isinstance(config, BiTConfig) else VisionTransformer)(config)
-    head = model.get_layer("head").kernel
-    head.assign(0.1 * np.random.default_rng(1).normal(size=head.shape).astype("float32"))
+    with skip_initialization():  # the random numbers of JAX take it seconds to compile, for every way to divide them
+        model = (BiT if isinstance(config, BiTConfig) else VisionTransformer)(config)
+    rng = np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        weight.assign(rng.normal("gamma" in weight.path, 0.1, weight.shape).astype("float32"))
     # Not Adam: where a gradient is all rounding, its steps are as large as anywhere, and in any direction.
     model.compile(
         optimizer(0.1, momentum=0.9, global_clipnorm=clip),

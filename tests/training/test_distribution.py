@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,23 +15,20 @@ from keras_vit.layers import skip_initialization
 from keras_vit.models import BIT_VARIANTS, variant_config
 from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
 from keras_vit.training.splitting import SPLIT
+from tests.processes import REPOSITORY, environment
 from tests.training.distributed import CONFIGS
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 # Sums over devices run in another order than on one. Measured, relative to the loss: up to 2e-7.
 TOLERANCE = 5e-6
 PER_BLOCK = 6 + 4  # kernels and biases that are split in a block, or in a MAP head
-# Without optimisation, compiling takes half as long; the figures are the same.
-XLA_FLAGS = "--xla_force_host_platform_device_count={} --xla_backend_optimization_level=0"
 
 
 def start(*arguments, devices):
-    environment = {**os.environ, "XLA_FLAGS": XLA_FLAGS.format(devices)}
-    environment |= {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, "-m", "tests.training.distributed", *map(str, arguments)],
         cwd=REPOSITORY,
-        env=environment,
+        env=environment(XLA_FLAGS=flags, JAX_PLATFORMS="cpu", OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -3,12 +3,10 @@
 import dataclasses
 import inspect
 import json
-import os
 import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -19,6 +17,7 @@ from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, cli, trainin
 from keras_vit.training import finetuning, pretraining
 from keras_vit.training.masked_patches import masked_patch_model
 from keras_vit.training.run import RunOptions
+from tests.processes import REPOSITORY, environment
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, dropout=0.1)
 RECIPE = training.recipe("finetune/cifar10").replace(
@@ -182,10 +181,8 @@ SCRIPT = """
 
 
 def kill(output):
-    root = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(output)]
-    killed = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
+    killed = subprocess.run(command, env=environment(), cwd=REPOSITORY, capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
 
 

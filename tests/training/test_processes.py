@@ -3,7 +3,6 @@
 import contextlib
 import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -16,17 +15,15 @@ from keras_vit._processes import Place, Processes, placement, share
 from keras_vit.cli.launch import launch
 from keras_vit.data import open_data
 from keras_vit.training.sharing import distributed
+from tests.processes import REPOSITORY, environment
 from tests.training import in_processes
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 # Gradients are summed in another order. Measured, relative to the loss: up to 2e-7 a step.
 TOLERANCE = 5e-6
 
 
-def same_features(path, wanted, bit_by_bit):
-    """Not bit by bit on JAX: XLA_FLAGS make another program in the processes than in this one, which began without."""
-    if bit_by_bit:
-        assert path.read_bytes() == wanted.read_bytes()
+def same_features(path, wanted):
+    assert path.read_bytes() == wanted.read_bytes()
     with np.load(path) as got, np.load(wanted) as alone:
         assert got["names"].tolist() == alone["names"].tolist() and len(got["names"]) == 7
         np.testing.assert_allclose(got["features"], alone["features"], rtol=TOLERANCE, atol=TOLERANCE)  # of about 1
@@ -37,8 +34,7 @@ def test_two_processes_do_what_one_does(backend, tmp_path, monkeypatch, capfd):
     if backend == "tensorflow":
         pytest.skip("one process of TensorFlow uses all GPUs")
     monkeypatch.chdir(REPOSITORY)
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiles in half the time
+    monkeypatch.setenv("PYTHONPATH", environment("matplotlib", "tensorflow")["PYTHONPATH"])
     in_processes.start(tmp_path)
     codes, reason = launch([sys.executable, "-m", "tests.training.in_processes", str(tmp_path)], 2)
     output, errors = capfd.readouterr()
@@ -55,7 +51,7 @@ def test_two_processes_do_what_one_does(backend, tmp_path, monkeypatch, capfd):
     loss, counts = in_processes.count(tmp_path)
     assert both[0]["count"] == [pytest.approx(loss, rel=TOLERANCE), counts]
     assert in_processes.embed(tmp_path, "alone.npz") == both[0]["embedded"] == 7
-    same_features(tmp_path / "features.npz", tmp_path / "alone.npz", bit_by_bit=backend == "torch")
+    same_features(tmp_path / "features.npz", tmp_path / "alone.npz")
     assert not list(tmp_path.glob("*.part-*"))
     alone = in_processes.tune(tmp_path, "alone")
     same_run(both[0]["tuned"], alone)

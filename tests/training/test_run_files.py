@@ -1,11 +1,9 @@
 """The folder of a run: whose it is, what is refused, and that nothing is lost. This knows no backend: it runs once."""
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,6 +11,7 @@ import pytest
 
 from keras_vit.training.run import train
 from keras_vit.training.run_folder import RunFolder, draw_curve
+from tests.processes import REPOSITORY, environment
 from tests.training.test_loop import batch, new_model, weights_of
 
 
@@ -99,10 +98,8 @@ FULL_DISK = """
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
 def test_a_disk_that_fills_is_one_clear_error(tmp_path):
-    root = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
     command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment(), cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     assert "step-00000004" in done.stdout and "step 2" in done.stdout and done.stdout.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "run.json", "step-00000002.npz"]

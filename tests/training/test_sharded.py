@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import pytest
@@ -13,10 +12,8 @@ import pytest
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.checkpoints.files.npz import NpzFile, write_npz
 from keras_vit.training import load_sharded, save_sharded, sharded
+from tests.processes import REPOSITORY, environment
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-# Without optimisation, compiling takes half as long; the figures are the same.
-XLA_FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 TINY = ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=32, classes=3)
 
 
@@ -27,9 +24,10 @@ def only_jax(backend, request):
 
 
 def test_written_by_eight_devices_and_resumed_on_four_and_one(tmp_path):
-    environment = {**os.environ, "XLA_FLAGS": XLA_FLAGS, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+    variables = environment(XLA_FLAGS=flags, JAX_PLATFORMS="cpu", OMP_NUM_THREADS="1")
     command = [sys.executable, "-m", "tests.training.sharded_jobs", "all", str(tmp_path / "saved")]
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
     saved, *others = json.loads(done.stdout.splitlines()[-1])
     assert saved["devices"] == 8 and saved["losses"][0] < saved["first"]
