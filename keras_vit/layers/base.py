@@ -1,6 +1,7 @@
 """What layers share: dtype policies, names and first values of weights, and dropout."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -12,6 +13,10 @@ from keras import initializers, ops
 from keras_vit._arrays import aligned_zeros
 from keras_vit._keras import layers_inside
 from keras_vit._types import DType, Tensor
+
+# The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 c x + 2 d x^3).
+GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
+GELU_CUBIC = 0.044715 * GELU_LINEAR
 
 
 class CompositeLayer(keras.layers.Layer):
@@ -212,6 +217,14 @@ class DrawnSeed(keras.random.SeedGenerator):
     def next(self, ordered: bool = True) -> Any:
         """The seed, however often it is asked for."""
         return self._seed
+
+
+def padded_conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
+    """`keras.ops.conv` of NHWC tensors, where `padding` may be the number of zeros on every side."""
+    if isinstance(padding, int):
+        x = ops.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
+        padding = "valid"
+    return ops.conv(x, kernel, strides, padding, data_format="channels_last")
 
 
 def dropout(x: Tensor, rate: float, seed: Any) -> Tensor:

@@ -9,7 +9,7 @@ from keras import ops
 from keras_vit._types import Shape, Tensor
 from keras_vit.interpolation import METHODS, interpolation_matrices, interpolation_matrix
 from keras_vit.layers.base import SeedGenerator, dropout, initializer
-from keras_vit.layers.fast_paths import fast_path
+from keras_vit.layers.fast_paths import conv
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -54,11 +54,7 @@ class PatchEmbedding(keras.layers.Layer):
     def call(self, images: Tensor) -> Tensor:
         if None in self._grid(images.shape):
             images = self._checked_in_graph(images)
-        fast = fast_path("conv", images)
-        if fast is None:
-            patches = ops.conv(images, self.kernel, self.patch_size, "valid", data_format="channels_last")
-        else:
-            patches = fast(images, ops.convert_to_tensor(self.kernel), self.patch_size, "valid")
+        patches = conv(images, ops.convert_to_tensor(self.kernel), self.patch_size, "valid")
         return patches + self.bias if self.use_bias else patches
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:

@@ -7,7 +7,6 @@ measurements. At the end stand the layers and operations of Keras that are used 
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +14,9 @@ import keras
 from keras import ops
 
 from keras_vit._keras import calls_plainly, has_hooks
+from keras_vit.layers import jax_paths
+from keras_vit.layers.base import GELU_CUBIC, GELU_LINEAR, padded_conv
 
-# The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 (c x + d x^3)).
-_LINEAR = 2 * math.sqrt(2 / math.pi)
-_CUBIC = 0.044715 * _LINEAR
 # Values that are worked on at a time, so that they stay in the processor's cache between one step and the next.
 _PIECE = 1 << 20
 # Values that PyTorch's own GELU does as soon as four operations (docs/speed.md).
@@ -70,60 +68,6 @@ def _device(backend: str, x: Any) -> str | None:
 
         return jax.default_backend() if isinstance(x, jax.Array) else None
     return None
-
-
-# JAX
-
-
-def _jax_attention(query: Any, key: Any, value: Any) -> Any:
-    """Heads before tokens, so that XLA for CPUs sees products of matrices and transposes nothing inside them."""
-    import jax
-    import jax.numpy as jnp
-
-    query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
-    scores = jnp.einsum("bhqd,bhkd->bhqk", query * query.shape[-1] ** -0.5, key)
-    weights = jax.nn.softmax(scores.astype(jnp.promote_types(scores.dtype, jnp.float32)))
-    return jnp.swapaxes(jnp.einsum("bhqk,bhkd->bhqd", weights.astype(value.dtype), value), 1, 2)
-
-
-def _jax_dense(x: Any, kernel: Any, bias: Any) -> Any:
-    """A product of two matrices: the gradients of a longer one are transposed by XLA for CPUs."""
-    import jax.numpy as jnp
-
-    y = jnp.matmul(jnp.reshape(x, (-1, x.shape[-1])), kernel)
-    y = y if bias is None else y + bias
-    return jnp.reshape(y, (*x.shape[:-1], y.shape[-1]))
-
-
-def _jax_remat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Recomputes a function for its gradients, not before they are asked for.
-
-    XLA for CPUs drops the barriers of `jax.checkpoint` before it decides in which order to compute: it recomputes all
-    blocks at once and keeps as much as without. Here, the first argument of the second run needs the gradient of the
-    output, which is there only when the blocks behind are done.
-    """
-    import jax
-
-    def call(*arguments: Any) -> Any:
-        pure, weights = jax.closure_convert(function, *arguments)
-
-        @jax.custom_vjp
-        def run(arguments: tuple[Any, ...], weights: list[Any]) -> Any:
-            return pure(*arguments, *weights)
-
-        def forward(arguments: tuple[Any, ...], weights: list[Any]) -> Any:
-            return run(arguments, weights), (arguments, weights)
-
-        def backward(inputs: Any, grads: Any) -> Any:
-            (x, *others), weights = inputs
-            # XLA does not know that this is zero: it might be no number.
-            zero = 0 * jax.tree.leaves(grads)[-1].reshape(-1)[:1].sum()
-            return jax.vjp(run.fun, (x + zero.astype(x.dtype), *others), weights)[1](grads)
-
-        run.defvjp(forward, backward)
-        return run(arguments, weights)
-
-    return call
 
 
 # PyTorch
@@ -277,7 +221,7 @@ def _torch_gelu_factor(x: Any, out: Any = None) -> Any:
     """What x is multiplied with, sigmoid(2 (c x + d x^3))."""
     import torch
 
-    out = torch.addcmul(x.new_tensor(_LINEAR), x, x, value=_CUBIC, out=out)
+    out = torch.addcmul(x.new_tensor(GELU_LINEAR), x, x, value=GELU_CUBIC, out=out)
     return out.mul_(x).sigmoid_()
 
 
@@ -330,9 +274,14 @@ def _torch_gelu_function() -> Any:
 # The time that a function takes in relation to Keras's way, where it was measured by itself (docs/speed.md): batch 8,
 # 197 tokens, D 768, MLP 3072, float32. What has no figure was measured as a part of whole Vision Transformers.
 FAST: dict[tuple[str, str, str | None], Callable[..., Any]] = {
-    ("attention", "jax", "cpu"): _jax_attention,  # 0.42 to 0.58; with gradients 0.74 to 0.85
-    ("remat", "jax", "cpu"): _jax_remat,
-    ("dense", "jax", "cpu"): _jax_dense,  # 0.98; with gradients 0.79 to 0.95
+    ("attention", "jax", "cpu"): jax_paths.attention,  # 0.42 to 0.58; with gradients 0.74 to 0.85
+    ("conv", "jax", "cpu"): jax_paths.conv,  # 1 x 1: 0.84 to 0.91
+    ("dense", "jax", "cpu"): jax_paths.dense,  # 0.98; with gradients 0.79 to 0.95, wide kernels less
+    ("gelu_tanh", "jax", "cpu"): jax_paths.gelu_tanh,
+    ("group_norm", "jax", "cpu"): jax_paths.group_norm,  # 0.10 to 0.85
+    ("layer_norm", "jax", "cpu"): jax_paths.layer_norm,
+    ("max_pool", "jax", "cpu"): jax_paths.max_pool,  # 0.15
+    ("remat", "jax", "cpu"): jax_paths.remat,
     ("add", "torch", "cpu"): _torch_add,
     ("attention", "torch", "cpu"): _torch_attention,
     ("call", "torch", "cpu"): _torch_call,
@@ -388,6 +337,39 @@ def relu(x: Any, sources: tuple[Any, ...] = ()) -> Any:
     return ops.relu(x) if fast is None else fast(x, sources)
 
 
+def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
+    """A convolution without bias.
+
+    Args:
+        x: `(batch, height, width, channels)`.
+        kernel: `(rows, columns, channels, filters)`, in the dtype of `x`.
+        strides: Steps of the window, both or down and across.
+        padding: `"same"`, `"valid"`, or the number of zeros on every side.
+
+    Returns:
+        `(batch, rows of windows, columns of windows, filters)`.
+    """
+    return (fast_path("conv", x) or padded_conv)(x, kernel, strides, padding)
+
+
+def max_pool(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Any:
+    """The maximum of every window.
+
+    Args:
+        x: `(batch, height, width, channels)`.
+        size: Height and width of a window.
+        strides: Steps of the window down and across.
+        padding: `"same"` or `"valid"`.
+
+    Returns:
+        `(batch, rows of windows, columns of windows, channels)`.
+    """
+    fast = fast_path("max_pool", x)
+    if fast is None:
+        return ops.max_pool(x, size, strides, padding, data_format="channels_last")
+    return fast(x, size, strides, padding)
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Dense(keras.layers.Dense):
     """`keras.layers.Dense` for what the blocks consist of: sequences, no activation.
@@ -418,6 +400,19 @@ class LayerNormalization(keras.layers.LayerNormalization):
         if fast is None or self.axis != [-1] or self.rms_scaling or not (self.center and self.scale):
             return super().call(inputs)
         return fast(inputs, _tensor(self.gamma), _tensor(self.beta), self.epsilon)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MaxPooling2D(keras.layers.MaxPooling2D):
+    """`keras.layers.MaxPooling2D`.
+
+    Input: `(batch, height, width, channels)`. Output: fewer rows and columns.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        if self.data_format != "channels_last":
+            return super().call(inputs)
+        return max_pool(inputs, self.pool_size, self.strides, self.padding)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

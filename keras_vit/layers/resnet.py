@@ -8,7 +8,7 @@ from keras import ops
 from keras_vit._types import DType, Shape, Tensor, check_choice
 from keras_vit.layers.base import CompositeLayer, initializer
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
-from keras_vit.layers.fast_paths import GroupNormalization, add, call_inside, fast_path, relu
+from keras_vit.layers.fast_paths import GroupNormalization, add, call_inside, conv, max_pool, relu
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -74,15 +74,7 @@ class StdConv2D(keras.layers.Layer):
         return kernel / (ops.sqrt(variance) + self.epsilon)
 
     def call(self, x: Tensor) -> Tensor:
-        kernel = ops.cast(self.standardized_kernel(), x.dtype)
-        padding = self.padding
-        fast = fast_path("conv", x)
-        if fast is not None:
-            return fast(x, kernel, self.strides, padding)
-        if padding != "same":
-            x = ops.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
-            padding = "valid"
-        return ops.conv(x, kernel, self.strides, padding, data_format="channels_last")
+        return conv(x, ops.cast(self.standardized_kernel(), x.dtype), self.strides, self.padding)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         def length(n: int | None) -> int | None:
@@ -317,7 +309,7 @@ class PaddedMaxPooling2D(keras.layers.Layer):
 
     def call(self, x: Tensor) -> Tensor:
         x = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=POOL_PADDINGS[self.padding])
-        return ops.max_pool(x, 3, 2, "valid", data_format="channels_last")
+        return max_pool(x, (3, 3), (2, 2), "valid")
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         rows, columns = (None if n is None else -(-n // 2) for n in input_shape[1:3])

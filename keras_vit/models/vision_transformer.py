@@ -24,6 +24,7 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.base import at_least_float32, float32_or_better, initializer, own_policy
 from keras_vit.layers.choices import STEM_EPSILONS
+from keras_vit.layers.fast_paths import MaxPooling2D
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
 from keras_vit.models.variants import variant_of
@@ -99,7 +100,7 @@ def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
     x = StdConv2D(config.stem_width, 7, 2, **options, dtype=policy, name="conv_root")(images)
     x = group_norm("gn_root", policy, norm_epsilon)(x)
     x = layers.Activation("relu", dtype=policy, name="relu_root")(x)
-    x = layers.MaxPooling2D(3, 2, padding="same", data_format="channels_last", dtype=policy, name="pool_root")(x)
+    x = MaxPooling2D(3, 2, padding="same", data_format="channels_last", dtype=policy, name="pool_root")(x)
     for stage, units in enumerate(config.stem_stages, start=1):
         for unit in range(1, units + 1):
             x = ResNetUnit(

@@ -7,7 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import layers
 from keras_vit.layers import fast_paths
-from keras_vit.layers.fast_paths import GroupNormalization
+from keras_vit.layers.fast_paths import GroupNormalization, MaxPooling2D
 from tests.compute import forward, gradients, relative_error
 from tests.tolerances import GRADIENTS
 
@@ -31,8 +31,18 @@ CASES = {
     "root": (lambda **o: layers.StdConv2D(6, 7, 2, **o), (2, 15, 16, 3)),
     "root of BiT": (lambda **o: layers.StdConv2D(6, 7, 2, 3, epsilon_inside=True, **o), (2, 15, 16, 3)),
     "1 x 1 with padding": (lambda **o: layers.StdConv2D(6, 1, 2, 1, **o), (2, 5, 6, 3)),
+    "1 x 1 in steps of 2": (lambda **o: layers.StdConv2D(6, 1, 2, **o), (2, 5, 6, 3)),
+    "windows side by side": (lambda **o: layers.StdConv2D(6, 2, 2, 0, **o), (2, 4, 6, 3)),
+    "windows side by side, a rest": (lambda **o: layers.StdConv2D(6, 2, 2, 0, **o), (2, 5, 6, 3)),
     "group normalisation": (lambda **o: GroupNormalization(3, epsilon=1e-6, **o), (2, 4, 5, 12)),
+    "maximum": (lambda **o: after_weights(MaxPooling2D(3, 2, padding="same", **o)), (2, 6, 5, 3)),
+    "maximum of BiT": (lambda **o: after_weights(layers.PaddedMaxPooling2D(**o)), (2, 6, 5, 3)),
 }
+
+
+def after_weights(layer):
+    """The layer, which has no weights, behind one that has."""
+    return keras.Sequential([layers.StdConv2D(4, 1), layer])
 
 
 def made(case, **options):
@@ -120,6 +130,114 @@ def _zeros(count):
     import torch
 
     return torch.zeros(count, requires_grad=True)
+
+
+jax_only = pytest.mark.skipif(keras.backend.backend() != "jax", reason="what only JAX has")
+
+
+@jax_only
+class TestJax:
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_gelu(self, dtype):
+        import jax
+        import jax.numpy as jnp
+
+        # Zero, both tails, and what overflows when cubed.
+        x = jnp.concatenate([jnp.linspace(-12, 12, 30_001), jnp.array([0.0, 1e15, -1e15])]).astype(dtype)
+        wide = np.asarray(x).astype("f8")
+        z = np.clip(2 * np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3), -700, 700)
+        s = 1 / (1 + np.exp(-z))
+        slope = s + wide * s * (1 - s) * 2 * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * wide**2)
+        y, pull = jax.vjp(fast_paths.fast_path("gelu_tanh", x), x)
+        (got,) = pull(jnp.ones_like(y))
+        assert y.dtype == got.dtype == x.dtype
+        # float32: what the function is allowed to differ. bfloat16 has 8 bits.
+        step = {"float32": 5e-7, "bfloat16": 2**-8}[dtype]
+        expected = wide * s
+        assert (np.abs(np.asarray(y).astype("f8") - expected) <= step * np.maximum(np.abs(expected), 1)).all()
+        # float32: a few roundings of numbers up to 1.13; JAX's own gradient is 3.5e-6 away.
+        step = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]
+        assert (np.abs(np.asarray(got).astype("f8") - slope) <= step).all()
+
+    def test_a_block_in_every_kind_of_differentiation(self, slow):
+        import jax
+
+        layer, x = made("block")
+
+        def differentiated():
+            """Made of functions that JAX has not traced before."""
+
+            def loss(x):
+                return square(layer(x))
+
+            def everything(x):
+                return {
+                    "of the gradient": jax.grad(lambda x: (jax.grad(loss)(x) ** 2).sum())(x),
+                    "per example": jax.vmap(jax.grad(lambda x: loss(x[None])))(x),
+                    "forward": jax.jvp(loss, (x,), (jax.numpy.cos(x),))[1],
+                    "mapped": jax.vmap(layer, in_axes=1, out_axes=1)(x[:, None]),
+                    "recomputed": jax.grad(jax.checkpoint(loss))(x),
+                }
+
+            return jax.jit(everything)(x)
+
+        got = differentiated()
+        slow()
+        expected = differentiated()
+        errors = {name: relative_error(np.asarray(got[name]), np.asarray(y)) for name, y in expected.items()}
+        assert {name: error for name, error in errors.items() if not error <= GRADIENTS} == {}
+
+    @pytest.mark.parametrize("arguments", [(0,), (1,), (0, 1)])
+    def test_a_product_with_some_gradients(self, arguments):
+        """Frozen kernels, and inputs that are images, have none."""
+        import jax
+
+        rng = np.random.default_rng(0)
+        x, kernel = (rng.normal(size=shape).astype("f4") for shape in ((2, 3, 4), (4, 6)))
+        fast = fast_paths.fast_path("dense", jax.numpy.asarray(x))
+        got = jax.grad(lambda *inputs: (fast(*inputs, None) ** 2).sum(), arguments)(x, kernel)
+        expected = jax.grad(lambda x, kernel: ((x @ kernel) ** 2).sum(), arguments)(x, kernel)
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+    def test_the_gradient_of_a_wide_kernel_is_a_product_of_a_transposed_copy(self):
+        """Not a product along the rows of both matrices, for which XLA has nothing but its slow kernel."""
+        import jax
+
+        def program(dense):
+            def grads(x, kernel, grad):
+                return jax.vjp(lambda x, kernel: dense(x, kernel, None), x, kernel)[1](grad)
+
+            x, kernel, grad = (jax.numpy.ones(shape) for shape in ((2, 50, 64), (64, 256), (2, 50, 256)))
+            return jax.jit(grads).lower(x, kernel, grad).compile().as_text()
+
+        along_rows = "lhs_contracting_dims={0}, rhs_contracting_dims={0}"
+        assert along_rows not in program(fast_paths.fast_path("dense", jax.numpy.ones(1)))
+        assert along_rows in program(lambda x, kernel, bias: (x.reshape(100, 64) @ kernel).reshape(2, 50, 256))
+
+    @pytest.mark.parametrize("operation", ["layer_norm", "group_norm"])
+    def test_normalisations_of_values_far_from_zero(self, operation):
+        """One pass for both moments would lose what is small beside their mean."""
+        import jax.numpy as jnp
+
+        x = np.random.default_rng(0).normal(3000, 1, (2, 4, 5, 12)).astype("f4")
+        ones, zeros = jnp.ones(12), jnp.zeros(12)
+        fast = fast_paths.fast_path(operation, jnp.asarray(x))
+        if operation == "layer_norm":
+            y, groups = fast(jnp.asarray(x), ones, zeros, 1e-6), x.astype("f8")[..., None, :]
+        else:
+            y, groups = fast(jnp.asarray(x), 3, ones, zeros, 1e-6), x.astype("f8").reshape(2, 20, 3, 4)
+        axes = (-1,) if operation == "layer_norm" else (1, 3)
+        expected = (groups - groups.mean(axes, keepdims=True)) / np.sqrt(groups.var(axes, keepdims=True) + 1e-6)
+        # Numbers around 3,000 are 2^-12 apart, and their mean is one of them.
+        np.testing.assert_allclose(y, expected.reshape(x.shape), rtol=0, atol=4 * 2**-12)
+
+    def test_attention_does_not_overflow(self):
+        import jax.numpy as jnp
+
+        query, value = jnp.full((1, 3, 2, 4), 200.0), jnp.arange(24.0).reshape(1, 3, 2, 4)
+        y = fast_paths.fast_path("attention", query)(query, query, value)
+        np.testing.assert_allclose(y, jnp.broadcast_to(value.mean(1, keepdims=True), y.shape), rtol=1e-6)
 
 
 torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="what only PyTorch has")
