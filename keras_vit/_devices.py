@@ -59,6 +59,15 @@ def tensorflow_has_only_cpus() -> bool:
     return all(device.device_type == "CPU" for device in tf.config.list_physical_devices())
 
 
+def keras_leaves_xla_out(model: keras.Model) -> bool:
+    """Whether XLA would suit a model that Keras 3.15 compiles without it: on TensorFlow's CPUs, with batches whole.
+
+    Args:
+        model: Asked for its `tf.distribute` strategy, which may divide batches among virtual CPUs.
+    """
+    return tensorflow_has_only_cpus() and batch_shares(model) == 1
+
+
 def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
     """A batch with its last row repeated until it has a length; the rows that were there come first. No rows: zeros."""
     if not len(batch):

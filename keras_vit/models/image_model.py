@@ -239,7 +239,7 @@ class ImageModel(ClonableModel):
         steps = shortcuts(self._config, self._policy.compute_dtype)
         changes: dict[str, Any] = {step.field: True for step in steps if step.obstacle is None}
         model = self.with_config(**changes)
-        compilation = xla(self._config, self._policy.compute_dtype)
+        compilation = xla(model, self._config, self._policy.compute_dtype)
         if compilation is not None:
             steps.append(compilation)
             model.jit_compile = compilation.obstacle is None

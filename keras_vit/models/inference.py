@@ -2,7 +2,9 @@
 
 import dataclasses
 
-from keras_vit._devices import tensorflow_has_only_cpus
+import keras
+
+from keras_vit._devices import keras_leaves_xla_out
 from keras_vit.models.bit_config import BiTConfig
 from keras_vit.models.config import ViTConfig
 
@@ -45,17 +47,18 @@ def shortcuts(config: ViTConfig | BiTConfig, dtype: str) -> list[Shortcut]:
     ]
 
 
-def xla(config: ViTConfig | BiTConfig, dtype: str) -> Shortcut | None:
+def xla(model: keras.Model, config: ViTConfig | BiTConfig, dtype: str) -> Shortcut | None:
     """Compiling `predict` with XLA, which Keras 3.15 leaves out where TensorFlow sees CPUs only (docs/speed.md).
 
     Args:
-        config: The model's.
+        model: The model that is to predict.
+        config: Its config.
         dtype: The dtype that it computes in.
 
     Returns:
         What to do, with `"jit_compile"` for a field; None where Keras's choice is as good.
     """
-    if not tensorflow_has_only_cpus():
+    if not keras_leaves_xla_out(model):
         return None
     obstacle = None
     if config.dynamic:

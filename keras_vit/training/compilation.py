@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit._devices import batch_shares, tensorflow_has_only_cpus
+from keras_vit._devices import keras_leaves_xla_out
 from keras_vit._keras import layers_inside
 
 _UPDATES_WORTH_COMPILING = 50  # XLA takes some seconds longer than TensorFlow to make a program
@@ -19,7 +19,7 @@ def jit_compile(model: keras.Model, updates: int) -> bool | str:
         model: The model that is to be trained, made already.
         updates: How many there will be. Compiling takes a few seconds longer, which a short run does not win back.
     """
-    if updates < _UPDATES_WORTH_COMPILING or not tensorflow_has_only_cpus() or batch_shares(model) > 1:
+    if updates < _UPDATES_WORTH_COMPILING or not keras_leaves_xla_out(model):
         return "auto"
     return True if all(_suits_xla(layer) for layer in layers_inside(model)) else "auto"
 

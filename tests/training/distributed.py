@@ -202,6 +202,9 @@ def mirrored():
         model, other = compiled(config), compiled(config)
         found["tuned"]["inside"] = fine_tuned(other, batch_size=5)
     found["tuned"]["shared"] = fine_tuned(model, batch_size=5)
+    found["compiled"] = [alone.optimize_for_inference(verbose=False).jit_compile]
+    with strategy.scope():
+        found["compiled"].append(model.optimize_for_inference(verbose=False).jit_compile)
     return found
 
 
