@@ -493,6 +493,65 @@ class TestTorch:
         assert keras.backend.standardize_dtype(y.dtype) == "float32"
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="what only TensorFlow has")
+class TestTensorFlow:
+    @pytest.mark.parametrize("shape", [(3, 5, 12), (None, 5, 12), (3, None, 12), (None, None, 12)])
+    @pytest.mark.parametrize("case", ["block", "block, EVA-02"])
+    def test_sizes_that_are_known_stay_known(self, case, shape, slow):
+        import tensorflow as tf
+
+        layer, x = made(case)
+        signature = [tf.TensorSpec(shape)]
+        program = tf.function(layer, input_signature=signature).get_concrete_function()
+        outputs = {op.outputs[0].shape[-1] for op in program.graph.get_operations() if op.type == "Reshape"}
+        assert program.output_shapes.as_list() == list(shape)
+        assert None not in outputs
+        y, nothing = program(tf.constant(x)).numpy(), tf.zeros((shape[0] or 0, *x.shape[1:]))
+        assert program(nothing).shape == nothing.shape
+        slow()
+        np.testing.assert_allclose(y, forward(layer, x), rtol=0, atol=1e-6 * np.abs(y).max())
+
+    def test_group_normalisation_of_images_of_any_size(self, slow):
+        import tensorflow as tf
+
+        layer, x = made("group normalisation")
+        program = tf.function(layer, input_signature=[tf.TensorSpec((None, None, None, 12))]).get_concrete_function()
+        assert program.output_shapes.as_list() == [None, None, None, 12]
+        y = program(tf.constant(x)).numpy()
+        slow()
+        np.testing.assert_allclose(y, forward(layer, x), rtol=0, atol=1e-6 * np.abs(y).max())
+
+    def test_a_graph_holds_plain_products(self):
+        """What exporters and TensorFlow's optimizer know: no `Einsum`, and each bias directly behind its product."""
+        import tensorflow as tf
+
+        layer, x = made("block")
+        program = tf.function(layer, input_signature=[tf.TensorSpec((None, *x.shape[1:]))]).get_concrete_function()
+        operations = program.graph.get_operations()
+        assert "Einsum" not in {op.type for op in operations}
+        products = [op for op in operations if op.type == "MatMul"]
+        assert [[user.type for user in op.outputs[0].consumers()] for op in products] == [["BiasAdd"]] * 6
+
+    def test_other_devices_go_the_way_of_keras(self, monkeypatch):
+        import tensorflow as tf
+
+        x = tf.ones((2, 3))
+        assert fast_paths.fast_path("dense", x) is not None
+        monkeypatch.setattr(fast_paths, "tensorflow_has_only_cpus", lambda: False)
+        assert fast_paths.fast_path("dense", x) is None
+
+    def test_attention_in_bfloat16_adds_up_in_float32(self):
+        """Keras's way does not: with 197 tokens its error is more than ten times as large."""
+        import tensorflow as tf
+
+        rng = np.random.default_rng(0)
+        q, k, v = (tf.cast(rng.normal(0, 1.5, (1, 197, 2, 64)), "bfloat16") for _ in range(3))
+        exact = keras.ops.dot_product_attention(*(tf.cast(x, "float64") for x in (q, k, v)))
+        y = fast_paths.fast_path("attention", q)(q, k, v)
+        # One rounding to 8 bits, and what float32 adds.
+        assert (abs(tf.cast(y, "float64") - exact) <= 2**-8 * abs(exact) + 1e-5).numpy().all()
+
+
 def test_dense_layers_can_be_quantized_and_a_stranger_s_cannot():
     from keras_vit.layers.fast_paths import Dense
 
