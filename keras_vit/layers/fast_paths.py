@@ -6,7 +6,6 @@ function gives the same numbers as Keras's way but for rounding, and the same gr
 measurements. At the end stand the layers and operations of Keras that are used everywhere, on their fast paths.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,17 +13,8 @@ import keras
 from keras import ops
 
 from keras_vit._devices import tensorflow_has_only_cpus
-from keras_vit._keras import calls_plainly, has_hooks
-from keras_vit.layers import jax_paths, tensorflow_paths
-from keras_vit.layers.base import GELU_CUBIC, GELU_LINEAR, padded_conv
-
-# Values that are worked on at a time, so that they stay in the processor's cache between one step and the next.
-_PIECE = 1 << 20
-# Values that PyTorch's own GELU does as soon as four operations (docs/speed.md).
-_FEW = 1 << 17
-
-
-_name_of_dtype = functools.cache(keras.backend.standardize_dtype)
+from keras_vit.layers import jax_paths, tensorflow_paths, torch_paths
+from keras_vit.layers.base import padded_conv
 
 
 def fast_path(operation: str, x: Any) -> Callable[..., Any] | None:
@@ -78,207 +68,6 @@ def _device(backend: str, x: Any) -> str | None:
     return None
 
 
-# PyTorch
-
-
-def _torch_call(layer: Any, x: Any, **options: Any) -> Any:
-    """`layer.call`, without Keras's checks, casts, masks and scopes for names; hooks of PyTorch are called."""
-    import torch
-
-    # Mixed precision casts weights in a scope that Keras's call opens; PyTorch's recomputation has left the outer one.
-    dtype = _name_of_dtype(x.dtype)
-    if not layer.built or layer.compute_dtype != dtype or layer.variable_dtype != dtype:
-        return layer(x, **options)
-    if calls_plainly(layer) and not has_hooks(layer):
-        return layer.call(x, **options)
-    return torch.nn.Module.__call__(layer, x, **options)
-
-
-def _torch_reshape(x: Any, shape: tuple[Any, ...]) -> Any:
-    return x.reshape(shape)
-
-
-@functools.cache
-def _torch_lacks(dtype: Any) -> bool:
-    """Whether the processor has no instructions for products in a dtype of 16 bits.
-
-    PyTorch 2.13 then takes up to seventy times as long as in float32.
-    """
-    import torch
-
-    if not torch.backends.mkldnn.is_available():
-        return False
-    supports = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-    return dtype in supports and not getattr(torch.ops.mkldnn, supports[dtype])()
-
-
-def _torch_in_float32(function: Callable[..., Any], *tensors: Any) -> Any:
-    """A function of tensors, rounded to the dtype of the first."""
-    return function(*(None if tensor is None else tensor.float() for tensor in tensors)).to(tensors[0].dtype)
-
-
-def _torch_dense(x: Any, kernel: Any, bias: Any) -> Any:
-    """The bias is added inside the product."""
-    import torch.nn.functional as F
-
-    if _torch_lacks(x.dtype):
-        return _torch_in_float32(_torch_dense, x, kernel, bias)
-    return F.linear(x, kernel.t(), bias)
-
-
-def _torch_attention(query: Any, key: Any, value: Any) -> Any:
-    import torch.nn.functional as F
-
-    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
-
-
-def _torch_layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """One operation, which computes in float32 inside."""
-    import torch.nn.functional as F
-
-    return F.layer_norm(x, x.shape[-1:], gamma, beta, epsilon)
-
-
-def _torch_group_norm(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """One operation on a view of the same memory; it computes in float32 inside."""
-    import torch
-    import torch.nn.functional as F
-
-    view = x.permute(0, 3, 1, 2)
-    if x.requires_grad or not torch.is_grad_enabled():
-        return F.group_norm(view, groups, gamma, beta, epsilon).permute(0, 2, 3, 1)
-    # PyTorch 2.13 ends the process when it looks for the gradients of gamma and beta and not for that of x.
-    return F.group_norm(view, groups, eps=epsilon).permute(0, 2, 3, 1) * gamma + beta
-
-
-def _torch_conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int | list[int]) -> Any:
-    """A convolution on views of the same memory, which PyTorch calls channels_last; a product where it is one."""
-    import torch.nn.functional as F
-
-    if _torch_lacks(x.dtype):
-        return _torch_in_float32(lambda x, kernel: _torch_conv(x, kernel, strides, padding), x, kernel)
-    rows, columns, channels, filters = kernel.shape
-    strides = (strides, strides) if isinstance(strides, int) else strides
-    if (rows, columns) == (1, 1) and padding in ("same", "valid", 0):
-        # Without padding: of a window of one place, "same" needs none.
-        return F.linear(x[:, :: strides[0], :: strides[1]], kernel.reshape(channels, filters).t())
-    x = x.permute(0, 3, 1, 2)
-    if padding == "same":
-        margins = []
-        for size, window, step in zip(x.shape[2:], (rows, columns), strides, strict=True):
-            total = max((-(-size // step) - 1) * step + window - size, 0)
-            margins.append((total // 2, total - total // 2))
-        if any(before != after for before, after in margins):
-            x, padding = F.pad(x, (*margins[1], *margins[0])), 0
-        else:
-            padding = [before for before, _ in margins]
-    # Transposing a matrix is what PyTorch copies quickest; the view of it is channels_last.
-    kernel = kernel.reshape(-1, filters).t().contiguous().view(filters, rows, columns, channels).permute(0, 3, 1, 2)
-    return F.conv2d(x, kernel, None, strides, 0 if padding == "valid" else padding).permute(0, 2, 3, 1)
-
-
-def _torch_overwrites(x: Any, sources: tuple[Any, ...]) -> bool:
-    """Whether x may be written over: layers of this package made it, nobody is told of it, and no gradient needs it.
-
-    Fresh memory costs more than the arithmetic: Linux hands it out in pages of 4 KiB, each after a fault.
-    """
-    import torch
-
-    if not sources or not x.is_contiguous() or (x.requires_grad and torch.is_grad_enabled()):
-        return False
-    return not any(has_hooks(layer) or type(layer).__module__.partition(".")[0] != "keras_vit" for layer in sources)
-
-
-def _torch_add(x: Any, y: Any, sources: tuple[Any, ...]) -> Any:
-    """The sum, in place of y if it may be."""
-    import torch
-
-    fits = x.shape == y.shape and x.dtype == y.dtype and not (x.requires_grad and torch.is_grad_enabled())
-    return y.add_(x) if fits and _torch_overwrites(y, sources) else x + y
-
-
-def _torch_relu(x: Any, sources: tuple[Any, ...]) -> Any:
-    return x.relu_() if _torch_overwrites(x, sources) else x.relu()
-
-
-def _torch_gelu_exact(x: Any, sources: tuple[Any, ...] = ()) -> Any:
-    import torch
-    import torch.nn.functional as F
-
-    return torch.ops.aten.gelu_(x) if _torch_overwrites(x, sources) else F.gelu(x)
-
-
-def _torch_gelu(x: Any, sources: tuple[Any, ...] = ()) -> Any:
-    import torch
-    import torch.nn.functional as F
-
-    overwrites = _torch_overwrites(x, sources)
-    if x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < _FEW:
-        return torch.ops.aten.gelu_(x, approximate="tanh") if overwrites else F.gelu(x, approximate="tanh")
-    if not overwrites:
-        return _torch_gelu_function().apply(x)
-    flat = x.view(-1)
-    for start in range(0, len(flat), _PIECE):
-        piece = flat[start : start + _PIECE]
-        piece.mul_(_torch_gelu_factor(piece.float()))
-    return x
-
-
-def _torch_gelu_factor(x: Any, out: Any = None) -> Any:
-    """What x is multiplied with, sigmoid(2 (c x + d x^3))."""
-    import torch
-
-    out = torch.addcmul(x.new_tensor(GELU_LINEAR), x, x, value=GELU_CUBIC, out=out)
-    return out.mul_(x).sigmoid_()
-
-
-@functools.cache
-def _torch_gelu_function() -> Any:
-    """The tanh approximation of GELU as a differentiable function, in pieces that stay in the cache."""
-    import torch
-
-    def pieces(*tensors: Any) -> Any:
-        return zip(*(tensor.reshape(-1).split(_PIECE) for tensor in tensors), strict=True)
-
-    class Gelu(torch.autograd.Function):
-        @staticmethod
-        def forward(x: Any) -> Any:
-            """Gives x sigmoid(2 (c x + d x^3)), computed in float32 whatever x is in."""
-            y = torch.empty_like(x, memory_format=torch.contiguous_format)
-            for a, b in pieces(x, y):
-                work = a.float()
-                s = _torch_gelu_factor(work, b if b.dtype == work.dtype else None).mul_(work)
-                if s is not b:
-                    b.copy_(s)
-            return y
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            """Keeps x and nothing else, as PyTorch's operation does."""
-            ctx.save_for_backward(*inputs)
-            ctx.save_for_forward(*inputs)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            """The slope, worked out from x again, by PyTorch's operation, which can be differentiated again."""
-            (x,) = ctx.saved_tensors
-            return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
-
-        @staticmethod
-        def jvp(ctx: Any, tangent: Any) -> Any:
-            """The same slope in forward mode."""
-            (x,) = ctx.saved_tensors
-            return torch.ops.aten.gelu_backward(tangent, x, approximate="tanh")
-
-        @staticmethod
-        def vmap(info: Any, in_dims: Any, x: Any) -> Any:
-            """The function works on each value by itself, whatever the axes."""
-            return Gelu.apply(x), in_dims[0]
-
-    return Gelu
-
-
 # The time that a function takes in relation to Keras's way, where it was measured by itself (docs/speed.md): batch 8,
 # 197 tokens, D 768, MLP 3072, float32. What has no figure was measured as a part of whole Vision Transformers.
 FAST: dict[tuple[str, str, str | None], Callable[..., Any]] = {
@@ -294,17 +83,17 @@ FAST: dict[tuple[str, str, str | None], Callable[..., Any]] = {
     ("dense", "tensorflow", "cpu"): tensorflow_paths.dense,
     ("group_norm", "tensorflow", "cpu"): tensorflow_paths.group_norm,  # 0.28 to 1.03; with gradients 0.26 to 0.93
     ("layer_norm", "tensorflow", "cpu"): tensorflow_paths.layer_norm,  # 0.71; with gradients 0.78
-    ("add", "torch", "cpu"): _torch_add,
-    ("attention", "torch", "cpu"): _torch_attention,
-    ("call", "torch", "cpu"): _torch_call,
-    ("conv", "torch", "cpu"): _torch_conv,  # 3 x 3: 0.80 to 0.84; 1 x 1: 0.12 to 0.16
-    ("dense", "torch", "cpu"): _torch_dense,
-    ("gelu_exact", "torch", "cpu"): _torch_gelu_exact,
-    ("gelu_tanh", "torch", "cpu"): _torch_gelu,  # 0.53 to 0.84; bfloat16 0.65
-    ("group_norm", "torch", "cpu"): _torch_group_norm,  # 0.17
-    ("layer_norm", "torch", "cpu"): _torch_layer_norm,
-    ("relu", "torch", "cpu"): _torch_relu,
-    ("reshape", "torch", "cpu"): _torch_reshape,
+    ("add", "torch", "cpu"): torch_paths.add,
+    ("attention", "torch", "cpu"): torch_paths.attention,
+    ("call", "torch", "cpu"): torch_paths.call,
+    ("conv", "torch", "cpu"): torch_paths.conv,  # 3 x 3: 0.80 to 0.84; 1 x 1: 0.12 to 0.16
+    ("dense", "torch", "cpu"): torch_paths.dense,
+    ("gelu_exact", "torch", "cpu"): torch_paths.gelu_exact,
+    ("gelu_tanh", "torch", "cpu"): torch_paths.gelu_tanh,  # 0.53 to 0.84; bfloat16 0.65
+    ("group_norm", "torch", "cpu"): torch_paths.group_norm,  # 0.17
+    ("layer_norm", "torch", "cpu"): torch_paths.layer_norm,
+    ("relu", "torch", "cpu"): torch_paths.relu,
+    ("reshape", "torch", "cpu"): torch_paths.reshape,
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.layers import fast_paths
+from keras_vit.layers import fast_paths, torch_paths
 from keras_vit.layers.fast_paths import GroupNormalization, MaxPooling2D
 from tests.compute import forward, gradients, relative_error
 from tests.tolerances import GRADIENTS
@@ -62,8 +62,8 @@ def square(y):
 @pytest.fixture(autouse=True)
 def pieces(monkeypatch):
     """What is for many values only takes few as well, and several pieces, so that small tests see it."""
-    monkeypatch.setattr(fast_paths, "_FEW", 0)
-    monkeypatch.setattr(fast_paths, "_PIECE", 1 << 18)
+    monkeypatch.setattr(torch_paths, "_FEW", 0)
+    monkeypatch.setattr(torch_paths, "_PIECE", 1 << 18)
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ class TestTorch:
 
         layer, x = made(case, dtype=dtype)
         products = []
-        monkeypatch.setattr(fast_paths, "_torch_lacks", lambda kind: kind in (torch.bfloat16, torch.float16))
+        monkeypatch.setattr(torch_paths, "_lacks", lambda kind: kind in (torch.bfloat16, torch.float16))
         for name in ("linear", "conv2d"):
             function = getattr(torch.nn.functional, name)
             monkeypatch.setattr(
@@ -359,7 +359,7 @@ class TestTorch:
     def test_gelu_in_place_gives_the_same_numbers(self, dtype, few, monkeypatch):
         import torch
 
-        monkeypatch.setattr(fast_paths, "_FEW", few)
+        monkeypatch.setattr(torch_paths, "_FEW", few)
         layer, _ = made("block")
         x = torch.linspace(-12, 12, 300_001).to(getattr(torch, dtype))
         for kind in ("tanh", "exact", "quick"):
