@@ -7,7 +7,7 @@ that are alive at the peak), and `benchmarks/planning.py` compares the sums with
 
 - On TPUs, XLA keeps what the matrix products gave, and the sums on the way: normalisations, softmax and GELU are
   computed again inside the products that want their results. GPUs are counted alike.
-- On CPUs, XLA keeps results of tanh, of exponentials and of normalisations as well. It has no products in 16 bit: it
+- On CPUs, XLA keeps exponentials and results of GELU and of normalisations as well. It has no products in 16 bit: it
   computes them in float32, and keeps everything in float32, with a rounded copy of the weights.
 """
 
@@ -142,13 +142,14 @@ class _Block:
             # What is scaled, for the gradient of the factors.
             attention, mlp = attention + whole, mlp + whole
         if compiler == "cpu":
-            # A normalisation: its input less the mean, that divided by the deviation, and its result.
-            attention, mlp = attention + 3 * whole, mlp + 3 * whole
-            attention += 3 * part if config.attention_norm else 0
-            mlp += 3 * hidden if config.mlp.endswith("_norm") else 0
-            # The softmax, in two layouts. GELU's tanh and result, SiLU's sigmoid and the product.
-            attention += 0 if fused else 2 * scores
-            mlp += 2 * hidden
+            # A normalisation: its input without mean and deviation, and its result; its input itself no more.
+            attention, mlp = attention + whole, mlp + whole
+            attention += 2 * part if config.attention_norm else 0
+            mlp += 2 * hidden if config.mlp.endswith("_norm") else 0
+            # GELU's exponential and result, and the same of SiLU and the product. Only dropout needs the softmax, in two
+            # layouts.
+            mlp += 2 * matrices * hidden
+            attention += 2 * scores if config.attention_dropout else 0
         dropped = 2 * whole + hidden if config.dropout else 0
         dropped += scores if config.attention_dropout else 0
         matrix_weights = config.width * config.mlp_width * (matrices + 1)
@@ -169,7 +170,7 @@ def _begin(config: ViTConfig, shards: int, compiler: str) -> int:
     """Numbers that are kept of an image before the first block and after the last one."""
     rows, columns = config.grid_size
     tokens = rows * columns + config.prefix_tokens
-    norm = 4 if compiler == "cpu" else 1
+    norm = 2 if compiler == "cpu" else 1
     # The images once more, in the layout and precision of the patch embedding's gradient.
     total = config.channels * math.prod(config.image_size)
     if config.stem_stages is not None:
@@ -191,6 +192,8 @@ def _stem(config: ViTConfig, shards: int, compiler: str) -> int:
 
     size = halve(config.image_size)
     total = math.prod(size) * config.stem_width
+    # On CPUs the maximum is taken of rows, then of columns: what it takes, and what is between.
+    total += size[0] * (size[1] + halve(size)[1]) * config.stem_width if compiler == "cpu" else 0
     size = halve(size)
     total += math.prod(size) * config.stem_width
     for stage, units in enumerate(config.stem_stages or ()):
