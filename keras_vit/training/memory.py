@@ -146,8 +146,8 @@ class _Block:
             attention, mlp = attention + whole, mlp + whole
             attention += 2 * part if config.attention_norm else 0
             mlp += 2 * hidden if config.mlp.endswith("_norm") else 0
-            # GELU's exponential and result, and the same of SiLU and the product. Only dropout needs the softmax, in two
-            # layouts.
+            # GELU's exponential and result, and the same of SiLU and the product. The softmax in two layouts, which
+            # only dropout needs.
             mlp += 2 * matrices * hidden
             attention += 2 * scores if config.attention_dropout else 0
         dropped = 2 * whole + hidden if config.dropout else 0
