@@ -357,6 +357,11 @@ def load(
     return model.with_config(**build, **changes) if build or changes else model
 
 
+def as_model(model: Any) -> Any:
+    """The model itself, or what `load` makes of a name, an address or a path."""
+    return load(model) if isinstance(model, (str, os.PathLike)) else model
+
+
 def _options_of_bit(source: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options without those for Transformers; ValueError where one of these asks for something."""
     concerned = {name: options[name] for name in OF_TRANSFORMERS if name in options}

@@ -12,6 +12,7 @@ from keras_vit.data import match_labels
 from keras_vit.evaluation.batches import open_batches, predictions
 from keras_vit.preprocessing import imagenet1k_classes
 from keras_vit.tables import Table, TableResult
+from keras_vit.zoo import as_model
 
 OUTPUTS = ("logits", "softmax", "sigmoid")  # what a model's numbers are, and so what its loss is
 CONFUSION_CLASSES = 4096  # a matrix for more classes would take over 128 MiB
@@ -126,7 +127,8 @@ def evaluate(
     """Measures a classifier on labelled images, batch by batch: no more than a batch is held in memory.
 
     Args:
-        model: A Keras model with outputs `(batch, classes)`, or a function from images to such.
+        model: A Keras model with outputs `(batch, classes)`, a function from images to such, or what `keras_vit.load`
+            takes: a name, an address or a path.
         data: What `keras_vit.data.open_data` takes (a folder, of which the `test/` is taken, `(images, labels)`, a
             pipeline, `"tfds:NAME"`, a dict of splits), what it returns, or a list or generator of batches. Labels are
             integers or one-hot. Images in arrays and pipelines are as the model wants them, or pixels with
@@ -158,11 +160,12 @@ def evaluate(
         >>> 0 <= result.top[1] <= 1
         True
     """
+    processes = connect(distribution)  # before anything is computed
+    model = as_model(model)
     top, outputs = _check(model, top, outputs)
     started = time.perf_counter()
     counts: _Counts | None = None
     options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "class_names": class_names}
-    processes = connect(distribution)
     options |= {"on_bad_image": on_bad_image, "title": "images" if progress and processes.first else None}
     options["processes"] = processes
     classes = getattr(getattr(model, "config", None), "classes", None)

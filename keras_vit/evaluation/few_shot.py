@@ -19,6 +19,7 @@ from keras_vit.data import has_test_split, match_labels
 from keras_vit.evaluation.batches import hard_labels, open_batches, predict, predictions
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.tables import Table, TableResult
+from keras_vit.zoo import as_model
 
 SHOTS = (1, 5, 10, 25)
 """Examples of each class that `few_shot` draws unless told otherwise (big_vision, `configs/common_fewshot.py`).
@@ -214,8 +215,9 @@ def few_shot(
     """Accuracy of a linear classifier that has seen a few examples of each class, on top of frozen features.
 
     Args:
-        model: A model of this package, whose `pre_logits` are taken; another Keras model or a function, whose output
-            `(batch, features)` is taken; or None where `train` and `test` hold features.
+        model: A model of this package, or what `keras_vit.load` takes (a name, an address, a path), whose `pre_logits`
+            are taken; another Keras model or a function, whose output `(batch, features)` is taken; or None where
+            `train` and `test` hold features.
         train: Images to draw examples from, and their labels: what `keras_vit.data.open_data` takes (a folder, of which
             the `train/` is taken, `(images, labels)`, a pipeline, `"tfds:NAME"`, a dict of splits), what it returns
             with `shuffle=False`, or a list or generator of batches.
@@ -248,7 +250,8 @@ def few_shot(
     if _same_folder(train, test):
         raise ValueError(f"{train} has no test/ folder: the probe would be tested on the images that it was fitted to.")
     options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image}
-    options["processes"] = connect(distribution)
+    options["processes"] = connect(distribution)  # before anything is computed
+    model = as_model(model)
     shown = progress and options["processes"].first
     titles = ("training images", "test images") if shown else (None, None)
     x_train, y_train, names = _features(model, train, "train", **options, title=titles[0])
@@ -308,7 +311,7 @@ def extract_features(  # noqa: D417 (what is not described here is as in `few_sh
         (4, 96)
     """
     options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image}
-    return _features(model, data, split, **options, title=title)[:2]
+    return _features(as_model(model), data, split, **options, title=title)[:2]
 
 
 def _features(model: Any, data: Any, split: str, **options: Any) -> tuple[np.ndarray, np.ndarray, list[str] | None]:

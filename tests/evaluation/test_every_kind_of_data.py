@@ -160,6 +160,26 @@ def test_the_head_has_no_say_in_a_probe(source, model):
     assert result.classes == 3
 
 
+@pytest.mark.once
+def test_models_by_name_and_from_files(model, tmp_path):
+    """What `load` takes, evaluation takes."""
+    path = tmp_path / "model.keras"
+    model.save(path)
+    options = {"preprocess": True, "progress": False}
+    assert evaluation.evaluate(path, DATA, **options).to_dict()["loss"] == pytest.approx(
+        evaluation.evaluate(model, DATA, **options).loss, rel=1e-6
+    )
+    features, _ = evaluation.extract_features(str(path), DATA, preprocess=True)
+    np.testing.assert_array_equal(features, evaluation.extract_features(model, DATA, preprocess=True)[0])
+    found = evaluation.few_shot(path, DATA, DATA, shots=[1], **options)
+    np.testing.assert_array_equal(
+        found.accuracy, evaluation.few_shot(model, DATA, DATA, shots=[1], **options).accuracy
+    )
+    assert evaluation.evaluate("glyphs", DATA, **options).classes == 164
+    with pytest.raises(FileNotFoundError, match="none.keras"):
+        evaluation.evaluate(tmp_path / "none.keras", DATA, **options)
+
+
 # Names
 
 
