@@ -172,9 +172,7 @@ def test_models_by_name_and_from_files(model, tmp_path):
     features, _ = evaluation.extract_features(str(path), DATA, preprocess=True)
     np.testing.assert_array_equal(features, evaluation.extract_features(model, DATA, preprocess=True)[0])
     found = evaluation.few_shot(path, DATA, DATA, shots=[1], **options)
-    np.testing.assert_array_equal(
-        found.accuracy, evaluation.few_shot(model, DATA, DATA, shots=[1], **options).accuracy
-    )
+    np.testing.assert_array_equal(found.accuracy, evaluation.few_shot(model, DATA, DATA, shots=[1], **options).accuracy)
     assert evaluation.evaluate("glyphs", DATA, **options).classes == 164
     with pytest.raises(FileNotFoundError, match="none.keras"):
         evaluation.evaluate(tmp_path / "none.keras", DATA, **options)
