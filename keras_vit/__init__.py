@@ -1,12 +1,12 @@
 """Vision Transformers in Keras 3, with the official numbers, on TensorFlow, JAX and PyTorch."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from keras_vit._backend import choose_backend
-from keras_vit._lazy import IS_PROGRAM, import_later
+from keras_vit._lazy import IS_PROGRAM, import_all, lazy_names
 
-if TYPE_CHECKING or not IS_PROGRAM:
-    choose_backend()  # before the first import of Keras
+if TYPE_CHECKING:
     from keras_vit import data, evaluation, export, inspection, layers, training
     from keras_vit.checkpoints import (
         class_names,
@@ -17,7 +17,6 @@ if TYPE_CHECKING or not IS_PROGRAM:
         to_checkpoint,
     )
     from keras_vit.factories import (
-        FAMILY_FACTORIES,
         BiT_R50x1,
         BiT_R50x3,
         BiT_R101x1,
@@ -52,10 +51,7 @@ if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.preprocessing import decode_predictions, load_image, preprocess_input
     from keras_vit.zoo import create_model, from_checkpoint, load
 
-    globals().update(FAMILY_FACTORIES)  # DeiT_B16, DINOv2_S14 and so on
-else:
-    _ROOMS = "checkpoints models preprocessing zoo factories layers data evaluation export inspection training".split()
-    __getattr__ = import_later(__name__, *_ROOMS)
+__getattr__ = lazy_names(__name__)
 
 __version__ = "0.2.0"
 
@@ -107,3 +103,10 @@ __all__ = [
     "to_checkpoint",
     "training",
 ]
+
+if not IS_PROGRAM:
+    choose_backend()  # before the first import of Keras
+    import_all(sys.modules[__name__])
+    from keras_vit.factories import FAMILY_FACTORIES
+
+    globals().update(FAMILY_FACTORIES)  # DeiT_B16, DINOv2_S14 and so on

@@ -1,13 +1,16 @@
-"""Imports put off until a name is used: for the program `keras-vit`, most of whose commands need no Keras.
+"""Lazy imports (PEP 562): the names of a room are imported when they are used, because importing Keras takes seconds.
 
-For everybody else `import keras_vit` imports Keras and the models at once, because that registers the classes that
-`keras.saving.load_model` looks for.
+The program `keras-vit` needs Keras for some of its commands only. For everybody else `import keras_vit` imports all
+names at once, because that registers the classes that `keras.saving.load_model` looks for.
 """
 
+import ast
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import PurePath
+from types import ModuleType
 
 _MODULES = {"keras_vit.cli", "keras_vit.data.worker"}
 
@@ -24,22 +27,31 @@ def _is_program() -> bool:
 IS_PROGRAM = _is_program()
 
 
-def import_later(room: str, *modules: str) -> Callable[[str], object]:
-    """The `__getattr__` (PEP 562) of a room that imports some of its modules when one of their names is used.
+def lazy_names(room: str) -> Callable[[str], object]:
+    """The `__getattr__` of a room whose imports stand under `if TYPE_CHECKING:`, where type checkers read them.
 
     Args:
-        room: The room's `__name__`; its `__all__` has all names that it offers.
-        modules: Names of modules in it, and full names of others. What is not one of the former is looked for in one
-            after the other.
+        room: The room's `__name__`.
     """
+    module = sys.modules[room]
+    branches = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.If)]
+    imports = [node for branch in branches for node in branch.body if isinstance(node, ast.ImportFrom)]
+    sources = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def __getattr__(name: str) -> object:
-        if name in modules:
-            return importlib.import_module(f"{room}.{name}")
-        for module in modules if name in vars(sys.modules[room])["__all__"] else ():
-            source = importlib.import_module(module if "." in module else f"{room}.{module}")
-            if hasattr(source, name):
-                return getattr(source, name)
-        raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        if name not in sources:
+            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        source = sources[name]
+        value = importlib.import_module(f"{room}.{name}" if source == room else source)
+        vars(module)[name] = value if source == room else getattr(value, name)
+        return vars(module)[name]
 
     return __getattr__
+
+
+def import_all(module: ModuleType) -> None:
+    """Imports the names that a room offers, and those of the rooms among them."""
+    for name in vars(module)["__all__"]:
+        value = getattr(module, name)
+        if inspect.ismodule(value):
+            import_all(value)

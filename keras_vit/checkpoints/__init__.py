@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from keras_vit._lazy import IS_PROGRAM, import_later
+from keras_vit._lazy import lazy_names
 
-if TYPE_CHECKING or not IS_PROGRAM:
+if TYPE_CHECKING:
     from keras_vit.checkpoints.augreg import augreg_index, best_augreg
     from keras_vit.checkpoints.catalogue import list_weights, recommended
     from keras_vit.checkpoints.checkpoint import (
@@ -22,20 +22,8 @@ if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.checkpoints.folder import with_names_beside
     from keras_vit.checkpoints.publishing import push_to_hub
     from keras_vit.checkpoints.variants_table import list_models
-else:
-    # In the order of what they cost: listing and downloading need no NumPy, and most of the rest no Keras.
-    __getattr__ = import_later(
-        __name__,
-        "augreg",
-        "catalogue",
-        "download",
-        "checkpoint",
-        "variants_table",
-        "keras_vit.checkpoints.files.keras_files",
-        "folder",
-        "class_list",
-        "publishing",
-    )
+
+__getattr__ = lazy_names(__name__)
 
 __all__ = [
     "LAYOUTS",

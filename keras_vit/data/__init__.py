@@ -2,19 +2,19 @@
 
 from typing import TYPE_CHECKING
 
-from keras_vit._lazy import IS_PROGRAM, import_later
+from keras_vit._lazy import lazy_names
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.checks import BadImage, match_labels
 from keras_vit.data.folder import IMAGE_SUFFIXES, image_files
 from keras_vit.data.randaugment import randaugment, randaugment_operation
 from keras_vit.data.splits import has_test_split, pick_split
 
-# What needs Keras to be imported.
-if TYPE_CHECKING or not IS_PROGRAM:
+# What needs Keras.
+if TYPE_CHECKING:
     from keras_vit.data.opening import open_data
     from keras_vit.data.streams import Batches, ImageStream, as_dataset
-else:
-    __getattr__ = import_later(__name__, "opening", "streams")
+
+__getattr__ = lazy_names(__name__)
 
 __all__ = [
     "IMAGE_SUFFIXES",

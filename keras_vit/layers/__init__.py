@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from keras_vit._lazy import IS_PROGRAM, import_later
+from keras_vit._lazy import lazy_names
 
-if TYPE_CHECKING or not IS_PROGRAM:
+if TYPE_CHECKING:
     from keras_vit.layers.attention import MultiHeadAttention
     from keras_vit.layers.base import assign, skip_initialization
     from keras_vit.layers.embedding import (
@@ -24,21 +24,8 @@ if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.layers.sincos_position_embedding import AddSinCosPositionEmbedding, sincos2d
     from keras_vit.layers.token_map import TokenMap
     from keras_vit.layers.transformer_block import BLOCK_ACTIVATIONS, TransformerBlock
-else:
-    __getattr__ = import_later(
-        __name__,
-        "attention",
-        "base",
-        "embedding",
-        "layer_scale",
-        "mlp",
-        "pooling",
-        "resnet",
-        "rotary_embedding",
-        "sincos_position_embedding",
-        "token_map",
-        "transformer_block",
-    )
+
+__getattr__ = lazy_names(__name__)
 
 __all__ = [
     "BLOCK_ACTIVATIONS",

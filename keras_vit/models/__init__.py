@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from keras_vit._lazy import IS_PROGRAM, import_later
+from keras_vit._lazy import lazy_names
 from keras_vit.models.bit_config import BIT_VARIANTS, BiTConfig, BiTVariant
 from keras_vit.models.config import ModelConfig, ViTConfig, pair
 from keras_vit.models.counts import count_weights
@@ -18,18 +18,16 @@ from keras_vit.models.variants import (
     variant_of,
 )
 
-# What needs Keras to be imported.
-if TYPE_CHECKING or not IS_PROGRAM:
+# What needs Keras.
+if TYPE_CHECKING:
     from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
     from keras_vit.models.bit import BiT
     from keras_vit.models.families import MODELS
     from keras_vit.models.features import feature_extractor, feature_names
     from keras_vit.models.image_model import ImageModel
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
-else:
-    __getattr__ = import_later(
-        __name__, "bit", "keras_vit.layers.base", "families", "features", "image_model", "vision_transformer"
-    )
+
+__getattr__ = lazy_names(__name__)
 
 __all__ = [
     "BEFORE_BLOCKS",

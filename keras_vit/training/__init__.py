@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from keras_vit._lazy import IS_PROGRAM, import_later
+from keras_vit._lazy import lazy_names
 from keras_vit.data import Augmentation
 from keras_vit.training.planning import Plan, plan
 from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, recipe, schedule
 
-# What needs Keras to be imported.
-if TYPE_CHECKING or not IS_PROGRAM:
+# What needs Keras.
+if TYPE_CHECKING:
     from keras_vit._processes import Processes, connect
     from keras_vit.data import BadImage, ImageStream, as_dataset, open_data
     from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
@@ -22,23 +22,8 @@ if TYPE_CHECKING or not IS_PROGRAM:
     from keras_vit.training.run_folder import draw_curve
     from keras_vit.training.schedules import WarmupDecay
     from keras_vit.training.sharded import load_sharded, save_sharded
-else:
-    __getattr__ = import_later(
-        __name__,
-        "keras_vit._processes",
-        "keras_vit.data",
-        "distribution",
-        "finetuning",
-        "freezing",
-        "lora",
-        "losses",
-        "optimizers",
-        "pretraining",
-        "run",
-        "run_folder",
-        "schedules",
-        "sharded",
-    )
+
+__getattr__ = lazy_names(__name__)
 
 __all__ = [
     "AdamW",
