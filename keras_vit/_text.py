@@ -1,6 +1,8 @@
-"""Text from files and servers, made safe to show."""
+"""Text in messages: names from files and servers, made safe to show; the names that somebody may have meant."""
 
+import difflib
 import unicodedata
+from collections.abc import Mapping
 
 # Spaces of all widths, and the two joiners that Persian, Indic scripts and emoji are written with.
 _SHOWN_CATEGORY = "Zs"
@@ -30,3 +32,23 @@ def _escaped(character: str) -> str:
     if character.isprintable() or character in _SHOWN or unicodedata.category(character) == _SHOWN_CATEGORY:
         return character
     return character.encode("unicode_escape").decode("ascii")
+
+
+_SUGGESTIONS = 5
+
+
+def did_you_mean(name: str, known: Mapping[str, str]) -> str:
+    """What a message about an unknown name adds: ` Did you mean 'a' or 'b'?`, with at most five names.
+
+    Args:
+        name: The unknown name.
+        known: The names that there are, each by a spelling in lower case to compare with.
+
+    Returns:
+        The question, with a space before it; empty where no name is near.
+    """
+    name = name.lower()
+    near = difflib.get_close_matches(name, known, n=_SUGGESTIONS, cutoff=0.65)
+    longer = [spelling for spelling in known if name and name in spelling]
+    names = list(dict.fromkeys(known[spelling] for spelling in (*near, *longer)))[:_SUGGESTIONS]
+    return f" Did you mean {' or '.join(map(repr, names))}?" if names else ""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit._text import printable
+from keras_vit._text import did_you_mean, printable
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,21 @@ def test_other_objects_and_long_text():
     assert printable(ValueError("a\nb")) == r"a\nb"
     assert printable("abcdef", 3) == "abc ..."
     assert printable("abc", 3) == "abc"
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("fine_tune", " Did you mean 'finetune'?"),
+        ("INFO", " Did you mean 'info'?"),
+        ("i", " Did you mean 'info' or 'inspect' or 'finetune' or 'list'?"),
+        ("nonsense", ""),
+        ("", ""),
+    ],
+)
+def test_names_that_may_be_meant(name, question):
+    assert did_you_mean(name, {known: known for known in ("info", "inspect", "finetune", "list")}) == question
+
+
+def test_at_most_five_names_are_suggested():
+    assert did_you_mean("a", {f"a{i}": f"A{i}" for i in range(9)}).count("'A") == 5

@@ -74,13 +74,13 @@ def test_every_variant_is_found_by_its_name(variant):
     [("ViT-B/17", "ViT-B/16"), ("ViT-X/32", "ViT-L/32"), ("huge14", "ViT-H/14"), ("R50+B", "R50")],
 )
 def test_wrong_names_are_answered_with_the_nearest(wrong, suggested):
-    with pytest.raises(ValueError, match=r"no variant .*Did you mean .*Known are: ViT-Ti/16, ") as error:
+    with pytest.raises(ValueError, match="no variant .*Did you mean .*list_models") as error:
         keras_vit.create_model(wrong)
-    assert suggested in str(error.value).partition("Known are")[0] and wrong in str(error.value)
+    assert suggested in str(error.value) and wrong in str(error.value)
 
 
 def test_names_that_are_none():
-    with pytest.raises(ValueError, match="no variant ''.*Known are"):
+    with pytest.raises(ValueError, match="no variant ''.*list_models"):
         keras_vit.create_model("")
     with pytest.raises(TypeError, match="variant must be a string such as 'ViT-B/16', but 16"):
         keras_vit.create_model(16)

@@ -4,17 +4,21 @@ The data are in `weights/catalogue.json`, and in `weights/repositories.json` for
 Hugging Face Hub. AugReg's more than 50,000 files are not listed: their names say it all.
 """
 
-import difflib
 import functools
 import json
+import re
 from typing import Any
 
 from keras_vit._files import weights_folder
+from keras_vit._text import did_you_mean
 from keras_vit.checkpoints.augreg import is_augreg_name, parse_augreg_name
 from keras_vit.checkpoints.entry import Entry, plain_variant, published_url
+from keras_vit.models import BIT_VARIANTS, VARIANTS
 from keras_vit.tables import Table
 
 _SHOWN = 5  # names suggested in an error message
+# The checkpoints that come along: the file in weights/.
+SHIPPED = {"glyphs": "glyphs.npz"}
 _LISTS = ("notes", "inferred")  # fields that a group and its files both may fill
 
 
@@ -56,10 +60,16 @@ def find_entry(name: str) -> Entry:
         raise ValueError(
             f"{name!r} is a model, not a checkpoint of it. There are: {', '.join(map(repr, variants[:_SHOWN]))}{more}."
         )
-    known = {key.lower(): key for key in entries} | {entry.basename.lower(): entry.name for entry in entries.values()}
-    near = dict.fromkeys(known[match] for match in difflib.get_close_matches(stem.lower(), known, n=_SHOWN, cutoff=0.5))
-    suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    raise ValueError(f"There is no checkpoint {name!r} in the catalogue.{suggestion} list_weights() shows all.")
+    known = {plain_variant(key): entry.name for entry in entries.values() for key in (entry.name, entry.basename)}
+    known |= {plain_variant(row["name"].removeprefix("hf://")): row["name"] for row in _repository_rows()}
+    known |= {plain_variant(variant): variant for variant in (*VARIANTS, *BIT_VARIANTS)} | {key: key for key in SHIPPED}
+    hub = re.fullmatch(r"(?:hf:/*)?([\w.-]+/[\w.-]+)", name, re.ASCII)
+    suggestion = "" if name.startswith("hf:") else did_you_mean(plain_variant(stem), known)
+    if hub and not suggestion:
+        suggestion = f" Did you mean 'hf://{hub[1]}', a repository of the Hugging Face Hub?"
+    raise ValueError(
+        f"There is no checkpoint or model {name!r}.{suggestion} list_weights() and list_models() show all."
+    )
 
 
 def recommended(variant: str) -> Entry:

@@ -28,7 +28,7 @@ from keras_vit._files import locked, weights_folder
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
 from keras_vit._types import Source
-from keras_vit.checkpoints.catalogue import catalogue, find_entry, repositories, with_repositories
+from keras_vit.checkpoints.catalogue import SHIPPED, catalogue, find_entry, repositories, with_repositories
 from keras_vit.checkpoints.download_error import DownloadError
 from keras_vit.checkpoints.entry import Entry, published_url
 from keras_vit.checkpoints.folder import choose_weights
@@ -38,8 +38,6 @@ from keras_vit.checkpoints.transfer import AddressFailed, DiskFull, can_resume, 
 _BUCKETS = "https://storage.googleapis.com/"
 _FILES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".csv")
 _Attempts = list[tuple[str, str]]  # what was tried, and the answer
-# The checkpoints that come along: the file in weights/.
-SHIPPED = {"glyphs": "glyphs.npz"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Do published weights give the published answers? For a machine with network: weights and pictures are fetched."""
 
 import dataclasses
-import difflib
 import functools
 import json
 import math
@@ -12,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit._files import weights_folder
-from keras_vit._text import printable
+from keras_vit._text import did_you_mean, printable
 from keras_vit._types import Source
 from keras_vit.checkpoints import find_checkpoint
 from keras_vit.checkpoints.files import open_file
@@ -138,8 +137,7 @@ def _chosen(names: Sequence[str], known: Sequence[PublishedAnswer]) -> list[Publ
         raise ValueError(f"names must name at least one of: {', '.join(repositories)}; or pass {ALL!r}.")
     for name in names:
         if name != ALL and name not in repositories:
-            near = difflib.get_close_matches(name, repositories, n=1, cutoff=0.5)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, {repository.lower(): repository for repository in repositories})
             raise ValueError(
                 f"No published answers of {name!r} are known.{hint} There are some of: {', '.join(repositories)}."
             )

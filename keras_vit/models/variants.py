@@ -1,12 +1,12 @@
 """The variants of the papers, as data."""
 
 import dataclasses
-import difflib
 import functools
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from keras_vit._text import did_you_mean
 from keras_vit.models.bit_config import BIT_VARIANTS, BiTConfig
 from keras_vit.models.config import ModelConfig, ViTConfig
 
@@ -218,9 +218,7 @@ def find_variant(name: str) -> str:
     plain = _plain(name)
     if plain in known:
         return known[plain]
-    near = [known[match] for match in difflib.get_close_matches(plain, known, n=3, cutoff=0.3)]
-    suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    raise ValueError(f"There is no variant {name!r}.{suggestion} Known are: {', '.join(variants)}.")
+    raise ValueError(f"There is no variant {name!r}.{did_you_mean(plain, known)} list_models() shows all.")
 
 
 def variant_config(

@@ -1,13 +1,13 @@
 """The papers' recipes by name, and the Keras objects that they stand for."""
 
 import dataclasses
-import difflib
 import functools
 import math
 import numbers
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from keras_vit._text import did_you_mean
 from keras_vit._types import pair
 from keras_vit.data import Augmentation
 from keras_vit.tables import Table
@@ -382,11 +382,7 @@ def recipe(name: str) -> Recipe:
     plain = {known.lower(): known for known in recipes}
     if name.lower() in plain:
         return recipes[plain[name.lower()]]
-    inside = [known for low, known in plain.items() if name.lower() in low]
-    near = [plain[low] for low in difflib.get_close_matches(name.lower(), plain, n=5, cutoff=0.5)]
-    found = list(dict.fromkeys([*near, *inside]))[:5]
-    suggestion = f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
-    raise ValueError(f"There is no recipe {name!r}.{suggestion} list_recipes() shows all {len(recipes)}.")
+    raise ValueError(f"There is no recipe {name!r}.{did_you_mean(name, plain)} list_recipes() shows all.")
 
 
 def list_recipes(query: str | None = None) -> Table:

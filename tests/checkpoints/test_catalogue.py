@@ -159,11 +159,16 @@ def test_an_ambiguous_name():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("imagnet21k/ViT-B_16", "no checkpoint 'imagnet21k/ViT-B_16'.*Did you mean 'imagenet21k/ViT-B_16'"),
+        ("imagnet21k/ViT-B_16", "no checkpoint or model 'imagnet21k/ViT-B_16'.*Did you mean 'imagenet21k/ViT-B_16'"),
         ("siglip2_b16_225", "Did you mean .*'big_vision/siglip2/siglip2_b16_224'"),
         ("BIT-M-R50X1", "Did you mean 'bit_models/BiT-M-R50x1'"),
         ("B/16", "a model, not a checkpoint.*imagenet21k/ViT-B_16.*list_weights"),
-        ("nothing like it", r"list_weights\(\) shows all"),
+        ("B17", "Did you mean 'ViT-B/16'"),
+        ("glyph", "Did you mean 'glyphs'"),
+        ("me/x", "Did you mean 'hf://me/x', a repository of the Hugging Face Hub"),
+        ("hf:/me/x", "Did you mean 'hf://me/x', a repository of the Hugging Face Hub"),
+        ("facebook/dinov2-base", "Did you mean 'hf://facebook/dinov2-base'"),
+        ("nothing like it", r"list_weights\(\) and list_models\(\) show all"),
     ],
 )
 def test_unknown_names(name, message):
