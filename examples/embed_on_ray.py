@@ -1,4 +1,4 @@
-"""Features of a large folder of images on a Ray cluster: `keras_vit.evaluation.embed` over shares of it, joined.
+"""Features of a large folder of images on a Ray cluster: `keras_vit.evaluation.embed` over slices of it, put together.
 
     pip install "keras-vit[jax,images,ray]"
     python examples/embed_on_ray.py photos/ --weights ViT-B/16 --output features.npz                 # this machine
@@ -19,9 +19,8 @@ def embed_share(weights: str, folder: str, part: str, index: int, shares: int, b
     """One task: a share of the folder into a file of its own. Gives the number of images in it."""
     import keras_vit
 
-    model = keras_vit.load(weights)
     done = keras_vit.evaluation.embed(
-        model, folder, part, features=features, batch_size=batch_size, shard=(index, shares), progress=False
+        weights, folder, part, features=features, batch_size=batch_size, shard=(index, shares), progress=False
     )
     return done.count
 
@@ -30,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", help="images, in sub-folders too")
     parser.add_argument("--weights", default="ViT-B/16", help="a file or a name (default: %(default)s)")
-    parser.add_argument("--output", default="features.npz", help=".npz or .parquet (default: %(default)s)")
+    parser.add_argument("--output", default="features.npz", help="an .npz file (default: %(default)s)")
     parser.add_argument("--features", default="pre_logits", help="(default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
     parser.add_argument("--shares", type=int, default=8, help="tasks, several per worker (default: %(default)s)")
@@ -39,9 +38,8 @@ def main() -> None:
     parser.add_argument("--gpus", type=float, default=0, help="of each task, such as 1 or 0.5 (default: %(default)s)")
     options = parser.parse_args()
 
+    import numpy as np
     import ray
-
-    from keras_vit.evaluation import join_embeddings
 
     weights = os.path.abspath(options.weights) if os.path.exists(options.weights) else options.weights
     output = Path(options.output).absolute()
@@ -63,9 +61,11 @@ def main() -> None:
         images += ray.get(done)
         print(f"{options.shares - len(waiting)} of {options.shares} shares, {images:,} images", flush=True)
     ray.shutdown()
-    joined = join_embeddings(parts, output, overwrite=True)
+    files = [np.load(part) for part in parts]
+    whole = {name: np.concatenate([file[name] for file in files]) for name in ("names", "features", "skipped")}
+    np.savez(output, **whole)
     shutil.rmtree(folder)
-    print(f"Wrote {joined.path}: {joined.count:,} images, features of shape {joined.shape}")
+    print(f"Wrote {output}: {images:,} images, features of shape {whole['features'].shape[1:]}")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,6 @@ ONCE = (
     "test_counts.py",
     "test_download.py",
     "test_embed.py",
-    "test_embedding_files.py",
     "test_evaluate.py",
     "test_failures.py",
     "test_packaging.py",

@@ -67,7 +67,6 @@ LAZY = {
     "tensorflow_datasets": "tfds",
     "sklearn": "demo",
     "huggingface_hub": "hub",
-    "pyarrow": "parquet",
 }
 MAX_LINES = 500  # a file is as long as its concept; this only keeps heaps from growing
 

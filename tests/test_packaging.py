@@ -115,10 +115,10 @@ def test_the_changelog_is_as_keep_a_changelog_wants_it():
 
 
 def test_the_lowest_versions_are_the_lower_bounds():
-    command = [sys.executable, str(REPOSITORY / ".ci" / "lowest.py"), "torch", "demo", "hub", "parquet"]
+    command = [sys.executable, str(REPOSITORY / ".ci" / "lowest.py"), "torch", "demo", "hub"]
     lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
     bounds = dict(line.split("==") for line in lines)
-    extras = ("images", "plots", "demo", "torch", "hub", "parquet")
+    extras = ("images", "plots", "demo", "torch", "hub")
     declared = [*PROJECT["dependencies"], *(line for e in extras for line in PROJECT["optional-dependencies"][e])]
     declared = [line for line in declared if not line.startswith("keras-vit")]
     assert {name: f"{name}>={version}" for name, version in bounds.items()} == {

@@ -14,19 +14,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments to a parser."""
     add = parser.add_argument
     add("images", nargs="+", metavar="FOLDER|FILE", help="a folder with all that is in it, or files and folders")
-    add("-o", "--output", required=True, metavar="OUT", help="the file to write: .npz, or .parquet (needs pyarrow)")
+    add("-o", "--output", required=True, metavar="OUT", help="the .npz file to write")
     add("--weights", default="ViT-B/16", help=f"{SOURCE} (default: %(default)s)")
     add("--features", default="pre_logits", help="which, such as block_-1 or encoded (default: %(default)s)")
     add("--batch-size", type=COUNT, default=32, help="(default: %(default)s)")
     add("--dtype", choices=("float32", "float16"), default="float32", help="in the file (default: %(default)s)")
     add("--skip-unreadable", action="store_true", help="leave out files that are no images, and say which")
-    add("--shard", type=shard, default=(0, 1), metavar="I/N", help="the I-th share of N only, from 0; see --join")
-    add("--join", action="store_true", help="the files are what --shard has written: join them")
+    add("--shard", type=shard, default=(0, 1), metavar="I/N", help="the I-th slice of N of the images only, from 0")
     add("--overwrite", action="store_true", help="replace OUT if it exists")
 
 
 def shard(text: str) -> tuple[int, int]:
-    """Shares, such as `0/4` for the first of four."""
+    """Slices, such as `0/4` for the first of four."""
     index, slash, count = text.partition("/")
     if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise argparse.ArgumentTypeError(f"must be I/N, from 0/N to (N-1)/N, but {text!r} was given")
@@ -34,37 +33,30 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def run(options: argparse.Namespace) -> Answer:
-    """Looks for the files before anything that takes long, and embeds them; or joins parts."""
-    from keras_vit._processes import connect
-    from keras_vit.evaluation import embed, join_embeddings
-    from keras_vit.evaluation.embedding_files import check_path
-    from keras_vit.zoo import load
+    """Looks for the files before anything that takes long, and embeds them."""
+    from keras_vit.evaluation import embed
+    from keras_vit.evaluation.embedding import check_output
 
-    check_path(options.output)
+    check_output(options.output)
     for path in options.images:
         if not os.path.exists(path):
             raise FileNotFoundError(f"There is no file or folder {path}.")
-    if options.join:
-        if options.shard != (0, 1):
-            raise ValueError("--join is for the files of all shares, --shard for one: give one of them.")
-        done = join_embeddings(options.images, options.output, overwrite=options.overwrite)
-    else:
-        connect()  # before anything is computed
-        done = embed(
-            load(options.weights),
-            options.images if len(options.images) > 1 else options.images[0],
-            options.output,
-            features=options.features,
-            batch_size=options.batch_size,
-            dtype=options.dtype,
-            shard=options.shard,
-            on_bad_image="skip" if options.skip_unreadable else "stop",
-            overwrite=options.overwrite,
-        )
+    done = embed(
+        options.weights,
+        options.images if len(options.images) > 1 else options.images[0],
+        options.output,
+        features=options.features,
+        batch_size=options.batch_size,
+        dtype=options.dtype,
+        shard=options.shard,
+        on_bad_image="skip" if options.skip_unreadable else "stop",
+        overwrite=options.overwrite,
+    )
     shape = " x ".join(map(str, done.shape))
-    text = f"Wrote {printable(done.path)}: {done.count:,} images, {shape} features each"
+    start = f"{printable(done.path)} is already complete" if done.already_complete else f"Wrote {printable(done.path)}"
+    text = f"{start}: {done.count:,} images, {shape} features each"
     if done.skipped:
         names = ", ".join(printable(name) for name in done.skipped[:5])
         text += f"; {len(done.skipped)} could not be read: {names}{' ...' if len(done.skipped) > 5 else ''}"
     data = {"path": str(done.path), "images": done.count, "shape": [*done.shape], "skipped": [*done.skipped]}
-    return Answer(data, text)
+    return Answer({**data, "already_complete": done.already_complete}, text)

@@ -3,7 +3,7 @@
 from keras_vit._pictures import need_matplotlib
 from keras_vit.evaluation.accuracy import AccuracyResult, evaluate
 from keras_vit.evaluation.batches import batches
-from keras_vit.evaluation.embedding import EmbeddedImages, embed, join_embeddings
+from keras_vit.evaluation.embedding import EmbeddedImages, embed
 from keras_vit.evaluation.few_shot import (
     L2,
     L2_SWEEP,
@@ -33,7 +33,6 @@ __all__ = [
     "evaluate",
     "extract_features",
     "few_shot",
-    "join_embeddings",
     "most_confused",
     "need_matplotlib",
     "published_answers",

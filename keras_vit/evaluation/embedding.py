@@ -1,14 +1,15 @@
-"""Features of many images with their names, in one file: in constant memory, and going on after a kill."""
+"""Embeddings: the features of many images in one file, in constant memory, and resumable after a kill."""
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import json
 import os
+import shutil
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +17,37 @@ import keras
 import numpy as np
 
 from keras_vit._arrays import to_numpy
-from keras_vit._devices import batch_shares
-from keras_vit._files import locked
+from keras_vit._devices import batch_shares, here
+from keras_vit._files import locked, replacing, write_text
 from keras_vit._processes import ALONE_BY_NAME, connect
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
-from keras_vit._types import whole_number
+from keras_vit._types import Source, whole_number
 from keras_vit.data import image_files
 from keras_vit.data.streams import cores
-from keras_vit.evaluation.embedding_files import (
-    DTYPES,
-    Embeddings,
-    Journal,
-    check_path,
-    read_embeddings,
-    write_embeddings,
-)
-from keras_vit.evaluation.embedding_together import embed_together
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.preprocessing import load_image
+from keras_vit.zoo import as_model
 
-SHOWN = 5  # names in a message
-# What decides the features: how messages call it.
-_SETTINGS = {
+DTYPES = ("float32", "float16")
+NAMED = 5  # names in a message
+# What messages call the settings whose values say nothing; the others are shown with their values.
+_HASHED = {
     "model": "the model (its config, weights or dtype policy)",
-    "images": "the images (their names or sizes)",
-    "count": "the number of images",
-    "range": "the share of the images",
-    "features": "features",
-    "dtype": "dtype",
-    "shape": "the shape of the features",
-    "backend": "the backend of Keras",
+    "images": "the images (their names, sizes in bytes or times of modification)",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddedImages:
-    """What `embed` or `join_embeddings` has written.
+    """The file that `embed` has written.
 
     Attributes:
         path: The file.
         count: How many images it has features of.
         shape: Of the features of one image.
         skipped: Names of the images that could not be read, in their order.
+        already_complete: Whether the file was there already, with these features, so that nothing was computed.
 
     Examples:
         >>> evaluation.embed(small, "photos/test", "shape.npz", progress=False).shape
@@ -69,10 +58,11 @@ class EmbeddedImages:
     count: int
     shape: tuple[int, ...]
     skipped: tuple[str, ...]
+    already_complete: bool = False
 
 
 def embed(
-    model: VisionTransformer | BiT,
+    model: VisionTransformer | BiT | Source,
     images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     *,
@@ -85,45 +75,42 @@ def embed(
     distribution: str | None = None,
     progress: bool = True,
 ) -> EmbeddedImages:
-    """Writes the features of many images to one file, with their names.
+    """Writes the features of many images to one `.npz` file, with their names.
 
-    Images are read, prepared as the model's family does it (`model.preprocess`) and forgotten batch by batch, so that
-    memory does not grow with their number. What was computed is kept in a folder beside the output,
-    `features.npz.unfinished`: whoever calls again in the same way after a kill goes on there, and ends with the bytes
-    of an unbroken run. If the output is there already and is what would be written, nothing is done.
+    Images are read, prepared (`model.preprocess`) and forgotten batch by batch, so that memory does not grow with their
+    number. Rows that are computed are kept in a folder beside the output, `features.npz.unfinished`: the same call
+    after a kill goes on there, and ends with the bytes of an unbroken run. If the output is there already and is what
+    would be written, nothing is done.
 
     Args:
-        model: A model of this package.
+        model: A model of this package, or what `keras_vit.load` takes: a name, an address or a path.
         images: A folder, of which all images are taken, those in sub-folders too, and called by their paths from there;
             or files and folders, called by the paths that are given. They are sorted by name.
-        output: The file to write:
-
-            - `.npz`: `numpy.load(output)` has `names` `(n,)`, `features` `(n, ...)` and the names of `skipped` images.
-            - `.parquet`: columns `name` and `features`, a list of fixed length. Needs pyarrow.
-        features: A name in `keras_vit.feature_names(model)`, or from the end, such as `"block_-1"`. What has rows for
-            tokens or places keeps its shape; Parquet has it flat, and the shape in its metadata.
+        output: The `.npz` file to write: `numpy.load(output)` has `names` `(n,)`, `features` `(n, ...)`, the names of
+            `skipped` images, and `settings`, a JSON text with what the features were made of.
+        features: A name in `keras_vit.feature_names(model)`, or from the end, such as `"block_-1"`.
         batch_size: Images at a time.
         dtype: Of the features in the file: `"float32"` or `"float16"`.
-        shard: `(i, n)`: the i-th share of n, from 0, for several processes or machines with an output each. Shares are
-            whole batches: `join_embeddings` makes the very file of them that one process would have written.
+        shard: `(i, n)`: the i-th of n slices of the images, from 0, for jobs with an output each. Slices are whole
+            batches: put together in their order, their rows are those of one file.
         on_bad_image: `"stop"`: a file that cannot be read is an error that names it. `"skip"`: it is left out, with a
             warning, and its name noted in the file.
         overwrite: Whether a file at `output`, or what a run with other settings left beside it, may be replaced.
-        distribution: None: all processes that the program was started in (see `keras_vit.training.connect`) write a
-            share each, beside the output as `features.part-0-of-4.npz`, and the first one joins them. `"alone"`, or a
-            `shard`: this process works by itself.
+        distribution: None: all processes that the program was started in (see `keras_vit.training.connect`) compute a
+            slice each, and process 0 writes the file, on a disk that all of them see. `"alone"`, or a `shard`: this
+            process works by itself.
         progress: Whether a bar is shown.
 
     Returns:
-        What was written.
+        What is in the file, and whether it was there already.
 
     Raises:
         TypeError: if `model` is no model of this package.
         ValueError: if an argument or an image makes no sense, features are not finite, or there is something else at
             `output` or beside it: features of other images, of another model, or with other settings.
         FileNotFoundError: if there is no such image, or no folder for the output.
-        RuntimeError: if another process is writing this output now.
-        ImportError: if Pillow is missing, or pyarrow where it is needed.
+        RuntimeError: if another job is writing this output now.
+        ImportError: if Pillow is missing.
         OSError: if the disk is full. What was computed stays.
         ConnectionError: if another process ends before its time. What was computed stays.
 
@@ -132,187 +119,161 @@ def embed(
         >>> np.load(written.path)["features"].shape
         (4, 8)
     """
-    output = check_path(output)
-    one_share = _check_shard(shard) != (0, 1)
-    processes = connect(ALONE_BY_NAME if one_share and distribution is None else distribution)
-    if processes.count > 1:
-        options: dict[str, Any] = {"features": features, "batch_size": batch_size, "dtype": dtype}
-        options |= {"on_bad_image": on_bad_image, "overwrite": overwrite, "progress": progress and processes.first}
-        in_part = functools.partial(embed, model, images, distribution=ALONE_BY_NAME, **options)
-        join = functools.partial(join_embeddings, overwrite=overwrite)
-        embed_together(model, output, processes, in_part, join, overwrite)
-        found = read_embeddings(output)
-        return EmbeddedImages(output, found.count, found.shape, found.skipped)
+    output = check_output(output)
+    shard = _check_shard(shard)
+    processes = connect(ALONE_BY_NAME if shard != (0, 1) and distribution is None else distribution)
+    model = as_model(model)
     _check(model, batch_size, dtype, on_bad_image)
-    index, shards = _check_shard(shard)
     files = _find(images)
     extractor = feature_extractor(model, [features])
     shares = batch_shares(model)
     length = -(-min(batch_size, len(files)) // shares) * shares
-    batches = -(-len(files) // length)
-    first, last = (min(len(files), batches * i // shards * length) for i in (index, index + 1))
+    names = list(files)
     settings = {
         "model": _fingerprint(model),
         "images": _fingerprint_of_files(files),
-        "count": len(files),
-        "range": [first, last],
+        "count": len(names),
+        "range": _slice(len(names), length, shard),
         "features": features,
         "dtype": dtype,
         "shape": _shape(extractor, model),
         "backend": keras.backend.backend(),
     }
-    names = list(files)[first:last]
-    journal = Journal(output)
-    journal.folder.mkdir(exist_ok=True)
-    try:
-        with locked(journal.lock, waiting=lambda: _refuse(output)):
-            finished = _finished(output, settings, overwrite)
-            if finished is None:
-                _run(journal, settings, extractor, model, names, files, length, on_bad_image, overwrite, progress)
-                finished = journal.embeddings(names)
-                if shards == 1 and not finished.count:
-                    raise ValueError(f"None of the {len(names)} images can be read. The first is {names[0]!r}.")
-                journal.finish(finished)
-            elif finished.skipped and on_bad_image == "stop":
-                raise ValueError(_skipped_before(output, finished))
-            else:
-                journal.remove()
-    finally:
-        journal.leave()
-    return EmbeddedImages(output, finished.count, finished.shape, finished.skipped)
+    stop = on_bad_image == "stop"
+    folder = output.with_name(f"{output.name}.unfinished")
+    parts = [_Part(folder / f"{index}-of-{processes.count}") for index in range(processes.count)]
+    part = parts[processes.index]
+    with processes.failing_together():
+        # Copies of the images on other machines may have other times of modification.
+        processes.check_same("arguments", [names, {**settings, "images": None}])
+        found = processes.from_first(_read(output, settings, stop) if processes.first and not overwrite else None)
+        if found is None:
+            folder.mkdir(exist_ok=True)
+            with locked(part.path.with_suffix(".lock"), waiting=lambda: _refuse(output)):
+                part.start(settings, stop, overwrite)
+                first, last = settings["range"] if processes.count == 1 else _slice(len(names), length, processes.shard)
+                rest = names[first + part.images : last]
+                with ProgressBar("images", last - first, shown=progress and processes.first) as bar:
+                    bar.advance(part.images)
+                    for rows, skipped in _batches(model, extractor, files, rest, length, settings, stop):
+                        part.append(rows, skipped)
+                        bar.advance(len(rows) + len(skipped))
+                processes.from_first()  # all parts are there
+                if processes.first:
+                    _write(output, settings, parts, names)
+        if processes.first:  # also what a run has left that was killed after its last step
+            shutil.rmtree(folder, ignore_errors=True)
+        count, skipped = found or processes.from_first(_read(output, settings) if processes.first else None)
+    return EmbeddedImages(output, count, tuple(settings["shape"]), tuple(skipped), already_complete=found is not None)
 
 
-def join_embeddings(
-    paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str], *, overwrite: bool = False
-) -> EmbeddedImages:
-    """Joins the files of all shares of `embed` to the one that a single process would have written.
+class _Part:
+    """The rows that one process has computed, and how far it is: `PATH.features` and `PATH.json`."""
 
-    Args:
-        paths: The files, in any order; `.npz` and `.parquet` may be mixed.
-        output: The file to write; its name ends with `.npz` or `.parquet`. The parts stay.
-        overwrite: Whether a file at `output` may be replaced.
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.features, self.state = path.with_suffix(".features"), path.with_suffix(".json")
+        self.settings: dict[str, Any] | None = None
+        self.images = 0  # how many are done
+        self.skipped: list[str] = []
 
-    Returns:
-        What was written.
+    def read(self) -> None:
+        """Reads how far the part is, as its process has written it."""
+        if self.state.exists():
+            with _damage(self.state):
+                content = json.loads(self.state.read_text(encoding="utf-8"))
+                self.settings, self.images, self.skipped = (content[name] for name in ("settings", "images", "skipped"))
 
-    Raises:
-        FileExistsError: if there is a file at `output`.
-        FileNotFoundError: if a part is not there, or no folder for the output.
-        ValueError: if a part is damaged, a share is missing or there twice, or the parts are not of the same images,
-            model and settings.
-        ImportError: if pyarrow is needed and missing.
+    def start(self, settings: dict[str, Any], stop: bool, overwrite: bool) -> None:
+        """Goes on where a run with the same settings was stopped, or begins."""
+        self.read()
+        if self.settings is not None and not overwrite:
+            _check_same(self.path.parent, self.settings, settings, self.skipped if stop else [])
+        row = int(np.prod(settings["shape"], dtype="int64")) * np.dtype(settings["dtype"]).itemsize
+        if self.settings != settings or (self.skipped and stop):
+            self.settings, self.images, self.skipped = settings, 0, []
+            self.state.unlink(missing_ok=True)
+        if self.features.exists():  # without what a kill has left of a batch
+            os.truncate(self.features, (self.images - len(self.skipped)) * row)
 
-    Examples:
-        >>> for share in (0, 1):
-        ...     done = evaluation.embed(
-        ...         small, "photos/train", f"{share}.npz", batch_size=2, shard=(share, 2), progress=False
-        ...     )
-        >>> evaluation.join_embeddings(["0.npz", "1.npz"], "joined.npz").count
-        4
-    """
-    if isinstance(paths, (str, os.PathLike)) or not paths:
-        raise ValueError(f"paths must be a list of files that embed wrote, but {paths!r} was given.")
-    output = check_path(output)
-    if output.exists() and not overwrite:
-        raise FileExistsError(f"{output} exists. Choose another path or pass overwrite=True.")
-    opened = ((path, read_embeddings(path)) for path in map(Path, paths))
-    # A share without images lies between two others that end and begin at the same place.
-    parts = sorted(opened, key=lambda part: part[1].settings["range"])
-    (path, part), *others = parts
-    for other_path, other in others:
-        differences = _differences(
-            {**part.settings, "range": None}, {**other.settings, "range": None}, f"in {other_path.name}"
-        )
-        if differences:
-            raise ValueError(f"{path} and {other_path} are no parts of one whole: {differences}.")
-    place = 0
-    for path, part in parts:
-        first, last = part.settings["range"]
-        if first != place:
-            wrong = "are missing" if first > place else "are there twice"
-            low, high = sorted((first, place))
-            raise ValueError(
-                f"Images {low} to {high - 1} {wrong}: see {path}. Give the files of all shares, each once."
-            )
-        place = last
-    count = parts[0][1].settings["count"]
-    if place != count:
-        raise ValueError(f"Images {place} to {count - 1} are missing. Give the files of all shares, each once.")
-    whole = Embeddings(
-        {**parts[0][1].settings, "range": [0, count]},
-        tuple(name for _, part in parts for name in part.skipped),
-        sum(part.count for _, part in parts),
-        lambda: (name for _, part in parts for name in part.names()),
-        lambda: (rows for _, part in parts for rows in part.rows()),
-    )
-    if not whole.count:
-        raise ValueError(f"There are no features in {', '.join(str(path) for path, _ in parts[:SHOWN])}.")
-    write_embeddings(whole, output)
-    return EmbeddedImages(output, whole.count, whole.shape, whole.skipped)
+    def append(self, rows: np.ndarray, skipped: list[str]) -> None:
+        """Adds the rows of a batch, and then notes that they are there."""
+        try:
+            with self.features.open("ab") as file:
+                file.write(rows.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+            self.images, self.skipped = self.images + len(rows) + len(skipped), self.skipped + skipped
+            state = {"settings": self.settings, "images": self.images, "skipped": self.skipped}
+            write_text(self.state, json.dumps(state))
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{printable(self.path.parent)} cannot be written ({error.strerror or error}). What was computed is "
+                "kept: make room, and call again in the same way to go on.",
+            ) from error
 
 
-def _run(
-    journal: Journal,
-    settings: dict[str, Any],
-    extractor: keras.Model,
+def _batches(
     model: VisionTransformer | BiT,
-    names: list[str],
+    extractor: keras.Model,
     files: dict[str, Path],
+    names: list[str],
     length: int,
-    on_bad_image: str,
-    overwrite: bool,
-    progress: bool,
-) -> None:
-    """Computes what is not in the journal yet."""
-    saved = journal.settings()
-    differences = "" if saved is None else _differences(saved, settings, "now")
-    if differences and not overwrite:
-        raise ValueError(
-            f"{journal.folder} is what another run has left: {differences}. Choose another output, remove the folder, "
-            "or replace it with overwrite=True."
-        )
-    if saved is None or differences:
-        journal.start(settings)
-    done = journal.recover()
-    before = journal.embeddings(names[:done])
-    if before.skipped and on_bad_image == "stop":
-        if not overwrite:
-            raise ValueError(_skipped_before(journal.folder, before))
-        journal.start(settings)
-        done = 0
-    rest = names[done:]
-    groups = [rest[start : start + length] for start in range(0, len(rest), length)]
-    with ProgressBar("images", len(names), shown=progress) as bar, contextlib.closing(_Reader(model, files)) as reader:
-        bar.advance(done)
-        for group, (batch, errors) in zip(groups, reader.batches(groups, length), strict=True):
-            for name, error in errors.items():
-                if on_bad_image == "stop":
+    settings: dict[str, Any],
+    stop: bool,
+) -> Iterator[tuple[np.ndarray, list[str]]]:
+    """Of each batch the features, and the names of the images that cannot be read. Threads read one batch ahead."""
+
+    def read(name: str) -> np.ndarray | Exception:
+        try:
+            return model.preprocess(load_image(files[name]))[0]
+        except MemoryError:
+            raise
+        except Exception as error:  # a disk that fails and a decoder that does are the same here
+            return error
+
+    groups = [names[start : start + length] for start in range(0, len(names), length)]
+    threads = ThreadPoolExecutor(min(32, cores()), "keras_vit_read")
+    try:
+        ahead: Iterator[np.ndarray | Exception] = iter(())
+        for group, following in zip([[], *groups], [*groups, []], strict=True):
+            current, ahead = list(ahead), threads.map(read, following)
+            good = []
+            for name, image in zip(group, current, strict=True):
+                if not isinstance(image, Exception):
+                    good.append((name, image))
+                elif stop:
                     raise ValueError(
-                        f"{printable(name)} cannot be read: {error} Repair or remove it, or leave such files out with "
+                        f"{printable(name)} cannot be read: {image} Repair or remove it, or leave such files out with "
                         'on_bad_image="skip".'
-                    ) from error
-                warnings.warn(f"{printable(name)} is left out: {error}", stacklevel=3)
-            good = [name for name in group if name not in errors]
+                    ) from image
+                else:
+                    warnings.warn(f"{printable(name)} is left out: {image}", stacklevel=2)
+            readable = [name for name, _ in good]
             rows = np.empty((0, *settings["shape"]), settings["dtype"])
             if good:
-                rows = _features(extractor, batch, len(good), settings["dtype"], good)
-            journal.append(np.array([name not in errors for name in group]), rows)
-            bar.advance(len(group))
+                batch = np.zeros((length, *good[0][1].shape), "float32")
+                batch[: len(good)] = [image for _, image in good]
+                rows = _features(extractor, batch, settings["dtype"], readable)
+            if group:
+                yield rows, [name for name in group if name not in readable]
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
-def _features(extractor: keras.Model, batch: np.ndarray, count: int, dtype: str, names: list[str]) -> np.ndarray:
-    """The features of a batch, of which the first rows are images."""
-    values = _answer(extractor, batch)
+def _features(extractor: keras.Model, batch: np.ndarray, dtype: str, names: list[str]) -> np.ndarray:
+    """The features of a batch, of which the first rows are images with these names."""
     with np.errstate(over="ignore"):  # the check below says more
-        rows = values[:count].astype(dtype)
-    finite = np.isfinite(rows).reshape(count, -1).all(1)
+        rows = _predict(extractor, batch)[: len(names)].astype(np.dtype(dtype).newbyteorder("<"))
+    finite = np.isfinite(rows).reshape(len(rows), -1).all(1)
     if not finite.all():
         name = names[int(np.argmin(finite))]
         raise ValueError(f"The features of {printable(name)} are not finite in {dtype}: look at the image and weights.")
     return rows
 
 
-def _answer(extractor: keras.Model, batch: np.ndarray) -> np.ndarray:
+def _predict(extractor: keras.Model, batch: np.ndarray) -> np.ndarray:
     # `predict` shares a batch among devices; for one device it only takes longer to begin.
     alone = batch_shares(extractor) == 1
     answer = extractor.predict_on_batch(batch) if alone else extractor.predict(batch, len(batch), verbose=0)
@@ -320,49 +281,101 @@ def _answer(extractor: keras.Model, batch: np.ndarray) -> np.ndarray:
     return to_numpy(values)
 
 
-class _Reader:
-    """Reads images in threads, one batch ahead."""
+def _write(output: Path, settings: dict[str, Any], parts: list[_Part], names: list[str]) -> None:
+    """Writes the archive from the rows of all parts. The same features give the same bytes."""
+    for part in parts:
+        part.read()
+    skipped = [name for part in parts for name in part.skipped]
+    unreadable = set(skipped)
+    kept = [name for name in names[slice(*settings["range"])] if name not in unreadable]
+    if unreadable and not kept:
+        raise ValueError(f"None of the {len(skipped)} images can be read. The first is {skipped[0]!r}.")
+    descr = np.dtype(settings["dtype"]).newbyteorder("<").str
+    texts = {"names": kept, "skipped": skipped, "settings": json.dumps(settings)}
+    with replacing(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        with archive.open("features.npy", "w", force_zip64=True) as file:
+            header = {"descr": descr, "fortran_order": False, "shape": (len(kept), *settings["shape"])}
+            np.lib.format.write_array_header_1_0(file, header)
+            for path in (part.features for part in parts if part.features.exists()):
+                with path.open("rb") as rows:
+                    shutil.copyfileobj(rows, file)
+        for name, text in texts.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.array(text, dtype=str))
 
-    def __init__(self, model: VisionTransformer | BiT, files: dict[str, Path]) -> None:
-        self._model, self._files = model, files
-        self._threads = ThreadPoolExecutor(min(32, cores()), "keras_vit_read")
 
-    def batches(self, groups: list[list[str]], length: int) -> Iterator[tuple[np.ndarray, dict[str, Exception]]]:
-        """Batches of a length, images first and then zeros, with what went wrong by name."""
-        ahead: list[list[Future[np.ndarray]]] = []
-        for number, group in enumerate(groups):
-            ahead += [
-                [self._threads.submit(self._read, name) for name in later]
-                for later in groups[number + len(ahead) : number + 2]
-            ]
-            batch, errors, place = None, {}, 0
-            for name, future in zip(group, ahead.pop(0), strict=True):
-                try:
-                    image = future.result()
-                except MemoryError:
-                    raise
-                except Exception as error:  # a disk that fails and a decoder that does are the same here
-                    errors[name] = error
-                    continue
-                if batch is None:
-                    batch = np.zeros((length, *image.shape), "float32")
-                batch[place] = image
-                place += 1
-            yield batch, errors
+def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[int, list[str]] | None:
+    """Number of rows and skipped images of the file at `output`, which must be the one that is asked for."""
+    if not output.exists():
+        return None
+    with output.open("rb") as file, _damage(output), np.load(file) as arrays:
+        old, skipped, count = json.loads(str(arrays["settings"])), arrays["skipped"].tolist(), len(arrays["names"])
+    _check_same(output, old, settings, skipped if stop else [])
+    return count, skipped
 
-    def close(self) -> None:
-        """Ends the threads."""
-        self._threads.shutdown(cancel_futures=True)
 
-    def _read(self, name: str) -> np.ndarray:
-        return self._model.preprocess(load_image(self._files[name]))[0]
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Whatever NumPy and its kin raise for wrong bytes is a `ValueError` that names the file."""
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{printable(path)} is damaged, or not a file that embed wrote ({printable(error, 200)}). Remove it, "
+            "choose another output, or replace it with overwrite=True."
+        ) from None
+
+
+def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: Sequence[str]) -> None:
+    """Refuses features at a path that are made of something else, or without images."""
+    differences = [
+        f"{_HASHED[name]} differ" if name in _HASHED else f"{name} was {old.get(name)!r} and is {new[name]!r} now"
+        for name in new
+        if old.get(name) != new[name]
+    ]
+    if skipped:
+        names = ", ".join(printable(name) for name in skipped[:NAMED])
+        differences.append(f'{len(skipped)} images could not be read ({names}), and on_bad_image is not "skip"')
+    if differences:
+        raise ValueError(
+            f"{path} holds other features: {'; '.join(differences)}. Choose another output, remove it, or replace it "
+            "with overwrite=True."
+        )
+
+
+def check_output(output: str | os.PathLike[str]) -> Path:
+    """The path of a file of features that can be written.
+
+    Raises:
+        ValueError: if its name does not end with `.npz`.
+        FileNotFoundError: if there is no such folder.
+    """
+    path = Path(output)
+    if path.suffix == ".parquet":
+        raise ValueError(
+            f"output must end with .npz, but {printable(path)!r} was given. Embeddings are no longer written as "
+            "Parquet: pandas does it from the .npz (docs/inspection.md has the line)."
+        )
+    if path.suffix != ".npz":
+        raise ValueError(f"output must end with .npz, but {printable(path)!r} was given.")
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {printable(path.absolute().parent)} for {path.name}: make it.")
+    if path.is_dir():
+        raise ValueError(f"output must be a file, but {printable(path)} is a folder.")
+    return path
 
 
 def _check(model: Any, batch_size: Any, dtype: Any, on_bad_image: Any) -> None:
     if not isinstance(model, (VisionTransformer, BiT)):
         raise TypeError(
-            f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given. Load a file or a name "
-            "with keras_vit.load; of a model that contains one, pass that: outer.get_layer(name)."
+            f"model must be a VisionTransformer, a BiT or what keras_vit.load takes, but {type(model).__name__} was "
+            "given. Of a model that contains one, pass that: outer.get_layer(name)."
+        )
+    if here(model) is not model:
+        raise ValueError(
+            "The model lies on devices of several processes: load it again, outside of keras.distribution."
         )
     if model.config.channels != 3:
         raise ValueError(f"Image files are read as RGB, but {model.name} takes {model.config.channels} channels.")
@@ -373,59 +386,63 @@ def _check(model: Any, batch_size: Any, dtype: Any, on_bad_image: Any) -> None:
 
 
 def _check_shard(shard: Any) -> tuple[int, int]:
-    wrong = f"shard must be (i, n), the i-th share of n, from 0 to n - 1, but {shard!r} was given."
-    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
-        raise ValueError(wrong)
     try:
-        index, shards = whole_number("shard", shard[0], 0), whole_number("shard", shard[1], 1)
-    except ValueError:
-        raise ValueError(wrong) from None
-    if index >= shards:
-        raise ValueError(wrong)
-    return index, shards
+        index, count = (whole_number("shard", number, 0) for number in shard)
+    except (TypeError, ValueError):
+        index, count = 0, 0
+    if index >= count:
+        raise ValueError(f"shard must be (i, n), the i-th slice of n, from 0 to n - 1, but {shard!r} was given.")
+    return index, count
+
+
+def _slice(images: int, length: int, shard: tuple[int, int]) -> list[int]:
+    """First image of a shard, and first one behind it: whole batches of a length."""
+    index, count = shard
+    batches = -(-images // length)
+    return [min(images, batches * i // count * length) for i in (index, index + 1)]
 
 
 def _find(images: Any) -> dict[str, Path]:
     """The files of images by their names, sorted."""
     others: list[str] = []
-    files: list[tuple[str, Path]] = []
+    found: list[tuple[str, Path]] = []
     alone = isinstance(images, (str, os.PathLike))
     if not alone and not isinstance(images, Sequence):
         raise TypeError(f"images must be a folder, or a list of files, but {type(images).__name__} was given.")
     for path in map(Path, [images] if alone else images):
         if path.is_dir():
-            found = image_files(path, others)
-            files += [((file.relative_to(path) if alone else file).as_posix(), file) for file in found]
+            inside = image_files(path, others)
+            found += [((file.relative_to(path) if alone else file).as_posix(), file) for file in inside]
         elif path.exists():
-            files.append((path.as_posix(), path))
+            found.append((path.as_posix(), path))
         else:
             raise FileNotFoundError(f"There is no file or folder {printable(path)}.")
     if others:
-        what = "1 file is" if len(others) == 1 else f"{len(others)} files are"
-        listed = ", ".join(map(printable, others[:SHOWN]))
-        warnings.warn(f"{what} no image by name, and left out: {listed}.", stacklevel=3)
-    if not files:
+        listed = ", ".join(map(printable, others[:NAMED]))
+        warnings.warn(f"{len(others)} files are no images by their names, and left out: {listed}.", stacklevel=3)
+    if not found:
         raise ValueError(f"There are no images in {printable(images) if alone else 'the list'}.")
-    files.sort()
-    for (name, _), (following, _) in zip(files, files[1:], strict=False):
-        if name == following:
+    files: dict[str, Path] = {}
+    for name, path in sorted(found):
+        if name in files:
             raise ValueError(f"{printable(name)} is given twice.")
-    for name, _ in files:
-        if any("\ud800" <= character <= "\udfff" for character in name):
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
             raise ValueError(f"{printable(name)} is not valid UTF-8, and cannot be written to a file. Rename it.")
-    return dict(files)
+        files[name] = path
+    return files
 
 
 def _fingerprint_of_files(files: dict[str, Path]) -> str:
-    """Names and sizes: reading all images would take as long as embedding them."""
+    """A hash of names, sizes and times of modification: reading all images would take as long as embedding them."""
     digest = hashlib.sha256()
     for name, path in files.items():
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        status = path.stat()
+        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
 
 def _fingerprint(model: VisionTransformer | BiT) -> str:
-    """Of all that decides what a model computes."""
+    """A hash of all that decides what a model computes."""
     config = {name: value for name, value in model.config.to_dict().items() if name != "class_names"}
     policies = [layer.dtype_policy.name for layer in model.layers]
     digest = hashlib.sha256(json.dumps([type(model).__name__, config, policies], sort_keys=True).encode())
@@ -442,39 +459,8 @@ def _shape(extractor: keras.Model, model: VisionTransformer | BiT) -> list[int]:
     shape = tensor.shape[1:]
     if None in shape:  # images may have any size; `preprocess` brings them to the one of the config
         zeros = np.zeros((batch_shares(model), *model.config.image_size, model.config.channels), "float32")
-        shape = _answer(extractor, zeros).shape[1:]
+        shape = _predict(extractor, zeros).shape[1:]
     return [int(size) for size in shape]
-
-
-def _finished(output: Path, settings: dict[str, Any], overwrite: bool) -> Embeddings | None:
-    """What is at `output`, if it is what is going to be written."""
-    if overwrite or not output.exists():
-        return None
-    finished = read_embeddings(output)
-    differences = _differences(finished.settings, settings, "now")
-    if differences:
-        raise ValueError(
-            f"{output} holds other features: {differences}. Choose another output, or replace it with overwrite=True."
-        )
-    return finished
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any], where: str) -> str:
-    """What differs between two settings, in words; an empty text where nothing does."""
-    short = {"features", "dtype", "backend", "count", "shape", "range"}
-    return "; ".join(
-        f"{text} was {old.get(name)!r} and is {new.get(name)!r} {where}" if name in short else f"{text} differs"
-        for name, text in _SETTINGS.items()
-        if old.get(name) != new.get(name)
-    )
-
-
-def _skipped_before(where: Path, embeddings: Embeddings) -> str:
-    names = ", ".join(printable(name) for name in embeddings.skipped[:SHOWN])
-    return (
-        f"{where} was made without {len(embeddings.skipped)} images that could not be read ({names}). Go on without "
-        'them, with on_bad_image="skip"; or repair them, and start again with overwrite=True.'
-    )
 
 
 def _refuse(output: Path) -> None:

@@ -18,21 +18,19 @@ def photos(photo, tmp_path):
     return folder
 
 
-def test_a_folder_files_and_parts(run, tiny, photos, tmp_path):
+def test_a_folder_files_and_shards(run, tiny, photos, tmp_path):
     model, output = tiny(), tmp_path / "x.npz"
-    assert run("embed", photos, "--weights", model, "-o", output).out == f"Wrote {output}: 3 images, 16 features each\n"
+    command = ("embed", photos, "--weights", model, "-o", output)
+    assert run(*command).out == f"Wrote {output}: 3 images, 16 features each\n"
+    assert run(*command).out == f"{output} is already complete: 3 images, 16 features each\n"
     with np.load(output) as file:
         assert file["names"].tolist() == ["a.png", "b.png", "c.png"] and file["features"].shape == (3, 16)
     options = ("--weights", model, "--features", "block_-1", "--batch-size", 1, "--dtype", "float16", "--json")
-    parts = []
     for i in range(2):
-        parts.append(tmp_path / f"part{i}.npz")
-        data = json.loads(run("embed", photos, *options, "--shard", f"{i}/2", "-o", parts[-1]).out)
-        assert data == {"path": str(parts[-1]), "images": 1 + i, "shape": [5, 16], "skipped": []}
-    joined = tmp_path / "joined.npz"
-    assert "3 images, 5 x 16 features each" in run("embed", "--join", *parts, "-o", joined).out
-    run("embed", photos, *options, "-o", output, "--overwrite")
-    assert joined.read_bytes() == output.read_bytes()
+        part = tmp_path / f"part{i}.npz"
+        data = json.loads(run("embed", photos, *options, "--shard", f"{i}/2", "-o", part).out)
+        wanted = {"path": str(part), "images": 1 + i, "shape": [5, 16], "skipped": [], "already_complete": False}
+        assert data == wanted
 
 
 @pytest.mark.filterwarnings("default:.* is left out")
@@ -46,10 +44,10 @@ def test_files_that_are_no_images(run, tiny, photos, tmp_path):
 
 
 def test_what_fails_says_so_before_the_model_is_loaded(run, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("keras_vit.zoo.load", None)
+    monkeypatch.setattr("keras_vit.zoo.load", None)  # not called
     assert "no folder" in run("embed", photos, "-o", tmp_path / "none" / "x.npz", code=1).err
     assert "none.png" in run("embed", photos / "none.png", "-o", tmp_path / "x.npz", code=1).err
     assert "must end with" in run("embed", photos, "-o", tmp_path / "x.csv", code=1).err
-    assert "give one of them" in run("embed", photos, "--join", "--shard", "1/2", "-o", tmp_path / "x.npz", code=1).err
+    assert "pandas" in run("embed", photos, "-o", tmp_path / "x.parquet", code=1).err
     for text in ("2/2", "1", "-1/2", "a/b", "0/0"):
         assert "must be I/N" in run("embed", photos, f"--shard={text}", "-o", tmp_path / "x.npz", code=2).err

@@ -158,7 +158,7 @@ def test_bad_arguments(model):
     with pytest.raises(ValueError, match="no head"):
         evaluate(VisionTransformer(CONFIG.replace(classes=None)), data, progress=False)
     with pytest.raises(TypeError, match="model must be"):
-        evaluate("model.keras", data, progress=False)
+        evaluate(3, data, progress=False)
 
 
 def test_the_bar_is_on_standard_error(capsys):

@@ -1,6 +1,8 @@
 """Features of many images in one file: what is in it, and that nothing of it is lost or doubled."""
 
+import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.evaluation import embed, embedding_files, join_embeddings
+from keras_vit.evaluation import embed, embedding
 from tests.compute import forward
 from tests.processes import environment
 from tests.tolerances import SAME_FUNCTION
@@ -56,11 +58,11 @@ def read(path):
 
 
 @pytest.fixture
-def unfinished(monkeypatch):
-    """A function that embeds and is stopped after some batches; gives what is left to go on from."""
+def stopped(monkeypatch):
+    """A function that embeds and is stopped after some batches; gives the folder that is left to go on from."""
 
     def stop(batches, model, images, output, **options):
-        append, count = embedding_files.Journal.append, 0
+        append, count = embedding._Part.append, 0
 
         def append_or_stop(self, *args):
             nonlocal count
@@ -70,10 +72,10 @@ def unfinished(monkeypatch):
             append(self, *args)
 
         with monkeypatch.context() as patch:
-            patch.setattr(embedding_files.Journal, "append", append_or_stop)
+            patch.setattr(embedding._Part, "append", append_or_stop)
             with pytest.raises(KeyboardInterrupt):
                 embed(model, images, output, **options)
-        return output.with_name(f"{output.name}.unfinished") / "rows"
+        return output.with_name(f"{output.name}.unfinished")
 
     return stop
 
@@ -98,100 +100,94 @@ def test_features_are_those_of_the_extractor_on_the_preprocessed_images(kind, ph
 
 
 @pytest.mark.once
-def test_shares_join_to_the_file_of_one_process(model, photos, tmp_path):
+def test_shards_are_slices(model, photos, tmp_path):
     options = {"batch_size": 2, "progress": False}
-    embed(model, photos, tmp_path / "whole.npz", **options)
-    parts = [tmp_path / f"part{i}.npz" for i in range(8)]  # more than the 6 batches: two have none
-    counts = [embed(model, photos, part, shard=(i, 8), **options).count for i, part in enumerate(parts)]
-    assert sorted(counts) == [0, 0, 1, 2, 2, 2, 2, 2]
-    joined = join_embeddings(parts[::-1], tmp_path / "joined.npz")
-    assert joined.count == 11 and joined.path.read_bytes() == (tmp_path / "whole.npz").read_bytes()
-    # And embedding once more finds that all is done.
-    before = joined.path.stat()
-    assert embed(model, photos, joined.path, **options) == joined
-    assert joined.path.stat() == before
-    for wrong, message in [
-        (parts[2:], "Images 0 to 1 are missing"),
-        (parts[:-1], "Images 10 to 10 are missing"),
-        ([*parts, parts[3]], "are there twice"),
-        ([], "paths must be a list"),
-        (parts[0], "paths must be a list"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            join_embeddings(wrong, tmp_path / "wrong.npz")
-    with pytest.raises(FileExistsError, match="joined.npz exists"):
-        join_embeddings(parts, joined.path)
-    embed(make(1), photos, parts[0], shard=(0, 8), overwrite=True, **options)
-    with pytest.raises(ValueError, match=r"no parts of one whole: the model \(its config, weights or dtype policy\)"):
-        join_embeddings(parts, tmp_path / "wrong.npz")
-    assert not (tmp_path / "wrong.npz").exists()
+    whole = read(embed(model, photos, tmp_path / "whole.npz", **options).path)
+    parts = [embed(model, photos, tmp_path / f"{i}.npz", shard=(i, 8), **options) for i in range(8)]
+    assert sorted(part.count for part in parts) == [0, 0, 1, 2, 2, 2, 2, 2]  # more shards than the 6 batches
+    for name in ("names", "features"):
+        np.testing.assert_array_equal(np.concatenate([read(part.path)[name] for part in parts]), whole[name])
 
 
 @pytest.mark.once
-def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bytes(model, photos, tmp_path, unfinished):
+def test_a_model_by_its_name(photos, tmp_path):
+    assert embed("glyphs", photos, tmp_path / "x.npz", progress=False).count == 11
+
+
+@pytest.mark.once
+def test_what_is_complete_is_not_made_again_but_replaced_images_are(model, photos, tmp_path):
+    folder, output = tmp_path / "photos", tmp_path / "x.npz"
+    shutil.copytree(photos, folder)
+    done = embed(model, folder, output, progress=False)
+    written = output.stat().st_mtime_ns
+    again = embed(model, folder, output, progress=False)
+    assert not done.already_complete and again == dataclasses.replace(done, already_complete=True)
+    assert output.stat().st_mtime_ns == written
+    # Another image of the same size in bytes.
+    path = folder / "a0.png"
+    raw = Image.open(path).convert("RGB")
+    raw.save(folder / "a0.bmp")
+    path.unlink()
+    embed(model, folder, output, overwrite=True, progress=False)
+    size = (folder / "a0.bmp").stat().st_size
+    Image.fromarray(255 - np.asarray(raw)).save(folder / "a0.bmp")
+    assert (folder / "a0.bmp").stat().st_size == size
+    with pytest.raises(ValueError, match=r"x.npz holds other features: the images \(their names, sizes .* differ"):
+        embed(model, folder, output, progress=False)
+    assert not embed(model, folder, output, overwrite=True, progress=False).already_complete
+
+
+@pytest.mark.once
+def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bytes(model, photos, tmp_path, stopped, monkeypatch):
     options = {"batch_size": 4, "progress": False}
     whole = embed(model, photos, tmp_path / "whole.npz", **options).path.read_bytes()
-    output = tmp_path / "stopped.npz"
-    rows = unfinished(2, model, photos, output, **options)
-    journal = rows.read_bytes()
-    record = len(journal) // 2
-    zeros, flipped = bytes(50), bytes([journal[record + 40] ^ 1])
-    for left in (
-        b"",
-        journal[:7],
-        journal[: record - 1],
-        journal[: record + 30],
-        journal,
-        journal + zeros,  # of a file system that has lost its power
-        journal[: record + 40] + flipped + journal[record + 41 :],
-    ):
-        unfinished(0, model, photos, output, **options)
-        rows.write_bytes(left)
-        (rows.parent / ".part-00000000-complete.npz").write_bytes(b"half")
-        embed(model, photos, output, **options)
-        assert output.read_bytes() == whole
-        output.unlink()
-    assert [path.name for path in tmp_path.iterdir()] == ["whole.npz"]
-    # Killed after the output was put into its place.
-    unfinished(2, model, photos, output, **options)
-    output.write_bytes(whole)
-    embed(model, photos, output, **options)
-    assert not rows.parent.exists() and output.read_bytes() == whole
-
-
-@pytest.mark.once
-def test_what_is_done_is_not_done_again(model, photos, tmp_path, unfinished, monkeypatch):
-    unfinished(2, model, photos, tmp_path / "x.npz", batch_size=4)
-    seen = []
+    output, read_names = tmp_path / "x.npz", []
     monkeypatch.setattr(
-        "keras_vit.evaluation.embedding.load_image", lambda path: seen.append(path.name) or keras_vit.load_image(path)
+        embedding, "load_image", lambda path: read_names.append(path.name) or keras_vit.load_image(path)
     )
-    embed(model, photos, tmp_path / "x.npz", batch_size=4, progress=False)
-    assert seen == ["1.png", "ü.png", "z.png"]
+    for batches, left in ((0, b""), (1, b""), (2, b""), (1, bytes(50))):  # bytes of a batch that was not noted
+        folder = stopped(batches, model, photos, output, **options)
+        with (folder / "0-of-1.features").open("ab") as file:
+            file.write(left)
+        read_names.clear()
+        embed(model, photos, output, **options)
+        assert read_names == [Path(name).name for name in NAMES[4 * batches :]]
+        assert output.read_bytes() == whole and not folder.exists()
+        output.unlink()
+    # Killed after the output was put into its place.
+    folder = stopped(2, model, photos, output, **options)
+    output.write_bytes(whole)
+    assert embed(model, photos, output, **options).already_complete
+    assert not folder.exists() and output.read_bytes() == whole
 
 
 @pytest.mark.once
-def test_what_is_unfinished_of_something_else_is_refused(model, photos, tmp_path, unfinished):
+def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped):
     output = tmp_path / "x.npz"
-    unfinished(1, model, photos, output, batch_size=4)
+    stopped(1, model, photos, output, batch_size=4)
     files = sorted(photos.rglob("*.png"))
     for arguments, options, message in [
-        ((make(1), photos), {}, "the model .* differs"),
-        ((model, files[:-1]), {}, "the images .* differs; the number of images was 11 and is 10 now"),
+        ((make(1), photos), {}, "the model .* differ"),
+        ((model, files[:-1]), {}, "the images .* differ; count was 11 and is 10 now"),
         ((model, photos), {"features": "encoded"}, "features was 'pre_logits' and is 'encoded' now"),
         ((model, photos), {"dtype": "float16"}, "dtype was 'float32' and is 'float16' now"),
-        ((model, photos), {"shard": (0, 2)}, "the share of the images was"),
+        ((model, photos), {"shard": (0, 2)}, "range was"),
     ]:
-        with pytest.raises(ValueError, match=f"x.npz.unfinished is what another run has left: {message}"):
+        with pytest.raises(ValueError, match=f"x.npz.unfinished holds other features: {message}"):
             embed(*arguments, output, batch_size=4, progress=False, **options)
     embed(model, photos, output, batch_size=4, dtype="float16", overwrite=True, progress=False)
     assert read(output)["features"].dtype == np.float16
     with pytest.raises(ValueError, match="x.npz holds other features: dtype was 'float16' and is 'float32' now"):
         embed(model, photos, output, progress=False)
-    output.write_bytes(b"something else")
-    with pytest.raises(ValueError, match=r"x.npz is damaged, or not a file that embed wrote \(File is not a zip file"):
-        embed(model, photos, output, progress=False)
-    assert output.read_bytes() == b"something else" and list(tmp_path.iterdir()) == [output]
+    half = output.read_bytes()[:500]
+    np.savez(tmp_path / "foreign.npz", names=["a"])
+    for content in (b"", b"something else", half, (tmp_path / "foreign.npz").read_bytes()):
+        output.write_bytes(content)
+        with pytest.raises(ValueError, match=r"x.npz is damaged, or not a file that embed wrote"):
+            embed(model, photos, output, progress=False)
+        assert output.read_bytes() == content
+    (tmp_path / "foreign.npz").unlink()
+    assert list(tmp_path.iterdir()) == [output]
 
 
 @pytest.mark.once
@@ -205,21 +201,25 @@ def test_files_that_are_no_images(model, photos, tmp_path):
     (bad / "notes.txt").write_text("a text")
     output = tmp_path / "x.npz"
     with (
-        pytest.warns(UserWarning, match="1 file is no image by name, and left out: .*notes.txt"),
+        pytest.warns(UserWarning, match="1 files are no images by their names, and left out: .*notes.txt"),
         pytest.raises(ValueError, match='a1.jpg cannot be read: .*on_bad_image="skip"'),
     ):
         embed(model, bad, output, progress=False)
     with pytest.warns(UserWarning) as warnings:
         done = embed(model, bad, output, on_bad_image="skip", progress=False)
-    said = sorted(str(warning.message).partition(":")[0] for warning in warnings if warning.category is UserWarning)
-    assert said == ["1 file is no image by name, and left out", "a1.jpg is left out", "empty.png is left out"]
+    messages = sorted(str(warning.message).partition(":")[0] for warning in warnings if warning.category is UserWarning)
+    assert messages == [
+        "1 files are no images by their names, and left out",
+        "a1.jpg is left out",
+        "empty.png is left out",
+    ]
     assert done.skipped == ("a1.jpg", "empty.png") and done.count == 2
     file = read(output)
     assert file["names"].tolist() == ["a0.png", "a1.png"] and file["skipped"].tolist() == ["a1.jpg", "empty.png"]
     good = embed(model, [bad / "a0.png", bad / "a1.png"], tmp_path / "good.npz", progress=False)
     np.testing.assert_allclose(file["features"], read(good.path)["features"], rtol=1e-5, atol=SAME_FUNCTION)
     (bad / "notes.txt").unlink()
-    with pytest.raises(ValueError, match=r"x.npz was made without 2 images .*\(a1.jpg, empty.png\)"):
+    with pytest.raises(ValueError, match=r"x.npz .*: 2 images could not be read \(a1.jpg, empty.png\)"):
         embed(model, bad, output, progress=False)
     # A file that is named is asked for, whatever it is called.
     (bad / "notes.txt").write_text("a text")
@@ -235,9 +235,10 @@ def test_what_makes_no_sense_is_refused(model, photos, tmp_path):
     output = tmp_path / "x.npz"
     (tmp_path / "empty").mkdir()
     for error, arguments, options, message in [
-        (TypeError, ("glyphs", photos, output), {}, "model must be a VisionTransformer or a BiT, but str"),
+        (TypeError, (None, photos, output), {}, "model must be a VisionTransformer, a BiT or .* but NoneType"),
         (ValueError, (grey, photos, output), {}, "takes 1 channels"),
-        (ValueError, (model, photos, tmp_path / "x.csv"), {}, "must end with .npz or .parquet"),
+        (ValueError, (model, photos, tmp_path / "x.csv"), {}, "must end with .npz"),
+        (ValueError, (model, photos, tmp_path / "x.parquet"), {}, "must end with .npz.*pandas"),
         (ValueError, (model, photos, output), {"features": "block_2"}, "features must be a list of names"),
         (ValueError, (model, photos, output), {"batch_size": 0}, "batch_size must be"),
         (ValueError, (model, photos, output), {"dtype": "int8"}, "dtype must be one of"),
@@ -277,42 +278,44 @@ def test_only_one_process_writes_an_output(model, photos, tmp_path):
 
     (tmp_path / "x.npz.unfinished").mkdir()
     with (
-        locked(tmp_path / "x.npz.unfinished" / ".lock"),
+        locked(tmp_path / "x.npz.unfinished" / "0-of-1.lock"),
         pytest.raises(RuntimeError, match="Another process is writing .*x.npz now"),
     ):
         embed(model, photos, tmp_path / "x.npz", progress=False)
 
 
 @pytest.mark.once
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_clear_error(tmp_path):
-    journal = embedding_files.Journal(tmp_path / "x.npz")
-    journal.folder.mkdir()
-    (journal.folder / "rows").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="rows cannot be written .No space left on device.. What was computed is kept"):
-        journal.append(np.ones(1, bool), np.ones((1, 2), "f4"))
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
+def test_a_full_disk_is_one_clear_error(model, photos, tmp_path):
+    """A limit on the size of files stands for it; Python ignores its signal, so that the write fails."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match="unfinished cannot be written .File too large.. What was computed is kept"):
+            embed(model, photos, tmp_path / "x.npz", progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert embed(model, photos, tmp_path / "x.npz", progress=False).count == 11
 
 
 KILLED = """
 import os, signal, sys
-import keras
 import keras_vit
-from keras_vit.evaluation import embed, embedding_files
+from keras_vit.evaluation import embed, embedding
 
-append = embedding_files.Journal.append
-count = 0
+append, count = embedding._Part.append, 0
 
-def append_and_be_killed(self, readable, rows):
+def append_and_be_killed(self, *args):
     global count
     count += 1
-    append(self, readable, rows)
-    if count == 2:
-        size = os.path.getsize(self._file)
-        os.truncate(self._file, size - 33)  # in the middle of writing
-        os.kill(os.getpid(), signal.SIGKILL)
+    if count == 2:  # in the middle of writing
+        embedding.write_text = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    append(self, *args)
 
-embedding_files.Journal.append = append_and_be_killed
-embed(keras.saving.load_model(sys.argv[1]), sys.argv[2], sys.argv[3], batch_size=2)
+embedding._Part.append = append_and_be_killed
+embed(sys.argv[1], sys.argv[2], sys.argv[3], batch_size=2)
 """
 
 
@@ -326,8 +329,8 @@ def test_killed_and_started_again(model, photos, tmp_path):
         arguments = [tmp_path / "model.keras", photos, output]
         done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], env=environment(), timeout=120)
         assert done.returncode == -signal.SIGKILL and not output.exists()
-        rows = output.with_name("x.npz.unfinished") / "rows"
-        assert batches * (20 + 2 + 128) < rows.stat().st_size < (batches + 1) * (20 + 2 + 128)
+        features = tmp_path / "x.npz.unfinished" / "0-of-1.features"
+        assert features.stat().st_size == (batches + 1) * 2 * 16 * 4  # rows of 16 float32; the last two are not noted
     assert embed(model, photos, output, batch_size=2, progress=False).path.read_bytes() == whole
 
 
