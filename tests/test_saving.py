@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.models import weights_by_path
+from keras_vit.models import merge_lora, weights_by_path
 from tests.compute import forward
 from tests.processes import environment
 from tests.tolerances import SAME_FUNCTION
@@ -464,10 +464,12 @@ def test_lora(tmp_path):
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(kernel), frozen)
 
-    # Files hold the sums: a plain model comes back, with the same numbers, which a checkpoint can hold.
+    # Files hold the adapters; merged, they are a plain model with the same numbers, which a checkpoint can hold.
     wanted = forward(model, images())
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert_same_weights(loaded, model)
+    loaded = merge_lora(loaded)
     assert len(loaded.weights) == 26
     np.testing.assert_allclose(forward(loaded, images()), wanted, rtol=0, atol=SAME_FUNCTION)
     keras_vit.to_checkpoint(loaded, tmp_path / "model.npz")

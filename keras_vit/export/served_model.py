@@ -1,8 +1,6 @@
 """What a file holds: the model as it is served, what that takes and gives, and what the file says about itself."""
 
 import dataclasses
-import tempfile
-from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import keras
@@ -10,7 +8,7 @@ import numpy as np
 
 from keras_vit._keras import layers_inside
 from keras_vit._types import Tensor
-from keras_vit.models import BiT, BiTConfig, VisionTransformer, has_adapters, weights_by_path
+from keras_vit.models import BiT, BiTConfig, VisionTransformer, has_adapters, merge_lora, weights_by_path
 
 Model: TypeAlias = VisionTransformer | BiT
 Metadata: TypeAlias = dict[str, Any]  # what a file says about itself, as `describe` puts it
@@ -142,11 +140,7 @@ def check_model(model: object) -> None:
 def plain_model(model: Model) -> Model:
     """The model itself where it computes in float32 and has no adapters; otherwise one that gives its answers so."""
     if any(map(has_adapters, layers_inside(model))):
-        # Saving merges the adapters into the weights.
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "merged.keras"
-            model.save(path)
-            model = keras.saving.load_model(path, compile=False)
+        model = merge_lora(model)
     if all(layer.compute_dtype == "float32" for layer in model.layers):
         return model
     return model.with_config(dtype="float32")

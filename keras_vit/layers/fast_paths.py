@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_vit._devices import tensorflow_has_only_cpus
 from keras_vit.layers import jax_paths, tensorflow_paths, torch_paths
+from keras_vit.layers.adapters import KeepsAdapters
 from keras_vit.layers.base import padded_conv
 
 
@@ -172,8 +173,8 @@ def max_pool(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: s
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` for what the blocks consist of: sequences, no activation.
+class Dense(KeepsAdapters, keras.layers.Dense):
+    """`keras.layers.Dense`, whose adapters are saved, and which is fast where it has no activation.
 
     Input: `(batch, ..., D)`. Output: `(batch, ..., units)`.
     """

@@ -21,6 +21,7 @@ from keras_vit.models.variants import (
 # What needs Keras.
 if TYPE_CHECKING:
     from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
+    from keras_vit.models.adapters import adapted_layers, merge_lora, require_adapters
     from keras_vit.models.bit import BiT
     from keras_vit.models.families import MODELS
     from keras_vit.models.features import feature_extractor, feature_names
@@ -43,6 +44,7 @@ __all__ = [
     "Variant",
     "ViTConfig",
     "VisionTransformer",
+    "adapted_layers",
     "count_macs",
     "count_weights",
     "factory_name",
@@ -52,7 +54,9 @@ __all__ = [
     "has_adapters",
     "has_layers_of",
     "layers_by_path",
+    "merge_lora",
     "pair",
+    "require_adapters",
     "variant_config",
     "variant_of",
     "weights_by_path",

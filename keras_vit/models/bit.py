@@ -9,6 +9,7 @@ from keras import layers
 from keras_vit._keras import clonable
 from keras_vit.layers import BiTUnit, PaddedMaxPooling2D, bit_conv, group_norm
 from keras_vit.layers.base import at_least_float32, float32_or_better
+from keras_vit.layers.fast_paths import Dense
 from keras_vit.layers.resnet import GROUP_NORM_EPSILON
 from keras_vit.models.bit_config import BiTConfig
 from keras_vit.models.image_model import ImageModel, normalization
@@ -54,9 +55,7 @@ def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
         x = layers.GlobalAveragePooling2D("channels_last", dtype=policy, name="pooling")(x)
 
     if config.classes:
-        x = layers.Dense(
-            config.classes, kernel_initializer="zeros", dtype=at_least_float32(policy, "head"), name="head"
-        )(x)
+        x = Dense(config.classes, kernel_initializer="zeros", dtype=at_least_float32(policy, "head"), name="head")(x)
         if config.classifier_activation is not None:
             x = layers.Activation(config.classifier_activation, dtype=output_dtype, name="predictions")(x)
     return x

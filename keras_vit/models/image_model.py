@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit._keras import ClonableModel, call_layers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import float32_or_better, quantized_policies
 from keras_vit.layers.fast_paths import call_inside, fast_path
+from keras_vit.models.adapters import adapter_config, add_adapters
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,
@@ -271,16 +272,19 @@ class ImageModel(ClonableModel):
             "dtype": dtype,
             "trainable": self.trainable,
             "frozen": _frozen(self),
+            **adapter_config(self),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         config = dict(config)
         frozen = set(config.pop("frozen", ()))
+        adapters, frozen_weights = config.pop("adapters", {}), config.pop("frozen_weights", ())
         model = cls(cls.config_type(**config.pop("config")), **config)
         for layer in layers_inside(model, include_self=False):
             if layer.path in frozen:
                 layer.trainable = False
+        add_adapters(model, adapters, frozen_weights)
         return model
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.base import at_least_float32, float32_or_better, initializer, own_policy
 from keras_vit.layers.choices import STEM_EPSILONS
-from keras_vit.layers.fast_paths import MaxPooling2D
+from keras_vit.layers.fast_paths import Dense, MaxPooling2D
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
 from keras_vit.models.variants import variant_of
@@ -204,7 +204,7 @@ def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:
 def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
     """The answer: what was pooled, projected, classified; `tokens` are for the head of the distillation token."""
     if config.projection:
-        y = layers.Dense(
+        y = Dense(
             config.projection,
             use_bias=False,
             kernel_initializer=initializer("glorot_uniform"),
@@ -213,7 +213,7 @@ def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
         )(y)
     # Section 3.1: at pre-training a head with one hidden layer, at fine-tuning a single, zero-initialised one
     if config.representation_size:
-        y = layers.Dense(
+        y = Dense(
             config.representation_size,
             activation="tanh",
             kernel_initializer=initializer("glorot_uniform"),
@@ -234,7 +234,7 @@ def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
 
 
 def _classifier(config: ViTConfig, name: str, policy: Any) -> layers.Layer:
-    return layers.Dense(config.classes, kernel_initializer="zeros", dtype=at_least_float32(policy, name), name=name)
+    return Dense(config.classes, kernel_initializer="zeros", dtype=at_least_float32(policy, name), name=name)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

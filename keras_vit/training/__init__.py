@@ -11,10 +11,11 @@ from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, re
 if TYPE_CHECKING:
     from keras_vit._processes import Processes, connect
     from keras_vit.data import BadImage, ImageStream, as_dataset, open_data
+    from keras_vit.models import merge_lora
     from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
     from keras_vit.training.finetuning import finetune
     from keras_vit.training.freezing import freeze, unfreeze
-    from keras_vit.training.lora import add_lora, load_adapters, merge_lora, save_adapters
+    from keras_vit.training.lora import add_lora, load_adapters, save_adapters
     from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
     from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
     from keras_vit.training.pretraining import pretrain

@@ -144,11 +144,6 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")
 
 
-def adapted_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """The layers of a model that have adapters, by their names; none where there are no adapters."""
-    return {name: layer for name, layer in layers_by_path(model).items() if has_adapters(layer)}
-
-
 def train_everything(model: keras.Model) -> None:
     """Lets all layers of a model train, and all their weights that are made for it."""
     # One by one: on TensorFlow an assignment that does not change the model itself would not reach its layers.

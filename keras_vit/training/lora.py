@@ -12,9 +12,8 @@ import numpy as np
 
 from keras_vit._types import whole_number
 from keras_vit.checkpoints.files.npz import write_npz
-from keras_vit.layers import skip_initialization
-from keras_vit.models import layers_by_path, weights_by_path
-from keras_vit.training.freezing import adapted_layers, check_patterns, matches, nothing_matches, train_everything
+from keras_vit.models import adapted_layers, layers_by_path, require_adapters, weights_by_path
+from keras_vit.training.freezing import check_patterns, matches, nothing_matches, train_everything
 
 _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they belong to
 
@@ -30,8 +29,8 @@ def add_lora(
     """Gives layers adapters of low rank and freezes everything else. Compile the model after this.
 
     A kernel W becomes W + alpha / rank * A B, where A and B train, and W does not. B starts with zeros, so the outputs
-    are the same at first. `save_adapters` saves what trains; Keras's own files hold the merged kernels and no adapters
-    (load those with `compile=False`: the optimizer's state does not fit them any more).
+    are the same at first. `save_adapters` saves what trains. Keras's own files (`.keras`, `.weights.h5`), pickles and
+    copies hold the model with its adapters, and what is frozen; `merge_lora` gives a model without them.
 
     Args:
         model: The model, changed in place.
@@ -95,7 +94,7 @@ def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
         >>> training.save_adapters(adapted, "adapters.npz").name
         'adapters.npz'
     """
-    adapted = _require_adapters(model)
+    adapted = require_adapters(model)
     layer = next(iter(adapted.values()))
     about = {"rank": layer.lora_rank, "alpha": float(layer.lora_alpha), "targets": list(adapted)}
     arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in _trained(model).items()}
@@ -154,53 +153,9 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
     return list(arrays)
 
 
-def merge_lora(model: Any) -> Any:
-    """A new model without adapters that computes the same: they are added to the kernels.
-
-    Args:
-        model: A model of this package with adapters; it is left as it is.
-
-    Returns:
-        The model, with every weight as it was before `add_lora`, trainable again.
-
-    Raises:
-        ValueError: if the model has no adapters.
-
-    Examples:
-        >>> adapted = keras_vit.VisionTransformer(config)
-        >>> names = training.add_lora(adapted, rank=2)
-        >>> merged = training.merge_lora(adapted)
-        >>> np.allclose(merged.predict(small_images, verbose=0), adapted.predict(small_images, verbose=0), atol=1e-6)
-        True
-    """
-    adapted = _require_adapters(model)
-    if any(layer.quantization_mode for layer in adapted.values()):
-        raise ValueError(f"The kernels of {model.name} are quantized, so adapters cannot be added to them.")
-    config = {**model.get_config(), "frozen": (), "trainable": True}
-    with skip_initialization():
-        merged = type(model).from_config(config)
-    values = weights_by_path(model)
-    for name, weight in weights_by_path(merged).items():
-        owner, _, attribute = name.rpartition("/")
-        value = keras.ops.convert_to_numpy(values[name])
-        if owner in adapted and attribute == "kernel":
-            layer = adapted[owner]
-            a, b = (keras.ops.convert_to_numpy(x) for x in (layer.lora_kernel_a, layer.lora_kernel_b))
-            value = value + layer.lora_alpha / layer.lora_rank * (a @ b)
-        weight.assign(value)
-    return merged
-
-
 def _fits(name: str, patterns: Iterable[str]) -> bool:
     """Whether a layer or a weight is what a pattern names, or inside it."""
     return any(matches(name, pattern) or matches(name, f"{pattern}/*") for pattern in patterns)
-
-
-def _require_adapters(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    adapted = adapted_layers(model)
-    if not adapted:
-        raise ValueError(f"{model.name} has no adapters. add_lora(model, rank) gives it some.")
-    return adapted
 
 
 def _trained(model: keras.Model) -> dict[str, Any]:

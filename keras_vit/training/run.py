@@ -21,11 +21,11 @@ from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
 from keras_vit._types import DType, ImageSize, Source, pair, whole_number
 from keras_vit.data import Batches, ImageStream, has_test_split, open_data
-from keras_vit.models import BiT, VisionTransformer
+from keras_vit.models import BiT, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.tables import Table
 from keras_vit.training.compilation import jit_compile
-from keras_vit.training.freezing import adapted_layers, freeze
-from keras_vit.training.lora import add_lora, merge_lora, save_adapters
+from keras_vit.training.freezing import freeze
+from keras_vit.training.lora import add_lora, save_adapters
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.run_folder import RunFolder, share_state
@@ -37,6 +37,7 @@ from keras_vit.training.sharing import (
     Sharing,
     distributed,
     own_randomness,
+    reset_randomness,
 )
 from keras_vit.zoo import load
 
@@ -197,6 +198,7 @@ def run(task: Task, source: Any, data: Any, recipe: Recipe | str, options: RunOp
         folder = None
         if options.output is not None:
             folder = RunFolder(options.output, settings, options.resume, processes)
+        reset_randomness(model, options.seed)
         learner, optimizer = task.learner(model), recipe.optimizer(model)
         compilation = jit_compile(learner, recipe.steps)
         metrics = [task.metric(name="accuracy")]

@@ -221,6 +221,17 @@ def assign_everywhere(
         variable.assign(value)
 
 
+def reset_randomness(model: keras.Model, seed: int) -> None:
+    """Gives every random generator of a model the state that a seed and its place among the others decide.
+
+    Otherwise it depends on how many models the program has made before.
+    """
+    states = [v for v in model.non_trainable_variables if v.name == _SEED_STATE]
+    for place, state in enumerate(states):
+        (drawn,) = np.random.SeedSequence([seed, place]).generate_state(1)
+        state.assign(np.array([int(drawn) % _SEEDS, 0]))
+
+
 @contextlib.contextmanager
 def own_randomness(model: keras.Model, processes: Processes) -> Iterator[None]:
     """Dropout that differs from process to process, where each computes its part by itself.

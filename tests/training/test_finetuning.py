@@ -217,6 +217,30 @@ def test_the_same_seed_gives_the_same_model():
     assert first.model.config.classes == 3 and first.output is None and first.accuracy is None
 
 
+@pytest.mark.parametrize("lora_rank", [None, 2], ids=["whole", "adapters"])
+def test_the_seed_decides_the_masks_of_a_model_that_was_made_before(lora_rank):
+    """The states of its random generators would tell how many models the program has made."""
+    config = CONFIG.replace(dropout=0.5, attention_dropout=0.5, drop_path=0.5, depth=2)
+    start = new_model(config).get_weights()  # states of random generators are none of them
+    found = []
+    for models, seed in ((0, 0), (3, 0), (0, 1)):
+        for _ in range(models):
+            keras.utils.set_random_seed(models)
+            VisionTransformer(config)
+        model = VisionTransformer(config)
+        for weight, value in zip(model.weights, start, strict=True):
+            if weight.trainable:
+                weight.assign(value)
+        recipe = RECIPE.replace(steps=6, lora_rank=lora_rank)
+        done = training.finetune(model, colours(20), recipe, seed=seed, verbose=False)
+        assert done.model is model
+        found.append(weights_of(model))
+    first, second, other = found
+    for got, wanted in zip(second, first, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    assert any(np.any(a != b) for a, b in zip(other, first, strict=True))
+
+
 def test_a_model_with_softmax_is_trained_on_its_logits_in_place():
     model = new_model(CONFIG.replace(classifier_activation="softmax", include_preprocessing=True))
     before = weights_of(model)

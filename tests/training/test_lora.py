@@ -1,14 +1,17 @@
 """Adapters: what trains, what is saved, what they are merged to."""
 
+import copy
+import pickle
+
 import keras
 import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.models import weights_by_path
+from keras_vit.models import merge_lora, weights_by_path
 from keras_vit.training import AdamW, SoftmaxLoss
 from keras_vit.training.freezing import freeze, unfreeze
-from keras_vit.training.lora import add_lora, load_adapters, merge_lora, save_adapters
+from keras_vit.training.lora import add_lora, load_adapters, save_adapters
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
 RNG = np.random.default_rng(0)
@@ -124,3 +127,134 @@ def test_says_what_is_wrong(trained, tmp_path):
     for name in ("other.npz", "text.npz"):
         with pytest.raises(ValueError, match="no file of adapters"):
             load_adapters(make(), tmp_path / name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Keras's own files hold the adapters
+
+
+def new_with_adapters(rank=2, alpha=4.0, compiled=True):
+    model = make()
+    add_lora(model, rank, alpha=alpha)
+    if compiled:
+        model.compile(AdamW(0.01, weight_decay=0.1), SoftmaxLoss())
+        model.optimizer.build(model.trainable_variables)  # files of weights hold its variables, too
+    return model
+
+
+def trained_names(model):
+    return {w.path for w in model.trainable_weights}
+
+
+def by_file(model, path):
+    model.save(path / "model.keras")
+    return keras.saving.load_model(path / "model.keras")
+
+
+def by_weights(model, path):
+    model.save_weights(path / "model.weights.h5")
+    other = new_with_adapters()
+    other.load_weights(path / "model.weights.h5")
+    return other
+
+
+WAYS = {
+    "save": by_file,
+    "save_weights": by_weights,
+    "pickle": lambda model, path: pickle.loads(pickle.dumps(model)),
+    "deepcopy": lambda model, path: copy.deepcopy(model),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_files_keep_adapters_and_what_is_frozen(trained, way, tmp_path):
+    model, _ = trained
+    again = WAYS[way](model, tmp_path)
+    assert again is not model and trained_names(again) == trained_names(model)
+    assert values(again).keys() == values(model).keys()
+    for name, value in values(model).items():
+        np.testing.assert_array_equal(values(again)[name], value, err_msg=name)
+    np.testing.assert_array_equal(again.predict_on_batch(IMAGES), model.predict_on_batch(IMAGES))
+    before = values(again)
+    again.train_on_batch(IMAGES, LABELS)
+    moved = {name for name, value in values(again).items() if not np.array_equal(value, before[name])}
+    assert moved == trained_names(model)
+
+
+def test_a_saved_run_with_adapters_goes_on_as_if_it_had_not_stopped(tmp_path):
+    model = new_with_adapters()
+    for _ in range(2):
+        model.train_on_batch(IMAGES, LABELS)
+    again = by_file(model, tmp_path)
+    for one in (model, again):
+        one.train_on_batch(IMAGES, LABELS)
+    for name, value in values(model).items():
+        np.testing.assert_array_equal(values(again)[name], value, err_msg=name)
+
+
+@pytest.mark.once
+def test_callbacks_of_keras_restore_adapters(tmp_path):
+    model = new_with_adapters()
+    fit = {"batch_size": 4, "verbose": 0, "shuffle": False}
+    paths = [tmp_path / "whole.keras", tmp_path / "some.weights.h5"]
+    callbacks = [keras.callbacks.ModelCheckpoint(p, save_weights_only="weights" in p.name) for p in paths]
+    model.fit(IMAGES, LABELS, epochs=2, callbacks=callbacks, **fit)
+    whole, weights = keras.saving.load_model(paths[0]), new_with_adapters()
+    weights.load_weights(paths[1])
+
+    class Fail(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise RuntimeError("in the middle")
+
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    with pytest.raises(RuntimeError, match="in the middle"):
+        new_with_adapters().fit(IMAGES, LABELS, epochs=3, callbacks=[backup, Fail()], **fit)
+    restored = new_with_adapters()
+    restored.fit(IMAGES, LABELS, epochs=2, callbacks=[keras.callbacks.BackupAndRestore(tmp_path / "backup")], **fit)
+    for other in (whole, weights, restored):
+        assert trained_names(other) == trained_names(model)
+        for name, value in values(model).items():
+            np.testing.assert_array_equal(values(other)[name], value, err_msg=name)
+
+
+@pytest.mark.once
+def test_weights_with_adapters_are_merged_where_there_are_none(trained, tmp_path):
+    model, _ = trained
+    model.save_weights(tmp_path / "model.weights.h5")
+    plain = make()
+    plain.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_allclose(plain.predict_on_batch(IMAGES), model.predict_on_batch(IMAGES), atol=2e-6)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("saved", [None, 3], ids=["without", "of another rank"])
+def test_weights_that_hold_no_such_adapters_are_refused(saved, tmp_path):
+    source = make() if saved is None else new_with_adapters(saved)
+    source.save_weights(tmp_path / "model.weights.h5")
+    with pytest.raises(ValueError, match="load_adapters"):
+        new_with_adapters().load_weights(tmp_path / "model.weights.h5")
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+@pytest.mark.filterwarnings("ignore:Skipping nested container:UserWarning")  # Keras's, beside the error
+@pytest.mark.once
+@pytest.mark.parametrize("layers", ["query", ("pre_logits", "head")])
+def test_quantized_kernels_keep_their_adapters(layers, tmp_path):
+    keras.utils.set_random_seed(3)
+    model = VisionTransformer(CONFIG.replace(representation_size=4))
+    model.get_layer("head").kernel.assign(np.random.default_rng(4).normal(size=(4, 3)))
+    model.quantize("int8")
+    add_lora(model, 2, layers, train=())
+    for name, weight in weights_by_path(model).items():
+        if name.endswith("lora_kernel_b"):
+            weight.assign(np.random.default_rng(5).normal(size=weight.shape))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.predict_on_batch(IMAGES), model.predict_on_batch(IMAGES))
+    assert trained_names(again) == trained_names(model)
+    model.save_weights(tmp_path / "model.weights.h5")
+    plain = VisionTransformer(CONFIG.replace(representation_size=4))
+    plain.quantize("int8")
+    with pytest.raises(ValueError, match="load_adapters"):
+        plain.load_weights(tmp_path / "model.weights.h5")

@@ -1,0 +1,87 @@
+"""Models with LoRA's adapters: which layers have some, what files say of them, and the same model without them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+
+from keras_vit.layers import skip_initialization
+from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
+
+
+def adapted_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
+    """The layers of a model that have adapters, by their names; none where there are no adapters."""
+    return {name: layer for name, layer in layers_by_path(model).items() if has_adapters(layer)}
+
+
+def adapter_config(model: keras.Model) -> dict[str, Any]:
+    """What the config of a model says of its adapters, as plain data; nothing where it has none."""
+    adapted = adapted_layers(model)
+    if not adapted:
+        return {}
+    return {
+        "adapters": {name: {"rank": layer.lora_rank, "alpha": layer.lora_alpha} for name, layer in adapted.items()},
+        "frozen_weights": [name for name, weight in weights_by_path(model).items() if not weight.trainable],
+    }
+
+
+def add_adapters(model: keras.Model, adapters: Mapping[str, Any], frozen_weights: Iterable[str]) -> None:
+    """Gives a new model the adapters that `adapter_config` tells of, and lets the same weights train."""
+    layers = layers_by_path(model) if adapters else {}
+    for name, options in adapters.items():
+        if not has_adapters(layers[name]):
+            layers[name].enable_lora(options["rank"])
+        layers[name].lora_alpha = options["alpha"]
+    frozen = set(frozen_weights)
+    for name, weight in weights_by_path(model).items() if frozen else ():
+        if name in frozen:
+            weight.trainable = False
+
+
+def merge_lora(model: Any) -> Any:
+    """A new model without adapters that computes the same: they are added to the kernels.
+
+    Args:
+        model: A model of this package with adapters; it is left as it is.
+
+    Returns:
+        The model, with every weight as it was before `add_lora`, trainable again.
+
+    Raises:
+        ValueError: if the model has no adapters, or its kernels are quantized.
+
+    Examples:
+        >>> adapted = keras_vit.VisionTransformer(config)
+        >>> names = training.add_lora(adapted, rank=2)
+        >>> merged = training.merge_lora(adapted)
+        >>> np.allclose(merged.predict(small_images, verbose=0), adapted.predict(small_images, verbose=0), atol=1e-6)
+        True
+    """
+    adapted = require_adapters(model)
+    if any(layer.quantization_mode for layer in adapted.values()):
+        raise ValueError(f"The kernels of {model.name} are quantized, so adapters cannot be added to them.")
+    config = {name: value for name, value in model.get_config().items() if name not in ("adapters", "frozen_weights")}
+    with skip_initialization():
+        merged = type(model).from_config({**config, "frozen": (), "trainable": True})
+    values = weights_by_path(model)
+    for name, weight in weights_by_path(merged).items():
+        owner, _, attribute = name.rpartition("/")
+        value = keras.ops.convert_to_numpy(values[name])
+        if owner in adapted and attribute == "kernel":
+            layer = adapted[owner]
+            a, b = (keras.ops.convert_to_numpy(x) for x in (layer.lora_kernel_a, layer.lora_kernel_b))
+            value = value + layer.lora_alpha / layer.lora_rank * (a @ b)
+        weight.assign(value)
+    return merged
+
+
+def require_adapters(model: keras.Model) -> dict[str, keras.layers.Layer]:
+    """`adapted_layers` of a model that has some.
+
+    Raises:
+        ValueError: if it has none.
+    """
+    adapted = adapted_layers(model)
+    if not adapted:
+        raise ValueError(f"{model.name} has no adapters. add_lora(model, rank) gives it some.")
+    return adapted
