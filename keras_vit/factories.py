@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import re
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -19,26 +18,29 @@ def _factory(create: Callable[Concatenate[str, P], Any], variant: str, kind: typ
     Args:
         create: `create_model`.
         variant: The variant.
-        kind: The class of the models. Arguments that `create` refuses for it are not shown.
+        kind: The class of the models. Arguments that `create` refuses for it are not in the signature.
     """
 
+    @functools.wraps(create)
     def factory(*args: P.args, **kwargs: P.kwargs) -> T:
+        if "input_shape" in kwargs:
+            raise TypeError(
+                f"{name} has no argument input_shape={kwargs['input_shape']!r}: pass image_size=(height, width), or "
+                "one integer for squares."
+            )
         return create(variant, *args, **kwargs)
 
-    functools.update_wrapper(factory, create)
-    without = OF_TRANSFORMERS if kind is BiT else ()
+    name = factory.__name__ = factory.__qualname__ = factory_name(variant)
+    _, first, rest = str(create.__doc__).partition("        pretrained: ")
+    arguments = f"    Args:\n{first}{rest.partition('    Examples:')[0]}"
+    if kind is BiT:
+        arguments = "    The arguments are those of `create_model`, but for what a ResNet has no use for.\n\n"
+    example = f"    Examples:\n        >>> model = keras_vit.{name}(classes=10)\n    "
+    factory.__doc__ = f"The {variant} of the papers.\n\n{arguments}{example}"
     signature = inspect.signature(create)
-    _, *parameters = signature.parameters.values()
-    parameters = [parameter for parameter in parameters if parameter.name not in without]
+    left_out = ("variant", *(OF_TRANSFORMERS if kind is BiT else ()))
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in left_out]
     factory.__signature__ = signature.replace(parameters=parameters, return_annotation=kind)  # ty: ignore[missing-attribute]
-    factory.__name__ = factory.__qualname__ = factory_name(variant)
-    arguments = str(create.__doc__).partition("        variant: ")[2].partition("\n")[2]
-    for name in without:
-        arguments = re.sub(rf" {{8}}{name}: .*\n( {{12}}.*\n)*", "", arguments)
-    arguments = arguments.replace("A `VisionTransformer`, or a `BiT`.", f"A `{kind.__name__}`.")
-    arguments = arguments.partition("    Examples:\n")[0]
-    example = f">>> model = keras_vit.{factory.__name__}(classes=10)"
-    factory.__doc__ = f"The {variant} of the papers.\n\n    Args:\n{arguments}    Examples:\n        {example}\n    "
     return factory
 
 

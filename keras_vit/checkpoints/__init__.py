@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from keras_vit.checkpoints.files.keras_files import config_in_file, read_keras, read_weights_h5, save_model
     from keras_vit.checkpoints.folder import with_names_beside
     from keras_vit.checkpoints.publishing import push_to_hub
+    from keras_vit.checkpoints.source import is_keras_file, is_variant, resolve_source
     from keras_vit.checkpoints.variants_table import list_models
 
 __getattr__ = lazy_names(__name__)
@@ -37,6 +38,8 @@ __all__ = [
     "find_checkpoint",
     "inspect_checkpoint",
     "is_copy",
+    "is_keras_file",
+    "is_variant",
     "list_models",
     "list_weights",
     "load_model",
@@ -45,6 +48,7 @@ __all__ = [
     "read_keras",
     "read_weights_h5",
     "recommended",
+    "resolve_source",
     "save_model",
     "with_names_beside",
     "to_checkpoint",

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit._processes import share
 from keras_vit._types import DType, ImageSize, Source
+from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
 from keras_vit.models import BiT, VisionTransformer, find_variant
 from keras_vit.training.finetuning import adapted, as_input, labelled_batches, logits_model
@@ -23,7 +24,7 @@ from keras_vit.training.masked_patches import (
 from keras_vit.training.recipes import Recipe, loss
 from keras_vit.training.run import Model, RunOptions, Task, Trained, run
 from keras_vit.training.sharing import Batch, Distribution
-from keras_vit.zoo import create_model, is_variant, load
+from keras_vit.zoo import create_model, load
 
 
 def pretrain(  # noqa: D417 (what is not described here is as in `finetune`)

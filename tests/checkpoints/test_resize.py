@@ -294,8 +294,6 @@ def test_a_pooling_that_the_file_has_no_weights_for(golden):
 @pytest.mark.once
 def test_arguments_that_contradict_each_other(golden):
     path = golden("mini_token_rep").path
-    with pytest.raises(ValueError, match="classes=5 needs include_top=True"):
-        keras_vit.from_checkpoint(path, include_top=False, classes=5)
     with pytest.raises(ValueError, match="pre_logits=True needs include_top=True"):
         keras_vit.from_checkpoint(path, include_top=False, pre_logits=True)
     with pytest.raises(ValueError, match="ckpt.npz has no pre-logits"):
