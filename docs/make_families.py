@@ -25,7 +25,7 @@ import numpy as np
 import keras_vit
 from keras_vit import training
 from keras_vit.checkpoints.files import write_safetensors
-from keras_vit.export import FORMATS, export, exporting, writing_process
+from keras_vit.export import FORMATS, export, exporting, processes
 from tests.checkpoints.state_dicts import GAMMA, PATCHES, linear, timm
 from tests.tolerances import SAME_FUNCTION
 
@@ -202,9 +202,9 @@ def tried(family: str, folder: pathlib.Path) -> list[str]:
 # What `export` starts for each file, most of whose time it takes to import TensorFlow.
 WRITER = """
 import pathlib, sys
-from keras_vit.export import writing_process
+from keras_vit.export import processes
 for line in sys.stdin:
-    writing_process.main(*map(pathlib.Path, line.rstrip("\\n").split("\\t")))
+    processes.main(*map(pathlib.Path, line.rstrip("\\n").split("\\t")))
     print("written", flush=True)
 """
 
@@ -215,11 +215,11 @@ def one_writing_process() -> Iterator[None]:
     if keras.backend.backend() == FORMATS[WRITTEN[0]].backend:
         yield
         return
-    environment = {**writing_process.process_environment(), "KERAS_BACKEND": FORMATS[WRITTEN[0]].backend}
+    environment = {**processes.process_environment(), "KERAS_BACKEND": FORMATS[WRITTEN[0]].backend}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", WRITER], env=environment, cwd=ROOT, **pipes) as process:
 
-        def write(model: keras.Model, job: writing_process.Job, _: None, path: pathlib.Path) -> dict[str, list[str]]:
+        def write(model: keras.Model, job: processes.Job, _: None, path: pathlib.Path) -> dict[str, list[str]]:
             model.save(path.parent / "model.keras")
             (path.parent / "job.json").write_text(json.dumps(dataclasses.asdict(job)), encoding="utf-8")
             process.stdin.write(f"{path.parent}\t{path}\n")
@@ -228,7 +228,7 @@ def one_writing_process() -> Iterator[None]:
                 if not line:
                     sys.exit(f"The process that writes files ended with {process.wait()}.")
             (path.parent / "model.keras").unlink()
-            return json.loads((path.parent / writing_process.RESULT).read_text(encoding="utf-8"))
+            return json.loads((path.parent / processes.RESULT).read_text(encoding="utf-8"))
 
         exporting.write_anywhere = write
         yield

@@ -8,7 +8,7 @@ from keras_vit.cli.command import COUNT, SOURCE, Answer, at_least_0, image_size_
 HELP = "Writes a file that runs without Keras, and checks it."
 NEEDS_KERAS = True
 # Of `keras_vit.export.FORMATS`, which is slow to import; a test holds them together.
-SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch), .stablehlo (JAX) or none (SavedModel)"
+SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("weights", metavar="WEIGHTS", help=SOURCE)
     add("out", metavar="OUT", help=f"the file to write; its suffix tells the format: {SUFFIXES}")
-    add("--format", help="where the suffix does not tell")
+    add("--format", help="saved_model for a folder; else the suffix tells")
     add("--precision", default="float32", help="float16, dynamic_int8, int8 ... (default: %(default)s)")
     add("--image-size", type=image_size_or_dynamic, help="pixels, or dynamic for any size (default: the checkpoint's)")
     add("--batch-size", type=COUNT, help="images at a time (default: any number)")

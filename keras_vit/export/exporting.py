@@ -1,19 +1,21 @@
 """`export`: from a model on any backend to a checked file, and `ExportReport`: what it wrote and measured."""
 
+import contextlib
 import dataclasses
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit.export.destination import check_destination, place, size_of, workspace
-from keras_vit.export.formats import format_of
-from keras_vit.export.formats.format import Format, require
+from keras_vit._types import Source
+from keras_vit.export.formats import Format, Precision, litert, onnx, openvino, require, saved_model, stablehlo, torch
 from keras_vit.export.images import (
     another_size,
     as_taken,
@@ -22,12 +24,38 @@ from keras_vit.export.images import (
     check_images,
     check_labels,
 )
-from keras_vit.export.served_model import INPUT, Model, Signature, check_model, describe, plain_model, served_model
-from keras_vit.export.verification import Agreement, run_in_fresh_process
-from keras_vit.export.writing_process import Job, write_anywhere
-from keras_vit.models import ModelConfig, VisionTransformer
+from keras_vit.export.processes import Agreement, Job, run_in_fresh_process, write_anywhere
+from keras_vit.export.served_model import (
+    INPUT,
+    Signature,
+    check_model,
+    classes_of,
+    describe,
+    input_config,
+    plain_model,
+    served_model,
+)
+from keras_vit.models import BiT, VisionTransformer, ViTConfig
 from keras_vit.tables import as_text, megabytes, pairs_table
+from keras_vit.zoo import load
 
+FORMATS: dict[str, Format] = {
+    row.name: row
+    for row in (saved_model.FORMAT, litert.FORMAT, onnx.FORMAT, openvino.FORMAT, torch.FORMAT, stablehlo.FORMAT)
+}
+"""The formats that `export` writes, by name.
+
+Examples:
+    >>> sorted(export.FORMATS)
+    ['litert', 'onnx', 'openvino', 'saved_model', 'stablehlo', 'torch']
+"""
+PRECISIONS: dict[str, dict[str, Precision]] = {name: row.precisions for name, row in FORMATS.items()}
+"""For each format the precisions that a file can have, what each needs, and why it cannot have the others.
+
+Examples:
+    >>> export.PRECISIONS["litert"]["int8"].calibration
+    True
+"""
 COMPARED = 64  # calibration images that answers are compared on where no others are given
 
 
@@ -42,11 +70,12 @@ class ExportReport:
         bytes: Its size, with files beside it.
         batch: Images at a time; None for any number.
         input: Name, dtype, shape and value range of the input, in words.
-        output: Name of the answers.
-        operators: Names of the operators that it uses.
+        output: Name of the answers; of several, with commas between them.
+        operators: Names of the operators that it uses; empty for StableHLO, of which any runtime knows all.
         select_operators: Those among them that the runtime does not bring (LiteRT's Flex operators, for example).
         images: How many images were compared.
-        max_abs_error: Largest difference between the answers of the file and of the model in float32.
+        max_abs_error: Largest difference between the answers of the file and of the model in float32; of several
+            answers, for the one that comes closest to its tolerance.
         mean_abs_error: Mean difference.
         tolerance: What the largest difference was allowed to be.
         top1_agreement: Share of the images for which both name the same class; None without classes.
@@ -93,39 +122,38 @@ class ExportReport:
 
     def __rich__(self) -> Any:
         """The table that rich draws, for a terminal of any width."""
-        return pairs_table(self.path, dict(self._rows()))
+        return pairs_table(self.path, self._rows())
 
-    def _rows(self) -> list[tuple[str, str | None]]:
-        def share(value: float | None) -> str | None:
-            return None if value is None else f"{100 * value:.2f} %"
+    def _rows(self) -> dict[str, str | None]:
+        memory = self.peak_memory_bytes
+        accuracy = (
+            None if self.accuracy is None else f"{_percent(self.accuracy)} (the model: {_percent(self.model_accuracy)})"
+        )
+        latency = None if self.latency_ms is None else f"{self.latency_ms:.2f} ms for a batch of {self.batch or 1}"
+        return {
+            "format": f"{self.format}, {self.precision}",
+            "size": megabytes(self.bytes),
+            "input": self.input,
+            "output": self.output,
+            "largest difference": f"{self.max_abs_error:.1e} (allowed: {self.tolerance:.1e}), {self.images} images",
+            "mean difference": f"{self.mean_abs_error:.1e}",
+            "same top class": None if self.top1_agreement is None else _percent(self.top1_agreement),
+            "accuracy": accuracy,
+            "load": f"{self.load_seconds:.2f} s to the first answer",
+            "latency": latency,
+            "memory": None if memory is None else f"{megabytes(memory)} at most",
+            "operators": ", ".join(self.operators),
+            "outside the runtime": ", ".join(self.select_operators) or "none",
+            "export took": f"{self.seconds:.1f} s",
+        }
 
-        accuracy = None
-        if self.accuracy is not None:
-            accuracy = f"{share(self.accuracy)} (the model: {share(self.model_accuracy)})"
-        latency = None
-        if self.latency_ms is not None:
-            latency = f"{self.latency_ms:.2f} ms for a batch of {self.batch or 1}"
-        outside = ", ".join(self.select_operators)
-        return [
-            ("format", f"{self.format}, {self.precision}"),
-            ("size", megabytes(self.bytes)),
-            ("input", self.input),
-            ("output", self.output),
-            ("largest difference", f"{self.max_abs_error:.1e} (allowed: {self.tolerance:.1e}), {self.images} images"),
-            ("mean difference", f"{self.mean_abs_error:.1e}"),
-            ("same top class", share(self.top1_agreement)),
-            ("accuracy", accuracy),
-            ("load", f"{self.load_seconds:.2f} s to the first answer"),
-            ("latency", latency),
-            ("memory", None if self.peak_memory_bytes is None else f"{megabytes(self.peak_memory_bytes)} at most"),
-            ("operators", ", ".join(self.operators)),
-            ("outside the runtime", outside or "none"),
-            ("export took", f"{self.seconds:.1f} s"),
-        ]
+
+def _percent(share: float | None) -> str:
+    return f"{100 * (share or 0):.2f} %"
 
 
 def export(
-    model: Model,
+    model: keras.Model | Source,
     path: str | os.PathLike[str],
     format: str | None = None,
     *,
@@ -150,10 +178,12 @@ def export(
     where it takes any, of 7, and compared with the model. Only then does it appear at `path`.
 
     Args:
-        model: A `VisionTransformer` or `BiT`, trained on any backend in any precision.
+        model: A `VisionTransformer` or `BiT`, trained on any backend in any precision; what `feature_extractor`
+            makes of one; a functional or sequential model with one inside; or a name, an address or a path as `load`
+            takes it.
         path: The file to write; for `"saved_model"`, the folder. OpenVINO's second file lies beside it.
         format: A key of `FORMATS`: `"saved_model"`, `"litert"`, `"onnx"`, `"openvino"`, `"torch"` or `"stablehlo"`;
-            None for the one that the path's suffix belongs to.
+            None for the one that the path's suffix belongs to. A folder has no suffix, so that it has to be named.
         precision: `"float32"` or another one that the format has (see `keras_vit.export.PRECISIONS`).
         batch_size: Images at a time; None for any number.
         uint8_input: Whether the file takes uint8 pixels of 0..255 and scales them itself.
@@ -179,7 +209,7 @@ def export(
         An `ExportReport`: what was written, how it agrees with the model, and what it costs to run.
 
     Raises:
-        TypeError: if `model` is no model of this package, or an argument has a wrong type.
+        TypeError: if `model` has nothing of this package inside, or an argument has a wrong type.
         ValueError: if an argument makes no sense, the format cannot hold the model, or weights are not finite.
         FileExistsError: if there is something at `path` and `overwrite` is False.
         ImportError: if a package is missing that the format needs.
@@ -194,27 +224,36 @@ def export(
     started = time.perf_counter()
     path = Path(path)
     row = format_of(path, format)
+    if isinstance(model, (str, os.PathLike)):
+        source = os.fspath(model) if source is None else source
+        model = load(model)
     check_model(model)
     _check_options(row, model, precision, batch_size, calibration, tolerance)
-    names = _class_names(model.config, class_names)
-    check_destination(path, row, overwrite)
+    names = _class_names(model, class_names)
+    _check_destination(path, row, overwrite)
     require(f"The format {row.name!r}", row.needs, row.extra)
     reference = plain_model(model)
-    served = served_model(reference, uint8=uint8_input, softmax=softmax)
-    signature = Signature.of(served, batch_size, uint8_input)
+    signature = Signature.of(reference, batch_size, uint8_input, softmax)
+    config = input_config(model)
     if calibration is not None:
-        calibration = calibration_images(calibration, model, signature)
-    batches, labels = _batches(model, signature, images, labels, calibration)
-    expected = [_answers(reference, batch, softmax) for batch in batches]
-    inputs = [as_taken(batch, signature.dtype, served.config) for batch in batches]
+        calibration = calibration_images(calibration, config, signature)
+    batches = _batches(config, signature, images, calibration)
+    classes = len(names) if names else classes_of(model)
+    if labels is not None:
+        if images is None:
+            raise ValueError("labels were given without the images that they belong to.")
+        labels = check_labels(labels, batches[0], classes if len(model.outputs[0].shape) == 2 else None)
+    expected = [_answers(reference, signature, as_taken(batch, "float32", config)) for batch in batches]
+    inputs = [as_taken(batch, signature.dtype, config) for batch in batches]
     if calibration is not None:
-        calibration = as_taken(calibration, signature.dtype, served.config)
+        calibration = as_taken(calibration, signature.dtype, config)
     job = Job(row.name, precision, signature, describe(model, signature, precision, names, source))
     status = Console(stderr=True).status(f"Exporting {model.name} to {path.name} ...")
     try:
-        with status, workspace(path) as folder:
+        with status, _workspace(path) as temporary:
+            folder = Path(temporary)
             written = folder / f"exported{row.suffix}"
-            operators = write_anywhere(served, job, calibration, written)
+            operators = write_anywhere(served_model(reference), job, calibration, written)
             if operators["select"] and not allow_select_ops:
                 raise RuntimeError(
                     f"The {row.name} file would need operators that its runtime does not bring: "
@@ -223,10 +262,18 @@ def export(
                 )
             status.update(f"Checking {path.name} ...")
             answers, measured = run_in_fresh_process(row, written, inputs, batch_size, measure)
-            agreement = Agreement.of(answers, expected, bool(model.config.classes))
-            limit = agreement.require(row.name, precision, tolerance)
-            size = size_of(written, row)
-            place(written, path, row, folder)
+            if len(signature.outputs) == 1:  # PyTorch's has no name
+                answers = [dict(zip(signature.outputs, batch.values(), strict=True)) for batch in answers]
+            agreements = [
+                Agreement.of([a[name] for a in answers], [e[name] for e in expected], bool(classes))
+                for name in signature.outputs
+            ]
+            limits = [agreement.require(row.name, precision, tolerance) for agreement in agreements]
+            agreement, limit = max(
+                zip(agreements, limits, strict=True), key=lambda pair: pair[0].max_abs_error / pair[1]
+            )
+            size = _size_of(written, row)
+            _place(written, path, row, folder)
     except (OSError, RuntimeError) as error:
         # Its own kind again, with what it means for the user.
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -234,7 +281,7 @@ def export(
         raise (OSError(error.errno, text) if isinstance(error, OSError) else RuntimeError(text)) from error
     accuracy = [None, None]
     if labels is not None:
-        accuracy = [float(np.mean(each[0].argmax(-1) == labels)) for each in (answers, expected)]
+        accuracy = [float(np.mean(each[0][signature.outputs[0]].argmax(-1) == labels)) for each in (answers, expected)]
     return ExportReport(
         format=row.name,
         path=str(path),
@@ -242,7 +289,7 @@ def export(
         bytes=size,
         batch=batch_size,
         input=_spell(signature),
-        output=signature.output,
+        output=", ".join(signature.outputs),
         operators=tuple(operators["operators"]),
         select_operators=tuple(operators["select"]),
         images=sum(map(len, batches)),
@@ -259,8 +306,35 @@ def export(
     )
 
 
+def format_of(path: Path, name: str | None) -> Format:
+    """The row of a format, by its name or else by the path's suffix.
+
+    Args:
+        path: Where the file is to be.
+        name: A key of `FORMATS`; None for the one that the suffix belongs to.
+
+    Raises:
+        ValueError: if there is no such format, or the path does not end as the format wants.
+    """
+    if name is None:
+        by_suffix = {row.suffix: row for row in FORMATS.values() if row.suffix}
+        if path.suffix not in by_suffix:
+            choices = ", ".join(f"{suffix} ({row.name})" for suffix, row in by_suffix.items())
+            raise ValueError(
+                f"path must end in one of {choices}, but {str(path)!r} was given. Or name the format: format="
+                f"'saved_model' writes a folder."
+            )
+        return by_suffix[path.suffix]
+    if name not in FORMATS:
+        raise ValueError(f"format must be one of {sorted(FORMATS)}, but {name!r} was given.")
+    row = FORMATS[name]
+    if row.suffix and path.suffix != row.suffix:
+        raise ValueError(f"path must end in {row.suffix!r} for the format {name!r}, but {str(path)!r} was given.")
+    return row
+
+
 def _check_options(
-    row: Format, model: Model, precision: str, batch_size: int | None, calibration: Any, tolerance: float | None
+    row: Format, model: keras.Model, precision: str, batch_size: int | None, calibration: Any, tolerance: float | None
 ) -> None:
     needs_images = row.precision(precision).calibration
     if needs_images != (calibration is not None):
@@ -275,11 +349,14 @@ def _check_options(
         raise ValueError(f"batch_size must be at least 1, but {batch_size} was given.")
     if tolerance is not None and not tolerance > 0:
         raise ValueError(f"tolerance must be above 0, but {tolerance!r} was given.")
-    if row.any_size and model.config.dynamic and isinstance(model, VisionTransformer):
-        raise ValueError(
-            f"{model.name} takes images of any size, which the format {row.name!r} cannot express: {row.any_size}. "
-            "Fix the size first: model.with_image_size(224)."
-        )
+    if model.inputs[0].shape[1] is None:
+        config = input_config(model)
+        if config is None or (row.any_size and isinstance(config, ViTConfig)):
+            why = row.any_size or "nothing says which sizes fit"
+            raise ValueError(
+                f"{model.name} takes images of any size, which the format {row.name!r} cannot express: {why}. "
+                "Fix the size first: model.with_image_size(224)."
+            )
     weights = 4 * model.count_params()
     if row.largest and weights >= row.largest:
         raise ValueError(
@@ -288,47 +365,111 @@ def _check_options(
         )
 
 
-def _class_names(config: ModelConfig, class_names: Sequence[str] | None) -> list[str] | None:
+def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[str] | None:
     """The names that the file shall have: the given ones, or else the model's."""
-    if class_names is not None:
-        config = config.replace(class_names=class_names)  # which checks them
-    return list(config.class_names) if config.class_names else None
+    if isinstance(model, (VisionTransformer, BiT)):
+        config = model.config
+        if class_names is not None:
+            config = config.replace(class_names=class_names)  # which checks them
+        return list(config.class_names) if config.class_names else None
+    if class_names is None:
+        return None
+    shapes = [tuple(output.shape) for output in model.outputs]
+    if len(shapes) != 1 or shapes[0] != (None, len(class_names)) or isinstance(class_names, str):
+        raise ValueError(
+            f"class_names must name each of the classes that {model.name} answers with, but {len(class_names)} were "
+            f"given, and its answers have the shapes {shapes}."
+        )
+    return [*class_names]
 
 
 def _batches(
-    model: Model,
-    signature: Signature,
-    images: ArrayLike | None,
-    labels: ArrayLike | None,
-    calibration: np.ndarray | None,
-) -> tuple[list[np.ndarray], np.ndarray | None]:
-    """The images to compare answers on, in arrays of one size each, and the labels of the first."""
+    config: Any, signature: Signature, images: ArrayLike | None, calibration: np.ndarray | None
+) -> list[np.ndarray]:
+    """The images to compare answers on, in arrays of one size each."""
     if images is not None:
         images = check_images("images", images, signature)
-    elif labels is not None:
-        raise ValueError("labels were given without the images that they belong to.")
     elif calibration is not None:  # real ones, which noise is not
         images = calibration[:: -(-len(calibration) // COMPARED)]
+    elif signature.any_size:
+        images = built_in_images(signature, config.image_size)
     else:
-        images = built_in_images(signature, model.config.image_size)
-    if labels is not None:
-        labels = check_labels(labels, images, signature, model.config)
-    if signature.any_size:
-        return [images, built_in_images(signature, another_size(model))[:2]], labels
-    return [images], labels
+        images = built_in_images(signature, signature.shape[1:3])
+    return [images, built_in_images(signature, another_size(config))[:2]] if signature.any_size else [images]
 
 
-def _answers(model: Model, images: np.ndarray, softmax: bool) -> np.ndarray:
-    """What a model answers to uint8 pixels or to images as it takes them."""
-    inputs = as_taken(images, "float32", model.config)
-    answers = np.asarray(model.predict(inputs, batch_size=32, verbose=0), "float32")
-    if softmax and model.config.classifier_activation != "softmax":
-        powers = np.exp(answers - answers.max(-1, keepdims=True))
-        answers = powers / powers.sum(-1, keepdims=True)
-    return answers
+def _answers(model: keras.Model, signature: Signature, images: np.ndarray) -> dict[str, np.ndarray]:
+    """What a model answers to images as it takes them, by the names in the file."""
+    answers = keras.tree.flatten(model.predict(images, batch_size=32, verbose=0))
+    answers = [np.asarray(answer, "float32") for answer in answers]
+    if signature.softmax:
+        powers = [np.exp(answer - answer.max(-1, keepdims=True)) for answer in answers]
+        answers = [power / power.sum(-1, keepdims=True) for power in powers]
+    return dict(zip(signature.outputs, answers, strict=True))
 
 
 def _spell(signature: Signature) -> str:
     shape = ", ".join("any" if n is None else str(n) for n in signature.shape)
-    low, high = signature.value_range
-    return f"{INPUT}: {signature.dtype} ({shape}), {low:.4g}..{high:.4g}"
+    values = "" if signature.value_range is None else ", {:.4g}..{:.4g}".format(*signature.value_range)
+    return f"{INPUT}: {signature.dtype} ({shape}){values}"
+
+
+def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
+    """Refuses a path where the file could not be left, before any work is done.
+
+    Raises:
+        FileExistsError: if something is there and may not be replaced.
+        NotADirectoryError, PermissionError: if the folder cannot be written to.
+    """
+    for target in row.files(path):
+        if not target.exists() and not target.is_symlink():
+            continue
+        if not overwrite:
+            raise FileExistsError(f"{target} exists already. Pass overwrite=True to replace it.")
+        if target.is_dir() and not target.is_symlink():
+            if any(target.iterdir()) and not (target / "saved_model.pb").exists():
+                raise FileExistsError(
+                    f"{target} is a folder with other things than a SavedModel in it, which overwrite=True does not "
+                    "delete. Choose another path, or remove it yourself."
+                )
+    folder = _existing(path)
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{path} cannot be written: {folder} is not a folder.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"{path} cannot be written: the folder {folder} is read-only.")
+
+
+def _workspace(path: Path) -> tempfile.TemporaryDirectory[str]:
+    """A hidden folder on the disk that `path` is on; it is gone afterwards, unless the process is killed."""
+    return tempfile.TemporaryDirectory(
+        dir=_existing(path), prefix=f".{path.name}.", suffix=".exporting", ignore_cleanup_errors=True
+    )
+
+
+def _existing(path: Path) -> Path:
+    """The innermost folder above a path that is there."""
+    return next(parent for parent in path.absolute().parents if parent.exists())
+
+
+def _place(written: Path, path: Path, row: Format, folder: Path) -> None:
+    """Moves a new file to where it belongs: a single one in one step, otherwise the old ones go aside meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pairs = list(zip(row.files(written), row.files(path), strict=True))
+    if len(pairs) == 1 and written.is_file() and not path.is_dir():
+        os.replace(written, path)
+        return
+    old = [(target, folder / f"old{target.suffix}") for _, target in pairs if target.exists() or target.is_symlink()]
+    with contextlib.ExitStack() as undo:
+        for target, aside in old:
+            os.replace(target, aside)
+            undo.callback(os.replace, aside, target)
+        for new, target in pairs:
+            os.replace(new, target)
+            undo.callback(os.replace, target, new)
+        undo.pop_all()  # all is in place
+
+
+def _size_of(path: Path, row: Format) -> int:
+    """Bytes of everything that belongs to a written file."""
+    parts = [part for target in row.files(path) for part in (target, *target.rglob("*"))]
+    return sum(part.stat().st_size for part in parts if part.is_file())

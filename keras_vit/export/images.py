@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
 from keras_vit.data.pipelines import is_pipeline
 from keras_vit.data.splits import split_folders
-from keras_vit.export.served_model import Model, Signature
-from keras_vit.models import BiTConfig, ViTConfig
+from keras_vit.export.served_model import Config, Signature
+from keras_vit.models import BiT, BiTConfig, VisionTransformer
 from keras_vit.preprocessing import load_image
 
 BUILT_IN = 8  # images: a batch of 1 and one of 7
@@ -20,7 +20,7 @@ FEWEST = 8  # calibration images: fewer say next to nothing about the range of v
 MOST = 300  # calibration images of a folder or a data set: more make the ranges no better
 
 
-def built_in_images(signature: Signature, size: tuple[int, int]) -> np.ndarray:
+def built_in_images(signature: Signature, size: Any) -> np.ndarray:
     """Pictures to compare answers on, the same every time: half of them smooth, half of them noise.
 
     Args:
@@ -42,9 +42,8 @@ def built_in_images(signature: Signature, size: tuple[int, int]) -> np.ndarray:
     return noise.astype("uint8")  # the first one, which is run alone, is smooth
 
 
-def another_size(model: Model) -> tuple[int, int]:
+def another_size(config: Config) -> tuple[int, int]:
     """A size that a model for any size has not been made for."""
-    config = model.config
     if isinstance(config, BiTConfig):
         return (config.image_size[0] + 32, config.image_size[1] + 64)
     rows, columns = config.grid_size
@@ -81,14 +80,15 @@ def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarr
     return images.astype("uint8")
 
 
-def calibration_images(source: Any, model: Model, signature: Signature) -> np.ndarray:
+def calibration_images(source: Any, config: Config | None, signature: Signature) -> np.ndarray:
     """Calibration images: their range decides how finely int8 tells values apart.
 
     Args:
         source: Images as in `check_images`; a list of images of different sizes; a folder of pictures; or labelled
             images as `keras_vit.data.open_data` takes them, the labels of which do not matter. Of a folder or a data
             set, up to 300 are used.
-        model: The model that is exported.
+        config: Of the model that is exported, which says how pictures are resized; None where nothing says it: then
+            arrays only.
         signature: What the file takes.
 
     Returns:
@@ -97,23 +97,27 @@ def calibration_images(source: Any, model: Model, signature: Signature) -> np.nd
     Raises:
         TypeError, ValueError: if they do not fit, are too few, or floats outside the range that the model takes.
     """
-    if isinstance(source, os.PathLike) or (isinstance(source, str) and not source.startswith("tfds:")):
+    if hasattr(source, "__array__"):
+        pass
+    elif config is None:
+        raise ValueError("calibration must be an array here, because the model does not say how pictures are resized.")
+    elif isinstance(source, os.PathLike) or (isinstance(source, str) and not source.startswith("tfds:")):
         paths = _picture_files(source)
         # Evenly from all of them: the first ones may be of one class.
-        source = _load(paths[:: -(-len(paths) // MOST)], model.config)
+        source = _load(paths[:: -(-len(paths) // MOST)], config)
     elif isinstance(source, list) and not is_pipeline(source) and len({np.shape(image) for image in source}) > 1:
-        resized = [_resized(np.asarray(image), model.config) for image in source]
+        resized = [_resized(np.asarray(image), config) for image in source]
         source = np.rint(np.stack(resized)).astype("uint8")
-    elif isinstance(source, (str, tuple, dict)) or (not hasattr(source, "__array__") and is_pipeline(source)):
-        source = _from_data_set(source, model.config)
+    elif isinstance(source, (str, tuple, dict)) or is_pipeline(source):
+        source = _from_data_set(source, config)
     images = check_images("calibration", source, signature)
     if len(images) < FEWEST:
         raise ValueError(
             f"calibration must be at least {FEWEST} images, better 100 to 300 like those of later; "
             f"given: {len(images)}."
         )
-    low, high = signature.value_range
-    margin = 1e-3 * (high - low)  # for rounding, and for filters that overshoot a little
+    low, high = signature.value_range or (-np.inf, np.inf)
+    margin = 1e-3 * (high - low) if signature.value_range else 0  # for rounding, and for filters that overshoot
     if images.dtype.kind == "f" and not low - margin <= images.min() <= images.max() <= high + margin:
         raise ValueError(
             f"calibration must be in {low}..{high} as the model takes it, but reaches from {images.min():g} to "
@@ -122,17 +126,14 @@ def calibration_images(source: Any, model: Model, signature: Signature) -> np.nd
     return images
 
 
-def check_labels(
-    labels: ArrayLike, images: np.ndarray, signature: Signature, config: ViTConfig | BiTConfig
-) -> np.ndarray:
+def check_labels(labels: ArrayLike, images: np.ndarray, classes: int | None) -> np.ndarray:
     """The labels of images, `(n,)` integers.
 
     Raises:
         ValueError: if they do not fit the images or the classes, or the model names no classes.
     """
     labels = np.asarray(labels)
-    classes = config.classes
-    if not classes or getattr(config, "pooling", None) == "none":
+    if not classes:
         raise ValueError("labels were given, but the model does not name one class for each image.")
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
         raise ValueError(
@@ -143,22 +144,23 @@ def check_labels(
     return labels
 
 
-def as_taken(images: np.ndarray, dtype: str, config: ViTConfig | BiTConfig) -> np.ndarray:
+def as_taken(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarray:
     """Images of uint8 or float32 as a file or a model takes them.
 
     Args:
         images: uint8 pixels, or float32 that are normalised already.
         dtype: `"uint8"` or `"float32"`.
-        config: Of the model that takes them; it says how pixels are normalised, and whether the model does it.
+        config: Says how pixels are normalised, and whether the model does it; None where nothing says it: then they
+            stay pixels of 0..255.
     """
     if images.dtype != "uint8" or dtype == "uint8":
         return images
     pixels = images.astype("float32")
-    return pixels if config.include_preprocessing else config.pipeline.normalized(pixels)
+    return pixels if config is None or config.include_preprocessing else config.pipeline.normalized(pixels)
 
 
 def labelled_pictures(
-    folder: str | os.PathLike[str], model: Model, class_names: Sequence[str] | None
+    folder: str | os.PathLike[str], model: VisionTransformer | BiT, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The pictures under a folder, and their classes where they lie in folders.
 
@@ -200,16 +202,16 @@ def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
     return paths
 
 
-def _load(paths: Sequence[Path], config: ViTConfig | BiTConfig) -> np.ndarray:
+def _load(paths: Sequence[Path], config: Config) -> np.ndarray:
     return np.stack([np.rint(_resized(load_image(path), config)).astype("uint8") for path in paths])
 
 
-def _resized(image: np.ndarray, config: ViTConfig | BiTConfig) -> np.ndarray:
+def _resized(image: np.ndarray, config: Config) -> np.ndarray:
     """An image at the size of a model, as its family resizes and crops."""
     return config.pipeline.resized(image, config.channels)[0]
 
 
-def _from_data_set(source: Any, config: ViTConfig | BiTConfig) -> np.ndarray:
+def _from_data_set(source: Any, config: Config) -> np.ndarray:
     """The first images of labelled data as uint8, shuffled where the data has an order that can be chosen."""
     # A pipeline may begin anew as training data; in order, it ends when it has given all.
     split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)

@@ -6,11 +6,19 @@ from typing import Any, Self, TypeAlias
 import keras
 import numpy as np
 
-from keras_vit._keras import layers_inside
+from keras_vit._keras import has_graph, layers_inside
 from keras_vit._types import Tensor
-from keras_vit.models import BiT, BiTConfig, VisionTransformer, has_adapters, merge_lora, weights_by_path
+from keras_vit.models import (
+    BiT,
+    BiTConfig,
+    VisionTransformer,
+    ViTConfig,
+    has_adapters,
+    merge_lora,
+    weights_by_path,
+)
 
-Model: TypeAlias = VisionTransformer | BiT
+Config: TypeAlias = ViTConfig | BiTConfig
 Metadata: TypeAlias = dict[str, Any]  # what a file says about itself, as `describe` puts it
 
 INPUT = "images"  # the name of the one input in every format
@@ -21,22 +29,29 @@ TRAINING = {"dropout": 0.0, "attention_dropout": 0.0, "drop_path": 0.0, "remat":
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """The input and the output of an exported file.
+    """The input and the outputs of an exported file.
 
     Attributes:
         shape: Of the images, `(batch, height, width, channels)`; None for what may have any length.
         dtype: Of the images: `"uint8"` (pixels of 0..255) or `"float32"`.
-        value_range: Least and largest value of the images.
-        output: Name of the answers: `"logits"`, `"probabilities"`, or `"features"` without a head; `"scores"` after
-            any other activation.
+        value_range: Least and largest value of the images; None where nothing tells.
+        outputs: Names of the answers. A single one is `"logits"`, `"probabilities"`, or `"features"` without a head;
+            `"scores"` after any other activation; of a model around one of this package, `"output"`.
+        softmax: Whether the file takes the softmax of what the model answers.
+        scale: What pixels are multiplied with in the file, one number or one for each channel; None where they are
+            not scaled there.
+        offset: What is added then.
         steps: What height and width have to be multiples of.
     """
 
     shape: tuple[int | None, int | None, int | None, int]
     dtype: str
-    value_range: tuple[float, float]
-    output: str
-    steps: tuple[int, int]
+    value_range: tuple[float, float] | None
+    outputs: tuple[str, ...]
+    softmax: bool = False
+    scale: tuple[float, ...] | None = None
+    offset: tuple[float, ...] = (0.0,)
+    steps: tuple[int, int] = (1, 1)
 
     @property
     def batch(self) -> int | None:
@@ -49,22 +64,48 @@ class Signature:
         return self.shape[1] is None
 
     @classmethod
-    def of(cls, model: Model, batch: int | None, uint8: bool) -> Self:
+    def of(cls, model: keras.Model, batch: int | None = None, uint8: bool = False, softmax: bool = False) -> Self:
         """The signature of the file that a model becomes.
 
         Args:
-            model: The model as it is written (see `served_model`).
+            model: A model that `check_model` accepts.
             batch: Images at a time; None for any number.
-            uint8: Whether the file takes uint8.
+            uint8: Whether the file takes pixels of 0..255 as uint8.
+            softmax: Whether it answers with probabilities where the model has logits.
+
+        Raises:
+            ValueError: if there are no logits to take the softmax of, or nothing tells how pixels are normalised.
         """
-        config = model.config
-        height, width = (None, None) if config.dynamic else config.image_size
+        config, images = input_config(model), model.inputs[0]
+        outputs = output_names(model)
+        if softmax and _activation(model) != "softmax":
+            if outputs not in (("logits",), ("output",)) or _activation(model) != "linear":
+                has = f"the activation {_activation(model)!r}" if outputs != ("features",) else "no head"
+                raise ValueError(f"softmax=True needs a model that answers with logits, but {model.name} has {has}.")
+            outputs = ("probabilities",)
+        else:
+            softmax = False
+        value_range, scaling = None, {}
+        if config is not None:
+            value_range = (0, 255) if config.include_preprocessing else config.pipeline.value_range
+            if uint8 and not config.include_preprocessing:
+                mean, std = np.broadcast_arrays(*map(np.atleast_1d, (config.pipeline.mean, config.pipeline.std)))
+                scaling = {"scale": tuple((1 / (255 * std)).tolist()), "offset": tuple((-mean / std).tolist())}
+        elif uint8 and find_model(model) is None:
+            raise ValueError(
+                f"uint8_input=True needs to know how pixels are normalised, which {model.name} does not say: pass what "
+                "keras_vit.feature_extractor gives, not a copy from a file, or put keras.layers.Rescaling before it."
+            )
+        if uint8:
+            value_range = (0, 255)
         return cls(
-            shape=(batch, height, width, config.channels),
+            shape=(batch, *images.shape[1:]),
             dtype="uint8" if uint8 else "float32",
-            value_range=(0, 255) if config.include_preprocessing else config.pipeline.value_range,
-            output=OUTPUTS.get(config.classifier_activation, "scores") if config.classes else "features",
-            steps=(1, 1) if isinstance(config, BiTConfig) else config.image_size_of((1, 1)),
+            value_range=value_range,
+            outputs=outputs,
+            softmax=softmax,
+            steps=config.image_size_of((1, 1)) if isinstance(config, ViTConfig) else (1, 1),
+            **scaling,
         )
 
     @classmethod
@@ -74,8 +115,50 @@ class Signature:
         return cls(**values)
 
 
+def find_model(model: keras.Model) -> VisionTransformer | BiT | None:
+    """The model of this package that a model is or has inside; None where it is none and has none or several."""
+    inside = [layer for layer in layers_inside(model) if isinstance(layer, (VisionTransformer, BiT))]
+    return inside[0] if len(inside) == 1 else None
+
+
+def input_config(model: keras.Model) -> Config | None:
+    """The config that says how the images are made that a model takes; None where layers come before, or none tells."""
+    config = getattr(model, "config", None)  # feature extractors have that of the model that they are made of
+    if isinstance(config, (ViTConfig, BiTConfig)):
+        return config
+    first = next((layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)), None)
+    return input_config(first) if isinstance(first, keras.Model) else None
+
+
+def output_names(model: keras.Model) -> tuple[str, ...]:
+    """The names of a model's answers, in the order in which Keras flattens them."""
+    if isinstance(model, (VisionTransformer, BiT)):
+        config = model.config
+        return (OUTPUTS.get(config.classifier_activation, "scores") if config.classes else "features",)
+    outputs = model.outputs[0] if isinstance(model, keras.Sequential) else model.output
+    if isinstance(outputs, dict):
+        return tuple(sorted(outputs))
+    return ("output",) if isinstance(outputs, keras.KerasTensor) else tuple(f"output_{i}" for i in range(len(outputs)))
+
+
+def _activation(model: keras.Model) -> str:
+    """The name of the activation at the end of a model."""
+    if isinstance(model, (VisionTransformer, BiT)):
+        return model.config.classifier_activation or "linear"
+    return getattr(getattr(model.layers[-1], "activation", None), "__name__", "linear")
+
+
+def classes_of(model: keras.Model) -> int | None:
+    """How many classes a model answers with, one number for each; None where its answers name no classes."""
+    if isinstance(model, (VisionTransformer, BiT)):
+        return model.config.classes
+    outputs = model.outputs
+    named = len(outputs) == 1 and len(outputs[0].shape) == 2 and _activation(model) == "softmax"
+    return outputs[0].shape[-1] if named else None
+
+
 def describe(
-    model: Model, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
+    model: keras.Model, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
 ) -> Metadata:
     """The metadata of a file, plain data.
 
@@ -88,38 +171,47 @@ def describe(
 
     Returns:
         `"model"`, `"source"`, `"image_size"`, `"any_image_size"`, `"input"`, `"input_dtype"`, `"input_range"`,
-        `"output"`, `"precision"`, `"classes"` and `"class_names"`; without those that are unknown.
+        `"output"` (of several, a list), `"precision"`, `"classes"` and `"class_names"`; without what is unknown.
     """
+    size, config = signature.shape[1:3], input_config(model)
+    if None in size:
+        size = config.image_size if config is not None else None
+    outputs = signature.outputs
     entries = {
         "model": model.name,
         "source": source,
-        "image_size": list(model.config.image_size),
+        "image_size": None if size is None else list(size),
         "any_image_size": signature.any_size,
         "input": INPUT,
         "input_dtype": signature.dtype,
-        "input_range": list(signature.value_range),
-        "output": signature.output,
+        "input_range": None if signature.value_range is None else list(signature.value_range),
+        "output": outputs[0] if len(outputs) == 1 else list(outputs),
         "precision": precision,
-        "classes": model.config.classes,
+        "classes": classes_of(model),
         "class_names": class_names,
     }
     return {key: value for key, value in entries.items() if value is not None}
 
 
-def check_model(model: object) -> None:
+def check_model(model: Any) -> None:
     """Refuses what cannot be exported.
 
     Raises:
-        TypeError: if it is no model of this package.
-        ValueError: if it is quantized, or weights are NaN or infinite.
+        TypeError: if it is no model of this package, and has none of its models or layers inside.
+        ValueError: if it takes anything but images, is quantized, or weights are NaN or infinite.
     """
-    if not isinstance(model, (VisionTransformer, BiT)):
+    known = isinstance(model, keras.Model) and has_graph(model)
+    inside = layers_inside(model) if known else []
+    if not any(type(layer).__module__.startswith("keras_vit.") for layer in inside):
         raise TypeError(
-            f"model must be a keras_vit.VisionTransformer or a keras_vit.BiT, but a {type(model).__name__} was given. "
-            "Other Keras models, feature extractors among them, have an export method of their own: "
-            "model.export(path, format=...)."
+            "model must be a keras_vit.VisionTransformer or a keras_vit.BiT, what feature_extractor makes of one, a "
+            "functional or sequential model with one inside, or the source of one as keras_vit.load takes it, but a "
+            f"{type(model).__name__} was given. Of a subclassed model, export the model inside."
         )
-    if any(layer.quantization_mode is not None for layer in layers_inside(model)):
+    shapes = [tuple(images.shape) for images in model.inputs]
+    if len(shapes) != 1 or len(shapes[0]) != 4:
+        raise ValueError(f"model must take images (batch, height, width, channels) alone, but it takes {shapes}.")
+    if any(layer.quantization_mode is not None for layer in inside):
         raise ValueError(
             "model is quantized, which no format can express. Export it before model.quantize(), with "
             "precision='dynamic_int8' for a file with int8 weights."
@@ -137,46 +229,75 @@ def check_model(model: object) -> None:
         )
 
 
-def plain_model(model: Model) -> Model:
-    """The model itself where it computes in float32 and has no adapters; otherwise one that gives its answers so."""
-    if any(map(has_adapters, layers_inside(model))):
-        model = merge_lora(model)
-    if all(layer.compute_dtype == "float32" for layer in model.layers):
-        return model
-    return model.with_config(dtype="float32")
-
-
-def served_model(model: Model, *, uint8: bool, softmax: bool) -> Model:
-    """The model that a file holds: with what belongs into the graph, without what only training needs.
-
-    Args:
-        model: A model that computes in float32.
-        uint8: Whether the file takes uint8; the model then scales pixels of 0..255 itself.
-        softmax: Whether the file answers with probabilities.
+def plain_model(model: keras.Model) -> keras.Model:
+    """The model itself where it computes in float32 and has no adapters; otherwise one that gives its answers so.
 
     Raises:
-        ValueError: if there are no logits to take the softmax of.
+        ValueError: if there are adapters in a model that is not itself one of this package.
     """
+    layers = layers_inside(model)
+    ours = isinstance(model, (VisionTransformer, BiT))
+    if any(map(has_adapters, layers)):
+        if not ours:
+            raise ValueError(
+                f"{model.name} has LoRA's adapters in layers of another model. Merge them first, and make it anew: "
+                "keras_vit.training.merge_lora(backbone)."
+            )
+        model = merge_lora(model)
+    if all(layer.compute_dtype == "float32" for layer in (model.layers if ours else layers)):
+        return model
+    if ours:
+        return model.with_config(dtype="float32")
+    plain = keras.models.clone_model(model, clone_function=_in_float32)
+    for new, old in zip(plain.weights, model.weights, strict=True):
+        new.assign(old)
+    if hasattr(model, "config"):
+        plain.config = model.config
+    return plain
+
+
+def _in_float32(layer: keras.layers.Layer) -> keras.layers.Layer:
+    if isinstance(layer, keras.Model):
+        return plain_model(layer)
+    return type(layer).from_config(_config_in_float32(layer.get_config()))
+
+
+def _config_in_float32(config: Any) -> Any:
+    """The config of a layer, and of layers inside it, with another dtype policy."""
+    if isinstance(config, dict):
+        return {key: "float32" if key == "dtype" else _config_in_float32(value) for key, value in config.items()}
+    return [*map(_config_in_float32, config)] if isinstance(config, list) else config
+
+
+def served_model(model: keras.Model) -> keras.Model:
+    """The model that a file holds: without what only training needs, and with the kernels of ResNets standardised.
+
+    Args:
+        model: As `plain_model` gives it. One that is not itself of this package is served as it is.
+    """
+    if not isinstance(model, (VisionTransformer, BiT)):
+        return model
     config = model.config
     changes: dict[str, Any] = {name: value for name, value in TRAINING.items() if hasattr(config, name)}
-    if uint8:
-        changes["include_preprocessing"] = True
-    if softmax:
-        if not config.classes or config.classifier_activation not in (None, "linear", "softmax"):
-            has = f"the activation {config.classifier_activation!r}" if config.classes else "no head"
-            raise ValueError(f"softmax=True needs a model that answers with logits, but {model.name} has {has}.")
-        changes["classifier_activation"] = "softmax"
     if changes and config.replace(**changes) != config:
         model = model.with_config(dtype="float32", **changes)
     has_resnet = isinstance(config, BiTConfig) or config.stem_stages is not None
     return model.folded() if has_resnet else model
 
 
-def serve(model: Model, images: Tensor) -> Tensor:
-    """What every exported file computes: the model's answers while nothing is trained.
+def serve(model: keras.Model, signature: Signature, images: Tensor) -> dict[str, Tensor]:
+    """What every exported file computes: the model's answers by name while nothing is trained.
 
     Args:
         model: The model as it is written.
+        signature: What the file takes and gives.
         images: A tensor of the model's backend, as the signature says.
     """
-    return model(keras.ops.cast(images, "float32"), training=False)
+    images = keras.ops.cast(images, "float32")
+    if signature.scale is not None:
+        scale, offset = (np.array(values, "float32") for values in (signature.scale, signature.offset))
+        images = keras.ops.add(keras.ops.multiply(images, scale), offset)
+    answers = keras.tree.flatten(model(images, training=False))
+    if signature.softmax:
+        answers = [keras.ops.softmax(answer) for answer in answers]
+    return dict(zip(signature.outputs, answers, strict=True))

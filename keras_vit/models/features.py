@@ -80,7 +80,8 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
             attention weights are the same in both.
 
     Returns:
-        A functional model; its output is a dictionary from each name, as it was given, to its tensor.
+        A functional model; its output is a dictionary from each name, as it was given, to its tensor. Its `config` is
+        that of `model`, which says what images it takes; a file does not keep that.
 
     Raises:
         TypeError: if `model` is neither a `VisionTransformer` nor a `BiT`.
@@ -104,7 +105,9 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
         tensors = {
             name: _as_map(model, tensor) if _is_sequence(name, tensor) else tensor for name, tensor in tensors.items()
         }
-    return keras.Model(model.input, {name: tensors[original] for name, original in names.items()})
+    extractor = keras.Model(model.input, {name: tensors[original] for name, original in names.items()})
+    extractor.config = model.config
+    return extractor
 
 
 def _message(table: dict[str, Any], features: Any) -> str:

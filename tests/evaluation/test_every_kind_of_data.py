@@ -101,7 +101,7 @@ def test_finetune(source, model, request):
 
 @pytest.mark.once
 def test_calibration(source, model):
-    images = calibration_images(source, model, Signature.of(model, None, uint8=True))
+    images = calibration_images(source, model.config, Signature.of(model, None, uint8=True))
     assert images.dtype == "uint8" and images.shape[1:] == (8, 8, 3)
     assert {bytes(image) for image in images} == {bytes(image) for image in DATA[0]}
 

@@ -67,7 +67,7 @@ def test_validation_images_of_a_run(monkeypatch, model, images, wanted):
 
 
 def test_calibration(model, images):
-    pixels = calibration_images(images, model, Signature.of(model, None, False))
+    pixels = calibration_images(images, model.config, Signature.of(model, None, False))
     assert pixels.dtype == "uint8"
     expected = np.concatenate([model.config.pipeline.resized(image) for image in images])
     np.testing.assert_array_equal(pixels, np.rint(expected))

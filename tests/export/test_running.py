@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -9,57 +10,62 @@ import numpy as np
 import pytest
 
 from keras_vit.cli import main
+from keras_vit.export import runtimes
 from keras_vit.export.images import labelled_pictures
-from keras_vit.export.runtimes import run
-from keras_vit.export.verification import Agreement
+from keras_vit.export.processes import Agreement
 from tests.export.tiny import CONFIG, NAMES, fake_export, shared_model
 
-# A runtime that needs no file: it remembers what it was given, and answers with the mean of each image.
-RUNTIME = """
-import json
-PACKAGES = ("math",)
-def load(path):
-    def answers(images):
-        with open(path, "a") as log:
-            log.write(f"{len(images)} ")
-        return images.reshape(len(images), -1).mean(-1, keepdims=True)
-    return answers
-"""
-LARGE_RUNTIME = """
-import numpy
-PACKAGES = ()
+# A process with a runtime of its own, which holds 100 MB.
+LARGE = """
+import numpy, sys
+from keras_vit_runtimes import PACKAGES, RUNTIMES, main
 def load(path):
     weights = numpy.ones(100_000_000, "uint8")
-    return lambda images: images[:, 0] * weights[0]
+    return lambda images: {"x": images[:, 0] * weights[0]}
+PACKAGES["onnx"], RUNTIMES["onnx"] = (), load
+main()
 """
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sizes"), [([], "1 1 7 32 32"), (["--batch", "16"], "16 16 16 16"), (["--latency"], None)]
+    ("arguments", "sizes"), [([], [1, 1, 7, 32, 32]), (["--batch", "16"], [16] * 4), (["--latency"], None)]
 )
 def test_run(tmp_path, monkeypatch, capsys, arguments, sizes):
-    (tmp_path / "fake_runtime.py").write_text(RUNTIME)
-    monkeypatch.syspath_prepend(tmp_path)
+    seen = []
+
+    def load(path):
+        """Remembers what it is given, and answers with the mean of each image."""
+
+        def answers(images):
+            seen.append(len(images))
+            return {"block_0/mean": images.reshape(len(images), -1).mean(-1, keepdims=True)}
+
+        return answers
+
+    monkeypatch.setitem(runtimes.RUNTIMES, "onnx", load)
+    monkeypatch.setitem(runtimes.PACKAGES, "onnx", ("math",))
     images = np.random.default_rng(0).uniform(size=(45, 2, 2, 3)).astype("float32")
     np.save(tmp_path / "x.npy", images)
     (tmp_path / "answers").mkdir()
-    given = ["fake_runtime", tmp_path / "log", tmp_path / "x.npy", "--answers", tmp_path / "answers", *arguments]
-    run.main([str(argument) for argument in given])
+    given = ["onnx", "no file", tmp_path / "x.npy", "--answers", tmp_path / "answers", *arguments]
+    runtimes.main([str(argument) for argument in given])
     measured = json.loads(capsys.readouterr().out)
     assert measured["load_seconds"] > 0
     assert ("latency_ms" in measured) == ("--latency" in arguments)
-    np.testing.assert_allclose(np.load(tmp_path / "answers" / "x.npy")[:, 0], images.mean((1, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "answers" / "x.npz")["block_0/mean"][:, 0], images.mean((1, 2, 3)), rtol=1e-6
+    )
     if sizes:  # the first is the one that is timed
-        assert (tmp_path / "log").read_text().split() == sizes.split()
+        assert seen == sizes
 
 
 def test_memory_is_that_of_the_file(tmp_path):
     """In a process of its own, as a process that has had more before sees nothing."""
-    if run.peak_memory() is None:
+    if runtimes.peak_memory() is None:
         pytest.skip("this system does not tell")
-    (tmp_path / "large_runtime.py").write_text(LARGE_RUNTIME)
+    shutil.copy(runtimes.__file__, tmp_path / "keras_vit_runtimes.py")  # without the package, and so without Keras
     np.save(tmp_path / "x.npy", np.ones((2, 3), "float32"))
-    command = [sys.executable, run.__file__, "large_runtime", "none", str(tmp_path / "x.npy")]
+    command = [sys.executable, "-c", LARGE, "onnx", "no file", str(tmp_path / "x.npy")]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     assert 100_000_000 <= json.loads(done.stdout)["peak_memory_bytes"] < 120_000_000

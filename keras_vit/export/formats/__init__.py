@@ -1,51 +1,168 @@
-"""The formats, one file each, which holds all that is particular to it: the files it writes, its precisions, its needs.
+"""What a format is. Each has a file in this folder, with all that is particular to it, and a row in `FORMATS`.
 
-`FORMATS` has a row for each. What runs a file of it, without Keras, is a module in `keras_vit/export/runtimes/`.
+Metadata goes where a format has a place for it: as pairs of strings, as files, or as an archive at the end of a file.
 """
 
+import dataclasses
+import importlib.util
+import json
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keras_vit.export.formats import litert, onnx, openvino, saved_model, stablehlo, torch
-from keras_vit.export.formats.format import Format, Precision
+import keras
+import numpy as np
 
-FORMATS: dict[str, Format] = {
-    row.name: row
-    for row in (saved_model.FORMAT, litert.FORMAT, onnx.FORMAT, openvino.FORMAT, torch.FORMAT, stablehlo.FORMAT)
-}
-"""The formats that `export` writes, by name.
+from keras_vit.export.runtimes import RUNTIMES
+from keras_vit.export.served_model import Metadata, Signature
 
-Examples:
-    >>> sorted(export.FORMATS)
-    ['litert', 'onnx', 'openvino', 'saved_model', 'stablehlo', 'torch']
-"""
-PRECISIONS: dict[str, dict[str, Precision]] = {name: row.precisions for name, row in FORMATS.items()}
-"""For each format the precisions that a file can have, what each needs, and why it cannot have the others.
-
-Examples:
-    >>> export.PRECISIONS["litert"]["int8"].calibration
-    True
-"""
+# The two files that hold the metadata where a format stores files.
+DETAILS = "keras_vit.json"
+LABELS = "labels.txt"
+FLATBUFFER = 2**31  # bytes that the offsets in a file can reach; also what a protobuf message may have
 
 
-def format_of(path: Path, name: str | None) -> Format:
-    """The row of a format, by its name or else by the path's suffix.
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """One precision of one format: what it needs, or why there is no such file.
 
-    Args:
-        path: Where the file is to be.
-        name: A key of `FORMATS`; None for the one that the suffix belongs to. A path without one is a SavedModel.
-
-    Raises:
-        ValueError: if there is no such format, or the path does not end as the format wants.
+    Attributes:
+        packages: What has to be installed.
+        extra: The extra of keras-vit that brings it.
+        calibration: Whether images are needed.
+        reason: Why there is no such file, and what to do instead; empty where there is one.
     """
-    if name is None:
-        by_suffix = {row.suffix: row for row in FORMATS.values()}
-        if path.suffix not in by_suffix:
-            choices = ", ".join(f"{suffix or 'no suffix'} ({row.name})" for suffix, row in by_suffix.items())
-            raise ValueError(f"path must end in one of {choices}, but {str(path)!r} was given. Or name a format.")
-        return by_suffix[path.suffix]
-    if name not in FORMATS:
-        raise ValueError(f"format must be one of {sorted(FORMATS)}, but {name!r} was given.")
-    row = FORMATS[name]
-    if row.suffix and path.suffix != row.suffix:
-        raise ValueError(f"path must end in {row.suffix!r} for the format {name!r}, but {str(path)!r} was given.")
-    return row
+
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+    calibration: bool = False
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """One way to ship a model.
+
+    Attributes:
+        name: The format's name, and that of its file in this folder and its function in `runtimes.py`.
+        suffix: What the path has to end in; empty for a folder.
+        backend: The Keras backend that writes it.
+        needs: Packages that have to be installed, to write the file and to check it.
+        extra: The extra of keras-vit that brings them.
+        write: Writes a model as the signature says to a path, in float32, under the format's backend.
+        annotate: Puts metadata into a written file, where the format has a place for it.
+        operators: The names of the operators in a file, and of those among them that are not the runtime's own.
+            None where any runtime knows all that a file can hold.
+        precisions: The precisions that a file can have, and those that it cannot have.
+        change_precision: Makes a file of another precision from one in float32, without the model: the two paths, the
+            precision, and calibration images as the file takes them or None. None where there is only float32.
+        beside: Suffixes of further files that lie beside the one at the path.
+        largest: Bytes of weights that a file can hold; None for any number.
+        any_size: Why a Vision Transformer for images of any size cannot be written; None where it can.
+
+    Examples:
+        >>> export.FORMATS["litert"].suffix
+        '.tflite'
+    """
+
+    name: str
+    suffix: str
+    backend: str
+    needs: tuple[str, ...]
+    extra: str
+    write: Callable[[keras.Model, Signature, Path], None]
+    annotate: Callable[[Path, Metadata], None]
+    precisions: dict[str, Precision]
+    operators: Callable[[Path], tuple[list[str], list[str]]] | None = None
+    change_precision: Callable[[Path, Path, str, np.ndarray | None], None] | None = None
+    beside: tuple[str, ...] = ()
+    largest: int | None = None
+    any_size: str | None = None
+
+    def run(self, path: Path, images: np.ndarray) -> dict[str, np.ndarray]:
+        """The answers of a written file to a batch of images by name, computed in this process without the model.
+
+        Args:
+            path: The file or folder.
+            images: As the file takes them.
+        """
+        return RUNTIMES[self.name](path)(images)
+
+    def files(self, path: Path) -> list[Path]:
+        """Everything that an export to a path leaves: first what lies beside it, and the path itself last."""
+        return [*(path.with_suffix(suffix) for suffix in self.beside), path]
+
+    def missing(self) -> list[str]:
+        """The packages that are not installed."""
+        return _missing(self.needs)
+
+    def precision(self, name: str) -> Precision:
+        """The row of a precision.
+
+        Raises:
+            ValueError: if there is none, or no such file can be made. The message says what can, and why this cannot.
+            ImportError: if a package is missing that it needs.
+        """
+        offered = [known for known, row in self.precisions.items() if not row.reason]
+        row = self.precisions.get(name)
+        if row is None or row.reason:
+            why = f": {row.reason}" if row else "."
+            raise ValueError(
+                f"precision must be one of {offered} for the format {self.name!r}, but {name!r} was given{why}"
+            )
+        require(f"The precision {name!r} of {self.name!r}", row.packages, row.extra)
+        return row
+
+
+def only_float32(what: str, instead: str) -> dict[str, Precision]:
+    """The precisions of a format whose programs name the dtype of every step."""
+    reason = f"{what} names the dtype of each of its operations, so the weights cannot change without them: {instead}"
+    others = ("float16", "bfloat16", "dynamic_int8", "int8")
+    return {"float32": Precision(), **dict.fromkeys(others, Precision(reason=reason))}
+
+
+def require(what: str, packages: tuple[str, ...], extra: str) -> None:
+    """Raises ImportError where packages are missing that `what` needs, with the extra that brings them."""
+    missing = _missing(packages)
+    if missing:
+        raise ImportError(
+            f'{what} needs {" and ".join(missing)}, which is not installed: pip install "keras-vit[{extra}]"',
+            name=missing[0],
+        )
+
+
+def _missing(packages: tuple[str, ...]) -> list[str]:
+    return [name for name in packages if importlib.util.find_spec(name) is None]
+
+
+def as_strings(metadata: Metadata) -> dict[str, str]:
+    """The metadata for a format that stores pairs of strings: anything but strings as JSON."""
+    return {
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for key, value in metadata.items()
+    }
+
+
+def as_files(metadata: Metadata) -> dict[str, str]:
+    """The metadata for a format that stores files: one of JSON, and one with a class name on every line."""
+    files = {DETAILS: json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"}
+    if "class_names" in metadata:
+        files[LABELS] = "\n".join(metadata["class_names"]) + "\n"
+    return files
+
+
+def append_archive(path: Path, metadata: Metadata) -> None:
+    """Appends the files of the metadata to a file as a zip archive.
+
+    Formats that are read from their beginning ignore it, and `zipfile.ZipFile(path)` finds it from the end.
+    """
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, text in as_files(metadata).items():
+            # With a fixed date, so that the same model gives the same bytes.
+            archive.writestr(zipfile.ZipInfo(name), text)
+
+
+def batches(images: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """The images in batches of one size; the first images come again to fill the last one."""
+    for start in range(0, len(images), size):
+        yield images.take(range(start, start + size), axis=0, mode="wrap")

@@ -12,17 +12,18 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
-from keras_vit.export.formats.format import FLATBUFFER, Format, Precision, append_archive, batches
-from keras_vit.export.formats.tensorflow_function import tensorflow_module
-from keras_vit.export.served_model import INPUT, Model, Signature
+from keras_vit.export.formats import FLATBUFFER, Format, Precision, append_archive, batches
+from keras_vit.export.formats.saved_model import tensorflow_module
+from keras_vit.export.served_model import INPUT, Signature
 
 SIGNATURE = "serving_default"  # what TensorFlow calls the one function in the file
 CALIBRATION_BATCH = 4  # images at a time: all values of all layers are kept meanwhile
 
 
-def write(model: Model, signature: Signature, path: Path) -> None:
+def write(model: keras.Model, signature: Signature, path: Path) -> None:
     """Writes the file, with one signature, `serving_default`.
 
     TensorFlow's own operators are not refused here: `operators` names them, and the caller decides.
@@ -121,7 +122,6 @@ FORMAT = Format(
     name="litert",
     suffix=".tflite",
     backend="tensorflow",
-    runtime="litert",
     needs=("tensorflow", "ai_edge_litert"),
     extra="export",
     write=write,

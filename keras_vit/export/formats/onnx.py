@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
-from keras_vit.export.formats.format import FLATBUFFER, Format, Precision, as_strings, batches, symmetric_int8
-from keras_vit.export.formats.tensorflow_function import tensorflow_module
-from keras_vit.export.served_model import INPUT, Metadata, Model, Signature
+from keras_vit.export.formats import FLATBUFFER, Format, Precision, as_strings, batches
+from keras_vit.export.formats.saved_model import tensorflow_module
+from keras_vit.export.served_model import INPUT, Metadata, Signature
 
 OPSET = 18  # the newest that tf2onnx writes
 PRODUCTS = ["MatMul", "Gemm"]
 
 
-def write(model: Model, signature: Signature, path: Path) -> None:
+def write(model: keras.Model, signature: Signature, path: Path) -> None:
     """Writes the file through tf2onnx."""
     import onnx
     import tf2onnx
@@ -31,8 +32,8 @@ def write(model: Model, signature: Signature, path: Path) -> None:
             custom_op_handlers={"Erfc": (_erfc, [])},
         )
     _name_dimensions(proto.graph.input[0], signature.shape)
-    for dimension in proto.graph.output[0].type.tensor_type.shape.dim[:1]:
-        _set_dimension(dimension, signature.batch, "batch")
+    for output in proto.graph.output:
+        _set_dimension(output.type.tensor_type.shape.dim[0], signature.batch, "batch")
     proto.producer_name = "keras_vit"
     onnx.save_model(proto, str(path))
 
@@ -119,19 +120,15 @@ def _to_float16(source: Path, target: Path) -> None:
 
 
 def _to_dynamic_int8(source: Path, target: Path) -> None:
-    """Stores weights as int8; what matrix products multiply them with is quantized when it is there.
+    """Stores weights of matrix products as int8; what they are multiplied with is quantized when it is there.
 
-    Convolutions still compute in float32, with weights that are widened again: ONNX Runtime's integer convolution is
-    slower.
+    Convolutions stay in float32: ONNX Runtime's integer convolution is slower.
     """
-    import onnx
     from onnxruntime import quantization
 
-    model = onnx.load_model(str(source))
-    _store_convolutions(model)
     with _quiet(target.parent):
         quantization.quantize_dynamic(
-            model,
+            str(source),
             str(target),
             op_types_to_quantize=PRODUCTS,
             per_channel=True,
@@ -184,29 +181,6 @@ def _to_int8(source: Path, target: Path, images: np.ndarray) -> None:
         )
 
 
-def _store_convolutions(model: Any) -> None:
-    """Makes the constant weights of convolutions int8, with a scale for each output."""
-    import onnx
-
-    graph = model.graph
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    names = {node.input[1] for node in graph.node if node.op_type == "Conv" and node.input[1] in constants}
-    widened = []
-    for name in sorted(names):
-        values = onnx.numpy_helper.to_array(constants[name])
-        if values.dtype != np.float32:
-            continue
-        integers, scales = symmetric_int8(values, 0)
-        graph.initializer.remove(constants[name])
-        small, scale = f"{name}_int8", f"{name}_scales"
-        graph.initializer.append(onnx.numpy_helper.from_array(integers, small))
-        graph.initializer.append(onnx.numpy_helper.from_array(scales.ravel(), scale))
-        widened.append(onnx.helper.make_node("DequantizeLinear", [small, scale], [name], f"{name}_widened", axis=0))
-    nodes = [*widened, *graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
-
-
 @contextlib.contextmanager
 def _quiet(folder: Path) -> Iterator[Any]:
     """Temporary files are as large as the model: they go where it goes. Advice on preparing a model is not shown."""
@@ -225,7 +199,6 @@ FORMAT = Format(
     name="onnx",
     suffix=".onnx",
     backend="tensorflow",
-    runtime="onnx_runtime",
     needs=("tensorflow", "tf2onnx", "onnx", "onnxruntime"),
     extra="onnx",
     write=write,

@@ -5,16 +5,17 @@ import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
-from keras_vit.export.formats.format import Format, Precision, as_strings, symmetric_int8
-from keras_vit.export.formats.tensorflow_function import tensorflow_module
-from keras_vit.export.served_model import INPUT, Metadata, Model, Signature
+from keras_vit.export.formats import Format, Precision, as_strings
+from keras_vit.export.formats.saved_model import tensorflow_module
+from keras_vit.export.served_model import INPUT, Metadata, Signature
 
 PRODUCTS = ("MatMul", "Convolution")
 
 
-def write(model: Model, signature: Signature, path: Path) -> None:
+def write(model: keras.Model, signature: Signature, path: Path) -> None:
     """Writes `path` and the `.bin` file beside it."""
     # OpenVINO's converter reports to its makers, from a forked process, where this package can be imported.
     sys.modules.setdefault("openvino_telemetry", None)  # ty: ignore[no-matching-overload]
@@ -22,7 +23,8 @@ def write(model: Model, signature: Signature, path: Path) -> None:
 
     converted = openvino.convert_model(tensorflow_module(model, signature).serve)
     converted.inputs[0].get_tensor().set_names({INPUT})
-    converted.outputs[0].get_tensor().set_names({signature.output})
+    for output, name in zip(converted.outputs, sorted(signature.outputs), strict=True):  # as TensorFlow orders them
+        output.get_tensor().set_names({name})
     openvino.save_model(converted, str(path), compress_to_fp16=False)
 
 
@@ -69,6 +71,23 @@ def change_precision(source: Path, target: Path, precision: str, calibration: np
     openvino.save_model(model, str(target), compress_to_fp16=precision == "float16")
 
 
+def symmetric_int8(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest integers in -127..127 of values divided by their scales.
+
+    Args:
+        values: float32 of any shape.
+        axis: The axis for each index of which there is a scale of its own.
+
+    Returns:
+        The integers, int8 of the same shape, and the scales, float32 of a shape that broadcasts against it. What is
+        zero throughout has the scale 1.
+    """
+    others = tuple(other for other in range(values.ndim) if other != axis)
+    scales = np.abs(values).max(others, keepdims=True) / 127
+    scales = np.where(scales > 0, scales, 1).astype("float32")
+    return np.rint(values / scales).astype("int8"), scales
+
+
 def _weights(operator: Any) -> np.ndarray | None:
     """The float32 weights of a matrix product or a convolution; None for other operators and computed weights."""
     import openvino
@@ -94,7 +113,6 @@ FORMAT = Format(
     suffix=".xml",
     beside=(".bin",),
     backend="tensorflow",
-    runtime="openvino_runtime",
     needs=("tensorflow", "openvino"),
     extra="openvino",
     write=write,

@@ -3,15 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from keras_vit.export.formats.format import Format, as_files, only_float32
-from keras_vit.export.served_model import Metadata, Model, Signature, serve
+import keras
+
+from keras_vit.export.formats import Format, as_files, only_float32
+from keras_vit.export.served_model import Metadata, Signature, serve
 
 LARGEST_BATCH = 2**15
 
 
-def write(model: Model, signature: Signature, path: Path) -> None:
+def write(model: keras.Model, signature: Signature, path: Path) -> None:
     """Writes the file with `torch.export`; the input is called `images`, the answer is a plain tensor."""
-    import keras
     import torch
 
     class Served(torch.nn.Module):
@@ -24,17 +25,20 @@ def write(model: Model, signature: Signature, path: Path) -> None:
         def __init__(self) -> None:
             super().__init__()
             for index, weight in enumerate(model.weights):
-                self.register_parameter(f"{index}:{weight.path}".replace(".", "_"), torch.nn.Parameter(weight.value))
+                self.register_parameter(
+                    f"{index}:{weight.path}".replace(".", "_"), torch.nn.Parameter(weight.value, requires_grad=False)
+                )
 
         def forward(self, images: Any) -> Any:
-            """The answers to a batch of images; PyTorch calls the input by this argument's name."""
+            """The answers by name, a single one as a plain tensor; PyTorch calls the input by this argument's name."""
             with keras.StatelessScope(list(zip(model.weights, self.parameters(), strict=True))):
-                return serve(model, images)
+                answers = serve(model, signature, images)
+                return answers if len(answers) > 1 else answers[signature.outputs[0]]
 
     batch, height, width, channels = signature.shape
     # Any length but 0 and 1, which PyTorch would take for fixed.
     sample = torch.zeros(
-        (batch or 2, height or 2 * model.config.image_size[0], width or 3 * model.config.image_size[1], channels),
+        (batch or 2, height or 64 * signature.steps[0], width or 96 * signature.steps[1], channels),
         dtype=getattr(torch, signature.dtype),
     )
     dynamic = {} if batch else {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}
@@ -69,7 +73,6 @@ FORMAT = Format(
     name="torch",
     suffix=".pt2",
     backend="torch",
-    runtime="torch_program",
     needs=("torch",),
     extra="torch",
     write=write,
