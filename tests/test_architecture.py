@@ -53,6 +53,7 @@ SHARED_BY_ALL = {"_files", "_text", "_types"}
 RUNTIME = {"keras", "numpy", "h5py", "rich", "ml_dtypes", "filelock"}
 # What may only be imported inside functions, and the extra of pyproject.toml that brings it.
 LAZY = {
+    "orbax": "orbax",
     "tensorflow": "tensorflow",
     "jax": "jax",
     "torch": "torch",
