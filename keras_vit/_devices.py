@@ -45,7 +45,7 @@ def check_strategy(strategy: Any) -> None:
         raise RuntimeError(
             f"A tf.distribute strategy over {count} processes (MultiWorkerMirroredStrategy) was given, but keras_vit "
             "shares its work among processes of JAX and torch only: set KERAS_BACKEND to one of them, and start the "
-            "program with keras-vit launch, torchrun or Slurm. For all GPUs of one machine there is "
+            "program with torchrun or Slurm. For all GPUs of one machine there is "
             "tf.distribute.MirroredStrategy (docs/distribution.md)."
         )
 

@@ -1,6 +1,9 @@
 """Child processes of tests."""
 
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -21,3 +24,38 @@ def environment(*needed: str, **variables: str) -> dict[str, str]:
     for name in {*UNASKED} - {variables["KERAS_BACKEND"], *needed}:
         (folder / f"{name}.py").write_text(f"raise ImportError('{name} is hidden by tests/processes.py')\n")
     return {**variables, "PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)])}
+
+
+def run_together(arguments: list[str], count: int, variables: dict[str, str]) -> tuple[list[int], str, str]:
+    """Runs Python in several processes, which are told of each other as torchrun does it.
+
+    Args:
+        arguments: Of Python.
+        count: How many processes.
+        variables: Those of each process.
+
+    Returns:
+        Their exit codes, and what process 0 printed on standard output and on standard error.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=REPOSITORY,
+            env=variables | shared | {"RANK": str(index), "LOCAL_RANK": str(index)},
+            stdout=subprocess.DEVNULL if index else subprocess.PIPE,
+            stderr=subprocess.DEVNULL if index else subprocess.PIPE,
+            text=True,
+        )
+        for index in range(count)
+    ]
+    try:
+        output, errors = processes[0].communicate(timeout=300)
+        return [process.wait(timeout=60) for process in processes], output, errors
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

@@ -76,8 +76,8 @@ def finetune(
         resume: Whether a run in `output` goes on. False starts again and removes all that the old one has left.
         callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch.
         dtype: Dtype policy of a model that is loaded here, such as `"mixed_bfloat16"`.
-        distribution: What shares the batches. None: all processes that the program was started in (`keras-vit launch`,
-            torchrun, Slurm: see `connect`), and the `keras.distribution` or `tf.distribute` scope around the call or
+        distribution: What shares the batches. None: all processes that the program was started in (by torchrun
+            or Slurm: see `connect`), and the `keras.distribution` or `tf.distribute` scope around the call or
             the model. Also such a distribution or strategy itself. `"alone"`: this process trains by itself.
         verbose: Whether there is a progress bar.
 
