@@ -22,6 +22,6 @@ def run(options: argparse.Namespace) -> Answer:
     count, *job = options.job or ["8", "finetune", "..."]
     program = " ".join(job) if job and job[0].endswith(".py") else " ".join(["-m", "keras_vit.cli", *job])
     raise ValueError(
-        f"keras-vit launch is gone. Call torchrun --nproc-per-node {count} {program} instead; it comes with PyTorch, and "
-        "works for KERAS_BACKEND=jax, too. Slurm's srun starts processes as well (docs/distribution.md)."
+        f"keras-vit launch is gone. Call torchrun --nproc-per-node {count} {program} instead; it comes with PyTorch "
+        "and works for KERAS_BACKEND=jax, too. Slurm's srun starts processes as well (docs/distribution.md)."
     )

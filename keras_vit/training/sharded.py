@@ -36,8 +36,8 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
 def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     """Puts a checkpoint of `save_sharded` into a model, however that lies over devices and processes.
 
-    Each device gets its own part of one array after the other. Nothing is assigned where the checkpoint does not fit; if
-    it turns out to be damaged while it is read, the arrays before have been assigned.
+    Each device gets its own part of one array after the other. Nothing is assigned where the checkpoint does not fit;
+    if it turns out to be damaged while it is read, the arrays before have been assigned.
 
     Args:
         model: Of the same config, compiled with the same optimizer, or without one if it was saved without.
