@@ -8,14 +8,20 @@ import numpy as np
 
 
 def to_numpy(values: Any) -> np.ndarray:
-    """A tensor of any framework, an array or lists as a NumPy array; bfloat16, which NumPy lacks, as float32."""
+    """A tensor of any framework, an array or lists as a NumPy array.
+
+    bfloat16, which NumPy lacks, becomes float32; the bytes of a number come in the order of the machine, as frameworks
+    want them.
+    """
     if hasattr(values, "detach"):  # torch: NumPy refuses gradients, other devices and bfloat16
         values = values.detach().cpu()
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
     if hasattr(values, "numpy") and not isinstance(values, np.ndarray):
         values = values.numpy()
     array = np.asarray(values)
-    return array.astype("float32") if array.dtype == "bfloat16" else array
+    if array.dtype == "bfloat16":
+        return array.astype("float32")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import difflib
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 # Spaces of all widths, and the two joiners that Persian, Indic scripts and emoji are written with.
 _SHOWN_CATEGORY = "Zs"
@@ -52,3 +52,9 @@ def did_you_mean(name: str, known: Mapping[str, str]) -> str:
     longer = [spelling for spelling in known if name and name in spelling]
     names = list(dict.fromkeys(known[spelling] for spelling in (*near, *longer)))[:_SUGGESTIONS]
     return f" Did you mean {' or '.join(map(repr, names))}?" if names else ""
+
+
+def listing(names: Sequence[object], most: int = 5) -> str:
+    """The first names of many, quoted and safe to show: `'a', 'b' and 3 more`."""
+    first = ", ".join(repr(printable(name, 40)) for name in names[:most])
+    return f"{first} and {len(names) - most} more" if len(names) > most else first

@@ -12,11 +12,13 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit import _files
 from keras_vit.interpolation import METHODS
 from keras_vit.preprocessing import (
     RESIZES,
     Pipeline,
+    check_pixels,
     decode_predictions,
     imagenet1k_classes,
     load_image,
@@ -84,23 +86,6 @@ def test_other_evaluations_within_one_grey_level(reference, picture, name, optio
     if options:
         np.testing.assert_array_equal(pixels, np.round(pixels))
         assert np.mean(difference > 0.5) < 0.2  # Measured up to 0.14; rounding instead of cutting off gives half.
-
-
-@pytest.mark.parametrize("picture", PICTURES)
-def test_a_picture_by_the_pipeline_of_a_model(reference, picture):
-    """timm's evaluation, said by a pipeline: the same file, cropped and not squashed."""
-    image = Image.fromarray(reference[f"{picture}/uint8"])
-    pipeline = Pipeline(224, resize="shortest", crop_ratio=0.9, filter="bicubic")
-    pixels = load_image(encoded(image), pipeline=pipeline)
-    assert pixels.shape == (224, 224, 3) and pixels.dtype == np.float32
-    # Pillow 13 chooses which of the two directions comes first, which rounds otherwise: one grey level.
-    assert np.abs(pixels - load_image(image, 224, resize="timm")).max() <= 1
-    np.testing.assert_array_equal(pixels, pipeline.resized(reference[f"{picture}/uint8"])[0])
-    for other in ({"image_size": 224}, {"resize": "timm"}, {"interpolation": "bicubic"}):
-        with pytest.raises(ValueError, match="pipeline= says how"):
-            load_image(image, pipeline=pipeline, **other)
-    with pytest.raises(TypeError, match="pipeline must be a Pipeline"):
-        load_image(image, pipeline="timm")
 
 
 def test_the_three_resizes_differ(reference):
@@ -465,62 +450,74 @@ def test_preprocess_when_compiled(backend, rng):
     np.testing.assert_allclose(out, scaled(pixels), rtol=0, atol=2e-7)
 
 
+# The one check of pixels
+
+
+GOOD = np.full((2, 4, 5, 3), 90.0, "float32")
+
+
+def with_value(value, dtype="float32"):
+    images = GOOD.astype(dtype)
+    images[1, 2, 2, 0] = value
+    return images
+
+
 @pytest.mark.parametrize(
-    ("shape", "hint"),
+    ("images", "error", "message"),
     [
-        ((3, 5, 4), "channels seem to come first"),
-        ((2, 3, 5, 4), "channels seem to come first"),
-        ((2, 5, 4, 1), "Repeat the grey channel"),
-        ((5, 4, 4), "Drop alpha"),
-        ((5, 4, 2), "but"),
-        ((5, 3), "but"),
-        ((3,), "but"),
-        ((), "but"),
-        ((1, 2, 5, 4, 3), "but"),
+        (with_value(np.nan), ValueError, "image 1 of x holds NaN"),
+        (with_value(np.inf), ValueError, "image 1 of x holds NaN"),
+        (with_value(300, "int32"), ValueError, "x must .* in 0..255, .* from 90 to 300. .* image 1 of x"),
+        (with_value(65535, "uint16"), ValueError, "from 90 to 65535. .* image 1 of x"),
+        (with_value(-1, "int32"), ValueError, "from -1 to 90. .* image 1 of x"),
+        (with_value(400), ValueError, "from 90 to 400. .* image 1 of x"),
+        (with_value(-129), ValueError, "from -129 to 90. .* image 1 of x"),
+        (np.moveaxis(GOOD, -1, 1), ValueError, "channels seem to come first"),
+        (np.moveaxis(GOOD[0], -1, 0), ValueError, "channels seem to come first"),
+        (GOOD[..., :1], ValueError, "Repeat the grey channel"),
+        (np.zeros((2, 4, 4, 4)), ValueError, r"Drop alpha: images\[..., :3\]"),
+        (GOOD[..., :2], ValueError, "x must have shape"),
+        (GOOD[0, 0], ValueError, "x must have shape"),
+        (GOOD[0, 0, 0], ValueError, "x must have shape"),
+        (np.float32(3), ValueError, "x must have shape"),
+        (GOOD[None], ValueError, "x must have shape"),
+        ([GOOD[0], GOOD[0, :3]], ValueError, "equally large.*load_image"),
+        (GOOD > 0, TypeError, "dtype is bool"),
+        (GOOD.astype("complex64"), TypeError, "dtype is complex64"),
+        (np.array([["a"]]), TypeError, "dtype"),
+        (GOOD.astype("O"), TypeError, "dtype is object"),
+        ("cat.png", TypeError, "integers or floats"),
+        (None, TypeError, "integers or floats"),
     ],
 )
-def test_preprocess_refuses_other_shapes(shape, hint):
-    pixels = np.full(shape, 100.0, dtype="float32")
-    with pytest.raises(ValueError, match=f"images must have shape .*{hint}"):
-        preprocess_input(pixels)
-    with pytest.raises(ValueError, match=f"images must have shape .*{hint}"):
-        preprocess_input(keras.ops.convert_to_tensor(pixels))
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "bool", "U3", "O"])
-def test_preprocess_refuses_other_dtypes(dtype):
-    with pytest.raises(TypeError, match="images must hold integers or floats"):
-        preprocess_input(np.zeros((2, 5, 4, 3), dtype=dtype))
-
-
-def test_preprocess_refuses_other_things():
-    with pytest.raises(TypeError, match="integers or floats"):
-        preprocess_input("cat.png")
-    with pytest.raises(TypeError, match="integers or floats"):
-        preprocess_input(None)
-    with pytest.raises(TypeError, match="integers or floats"):
-        preprocess_input(keras.ops.zeros((5, 4, 3), dtype="bool"))
-    with pytest.raises(ValueError, match="equally large.*load_image"):
-        preprocess_input([np.zeros((5, 4, 3)), np.zeros((4, 5, 3))])
-
-
-@pytest.mark.parametrize("value", [-1, 256, 65535])
-def test_preprocess_refuses_integers_that_are_no_pixels(value):
-    pixels = np.full((5, 4, 3), 9, dtype="int32")
-    pixels[0, 0, 0] = value
-    with pytest.raises(ValueError, match=f"values in 0..255.*{value}"):
-        preprocess_input(pixels)
+def test_what_are_no_pixels(images, error, message):
+    for scaled in ("warn", "raise"):
+        with pytest.raises(error, match=message):
+            check_pixels(images, name="x", scaled=scaled)
+    with pytest.raises(error):
+        preprocess_input(images)
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
-    [(np.nan, "NaN or infinite"), (np.inf, "NaN or infinite"), (4095.0, "0 to 4095"), (-129.0, "-129 to 0")],
+    ("images", "message"),
+    [
+        (GOOD / 255, r"scaled already. Give images \* 255"),
+        (GOOD / 127.5 - 1, r"scaled already. Give \(images \+ 1\) \* 127.5"),
+        (np.ones((2, 4, 4, 3), "uint8"), "scaled already"),
+        (np.linspace(-2, 2.6, 96).reshape(2, 4, 4, 3), "standardised"),
+    ],
 )
-def test_preprocess_refuses_floats_that_are_no_pixels(value, message):
-    pixels = np.zeros((5, 4, 3))
-    pixels[0, 0, 0] = value
-    with pytest.raises(ValueError, match=f"values in 0..255.*{message}"):
-        preprocess_input(pixels)
+def test_scaled_pixels_are_not_trained_on(images, message):
+    with pytest.raises(ValueError, match=message):
+        check_pixels(images, scaled="raise")
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4), (2, 5, 4, 1), (5, 4, 4), (5, 3), (1, 2, 5, 4, 3)])
+def test_tensors_of_other_shapes_and_dtypes(shape):
+    with pytest.raises(ValueError, match="images must have shape"):
+        preprocess_input(keras.ops.full(shape, 100.0))
+    with pytest.raises(TypeError, match="integers or floats"):
+        preprocess_input(keras.ops.zeros((5, 4, 3), dtype="bool"))
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-1, 1), (0.2, 0.7), (-1, -0.5)])
@@ -532,12 +529,103 @@ def test_preprocess_warns_of_floats_that_are_scaled_already(low, high):
     np.testing.assert_array_equal(out, scaled(pixels))
 
 
-def test_preprocess_is_silent_where_it_cannot_tell():
-    preprocess_input(np.zeros((5, 4, 3)))  # A black picture; warnings are errors here.
-    preprocess_input(np.ones((5, 4, 3), dtype="uint8"))
-    preprocess_input(np.full((5, 4, 3), 260.0))  # Bicubic resizing overshoots.
-    preprocess_input(np.full((5, 4, 3), -30.0))
+def test_what_cannot_be_told_is_taken():
+    preprocess_input(np.ones((5, 4, 3), dtype="uint8"))  # Warnings are errors here.
+    for images in (GOOD * 0, with_value(260), with_value(-30), GOOD.astype("uint8"), GOOD.astype("float16")):
+        for scaled in ("warn", "raise"):  # Black; bicubic resizing overshoots.
+            check_pixels(images, scaled=scaled)
     assert preprocess_input(np.zeros((0, 5, 4, 3))).shape == (0, 5, 4, 3)
+
+
+# From a file to the input of a model
+
+
+CONFIG = keras_vit.ViTConfig(image_size=(24, 16), patch_size=8, width=8, depth=1, heads=2, mlp_width=12, classes=2)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return keras_vit.VisionTransformer(CONFIG.replace(resize="shortest", crop_ratio=0.9, filter="bicubic"))
+
+
+@pytest.fixture
+def photo(tmp_path, rng):
+    pixels = rng.integers(0, 256, (30, 50, 3), dtype="uint8")
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    return tmp_path / "photo.png", pixels
+
+
+def test_a_model_takes_files(model, photo, rng):
+    path, pixels = photo
+    other = rng.integers(0, 256, (41, 33, 3), dtype="uint8")
+    expected = model.preprocess(pixels)
+    assert expected.shape == (1, 24, 16, 3) and expected.dtype == np.float32
+    with open(path, "rb") as stream:
+        for source in (path, str(path), stream, Image.open(path), [path], (path,)):
+            np.testing.assert_array_equal(model.preprocess(source), expected)
+    both = np.concatenate([expected, model.preprocess(other)])
+    for pair in ([path, other], [str(path), Image.fromarray(other)], [pixels, other]):
+        np.testing.assert_array_equal(model.preprocess(pair), both)
+    tensors = [keras.ops.convert_to_tensor(image) for image in (pixels, other)]
+    np.testing.assert_array_equal(model.preprocess(tensors), both)
+    np.testing.assert_array_equal(model.preprocess(pixels[None].astype(">u2")), expected)
+    assert model.predict(model.preprocess([path, other]), verbose=0).shape == (2, 2)
+
+
+def test_what_a_model_does_not_take(model, photo, tmp_path):
+    path, pixels = photo
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.png"):
+        model.preprocess([path, tmp_path / "nowhere.png"])
+    with pytest.raises(ValueError, match="images must have shape"):
+        model.preprocess([])
+    with pytest.raises(ValueError, match=r"height, width, 1\)"):
+        keras_vit.VisionTransformer(CONFIG.replace(channels=1)).preprocess(path)
+    with pytest.warns(UserWarning, match=r"Multiply values in \[0, 1\] by 255") as caught:
+        model.preprocess([pixels / 255, pixels[:20] / 255])
+    assert {warning.filename for warning in caught} == {__file__}
+    with pytest.raises(TypeError, match="symbolic tensor was given.*include_preprocessing=True"):
+        model.preprocess(keras.Input((30, 50, 3)))
+
+
+def test_pixels_at_the_size_of_a_model_are_the_pipelines(model, photo):
+    """`load_image` had them, and `model.preprocess` cropped its result a second time."""
+    path, pixels = photo
+    with pytest.warns(DeprecationWarning, match=r"model.preprocess\(file\) does it all"):
+        loaded = load_image(path, pipeline=model.config.pipeline)
+    np.testing.assert_array_equal(loaded, model.config.pipeline.resized(path)[0])
+    scaled_model = model.with_config(include_preprocessing=True)
+    np.testing.assert_array_equal(scaled_model.preprocess(path)[0], loaded)
+
+
+def test_a_model_in_tf_data(model, rng):
+    """On any backend: TensorFlow has only to be there."""
+    tf = pytest.importorskip("tensorflow")
+    pixels = rng.integers(0, 256, (4, 30, 50, 3), dtype="uint8")
+    expected = model.preprocess(pixels)
+    single = tf.data.Dataset.from_tensor_slices(pixels).map(model.preprocess)
+    assert single.element_spec.shape == (24, 16, 3)
+    batches = tf.data.Dataset.from_tensor_slices(pixels).batch(2).map(model.preprocess)
+    assert tuple(batches.element_spec.shape) == (None, 24, 16, 3)
+    unknown = tf.data.Dataset.from_generator(lambda: iter(pixels), output_types="uint8").map(model.preprocess)
+    for data in (single.batch(2), batches, unknown.batch(2)):
+        np.testing.assert_array_equal(np.concatenate(list(data.as_numpy_iterator())), expected)
+    with pytest.raises(ValueError, match="images must have shape"):
+        tf.data.Dataset.from_tensor_slices(pixels[..., :2]).map(model.preprocess)
+
+
+PILLOW = {"nearest": "NEAREST", "bilinear_pillow": "BILINEAR", "bicubic": "BICUBIC", "lanczos": "LANCZOS"}
+
+
+@pytest.mark.parametrize("filter", PILLOW)
+@pytest.mark.parametrize("source", [(30, 50), (131, 70), (9, 200), (1, 1)])
+@pytest.mark.parametrize("size", [(24, 16), (57, 91), (1, 3)])
+@pytest.mark.once
+def test_filters_are_pillows(filter, source, size, rng):
+    """To the grey level; the width first, which all versions before 13 do, and which two steps make of it."""
+    pixels = rng.integers(0, 256, (*source, 3), dtype="uint8")
+    method = getattr(Image.Resampling, PILLOW[filter])
+    wanted = Image.fromarray(pixels).resize((size[1], source[0]), method).resize(size[::-1], method)
+    np.testing.assert_array_equal(Pipeline(size, filter=filter).resized(pixels)[0], np.asarray(wanted))
 
 
 # Classes to names
@@ -559,13 +647,13 @@ def test_imagenet1k_classes():
 
 def test_decode_imagenet1k():
     probabilities = np.zeros((2, 1000), dtype="float32")
-    probabilities[0, [207, 281, 0]] = 0.5, 0.25, 0.125
+    probabilities[0, [207, 281, 0, 1]] = 0.5, 0.25, 0.1875, 0.0625
     probabilities[1, 999] = 1
     first, second = decode_predictions(probabilities, top=3)
     assert first == [
         ("n02099601", "golden retriever", 0.5),
         ("n02123045", "tabby", 0.25),
-        ("n01440764", "tench", 0.125),
+        ("n01440764", "tench", 0.1875),
     ]
     assert second[0] == ("n15075141", "toilet tissue", 1.0)
     assert [entry[1] for entry in second[1:]] == ["tench", "goldfish"]  # Equal scores: by index.
@@ -589,16 +677,25 @@ def test_decode_given_names():
 
 
 def test_decode_without_names():
-    assert decode_predictions(np.array([[0, 2, 1]]), top=2) == [
-        [("class_1", "class_1", 2.0), ("class_2", "class_2", 1.0)]
+    assert decode_predictions(np.array([[0, 0.75, 0.25]]), top=2) == [
+        [("class_1", "class_1", 0.75), ("class_2", "class_2", 0.25)]
     ]
-    logits = np.zeros((1, 21843), dtype="float32")
-    logits[0, 123] = 7
+    sure = np.eye(21843, dtype="float32")[123:124]
     with pytest.warns(UserWarning, match="ImageNet-21k.*class_names") as caught:
-        assert decode_predictions(logits, top=1) == [[("class_123", "class_123", 7.0)]]
+        assert decode_predictions(sure, top=1) == [[("class_123", "class_123", 1.0)]]
     assert caught[0].filename == __file__
     names = [str(i) for i in range(21843)]
-    assert decode_predictions(logits, top=1, class_names=names) == [[("class_123", "123", 7.0)]]
+    assert decode_predictions(sure, top=1, class_names=names) == [[("class_123", "123", 1.0)]]
+
+
+@pytest.mark.parametrize("scores", [[[0.5, 3.5]], [[0.25, 0.75], [0.9, 0.9]]])
+def test_scores_that_are_no_probabilities_are_told(scores):
+    """They come back as they are, as from keras.applications."""
+    with pytest.warns(
+        UserWarning, match=r"do not sum to 1, but to .*softmax\(logits\).*classifier_activation"
+    ) as caught:
+        first = decode_predictions(scores, top=1)[0]
+    assert first == [("class_1", "class_1", scores[0][1])] and caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

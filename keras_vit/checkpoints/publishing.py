@@ -124,7 +124,7 @@ def model_card(model: VisionTransformer | BiT, repository: str, layout: str, lic
         f"# {repository.rpartition('/')[2]}",
         f"{name}, {count_parameters(config):,} weights, {_input(config)}. {_output(config)}",
         f"## Use\n\n```python\nimport keras_vit\n\nmodel = keras_vit.load({SCHEME + repository!r})\n"
-        'images = model.preprocess(keras_vit.load_image("picture.jpg"))\nanswers = model.predict(images)\n```',
+        'images = model.preprocess("picture.jpg")\nanswers = model.predict(images)\n```',
     ]
     sections.append(f"## Preprocessing\n\n{_preprocessing(config)}")
     if layout in _LOADING:

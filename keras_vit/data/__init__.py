@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING
 
 from keras_vit._lazy import lazy_names
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.checks import BadImage, match_labels
-from keras_vit.data.folder import IMAGE_SUFFIXES, image_files
+from keras_vit.data.examples import BadImage, match_labels
+from keras_vit.data.folder import IMAGE_SUFFIXES, has_test_split, image_files, pick_split
 from keras_vit.data.randaugment import randaugment, randaugment_operation
-from keras_vit.data.splits import has_test_split, pick_split
 
 # What needs Keras.
 if TYPE_CHECKING:

@@ -1,9 +1,26 @@
-"""What happens to a training image, as plain data: a part of every recipe."""
+"""What happens to images after they are read: crops, flips, RandAugment and mixup, in NumPy.
+
+They are the same on every backend. What is random depends on a seed and the place of the image or the batch alone.
+`Augmentation` says which of them as plain data: it is a part of every recipe.
+"""
 
 import dataclasses
+import math
+from typing import Any, Self
+
+import numpy as np
+
+from keras_vit.data.randaugment import MAX_MAGNITUDE, randaugment
+from keras_vit.preprocessing import Pipeline, bring_to_size
 
 CROPS = ("inception", "random", "resize")
-MAX_MAGNITUDE = 30
+
+# What the first number of a random seed says it is for, so that no two uses share their numbers.
+ORDER, IMAGE, RANDAUGMENT, MIXUP = range(4)
+
+ASPECTS = (0.75, 1.33)  # tf.image.sample_distorted_bounding_box's default, which vit_jax and big_vision leave alone
+ATTEMPTS = 100  # likewise
+ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,3 +78,240 @@ def _layers_magnitude(pair: object) -> tuple[int, int]:
     if len(pair) != 2 or pair[0] < 1 or not 0 <= pair[1] <= MAX_MAGNITUDE:
         raise ValueError(f"{wanted} At least 1 layer, a magnitude of 0 to {MAX_MAGNITUDE}.")
     return pair[0], pair[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageTransform:
+    """Brings images to size: by crop, flip and RandAugment in training, else as evaluation does.
+
+    Args:
+        image_size: `(height, width)`.
+        augmentation: What is done to training images; `None` for test images.
+        resize: How test images come to their size, as in `open_data`.
+        seed: At least 0.
+    """
+
+    image_size: tuple[int, int]
+    augmentation: Augmentation | None
+    resize: str | Pipeline = "squash"
+    seed: int = 0
+
+    def __call__(self, pixels: np.ndarray, epoch: int, index: int) -> np.ndarray:
+        """One image.
+
+        Args:
+            pixels: `(height, width, 3)` in 0..255, any dtype.
+            epoch: How often all images were seen before. It and the next decide what is random.
+            index: Which image it is.
+
+        Returns:
+            `(*image_size, 3)` in 0..255, float32, or uint8 where the values are whole numbers anyway.
+        """
+        if self.augmentation is None:
+            return resize_for_evaluation(pixels, self.image_size, self.resize)
+        generator = np.random.default_rng([self.seed, IMAGE, epoch, index])
+        image = crop_and_flip(pixels, self.image_size, self.augmentation, generator)
+        if self.augmentation.randaugment is not None:
+            image = augmented(image, self.augmentation, [self.seed, RANDAUGMENT, epoch, index])
+        return image
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as data that JSON can hold."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """The transform of `to_dict`, also after a way through JSON."""
+        fields = {**fields, "image_size": tuple(fields["image_size"])}
+        if fields["augmentation"] is not None:
+            fields["augmentation"] = Augmentation(**fields["augmentation"])
+        if isinstance(fields["resize"], dict):
+            fields["resize"] = Pipeline(**fields["resize"])
+        return cls(**fields)
+
+
+def augmented(image: np.ndarray, augmentation: Augmentation, seed: list[int]) -> np.ndarray:
+    """An image after RandAugment.
+
+    Args:
+        image: `(height, width, 3)` in 0..255. Fractions are cut off, as big_vision's crops do.
+        augmentation: Says how many operations follow each other, and their magnitude.
+        seed: The same seed gives the same image.
+
+    Returns:
+        uint8 of the same shape.
+    """
+    whole = image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype("uint8")
+    layers, magnitude = augmentation.randaugment or (0, 0)
+    return randaugment(whole, layers, magnitude, np.random.default_rng(seed))
+
+
+def mixup(
+    images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mix every image, and its label, with the one before it in the batch (arXiv 1710.09412, as AugReg uses it).
+
+    One weight `a` for the whole batch, drawn from Beta(p, p) and made the larger of `a` and `1 - a`: big_vision's
+    `utils.get_mixup`. (vit_jax's own `mixup_alpha`, which no published recipe sets, pairs with the reversed batch.)
+
+    Args:
+        images: float32 `(batch, height, width, 3)`. They are overwritten.
+        labels: float32 `(batch, classes)`: one-hot, or the like. Integer labels cannot be mixed.
+        p: Of Beta(p, p), above 0.
+        generator: Where the weight comes from.
+
+    Returns:
+        Images and labels of the same shapes, float32.
+    """
+    drawn = generator.beta(p, p)
+    weight = np.float32(max(drawn, 1 - drawn))
+    rest = np.float32(1) - weight
+    last = images[-1].copy()
+    for i in range(len(images) - 1, -1, -1):  # image by image: a whole batch would not stay in a processor's cache
+        images[i] *= weight
+        images[i] += rest * (images[i - 1] if i else last)
+    return images, weight * labels + rest * np.roll(labels, 1, axis=0)
+
+
+# Crops
+
+
+def crop_and_flip(
+    pixels: np.ndarray, size: tuple[int, int], augmentation: Augmentation, generator: np.random.Generator
+) -> np.ndarray:
+    """The random crop of a training image at the model's size, perhaps mirrored.
+
+    Args:
+        pixels: `(height, width, 3)` in 0..255, any dtype.
+        size: `(height, width)` of the result.
+        augmentation: `crop`, `min_area` and `flip` are used here.
+        generator: Where all randomness comes from.
+
+    Returns:
+        `(*size, 3)` in 0..255, float32 and not rounded, or whole numbers for `crop="random"`, as in the original.
+    """
+    if augmentation.crop == "inception":
+        top, left, height, width = inception_box(*pixels.shape[:2], generator, augmentation.min_area)
+        pixels = pixels[top : top + height, left : left + width]
+    if augmentation.crop == "random":
+        rows, columns = _random_crop(pixels, size, generator)
+    else:
+        rows, columns = (_bilinear(old, new) for old, new in zip(pixels.shape, size, strict=False))
+    if augmentation.flip and generator.random() < 0.5:
+        columns = tuple(part[:, ::-1] for part in columns)
+    image = _resample(pixels, rows, columns)
+    # big_vision casts its means to uint8, which cuts off the fraction. The margin is for float32 means of equal pixels
+    # that fall just short of a whole number.
+    return np.floor(image + 1e-3) if augmentation.crop == "random" else image
+
+
+def inception_box(
+    height: int, width: int, generator: np.random.Generator, min_area: float = 0.05
+) -> tuple[int, int, int, int]:
+    """A random box in an image, drawn as `tf.image.sample_distorted_bounding_box` draws it.
+
+    An aspect ratio (width by height) is drawn from 0.75 to 1.33, then a height, uniformly among those with which the
+    box fits into the image and covers `min_area` to all of it; then the place. So the *height* is uniform, not the
+    area as in torchvision. Where rounding spoils the area, a height one larger or smaller is tried; after 100 failed
+    attempts the box is the whole image.
+
+    Args:
+        height: Of the image, in pixels.
+        width: Of the image, in pixels.
+        generator: Where all randomness comes from.
+        min_area: The least share of the image's area.
+
+    Returns:
+        `(top, left, height, width)` of the box in pixels.
+    """
+    most = height * width
+    least = min_area * most
+    for _ in range(ATTEMPTS):
+        aspect = generator.uniform(*ASPECTS)
+        tallest = round((most / aspect) ** 0.5)
+        if round(tallest * aspect) > width:
+            tallest = int((width + 0.5 - 1e-7) / aspect)
+        tallest = min(tallest, height)
+        rows = min(round((least / aspect) ** 0.5), tallest)
+        rows += int(generator.integers(tallest - rows + 1))
+        columns = round(rows * aspect)
+        if rows * columns < least:
+            rows += 1
+            columns = round(rows * aspect)
+        if rows * columns > most:
+            rows -= 1
+            columns = round(rows * aspect)
+        if 0 < rows <= height and 0 < columns <= width and least <= rows * columns <= most:
+            # The last place is never drawn: TensorFlow's upper bound is exclusive.
+            top = int(generator.integers(height - rows)) if rows < height else 0
+            left = int(generator.integers(width - columns)) if columns < width else 0
+            return top, left, rows, columns
+    return 0, 0, height, width
+
+
+def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:
+    """A test image at the model's size.
+
+    Args:
+        pixels: `(height, width, 3)` in 0..255, any dtype.
+        size: `(height, width)` of the result.
+        resize: As in `open_data`.
+
+    Returns:
+        float32 `(*size, 3)` in 0..255, equal to what `load_image` gives for a file of these pixels.
+    """
+    if isinstance(resize, Pipeline):
+        return dataclasses.replace(resize, image_size=size).resized(pixels, pixels.shape[-1])[0]
+    return bring_to_size(pixels, size, resize)
+
+
+# Along one axis: which samples of the old one each of the new one is made of, and their weights, `(samples, new)` each.
+_Samples = tuple[np.ndarray, ...]
+
+
+def _bilinear(old: int, new: int) -> _Samples:
+    """The two samples that each new one lies between, with half-pixel centres: `resize_images`."""
+    centre = (np.arange(new) + 0.5) * (old / new) - 0.5
+    first = np.floor(centre)
+    share = centre - first
+    indices = np.clip([first, first + 1], 0, old - 1).astype("int64")
+    return indices, np.stack([1 - share, share]).astype("float32")
+
+
+def _area(old: int, new: int) -> _Samples:
+    """All samples that a new one covers, by how much of them it does: TensorFlow's `ResizeMethod.AREA`."""
+    edges = np.arange(new + 1) * (old / new)
+    indices = np.floor(edges[:-1]) + np.arange(math.ceil(old / new) + 1)[:, None]
+    covered = np.minimum(edges[1:], indices + 1) - np.maximum(edges[:-1], indices)
+    weights = np.maximum(covered, 0) / (old / new)
+    return np.minimum(indices, old - 1).astype("int64"), weights.astype("float32")
+
+
+def _resample(pixels: np.ndarray, rows: _Samples, columns: _Samples) -> np.ndarray:
+    """Sums of samples, first of rows and then of columns: `(height, width, 3)` to float32 `(rows, columns, 3)`.
+
+    Rows are taken whole and columns by flat index, which NumPy copies without a loop over pixels of three bytes.
+    """
+    flat = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
+    flat = sum(flat[index].astype("float32") * weight[:, None] for index, weight in zip(*rows, strict=True))
+    channels = np.arange(3)
+    image = sum(
+        flat.take((index[:, None] * 3 + channels).ravel(), axis=1) * np.repeat(weight, 3)
+        for index, weight in zip(*columns, strict=True)
+    )
+    return image.reshape(len(image), -1, 3)
+
+
+def _random_crop(
+    pixels: np.ndarray, size: tuple[int, int], generator: np.random.Generator
+) -> tuple[_Samples, _Samples]:
+    """The rows and columns of a random crop from the image as big_vision's `resize_small` enlarges it."""
+    shape = pixels.shape[:2]
+    scale = max(round(side * ENLARGED) / old for side, old in zip(size, shape, strict=True))
+    enlarged = [round(old * scale) for old in shape]
+    starts = [int(generator.integers(large - side + 1)) for large, side in zip(enlarged, size, strict=True)]
+    parts = zip(shape, enlarged, starts, size, strict=True)
+    rows, columns = (
+        tuple(part[:, start : start + side] for part in _area(old, large)) for old, large, start, side in parts
+    )
+    return rows, columns

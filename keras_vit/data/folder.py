@@ -1,20 +1,20 @@
-"""Pictures in folders, one folder for each class: found, looked at before the first step, and read."""
+"""Pictures in folders, one folder for each class: splits are told by their names, files looked at, and read."""
 
 import collections
 import os
+import re
 import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from keras_vit._progress import ProgressBar
-from keras_vit._text import printable
-from keras_vit.data.checks import BadImage, check_class_name
-from keras_vit.data.examples import Examples, fingerprint
-from keras_vit.data.splits import is_folder, split_folders, visible
+from keras_vit._text import listing, printable
+from keras_vit.data.examples import BadImage, Examples, check_class_name, fingerprint
 from keras_vit.preprocessing import load_image
 
 # What an image file is called, without case.
@@ -25,6 +25,8 @@ Examples:
     >>> ".jpg" in data.IMAGE_SUFFIXES
     True
 """
+# What files end with; one that does not may be cut short.
+ENDS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82", "GIF": b";"}
 PROGRESS_FROM = 2000  # files; fewer are looked at before a bar is worth drawing
 
 # What becomes of the modes that are not RGB: as `load_image` and TensorFlow's decoder have it.
@@ -42,6 +44,16 @@ CONVERTED = {
     "I;16B": "16 bits, of which the upper 8 are kept",
 }
 
+# What the splits are called: without case, digits and punctuation, and without SUFFIX. The first that exists counts.
+SPLITS = {
+    "train": ("train", "training"),
+    "test": ("test", "testing", "val", "valid", "validation", "dev", "eval", "evaluation", "heldout", "holdout"),
+}
+SUFFIX = re.compile("(set|data|images|split)$")  # training_set, test_data
+
+# What systems and archives leave behind. Names that begin with a dot are hidden and are left out, too.
+NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
+
 
 def open_folder(
     root: str | os.PathLike,
@@ -58,7 +70,7 @@ def open_folder(
         split: `"train"` or `"test"`.
         class_names: The classes in the order of the labels; `None` for the names of the training folders, sorted.
         on_bad_image: `"stop"` or `"skip"`.
-        check: `"headers"` opens every file and decodes none; `"decode"` decodes every file; `"none"` looks at none.
+        check: `"headers"` opens every file and looks at its end; `"decode"` decodes every file; `"none"` looks at none.
 
     Returns:
         The examples; their `read` decodes a file.
@@ -154,8 +166,17 @@ def _classes(folder: Path, on_bad_image: str, bad: list[BadImage]) -> list[str]:
             )
         bad.append(BadImage(str(folder / name), "a class folder without pictures: there is no such class"))
     names = [name for name in names if name not in empty]
+    spellings = collections.defaultdict(list)
     for name in names:
         check_class_name(name, f"The folder {str(folder / name)!r}")
+        spellings[name.casefold()].append(name)
+    alike = [name for same in spellings.values() if len(same) > 1 for name in same]
+    if alike:
+        warnings.warn(
+            f"The class folders {listing(alike)} in {printable(folder)} differ in capitals only, and are classes of "
+            "their own. Join them if that is a mistake.",
+            stacklevel=4,
+        )
     if len(names) < 2:
         found = f"only {names[0]!r}" if names else "none"
         raise ValueError(
@@ -180,7 +201,7 @@ def _files(
     if unknown:
         raise ValueError(
             f"{str(folder)!r} has classes that {'class_names' if one_split else 'the training data'} "
-            f"does not have: {unknown[:10]}. The classes are {names[:10]}{' ...' if len(names) > 10 else ''}."
+            f"does not have: {listing(unknown)}. The classes are {listing(names)}."
         )
     for name in names:
         if not files.get(name):
@@ -205,7 +226,7 @@ def _look_at(paths: list[Path], check: str, bad: list[BadImage], converted: list
         ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool,
         ProgressBar(text, len(paths), shown=shown) as bar,
     ):
-        looked = pool.map(_decode if check == "decode" else _header, paths)
+        looked = pool.map(lambda path: _look(path, check == "decode"), paths)
         for i, (fault, mode) in enumerate(bar.track(looked)):
             if fault:
                 bad.append(BadImage(str(paths[i]), fault))
@@ -216,8 +237,8 @@ def _look_at(paths: list[Path], check: str, bad: list[BadImage], converted: list
     return np.array(keep, dtype="int64")
 
 
-def _header(path: Path) -> tuple[str | None, str]:
-    """What is wrong with a file as far as its first bytes tell, and its mode."""
+def _look(path: Path, decode: bool) -> tuple[str | None, str]:
+    """What is wrong with a file, and its mode; it is decoded where asked for, or where its end does not show."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -230,23 +251,25 @@ def _header(path: Path) -> tuple[str | None, str]:
         if not status.st_size:
             return "an empty file", ""
         with Image.open(path) as image:
+            mode, kind = image.mode, image.format
             if 0 in image.size:
-                return "it has no pixels", ""
-            if image.mode in ("I", "F"):
-                return f"mode {image.mode!r}, 32 bits, does not say what is white; scale it to 0..255 first", ""
-            return None, image.mode
+                return "it has no pixels", mode
+            if mode in ("I", "F"):
+                return f"mode {mode!r}, 32 bits, does not say what is white; scale it to 0..255 first", mode
+        if decode or not _has_its_end(path, kind, status.st_size):
+            load_image(path)
+        return None, mode
     except Exception as error:  # Decoders raise errors of many kinds on damaged data.
         return f"not a picture that can be read: {error}", ""
 
 
-def _decode(path: Path) -> tuple[str | None, str]:
-    fault, mode = _header(path)
-    if fault is None:
-        try:
-            load_image(path)
-        except Exception as error:
-            fault = str(error)
-    return fault, mode
+def _has_its_end(path: Path, kind: str | None, size: int) -> bool:
+    """Whether the last bytes of a file are those that end its format; False where that is not known."""
+    with open(path, "rb") as file:
+        if kind == "WEBP":  # says its length, without the first eight bytes
+            return int.from_bytes(file.read(8)[4:], "little") + 8 <= size
+        file.seek(max(0, size - 64))
+        return file.read().rstrip(b"\0").endswith(ENDS[kind]) if kind in ENDS else False
 
 
 def _stop(bad: list[BadImage]) -> None:
@@ -257,3 +280,121 @@ def _stop(bad: list[BadImage]) -> None:
     raise ValueError(
         f'{printable(bad[0].path)}: {bad[0].reason}.{more} Repair them, or go on without: on_bad_image="skip".'
     )
+
+
+def visible(folder: Path) -> list[os.DirEntry[str]]:
+    """The entries of a folder that somebody has put there, sorted by name."""
+    with os.scandir(folder) as entries:
+        shown = [e for e in entries if not e.name.startswith(".") and e.name.lower() not in NOT_DATA]
+    return sorted(shown, key=lambda entry: entry.name)
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder or a link to one; a link that leads nowhere is none."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
+    """The folders of classes in a data set.
+
+    Args:
+        root: A folder of splits, or a folder of classes, which is then that of both splits.
+        class_names: The classes, if they are known: a folder that is called like one of them is no split.
+
+    Returns:
+        From `"train"` and `"test"`, as far as they exist, to a folder.
+
+    Raises:
+        ValueError: if it cannot be told what is a split and what is a class.
+    """
+    folders = [entry.name for entry in visible(root) if is_folder(entry)]
+    if class_names is not None and any(_split_of(name) and name in class_names for name in folders):
+        return {"train": root, "test": root}
+    splits = _matched(folders, f"{str(root)!r}")
+    if not splits:
+        return {"train": root, "test": root}
+    others = [name for name in folders if _split_of(name) is None]
+    if "train" not in splits and others:
+        raise ValueError(
+            f"{printable(root)} has the folder {splits['test']!r}, which is called like a split, beside other folders: "
+            f"{', '.join(repr(printable(name)) for name in others[:3])}. Move the training classes into train/. If "
+            f"{splits['test']!r} is a class of its own, say so: class_names=[...] with all classes."
+        )
+    for name in splits.values():
+        entries = visible(root / name)
+        if entries and not any(is_folder(entry) for entry in entries):
+            raise ValueError(
+                f"{printable(root / name)} is called like a split, but has no folders of classes in it. Expected: one "
+                f"folder of pictures for each class. If {name!r} is a class itself, say so: class_names=[...] with all."
+            )
+    return {split: root / name for split, name in splits.items()}
+
+
+def pick_split(source: Mapping[str, Any], split: str) -> Any:
+    """The entry of a dict of splits.
+
+    Args:
+        source: From names of splits, as `open_data` understands them, to data.
+        split: `"train"` or `"test"`.
+
+    Returns:
+        The data of that split.
+
+    Raises:
+        ValueError: if there is none, or several could be meant.
+
+    Examples:
+        >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")
+        'photos/test'
+    """
+    names = _matched(source, "data")
+    if split not in names:
+        raise ValueError(f"data has no {split!r}, only {list(source)}: give a dict with 'train' and 'test'.")
+    return source[names[split]]
+
+
+def has_test_split(source: Any) -> bool:
+    """Whether data says which of its images are there to test on.
+
+    Args:
+        source: As in `open_data`.
+
+    Returns:
+        True for a folder or a dict with a test split, and for data sets of tensorflow-datasets.
+
+    Examples:
+        >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
+        (True, False)
+    """
+    if isinstance(source, Mapping):
+        return "test" in _matched(source, "data")
+    if isinstance(source, str) and source.startswith("tfds:"):
+        return True
+    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
+        folders = split_folders(Path(source))
+        return "test" in folders and folders["test"] != folders.get("train")
+    return False
+
+
+def _split_of(name: object) -> tuple[str, int] | None:
+    """Which split a name stands for, and how well: 0 is best."""
+    letters = SUFFIX.sub("", re.sub("[^a-z]", "", str(name).lower()))
+    return next(((split, names.index(letters)) for split, names in SPLITS.items() if letters in names), None)
+
+
+def _matched(names: Iterable[Any], where: str) -> dict[str, Any]:
+    """From split to the best name of it."""
+    matches: dict[str, dict[int, list[Any]]] = {}
+    for name in names:
+        match = _split_of(name)
+        if match is not None:
+            matches.setdefault(match[0], {}).setdefault(match[1], []).append(name)
+    # Training images belong together; of test and validation images, one of both is enough.
+    best = {s: sum(m.values(), []) if s == "train" else m[min(m)] for s, m in matches.items()}
+    for split, candidates in best.items():
+        if len(candidates) > 1:
+            raise ValueError(f"{where} has more than one {split} split: {candidates}. Leave one, or rename the others.")
+    return {split: best[split][0] for split in SPLITS if split in best}

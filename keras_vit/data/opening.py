@@ -4,15 +4,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_vit._types import ImageSize, pair, whole_number
-from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.checks import check_class_name
-from keras_vit.data.examples import open_arrays, open_tfds
-from keras_vit.data.folder import open_folder
+from keras_vit._types import ImageSize, check_choice, pair, whole_number
+from keras_vit.data.augmentation import Augmentation, ImageTransform
+from keras_vit.data.examples import check_class_name, open_arrays, open_tfds
+from keras_vit.data.folder import open_folder, pick_split
 from keras_vit.data.pipelines import PipelineStream, is_pipeline
-from keras_vit.data.splits import pick_split
 from keras_vit.data.streams import ExampleStream, ImageStream
-from keras_vit.data.transform import ImageTransform
 from keras_vit.preprocessing import RESIZES, Pipeline
 
 WITHOUT = Augmentation(crop="resize", flip=False)
@@ -45,7 +42,8 @@ def open_data(
             - a folder with `train/` and `test/` (`Training/`, `val/` and the like: see `splits.py`), each with one
               folder of pictures for each class; or the folder of the classes itself. Needs Pillow.
             - `(images, labels)`: arrays, tensors, or a list of images of different sizes.
-            - `"tfds:NAME"`: a data set of tensorflow-datasets, where that is installed.
+            - `"tfds:NAME"`: a data set of tensorflow-datasets that was prepared as `array_record`; any other is a
+              pipeline, `tfds.load(NAME, split="train", as_supervised=True)`.
             - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, a list
               of batches, or any iterable of (images, labels): used as it is, in its own order, with its own crops
               (`keras_vit.data.pipelines` says what is added).
@@ -61,8 +59,9 @@ def open_data(
         class_names: Their names in order; of a folder, which folders they are.
         on_bad_image: `"stop"` raises an error that names the file; `"skip"` leaves it out, says so once and keeps
             it in `stream.bad`. In training, the next good image takes its place.
-        check: What is looked at in a folder before the first step: `"headers"` (opens every file, decodes none),
-            `"decode"` (decodes all: also finds files that are cut short) or `"none"`.
+        check: What is looked at in a folder before the first step: `"headers"` (opens every file and decodes those
+            that do not end as their format does: finds files that are cut short), `"decode"` (decodes all: also finds
+            what is damaged in the middle) or `"none"`.
         resize: How test images come to size: `"squash"` (vit_jax), `"big_vision"` or `"timm"`, as in `load_image`; or
             the pipeline of a model, `model.config.pipeline`, which crops as its family does. Pixels are not normalised.
         workers: How many threads or processes read and decode; `None` for one on every core.
@@ -94,13 +93,9 @@ def open_data(
     size = pair("image_size", image_size)
     for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("prefetch", prefetch, 0)):
         whole_number(name, value, least)
-    for name, value, known in (
-        ("split", split, ("train", "test")),
-        ("on_bad_image", on_bad_image, ("stop", "skip")),
-        ("check", check, ("headers", "decode", "none")),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} must be one of {list(known)}, but {value!r} was given.")
+    check_choice("split", split, ("train", "test"))
+    check_choice("on_bad_image", on_bad_image, ("stop", "skip"))
+    check_choice("check", check, ("headers", "decode", "none"))
     if resize not in RESIZES and not isinstance(resize, Pipeline):
         raise ValueError(f"resize must be one of {list(RESIZES)} or a pipeline, but {resize!r} was given.")
     if len(shard) != 2 or not 0 <= shard[0] < shard[1]:

@@ -18,11 +18,10 @@ import numpy as np
 
 from keras_vit._arrays import to_numpy
 from keras_vit._processes import share
-from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.checks import BadImage, check_images, check_labels, one_hot
+from keras_vit.data.augmentation import MIXUP, RANDAUGMENT, Augmentation, augmented, mixup, resize_for_evaluation
+from keras_vit.data.examples import BadImage, check_labels, one_hot
 from keras_vit.data.streams import EndOfData, ImageStream, count_steps
-from keras_vit.data.transform import MIXUP, RANDAUGMENT, augmented, mixup, resize_for_evaluation
-from keras_vit.preprocessing import Pipeline
+from keras_vit.preprocessing import Pipeline, check_pixels
 
 TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
 IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")
@@ -184,7 +183,9 @@ class PipelineStream(ImageStream):
     def _checked(self, images: np.ndarray, labels: np.ndarray, where: str) -> np.ndarray | None:
         """The labels as `check_labels` returns them, or `None` if this is bad and left out."""
         try:
-            check_images(images, where)
+            check_pixels(images, name=where, scaled="raise")
+            if not images.size:
+                raise ValueError(f"The images of {where}, {images.shape}, have no pixels.")
             if self.endless and images.shape[1:3] != self._size:
                 given, wanted = ("{} x {}".format(*size) for size in (images.shape[1:3], self._size))
                 hint = "Resize in the pipeline: keras_vit.preprocessing.resize_images."

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from keras_vit.data.augmentation import MAX_MAGNITUDE
+MAX_MAGNITUDE = 30
 
 # In the order in which the original numbers them.
 OPERATIONS = tuple(

@@ -23,9 +23,8 @@ import numpy as np
 
 from keras_vit._processes import share
 from keras_vit._text import printable
-from keras_vit.data.checks import BadImage, one_hot
-from keras_vit.data.examples import Examples
-from keras_vit.data.transform import MIXUP, ORDER, ImageTransform, mixup
+from keras_vit.data.augmentation import MIXUP, ORDER, ImageTransform, mixup
+from keras_vit.data.examples import BadImage, Examples, one_hot
 from keras_vit.data.worker import Worker
 
 MANY_CORES = 8  # from here on, threads of one Python process wait for each other

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.data.transform import ImageTransform
+from keras_vit.data.augmentation import ImageTransform
 from keras_vit.preprocessing import load_image
 
 BAD, FLOAT, WHOLE = b"\0", b"\1", b"\2"  # what an answer begins with: no image, float32, uint8

@@ -26,7 +26,6 @@ from keras_vit._types import Source, whole_number
 from keras_vit.data import image_files
 from keras_vit.data.streams import cores
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
-from keras_vit.preprocessing import load_image
 from keras_vit.zoo import as_model
 
 DTYPES = ("float32", "float16")
@@ -227,7 +226,7 @@ def _batches(
 
     def read(name: str) -> np.ndarray | Exception:
         try:
-            return model.preprocess(load_image(files[name]))[0]
+            return model.preprocess(files[name])[0]
         except MemoryError:
             raise
         except Exception as error:  # a disk that fails and a decoder that does are the same here

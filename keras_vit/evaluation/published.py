@@ -15,7 +15,6 @@ from keras_vit._text import did_you_mean, printable
 from keras_vit._types import Source
 from keras_vit.checkpoints import find_checkpoint
 from keras_vit.checkpoints.files import open_file
-from keras_vit.preprocessing import load_image
 from keras_vit.tables import Table
 from keras_vit.zoo import load
 
@@ -188,7 +187,7 @@ def _answers(published: PublishedAnswer, picture: Source | None) -> tuple[np.nda
         pixels = open_file(find_checkpoint(f"{address}/{published.tensors}"))["input"].read()
         images = np.ascontiguousarray(np.moveaxis(pixels, 1, -1))
     else:
-        images = model.preprocess(load_image(_picture(published.repository, str(published.picture), picture)))
+        images = model.preprocess(_picture(published.repository, str(published.picture), picture))
     answer = np.asarray(model.predict(np.reshape(images, (-1, *images.shape[-3:])), verbose=0))
     if published.expected is None:
         file = open_file(find_checkpoint(f"{address}/{published.answers or published.tensors}"))

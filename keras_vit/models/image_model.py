@@ -138,25 +138,34 @@ class ImageModel(ClonableModel):
                 f"model.with_image_size({size}), or build it with image_size='dynamic'."
             )
 
-    def preprocess(self, images: Any) -> np.ndarray:
-        """Resizes and normalises images as the original evaluation of this model does (`config.pipeline`).
+    def preprocess(self, images: Any) -> Any:
+        """Pictures as this model takes them: read, resized, cropped and normalised as its publisher does.
 
         Args:
-            images: `(height, width, channels)` or `(batch, height, width, channels)`, uint8 or values of 0..255: an
-                array, a tensor of any backend, or a list of equally large images.
+            images: One picture or several: paths, binary file objects, PIL images, or arrays and tensors of any
+                backend, `(height, width, channels)` or `(batch, height, width, channels)`, uint8 or values of 0..255.
+                The pictures of a list may differ in size and kind. Also for `tf.data`: `data.map(model.preprocess)`.
 
         Returns:
-            float32 array `(batch, height, width, channels)` for `model.predict`.
+            float32 array `(batch, height, width, channels)` for `model.predict`; inside `tf.data` maps a tensor, which
+            has no batch axis where the images have none.
 
         Raises:
-            TypeError, ValueError: if the values are no pixels, or the channels not as many as the model's.
+            FileNotFoundError: if there is no such file.
+            TypeError, ValueError: if the values are no pixels, a file is no picture, or the channels are not as many
+                as the model's.
+            ImportError: if a file is to be read, and Pillow is not installed.
 
         Warns:
             UserWarning: if floats all lie in [-1, 1]: they look scaled already.
+
+        Examples:
+            >>> small.preprocess("photo.jpg").shape
+            (1, 8, 8, 3)
         """
-        pipeline = self._config.pipeline
-        pixels = pipeline.resized(images, self._config.channels, stacklevel=3)
-        return pixels if self._config.include_preprocessing else pipeline.normalized(pixels)
+        config = self._config
+        normalize = not config.include_preprocessing
+        return config.pipeline(images, config.channels, normalize=normalize, stacklevel=3)
 
     def with_config(
         self, *, name: str | None = None, dtype: Any = None, fresh: str | Iterable[str] = (), **changes: Any

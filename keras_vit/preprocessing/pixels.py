@@ -1,6 +1,7 @@
 """Pixels of 0..255 in NumPy: checked, normalised as models take them, and brought to another size."""
 
 import dataclasses
+import functools
 import math
 import sys
 import warnings
@@ -51,8 +52,7 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
     if np.min(scale) <= 0:
         raise ValueError(f"std must be above 0, but {std!r} was given.")
     if hasattr(images, "shape") and hasattr(images, "dtype") and not isinstance(images, np.ndarray):
-        check_dtype(images.dtype)
-        _check_channels(images.shape)
+        check_shape_and_dtype(images)
         return (_to_float32(images) - shift) / scale
 
     return normalized(check_pixels(images, stacklevel=3), mean, std)
@@ -76,13 +76,25 @@ def _in_grey_levels(name: str, value: float | Sequence[float], channels: int | N
     return (255 * values).astype("float32")
 
 
-def check_pixels(images: Any, channels: int = 3, *, stacklevel: int = 2) -> np.ndarray:
-    """Images as an array of pixels in 0..255, which is all that is checked.
+def check_pixels(
+    images: Any,
+    channels: int = 3,
+    *,
+    name: str = "images",
+    item: Callable[[int], str] | None = None,
+    scaled: str = "warn",
+    stacklevel: int = 2,
+) -> np.ndarray:
+    """Images as an array of pixels in 0..255: the one check of pixels.
 
     Args:
         images: Values in 0..255, `(batch, height, width, channels)` or `(height, width, channels)`: an array, a
             tensor of any backend, or a list of equally large images.
         channels: How many there have to be.
+        name: What the images are called in messages.
+        item: From the number of an image to what it is called in messages; None for `"image 3 of images"`.
+        scaled: What happens where all values lie in [-1, 1], or seem to be standardised: `"warn"`, or `"raise"`, which
+            is for data that a model is trained on.
         stacklevel: Whose line a warning points at, as for `warnings.warn`; the caller's by default.
 
     Returns:
@@ -96,21 +108,28 @@ def check_pixels(images: Any, channels: int = 3, *, stacklevel: int = 2) -> np.n
     Warns:
         UserWarning: if floats all lie in [-1, 1]: they look scaled already.
     """
-    is_tensor = hasattr(images, "shape") and hasattr(images, "dtype") and not isinstance(images, np.ndarray)
-    images = as_pixels(to_numpy(images) if is_tensor else images)
-    _check_channels(images.shape, channels)
-    _check_range(images, stacklevel + 1)
+    images = as_pixels(images, name)
+    _check_channels(images.shape, channels, name)
+    _check_range(images, name, item or (lambda i: f"image {i} of {name}"), scaled, stacklevel + 1)
     return images
 
 
-def as_pixels(images: Any) -> np.ndarray:
-    """Images as an array of real numbers."""
+def as_pixels(images: Any, name: str = "images") -> np.ndarray:
+    """Images as an array of real numbers, in the byte order of the machine."""
     try:
-        images = np.asarray(images)
-    except ValueError as error:
+        images = to_numpy(images)
+    except Exception as error:  # Each framework has its own for tensors that have no values yet.
+        if hasattr(images, "dtype"):
+            raise TypeError(
+                f"{name} must have values, but a symbolic tensor was given, {type(images).__name__}: NumPy resizes it. "
+                "Call it before the compiled function or the functional model, which can take pixels of "
+                "the right size with include_preprocessing=True."
+            ) from error
+        if not isinstance(error, ValueError):
+            raise
         hint = "Resize each with load_image(file, image_size) or resize_images(image, image_size)."
-        raise ValueError(f"images must be equally large to form a batch, but they differ. {hint}") from error
-    check_dtype(images.dtype)
+        raise ValueError(f"{name} must be equally large to form a batch, but they differ. {hint}") from error
+    check_dtype(images.dtype, name)
     return images
 
 
@@ -129,7 +148,13 @@ def channel_hint(shape: tuple[int | None, ...], channels: int = 3) -> str:
     return hints.get(shape[-1] or 0, "") if channels == 3 else ""
 
 
-def _check_channels(shape: Any, channels: int = 3) -> None:
+def check_shape_and_dtype(tensor: Any, channels: int = 3) -> None:
+    """What can be checked of a tensor of any framework that has no values yet, or whose values stay where they are."""
+    check_dtype(tensor.dtype)
+    _check_channels(tensor.shape, channels)
+
+
+def _check_channels(shape: Any, channels: int = 3, name: str = "images") -> None:
     if getattr(shape, "rank", 0) is None:  # A TensorFlow tensor of unknown rank.
         return
     shape = tuple(shape)
@@ -137,27 +162,35 @@ def _check_channels(shape: Any, channels: int = 3) -> None:
         return
     hint = channel_hint(shape, channels) if len(shape) in (3, 4) else ""
     expected = f"(batch, height, width, {channels}) or (height, width, {channels})"
-    raise ValueError(f"images must have shape {expected}, but {shape} was given.{hint}")
+    raise ValueError(f"{name} must have shape {expected}, but {shape} was given.{hint}")
 
 
-def _check_range(images: np.ndarray, stacklevel: int) -> None:
-    if not images.size or images.dtype == "uint8":
+def _check_range(images: np.ndarray, name: str, item: Callable[[int], str], scaled: str, stacklevel: int) -> None:
+    is_integer = images.dtype.kind in "iu"
+    if not images.size or (images.dtype == "uint8" and (scaled == "warn" or images.max() > 1)):
         return
-    least, most = images.min(), images.max()
-    if images.dtype.kind in "iu":
-        if least < 0 or most > 255:
-            raise ValueError(f"images must hold values in 0..255, but they reach from {least} to {most}.")
-        return
-    if not np.isfinite(least) or not np.isfinite(most):
-        raise ValueError("images must hold values in 0..255, but there are NaN or infinite values among them.")
-    if least < -OVERSHOOT or most > 255 + OVERSHOOT:
-        raise ValueError(
-            f"images must hold values in 0..255, but they reach from {least:.6g} to {most:.6g}. Scale them first."
-        )
-    if least >= -1 and most <= 1 and images.any():
+    batch = images.reshape(-1, *images.shape[-3:])
+    least, most = (values.astype("float64") for values in (batch.min((1, 2, 3)), batch.max((1, 2, 3))))
+    lowest, highest = least.min(), most.max()
+    wrong = ~np.isfinite(least + most)
+    if wrong.any():
+        first = item(int(np.argmax(wrong)))
+        raise ValueError(f"{name} must hold values in 0..255, but {first} holds NaN or infinite values.")
+    reach = f"{name} must hold values in 0..255, but they reach from {lowest:.6g} to {highest:.6g}"
+    is_scaled = highest <= 1 and lowest >= -1 and (lowest, highest) != (0, 0)
+    if is_scaled and scaled == "raise":
+        advice = "(images + 1) * 127.5" if lowest < 0 else "images * 255"
+        raise ValueError(f"{reach}: they seem to be scaled already. Give {advice}.")
+    if scaled == "raise" and lowest < 0 and highest < 16:
+        raise ValueError(f"{reach}: they seem to be standardised. Leave that out.")
+    margin = 0 if is_integer else OVERSHOOT
+    wrong = (least < -margin) | (most > 255 + margin)
+    if wrong.any():
+        raise ValueError(f"{reach}. The first of them is {item(int(np.argmax(wrong)))}. Scale them first.")
+    if is_scaled and not is_integer:
         warnings.warn(
-            f"values in 0..255 are expected, but these floats lie between {least:.3g} and {most:.3g}. Multiply values "
-            "in [0, 1] by 255; leave the preprocessing out if they are in [-1, 1] already.",
+            f"values in 0..255 are expected, but these floats lie between {lowest:.3g} and {highest:.3g}. Multiply "
+            "values in [0, 1] by 255; leave the preprocessing out if they are in [-1, 1] already.",
             stacklevel=stacklevel,
         )
 
@@ -185,19 +218,40 @@ class Filter:
     """How a picture is resampled.
 
     Attributes:
-        method: A name in `keras_vit.interpolation.METHODS`.
+        matrix: From the old and the new number of samples along an axis to the matrix that resamples them.
         whole: Whether integers stay integers, as in Pillow: rounded after the columns, and after the rows again.
     """
 
-    method: str
+    matrix: Callable[[int, int], np.ndarray]
     whole: bool = False
 
 
+def _matrices(method: str) -> Callable[[int, int], np.ndarray]:
+    return functools.partial(interpolation_matrix, method=method)
+
+
+def _nearest_matrix(old: int, new: int) -> np.ndarray:
+    """Pillow's nearest neighbour, which adds up the positions one by one, rounding errors included."""
+    step = old / new
+    positions = np.cumsum([0.5 * step, *[step] * (new - 1)])
+    return np.eye(old)[np.minimum(positions.astype("int64"), old - 1)]
+
+
+def _lanczos_matrix(old: int, new: int) -> np.ndarray:
+    """Lanczos's filter over three samples, widened where a picture shrinks: Pillow's."""
+    distance = (np.arange(new)[:, None] + 0.5) * (old / new) - (np.arange(old) + 0.5)
+    distance /= max(old / new, 1.0)
+    weights = np.where(np.abs(distance) < 3, np.sinc(distance) * np.sinc(distance / 3), 0.0)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
 FILTERS: dict[str, Filter] = {
-    "bilinear": Filter("bilinear"),  # tf.image.resize: vit_jax
-    "bicubic": Filter("bicubic", whole=True),  # Pillow: timm, and nearly all of Hugging Face's processors
-    "bilinear_pillow": Filter("bilinear_antialias", whole=True),  # Pillow: Hugging Face's ViT
-    "bilinear_antialias": Filter("bilinear_antialias"),  # torchvision on floats: Hugging Face's DINOv3
+    "bilinear": Filter(_matrices("bilinear")),  # tf.image.resize: vit_jax
+    "bicubic": Filter(_matrices("bicubic"), whole=True),  # Pillow: timm, and nearly all of Hugging Face's processors
+    "bilinear_pillow": Filter(_matrices("bilinear_antialias"), whole=True),  # Pillow: Hugging Face's ViT
+    "bilinear_antialias": Filter(_matrices("bilinear_antialias")),  # torchvision on floats: Hugging Face's DINOv3
+    "nearest": Filter(_nearest_matrix, whole=True),  # Pillow
+    "lanczos": Filter(_lanczos_matrix, whole=True),  # Pillow
 }
 
 
@@ -241,8 +295,7 @@ def resample(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarr
         float32 `(..., *size, channels)`.
     """
     how = FILTERS[filter]
-    rows = interpolation_matrix(images.shape[-3], size[0], how.method)
-    columns = interpolation_matrix(images.shape[-2], size[1], how.method)
+    rows, columns = how.matrix(images.shape[-3], size[0]), how.matrix(images.shape[-2], size[1])
     if not (how.whole and images.dtype.kind in "iu"):
         return _apply(rows, columns, images)
     # Pillow's arithmetic: weights of 22 bits, columns first. Such sums are whole numbers that float64 holds exactly.
@@ -302,24 +355,43 @@ def _area_matrix(old: int, new: int) -> np.ndarray:
     return np.maximum(covered, 0.0) / (old / new)
 
 
-def resize_as_big_vision(pixels: np.ndarray, size: tuple[int, int], fraction: float) -> np.ndarray:
-    """The short side scaled by means over areas, then the centre; whole numbers."""
+def bring_to_size(
+    pixels: np.ndarray,
+    size: tuple[int, int],
+    resize: str = "squash",
+    interpolation: str = "bilinear",
+    crop_fraction: float | None = None,
+) -> np.ndarray:
+    """One picture at a size, in one of the ways of `RESIZES`.
+
+    Args:
+        pixels: `(height, width, 3)` in 0..255, any dtype.
+        size: `(height, width)` of the result.
+        resize: A name in `RESIZES`.
+        interpolation: For `"squash"`: one of `keras_vit.interpolation.METHODS`.
+        crop_fraction: The share of each side that a crop keeps; None for the one in `RESIZES`.
+
+    Returns:
+        float32 `(*size, 3)`, whole numbers but for `"squash"`.
+    """
+    if resize == "squash":
+        return resize_images(pixels, size, interpolation)
+    if pixels.dtype != np.uint8:
+        pixels = np.clip(np.round(pixels), 0, 255).astype("uint8")
+    fraction = crop_fraction or RESIZES[resize] or 1.0
+    if resize == "timm":
+        from PIL import Image
+
+        height, width = covering_size(pixels.shape, size, fraction, int)
+        resized = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
+        top, left = round((height - size[0]) / 2), round((width - size[1]) / 2)
+        return resized[top : top + size[0], left : left + size[1]].astype("float32")
     height, width = covering_size(pixels.shape, size, fraction, round)
     resized = _apply(_area_matrix(pixels.shape[0], height), _area_matrix(pixels.shape[1], width), pixels)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
     # The original casts the means to uint8, which cuts off the fraction. The margin is for float32 means of
     # equal pixels that fall just short of a whole number.
     return np.floor(resized[top : top + size[0], left : left + size[1]] + 1e-3)
-
-
-def resize_as_timm(pixels: np.ndarray, size: tuple[int, int], fraction: float) -> np.ndarray:
-    """The short side scaled by Pillow's bicubic filter, then the centre; whole numbers."""
-    from PIL import Image
-
-    height, width = covering_size(pixels.shape, size, fraction, int)
-    resized = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
-    top, left = round((height - size[0]) / 2), round((width - size[1]) / 2)
-    return resized[top : top + size[0], left : left + size[1]].astype("float32")
 
 
 def covering_size(

@@ -10,6 +10,8 @@ import numpy as np
 from keras_vit._arrays import to_numpy
 from keras_vit._files import weights_folder
 
+SUM_TOLERANCE = 0.02  # of a softmax over thousands of classes in bfloat16
+
 
 def decode_predictions(
     probabilities: Any, top: int = 5, class_names: Sequence[str] | Sequence[tuple[str, str]] | None = None
@@ -21,8 +23,8 @@ def decode_predictions(
     called by index, `"class_123"`.
 
     Args:
-        probabilities: `(batch, classes)`, an array or a tensor of any backend. Logits are ranked alike;
-            scores are returned as they are given.
+        probabilities: `(batch, classes)`, an array or a tensor of any backend. Scores are returned as they are given:
+            softmax makes probabilities of logits, which are ranked alike.
         top: How many classes to return for each image.
         class_names: One name, or one `(id, name)` pair, for each class in order.
 
@@ -36,7 +38,8 @@ def decode_predictions(
         TypeError: if `top` is not an integer, or `class_names` is not a sequence of names or pairs.
 
     Warns:
-        UserWarning: if the classes are those of ImageNet-21k and no `class_names` are given.
+        UserWarning: if rows do not sum to 1, as those of logits do not; or if the classes are those of ImageNet-21k and
+            no `class_names` are given.
 
     Examples:
         >>> keras_vit.decode_predictions([[0.25, 0.75]], top=1, class_names=["cat", "dog"])
@@ -54,6 +57,14 @@ def decode_predictions(
     if not 1 <= top <= classes:
         raise ValueError(f"top must lie between 1 and the number of classes, {classes}, but {top} was given.")
     names = _class_names(classes, class_names)
+    sums = scores.sum(axis=1)
+    if np.any(np.abs(sums - 1) > SUM_TOLERANCE):
+        warnings.warn(
+            f"The rows of probabilities do not sum to 1, but to {sums.min():.4g} up to {sums.max():.4g}: they are not "
+            "probabilities. For logits give keras.ops.softmax(logits), or load the model with "
+            'classifier_activation="softmax".',
+            stacklevel=2,
+        )
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top].tolist()
     return [[(*names[i], float(row[i])) for i in order] for row, order in zip(scores, best, strict=True)]
 

@@ -51,15 +51,12 @@ class FakeTfds(types.ModuleType):
             splits={split: types.SimpleNamespace(num_bytes=100) for split in splits},
             file_format=types.SimpleNamespace(value=file_format),
         )
-        source = {"as_dataset": lambda **options: examples, "as_data_source": lambda **options: examples}
+        source = {"as_data_source": lambda **options: examples}
         self.built = types.SimpleNamespace(info=info, download_and_prepare=lambda: None, **source)
         self.decode = types.SimpleNamespace(SkipDecoding=lambda: None)
 
     def builder(self, name):
         return self.built
-
-    def as_numpy(self, data):
-        return data
 
 
 def encoded(data):
@@ -105,7 +102,7 @@ def torch_loader(data, tmp_path, monkeypatch):
 def tfds(data, tmp_path, monkeypatch):
     import sys
 
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", FakeTfds(encoded(data), "tfrecord", names=NAMES))
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", FakeTfds(encoded(data), "array_record", names=NAMES))
     return "tfds:colours"
 
 

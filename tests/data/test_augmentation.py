@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit.data import randaugment
-from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.transform import (
+from keras_vit.data import Augmentation, randaugment
+from keras_vit.data.augmentation import (
     RANDAUGMENT,
     ImageTransform,
     crop_and_flip,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Augmentation, open_data
+from keras_vit.data.augmentation import ImageTransform
 from keras_vit.data.streams import ExampleStream
-from keras_vit.data.transform import ImageTransform
 from keras_vit.data.worker import Worker
 from tests.data.sources import folder, plain_colours
 

@@ -269,7 +269,7 @@ def test_tokens_stand_in_their_order():
         ({"pixel_std": (0.5, 0.0, 0.5)}, ValueError, "pixel_std must be a finite number above 0"),
         ({"pixel_std": float("inf")}, ValueError, "pixel_std must be a finite number above 0"),
         ({"resize": "crop"}, ValueError, "resize must be one of .*'shortest'.*'crop'"),
-        ({"filter": "lanczos"}, ValueError, "filter must be one of .*'bicubic'.*'lanczos'"),
+        ({"filter": "hamming"}, ValueError, "filter must be one of .*'lanczos'.*'hamming'"),
         ({"crop_ratio": 0.0}, ValueError, r"crop_ratio must lie in \(0, 1\], but 0.0"),
         ({"crop_ratio": 1.5}, ValueError, r"crop_ratio must lie in \(0, 1\], but 1.5"),
         ({"crop_ratio": "0.9"}, TypeError, "crop_ratio must be a number, but '0.9'"),

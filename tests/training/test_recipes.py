@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.data.augmentation import Augmentation
+from keras_vit.data import Augmentation
 from keras_vit.layers import skip_initialization
 from keras_vit.training import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss
 from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, recipe, schedule
