@@ -1,11 +1,19 @@
 """The papers' recipes as plain Keras objects: schedules, optimizers, data, fine-tuning, pre-training."""
 
+import warnings
 from typing import TYPE_CHECKING
 
 from keras_vit._lazy import lazy_names
 from keras_vit.data import Augmentation
 from keras_vit.training.planning import Plan, plan
-from keras_vit.training.recipes import Recipe, list_recipes, loss, optimizer, recipe, schedule
+from keras_vit.training.recipes import (
+    Recipe,
+    build_loss,
+    build_optimizer,
+    build_schedule,
+    list_recipes,
+    recipe,
+)
 
 # What needs Keras.
 if TYPE_CHECKING:
@@ -13,18 +21,26 @@ if TYPE_CHECKING:
     from keras_vit.data import BadImage, ImageStream, as_dataset, open_data
     from keras_vit.models import merge_lora
     from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
-    from keras_vit.training.finetuning import finetune
     from keras_vit.training.freezing import freeze, unfreeze
     from keras_vit.training.lora import add_lora, load_adapters, save_adapters
     from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
     from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
     from keras_vit.training.pretraining import pretrain
-    from keras_vit.training.run import Trained
+    from keras_vit.training.run import Trained, finetune
     from keras_vit.training.run_folder import draw_curve
     from keras_vit.training.schedules import WarmupDecay
     from keras_vit.training.sharded import load_sharded, save_sharded
 
-__getattr__ = lazy_names(__name__)
+_later = lazy_names(__name__)
+
+
+def __getattr__(name: str) -> object:
+    if name in ("loss", "optimizer", "schedule"):  # their names until version 0.2
+        text = f"training.{name} is called training.build_{name} now; the old name goes with the next version."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return globals()[f"build_{name}"]
+    return _later(name)
+
 
 __all__ = [
     "AdamW",
@@ -41,6 +57,9 @@ __all__ = [
     "WarmupDecay",
     "add_lora",
     "as_dataset",
+    "build_loss",
+    "build_optimizer",
+    "build_schedule",
     "connect",
     "data_parallel",
     "draw_curve",
@@ -51,17 +70,14 @@ __all__ = [
     "list_recipes",
     "load_adapters",
     "load_sharded",
-    "loss",
     "merge_lora",
     "model_parallel",
     "open_data",
-    "optimizer",
     "plan",
     "pretrain",
     "recipe",
     "save_adapters",
     "save_sharded",
-    "schedule",
     "split_weights",
     "unfreeze",
 ]

@@ -1,102 +1,46 @@
-"""`finetune`: a pre-trained model, images in classes, a recipe of the paper."""
+"""What a run trains, and on what: a `Task`. Here is the one of fine-tuning."""
 
-import os
+import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit._types import DType, ImageSize, Source, pair
+from keras_vit._types import DType, Source, pair
 from keras_vit.data import ImageStream
 from keras_vit.models import BiT, VisionTransformer
 from keras_vit.preprocessing import preprocess_input
-from keras_vit.training.recipes import Recipe, loss
-from keras_vit.training.run import Model, RunOptions, Task, Trained, run
-from keras_vit.training.sharing import Batch, Distribution
+from keras_vit.training.recipes import Recipe, build_loss
+from keras_vit.training.sharing import Batch
 from keras_vit.zoo import load
 
 MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
 
+Model = VisionTransformer | BiT
 
-def finetune(
-    model: Model | Source,
-    data: Any,
-    recipe: Recipe | str,
-    *,
-    validation: Any = None,
-    output: str | os.PathLike[str] | None = None,
-    steps: int | None = None,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    warmup_steps: int | float | None = None,
-    image_size: ImageSize | None = None,
-    classes: int | None = None,
-    class_names: Sequence[str] | None = None,
-    every: int | None = None,
-    seed: int = 0,
-    on_bad_image: str = "stop",
-    resume: bool = True,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    dtype: DType = None,
-    distribution: Distribution = None,
-    verbose: bool = True,
-) -> Trained:
-    """Fine-tunes a model as the paper does (section 4.1, Table 4): new head of zeros, SGD, cosine decay, clipping.
 
-    The run is counted in updates of the weights, and batch n is the same images with the same augmentation whatever
-    happened before. With an `output` folder a run that was killed goes on from its last checkpoint when it is called
-    again in the same way, and ends with the same weights as one that was not. A run that is over, also one that a
-    callback has stopped, is not trained again: the call gives the same model once more.
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is trained, and on what: where fine-tuning, pre-training and masked patches differ.
 
-    Args:
-        model: A model, a `.keras` or `.weights.h5` file of one, what `from_checkpoint` takes (a file, a name of the
-            catalogue), or a variant such as `"ViT-B/16"` for its recommended weights. A model and its files keep
-            their head where it has the classes of the data; a checkpoint always gets a new head of zeros. What is
-            frozen, adapters, and the model's name stay. A model is trained in place; where its head, its image size
-            or the rates of the recipe's dropout differ, a copy is.
-        data: A folder with `train/` and `test/` in it or with one folder per class, `(images, labels)` arrays, a
-            tf.data, grain or torch pipeline, or `"tfds:NAME"` (see `open_data`).
-        recipe: A name (see `list_recipes`), or a `Recipe`.
-        validation: What to evaluate on, like `data`; None for the `test/` of a folder, if there is one.
-        output: Folder for checkpoints, log, learning curve and the trained model; None for no files.
-        steps: Updates of the weights; None for the recipe's. Likewise the next four.
-        batch_size: Images per update.
-        learning_rate: The highest of the run.
-        warmup_steps: Updates until then, fewer than `steps`.
-        image_size: Pixels, an integer or (height, width). None for the size of the model where one is given, and for
-            the recipe's otherwise.
-        classes: Number of classes, where the data does not tell (integer labels of a pipeline).
-        class_names: Their names, where the data does not tell. They become `model.config.class_names`.
-        every: Updates between two evaluations and checkpoints; None for an epoch, or a tenth of the run where that
-            is shorter.
-        seed: Decides the order of the images, their augmentation and all that is random in the model.
-        on_bad_image: `"stop"` or `"skip"` (see `open_data`).
-        resume: Whether a run in `output` goes on. False starts again and removes all that the old one has left.
-        callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch.
-        dtype: Dtype policy of a model that is loaded here, such as `"mixed_bfloat16"`.
-        distribution: What shares the batches. None: all processes that the program was started in (by torchrun
-            or Slurm: see `connect`), and the `keras.distribution` or `tf.distribute` scope around the call or
-            the model. Also such a distribution or strategy itself. `"alone"`: this process trains by itself.
-        verbose: Whether there is a progress bar.
-
-    Returns:
-        The model, the log and more (see `Trained`).
-
-    Raises:
-        TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
-        FloatingPointError: if the loss is not finite any more.
-        ConnectionError: if another process ends before its time.
-        OSError: if a file of the run cannot be written. The newest checkpoint is kept.
-
-    Examples:
-        >>> recipe = training.recipe("finetune/cifar10").replace(steps=2, batch_size=2, image_size=8)
-        >>> done = training.finetune(keras_vit.VisionTransformer(config), "photos", recipe, verbose=False)
-        >>> done.class_names
-        ['cat', 'dog']
+    Attributes:
+        title: Its name, beside the progress bar and in `run.json`.
+        model: From what the user gave (a model, or what names one), the recipe, the training images and the dtype
+            policy to the model that the user gets.
+        learner: From that model to the one that computes the loss, with the same weights.
+        batches: From that model, images and a seed to inputs and targets.
+        loss: Of a recipe, for a mean over the images of a batch.
+        metric: The class of the metric that is logged as `accuracy`.
     """
-    return run(FINE_TUNING, model, data, recipe, RunOptions.of(locals()))
+
+    title: str
+    model: Callable[[Model | Source, Recipe, ImageStream, DType], Model]
+    learner: Callable[[Model], keras.Model]
+    batches: Callable[[Model, ImageStream, int], Batch]
+    loss: Callable[[Recipe], keras.losses.Loss]
+    metric: type[keras.metrics.Metric]
 
 
 def logits_model(model: Model) -> keras.Model:
@@ -201,4 +145,6 @@ def _warn_of_many_patches(model: Model, recipe: Recipe) -> None:
         )
 
 
-FINE_TUNING = Task("fine-tuning", load_model, logits_model, labelled_batches, loss, keras.metrics.CategoricalAccuracy)
+FINE_TUNING = Task(
+    "fine-tuning", load_model, logits_model, labelled_batches, build_loss, keras.metrics.CategoricalAccuracy
+)

@@ -1,18 +1,17 @@
 """`pretrain`: from random weights, with labels or without."""
 
-import os
-from collections.abc import Sequence
+import inspect
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit._processes import share
-from keras_vit._types import DType, ImageSize, Source
+from keras_vit._types import DType, Source
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
 from keras_vit.models import BiT, VisionTransformer, find_variant
-from keras_vit.training.finetuning import adapted, as_input, labelled_batches, logits_model
+from keras_vit.training.finetuning import Model, Task, adapted, as_input, labelled_batches, logits_model
 from keras_vit.training.masked_patches import (
     NO_TARGET,
     MaskedPatchAccuracy,
@@ -21,35 +20,14 @@ from keras_vit.training.masked_patches import (
     mean_colours,
     plan_corruption,
 )
-from keras_vit.training.recipes import Recipe, loss
-from keras_vit.training.run import Model, RunOptions, Task, Trained, run
-from keras_vit.training.sharing import Batch, Distribution
+from keras_vit.training.recipes import Recipe, build_loss
+from keras_vit.training.run import Trained, finetune
+from keras_vit.training.sharing import Batch
 from keras_vit.zoo import create_model, load
 
 
-def pretrain(  # noqa: D417 (what is not described here is as in `finetune`)
-    model: Model | Source,
-    data: Any,
-    recipe: Recipe | str,
-    *,
-    objective: str = "labels",
-    validation: Any = None,
-    output: str | os.PathLike[str] | None = None,
-    steps: int | None = None,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    warmup_steps: int | float | None = None,
-    image_size: ImageSize | None = None,
-    classes: int | None = None,
-    class_names: Sequence[str] | None = None,
-    every: int | None = None,
-    seed: int = 0,
-    on_bad_image: str = "stop",
-    resume: bool = True,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    dtype: DType = None,
-    distribution: Distribution = None,
-    verbose: bool = True,
+def pretrain(
+    model: Model | Source, data: Any, recipe: Recipe | str, *, objective: str = "labels", **options: Any
 ) -> Trained:
     """Trains a model from scratch by a recipe of Table 3 or of AugReg, or without labels as in appendix B.1.2.
 
@@ -58,13 +36,13 @@ def pretrain(  # noqa: D417 (what is not described here is as in `finetune`)
     Args:
         model: The name of a variant, for a model with random weights; or a model or a file of one, as in `finetune`,
             which goes on with the weights and the head that it has.
-        data: As in `finetune`, and so are all arguments that are not listed here. Labels are not looked at by
-            `"masked_patches"`.
+        data: As in `finetune`. Labels are not looked at by `"masked_patches"`.
         recipe: A name (see `list_recipes`), or a `Recipe`.
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
             to be predicted; the encoder is trained, and the head of the model stays as it is.
-        seed: Also decides the first weights of a variant, and which patches are corrupted.
+        options: All other arguments of `finetune`. `seed` also decides the first weights of a variant, and which
+            patches are corrupted.
 
     Returns:
         The model, the log and more (see `Trained`).
@@ -82,7 +60,16 @@ def pretrain(  # noqa: D417 (what is not described here is as in `finetune`)
     """
     if objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {tuple(OBJECTIVES)}, but {objective!r} was given.")
-    return run(OBJECTIVES[objective], model, data, recipe, RunOptions.of(locals()))
+    return finetune(model, data, recipe, task=OBJECTIVES[objective], **options)
+
+
+_parameters = inspect.signature(finetune).parameters
+pretrain.__signature__ = inspect.signature(pretrain).replace(  # ty: ignore[unresolved-attribute]
+    parameters=[
+        *[p for p in inspect.signature(pretrain).parameters.values() if p.kind is not p.VAR_KEYWORD],
+        *[p for name, p in _parameters.items() if p.kind is p.KEYWORD_ONLY and name != "task"],
+    ]
+)
 
 
 def create(variant: str, recipe: Recipe, classes: int, dtype: DType = None) -> Model:
@@ -133,7 +120,12 @@ def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) 
 
 OBJECTIVES = {
     "labels": Task(
-        "pre-training", new_or_given_model, logits_model, labelled_batches, loss, keras.metrics.CategoricalAccuracy
+        "pre-training",
+        new_or_given_model,
+        logits_model,
+        labelled_batches,
+        build_loss,
+        keras.metrics.CategoricalAccuracy,
     ),
     "masked_patches": Task(
         "masked patches",

@@ -44,8 +44,8 @@ def _whole(number: Any) -> bool:
     return isinstance(number, numbers.Integral)
 
 
-def schedule(recipe: "Recipe", steps: int | None = None) -> "WarmupDecay":
-    """The learning rate of a recipe, as a function of the update; also `recipe.schedule(steps)`.
+def build_schedule(recipe: "Recipe", steps: int | None = None) -> "WarmupDecay":
+    """The learning rate of a recipe, as a function of the update.
 
     Args:
         recipe: The recipe.
@@ -59,7 +59,7 @@ def schedule(recipe: "Recipe", steps: int | None = None) -> "WarmupDecay":
         ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.
 
     Examples:
-        >>> schedule = training.schedule(training.recipe("finetune/cifar10"), steps=100)
+        >>> schedule = training.build_schedule(training.recipe("finetune/cifar10"), steps=100)
         >>> float(schedule(0))
         0.0
     """
@@ -70,13 +70,13 @@ def schedule(recipe: "Recipe", steps: int | None = None) -> "WarmupDecay":
         share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
         warmup = int(steps * share)
     total = recipe.total_steps() if steps is None else steps
-    return WarmupDecay(recipe.learning_rate, total, str(recipe.schedule), warmup_steps=warmup, end=recipe.end)
+    return WarmupDecay(recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end)
 
 
-def optimizer(
+def build_optimizer(
     recipe: "Recipe", model: "keras.Model | None" = None, steps: int | None = None
 ) -> "keras.optimizers.Optimizer":
-    """The optimizer of a recipe with its schedule, for `model.compile`; also `recipe.optimizer(model, steps)`.
+    """The optimizer of a recipe with its schedule, for `model.compile`.
 
     Args:
         recipe: The recipe.
@@ -91,15 +91,15 @@ def optimizer(
 
     Examples:
         >>> recipe = training.recipe("finetune/cifar10")
-        >>> type(training.optimizer(recipe)).__name__
+        >>> type(training.build_optimizer(recipe)).__name__
         'MomentumSGD'
     """
     from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
 
     if recipe.layer_decay is not None and model is None:
-        raise ValueError("layer_decay depends on the model: pass optimizer(recipe, model).")
+        raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
     common: dict[str, Any] = {
-        "learning_rate": schedule(recipe, steps),
+        "learning_rate": build_schedule(recipe, steps),
         "momentum_dtype": recipe.momentum_dtype,
         "weight_decay": recipe.weight_decay or None,
         "global_clipnorm": recipe.clip_norm,
@@ -113,8 +113,8 @@ def optimizer(
     return AdamW(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
 
 
-def loss(recipe: "Recipe") -> "keras.losses.Loss":
-    """The loss of a recipe, on logits and one-hot labels; also `recipe.loss()`.
+def build_loss(recipe: "Recipe") -> "keras.losses.Loss":
+    """The loss of a recipe, on logits and one-hot labels.
 
     Args:
         recipe: The recipe.
@@ -123,7 +123,7 @@ def loss(recipe: "Recipe") -> "keras.losses.Loss":
         A `SoftmaxLoss` or a `SigmoidLoss`, with the recipe's label smoothing.
 
     Examples:
-        >>> type(training.loss(training.recipe("finetune/cifar10"))).__name__
+        >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
         'SoftmaxLoss'
     """
     from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
@@ -131,50 +131,12 @@ def loss(recipe: "Recipe") -> "keras.losses.Loss":
     return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](label_smoothing=recipe.label_smoothing)
 
 
-class Name(str):
-    """A name in a recipe; calling it makes what it names: `recipe.loss == "softmax"`, `recipe.loss()`."""
-
-    _make: Callable[..., Any]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._make(*args, **kwargs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return str, (str(self),)  # copies are plain text
-
-
-class _NameField:
-    """A field of a recipe that is set to text and read as a `Name`.
-
-    Args:
-        default: The text where none is given.
-        make: From the recipe, and the arguments of the call, to the Keras object.
-    """
-
-    def __init__(self, default: str, make: Callable[..., Any]) -> None:
-        self._default, self._make = default, make
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, recipe: "Recipe | None", owner: type | None = None) -> Name:
-        if recipe is None:
-            return Name(self._default)
-        name = Name(vars(recipe)[self._name])
-        name._make = functools.partial(self._make, recipe)
-        return name
-
-    def __set__(self, recipe: "Recipe", value: str) -> None:
-        vars(recipe)[self._name] = str(value) if isinstance(value, str) else value
-
-
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """How a model is trained: plain data, one row of a published table or your own.
 
-    `recipe("finetune/cifar10").replace(steps=100)` changes fields. Its names make Keras objects when they are called:
-    `recipe.optimizer(model)`, `recipe.schedule()` and `recipe.loss()`, as the functions `optimizer`, `schedule` and
-    `loss` of this room do.
+    `recipe("finetune/cifar10").replace(steps=100)` changes fields; `build_optimizer`, `build_schedule` and `build_loss`
+    make the Keras objects that it names.
 
     Args:
         name: Its name in `list_recipes()`.
@@ -229,10 +191,10 @@ class Recipe:
     batch_size: int = 512
     learning_rate: float = 0.03
     sweep: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict, hash=False)
-    schedule: _NameField = _NameField("cosine", schedule)
+    schedule: str = "cosine"
     warmup_steps: int | float = 0
     end: float = 0.0
-    optimizer: _NameField = _NameField("sgd", optimizer)
+    optimizer: str = "sgd"
     momentum: float = 0.9
     momentum_dtype: str | None = None
     beta_1: float = 0.9
@@ -242,7 +204,7 @@ class Recipe:
     image_size: int | tuple[int, int] = 224
     dropout: float = 0.0
     drop_path: float = 0.0
-    loss: _NameField = _NameField("softmax", loss)
+    loss: str = "softmax"
     label_smoothing: float = 0.0
     head_bias: float = 0.0
     polyak: float | None = None
@@ -256,8 +218,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, choices in (("optimizer", OPTIMIZERS), ("loss", LOSSES), ("schedule", SCHEDULES)):
-            if vars(self)[name] not in choices:
-                raise ValueError(f"{name} must be one of {choices}, but {vars(self)[name]!r} was given.")
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {choices}, but {getattr(self, name)!r} was given.")
         for names, expected, fits in _NUMBERS:
             for name in names.split():
                 self._check_number(name, expected, fits)
@@ -379,10 +341,11 @@ def recipe(name: str) -> Recipe:
     recipes = _recipes()
     if name in recipes:
         return recipes[name]
-    plain = {known.lower(): known for known in recipes}
-    if name.lower() in plain:
-        return recipes[plain[name.lower()]]
-    raise ValueError(f"There is no recipe {name!r}.{did_you_mean(name, plain)} list_recipes() shows all.")
+    known = {known.lower(): known for known in recipes}
+    if name.lower() in known:
+        return recipes[known[name.lower()]]
+    suggestion = did_you_mean(name, known)
+    raise ValueError(f"There is no recipe {name!r}.{suggestion} list_recipes() shows all {len(recipes)}.")
 
 
 def list_recipes(query: str | None = None) -> Table:

@@ -1,106 +1,37 @@
-"""A run of a recipe, whatever is trained: from what the user asked for, step by step, to the files that it leaves."""
+"""`finetune`: a run of a recipe, from what the user asked for, update by update, to the files that it leaves."""
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_vit._devices import scope_of
 from keras_vit._keras import set_random_seed
-from keras_vit._processes import ALONE, Processes
-from keras_vit._progress import ProgressBar
-from keras_vit._text import printable
+from keras_vit._processes import Processes
 from keras_vit._types import DType, ImageSize, Source, pair, whole_number
-from keras_vit.data import Batches, ImageStream, has_test_split, open_data
+from keras_vit.data import ImageStream, has_test_split, open_data
 from keras_vit.models import BiT, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.tables import Table
-from keras_vit.training.compilation import jit_compile
+from keras_vit.training.finetuning import FINE_TUNING, Model, Task
 from keras_vit.training.freezing import freeze
+from keras_vit.training.loop import jit_compile, say, train
 from keras_vit.training.lora import add_lora, save_adapters
-from keras_vit.training.recipes import Recipe
+from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule
 from keras_vit.training.recipes import recipe as recipe_of_name
-from keras_vit.training.run_folder import RunFolder, share_state
+from keras_vit.training.run_folder import RunFolder
 from keras_vit.training.sharing import (
-    UNSHARED,
-    Batch,
     Distribution,
     FilledBatches,
     Sharing,
     distributed,
-    own_randomness,
     reset_randomness,
 )
 from keras_vit.zoo import load
-
-Model = VisionTransformer | BiT
-
-
-@dataclasses.dataclass(frozen=True)
-class RunOptions:
-    """How a recipe is run: the arguments that `finetune` and `pretrain` share. `finetune` says what they mean."""
-
-    validation: Any
-    output: str | os.PathLike[str] | None
-    steps: int | None
-    batch_size: int | None
-    learning_rate: float | None
-    warmup_steps: int | float | None
-    image_size: ImageSize | None
-    classes: int | None
-    class_names: Sequence[str] | None
-    every: int | None
-    seed: int
-    on_bad_image: str
-    resume: bool
-    callbacks: Sequence[keras.callbacks.Callback]
-    dtype: DType
-    distribution: Distribution
-    verbose: bool
-
-    def __post_init__(self) -> None:
-        if self.every is not None:
-            whole_number("every", self.every, 1)
-
-    @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> "RunOptions":
-        """The options among the arguments of a function, which are its `locals()` as long as it has done nothing."""
-        return cls(**{field.name: arguments[field.name] for field in dataclasses.fields(cls)})
-
-    def applied(self, recipe: Recipe) -> Recipe:
-        """A recipe with what these options say of it; what they leave at None stays as it is."""
-        names = ("batch_size", "learning_rate", "image_size", "steps", "warmup_steps")
-        return recipe.replace(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """What is trained, and on what: where fine-tuning, pre-training and masked patches differ.
-
-    Attributes:
-        title: Its name, beside the progress bar and in `run.json`.
-        model: From what the user gave (a model, or what names one), the recipe, the training images and the dtype
-            policy to the model that the user gets.
-        learner: From that model to the one that computes the loss, with the same weights.
-        batches: From that model, images and a seed to inputs and targets.
-        loss: Of a recipe, for a mean over the images of a batch.
-        metric: The class of the metric that is logged as `accuracy`.
-    """
-
-    title: str
-    model: Callable[[Model | Source, Recipe, ImageStream, DType], Model]
-    learner: Callable[[Model], keras.Model]
-    batches: Callable[[Model, ImageStream, int], Batch]
-    loss: Callable[[Recipe], keras.losses.Loss]
-    metric: type[keras.metrics.Metric]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,119 +77,204 @@ class Trained:
         }
 
 
-def run(task: Task, source: Any, data: Any, recipe: Recipe | str, options: RunOptions) -> Trained:
-    """Trains a model by a recipe and writes the files of the run.
+def finetune(
+    model: Model | Source,
+    data: Any,
+    recipe: Recipe | str,
+    *,
+    validation: Any = None,
+    output: str | os.PathLike[str] | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    warmup_steps: int | float | None = None,
+    image_size: ImageSize | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    every: int | None = None,
+    seed: int = 0,
+    on_bad_image: str = "stop",
+    resume: bool = True,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    dtype: DType = None,
+    distribution: Distribution = None,
+    verbose: bool = True,
+    task: Task = FINE_TUNING,
+) -> Trained:
+    """Fine-tunes a model as the paper does (section 4.1, Table 4): new head of zeros, SGD, cosine decay, clipping.
+
+    The run is counted in updates of the weights, and batch n is the same images with the same augmentation whatever
+    happened before. With an `output` folder a run that was killed goes on from its last checkpoint when it is called
+    again in the same way, and ends with the same weights as one that was not. A run that is over, also one that a
+    callback has stopped, is not trained again: the call gives the same model once more.
 
     Args:
-        task: What is trained.
-        source: A model, or what names one.
-        data: What `open_data` takes.
-        recipe: A recipe or its name.
-        options: How it is run.
+        model: A model, a `.keras` or `.weights.h5` file of one, what `from_checkpoint` takes (a file, a name of the
+            catalogue), or a variant such as `"ViT-B/16"` for its recommended weights. A model and its files keep
+            their head where it has the classes of the data; a checkpoint always gets a new head of zeros. What is
+            frozen, adapters, and the model's name stay. A model is trained in place; where its head, its image size,
+            the rates of the recipe's dropout or the devices differ, a copy is.
+        data: A folder with `train/` and `test/` in it or with one folder per class, `(images, labels)` arrays, a
+            tf.data, grain or torch pipeline, or `"tfds:NAME"` (see `open_data`).
+        recipe: A name (see `list_recipes`), or a `Recipe`.
+        validation: What to evaluate on, like `data`; None for the `test/` of a folder, if there is one.
+        output: Folder for checkpoints, log, learning curve and the trained model; None for no files.
+        steps: Updates of the weights; None for the recipe's. Likewise the next four.
+        batch_size: Images per update.
+        learning_rate: The highest of the run.
+        warmup_steps: Updates until then, fewer than `steps`.
+        image_size: Pixels, an integer or (height, width). None for the size of the model where one is given, and for
+            the recipe's otherwise.
+        classes: Number of classes, where the data does not tell (integer labels of a pipeline).
+        class_names: Their names, where the data does not tell. They become `model.config.class_names`.
+        every: Updates between two evaluations and checkpoints; None for an epoch, or a tenth of the run where that
+            is shorter.
+        seed: Decides the order of the images, their augmentation and all that is random in the model.
+        on_bad_image: `"stop"` or `"skip"` (see `open_data`).
+        resume: Whether a run in `output` goes on. False starts again and removes all that the old one has left.
+        callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch.
+        dtype: Dtype policy of a model that is loaded here, such as `"mixed_bfloat16"`.
+        distribution: What shares the batches. None: all processes that the program was started in (by torchrun or
+            Slurm: see `connect`), and the `keras.distribution` or `tf.distribute` scope around the call or the model.
+            Also such a distribution or strategy itself. `"alone"`: this process trains by itself.
+        verbose: Whether to say what was found and is going to be done, and to show a progress bar.
+        task: What is trained, and on what; `pretrain` has others.
+
+    Returns:
+        The model, the log and more (see `Trained`).
+
+    Raises:
+        TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
+        FloatingPointError: if the loss is not finite any more.
+        ConnectionError: if another process ends before its time.
+        OSError: if a file of the run cannot be written. The newest checkpoint is kept.
+
+    Examples:
+        >>> recipe = training.recipe("finetune/cifar10").replace(steps=2, batch_size=2, image_size=8)
+        >>> done = training.finetune(keras_vit.VisionTransformer(config), "photos", recipe, verbose=False)
+        >>> done.class_names
+        ['cat', 'dog']
     """
-    recipe = options.applied(recipe_of_name(recipe) if isinstance(recipe, str) else recipe)
+    if every is not None:
+        whole_number("every", every, 1)
+    recipe = recipe_of_name(recipe) if isinstance(recipe, str) else recipe
+    changes = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "image_size": image_size}
+    changes |= {"warmup_steps": warmup_steps}
+    recipe = recipe.replace(**{name: value for name, value in changes.items() if value is not None})
     with contextlib.ExitStack() as stack:
-        processes = stack.enter_context(distributed(options.distribution))
-        set_random_seed(options.seed)
-        source = _opened(source, options)
+        processes = stack.enter_context(distributed(distribution))
+        set_random_seed(seed)
+        source = _opened(model, dtype, None if resume else output)
         if isinstance(source, (VisionTransformer, BiT)):
+            source = _moved(source, distribution, processes)
             stack.enter_context(scope_of(source))
-            if options.image_size is None and not source.config.dynamic:
+            if image_size is None and not source.config.dynamic:
                 recipe = recipe.replace(image_size=source.config.image_size)
-        arguments = {
+        reading = {
             "image_size": recipe.image_size,
             "batch_size": recipe.batch_size // recipe.accumulate,
-            "seed": options.seed,
-            "on_bad_image": options.on_bad_image,
+            "seed": seed,
+            "on_bad_image": on_bad_image,
             "shard": processes.shard,
         }
-        names = {"classes": options.classes, "class_names": options.class_names}
-        images = open_data(data, split="train", augmentation=recipe.augmentation, **arguments, **names)
+        augmentation = recipe.augmentation
+        images = open_data(
+            data, split="train", augmentation=augmentation, classes=classes, class_names=class_names, **reading
+        )
         stack.enter_context(images)
-        warmup = {} if options.warmup_steps is None else {"warmup_steps": options.warmup_steps}
-        recipe = recipe.replace(steps=recipe.total_steps(images.examples), **warmup)
-        recipe.schedule()  # raises where steps and warm-up do not fit
-        model = task.model(source, recipe, images, options.dtype)
-        test_images = _open_test_images(data, options.validation, images, arguments, model)
+        total = {"steps": recipe.total_steps(images.examples)}
+        recipe = recipe.replace(**total, **({} if warmup_steps is None else {"warmup_steps": warmup_steps}))
+        schedule = build_schedule(recipe)  # raises where steps and warm-up do not fit
+        model = task.model(source, recipe, images, dtype)
+        test_images = _open_test_images(data, validation, images, reading, model)
         if test_images is not None:
             stack.enter_context(test_images)
         sharing = Sharing.of(processes, model)
         _choose_what_trains(model, recipe)
-        every = options.every or max(1, min(images.steps_per_epoch or recipe.steps, -(-recipe.steps // 10)))
+        every = every or max(1, min(images.steps_per_epoch or recipe.steps, -(-recipe.steps // 10)))
         settings = {
             "recipe": recipe.to_dict(),
             "backend": keras.backend.backend(),
             "every": every,
             "model": {key: value for key, value in model.get_config().items() if key != "name"},
             "task": task.title,
-            "seed": options.seed,
+            "seed": seed,
             "data": images.describe(),
         }
         processes.check_same("settings", settings)
-        folder = None
-        if options.output is not None:
-            folder = RunFolder(options.output, settings, options.resume, processes)
-        reset_randomness(model, options.seed)
-        learner, optimizer = task.learner(model), recipe.optimizer(model)
-        compilation = jit_compile(learner, recipe.steps)
+        folder = None if output is None else RunFolder(output, settings, resume, processes)
+        reset_randomness(model, seed)
+        learner, optimizer = task.learner(model), build_optimizer(recipe, model)
         metrics = [task.metric(name="accuracy")]
+        compilation = jit_compile(learner, recipe.steps)
         learner.compile(optimizer, task.loss(recipe), weighted_metrics=metrics, jit_compile=compilation)
         sharing.average_gradients(optimizer, learner.optimizer)
-        verbose = options.verbose and processes.first
+        verbose = verbose and processes.first
         if verbose:
-            _say(f"{task.title} {_describe(model, recipe)}")
-        validation = None
+            say(_summary(task, recipe, model, images, test_images, sharing))
+        filled = None
         if test_images is not None:
-            test_batches = task.batches(model, test_images, options.seed + 1)
             count = test_images.steps_per_epoch or sum(1 for _ in test_images)
-            validation = FilledBatches(test_batches, count, arguments["batch_size"], sharing)
+            filled = FilledBatches(task.batches(model, test_images, seed + 1), count, reading["batch_size"], sharing)
         log = train(
             learner,
-            sharing.training_batches(task.batches(model, images, options.seed), images.batch_size),
+            sharing.training_batches(task.batches(model, images, seed), images.batch_size),
             recipe.steps,
             every=every,
             batches_per_step=recipe.accumulate,
-            validation=validation,
+            validation=filled,
             folder=folder,
-            schedule=recipe.schedule(),
-            callbacks=options.callbacks,
+            schedule=schedule,
+            callbacks=callbacks,
             title=task.title,
             verbose=verbose,
             sharing=sharing,
             batch_size=images.batch_size,
         )
         names = list(model.config.class_names or ()) or None
-        done = Trained(model, recipe, log, names, folder and folder.path, list(images.bad))
         if folder:
             # Not compiled: the file is half as large, and knows no optimizer, which other backends could not read.
             adapted = bool(adapted_layers(model))
             result = merge_lora(model) if adapted else model.with_config()  # in all processes: they share variables
-            folder.write_results(result, done.class_names, log, recipe.name)
+            folder.write_results(result, names, log, recipe.name)
             if adapted and processes.first:
                 save_adapters(model, folder.path / "adapters.npz")
         processes.from_first()  # nobody returns before the files are there
-    return done
+    return Trained(model, recipe, log, names, folder and folder.path, list(images.bad))
 
 
-def _opened(source: Any, options: RunOptions) -> Any:
-    """The model that a file of this package holds; anything else as it is."""
+def _opened(source: Any, dtype: DType, emptied: str | os.PathLike[str] | None) -> Any:
+    """The model that a file of this package holds; anything else as it is. `emptied` is a folder that will be."""
     if isinstance(source, (VisionTransformer, BiT)):
-        if options.dtype is not None:
+        if dtype is not None:
             raise ValueError("dtype is for models that are loaded here; give model.with_config(dtype=...) instead.")
         return source
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(f"model must be a model of keras_vit, or name one, but {type(source).__name__} was given.")
-    if options.output is not None and not options.resume:
-        path = Path(source).resolve()
-        if path.exists() and Path(options.output).resolve() in path.parents:
-            raise ValueError(
-                f"resume=False empties {options.output}, where the model {source} lies: choose another output, or move "
-                "the model."
-            )
+    path = Path(source).resolve()
+    if emptied is not None and path.exists() and Path(emptied).resolve() in path.parents:
+        raise ValueError(
+            f"resume=False empties {emptied}, where the model {source} lies: choose another output, or move the model."
+        )
     if not str(source).endswith((".keras", ".weights.h5")):
         return source
     model = load(source)
-    return model if options.dtype is None else model.with_config(dtype=options.dtype)
+    return model if dtype is None else model.with_config(dtype=dtype)
+
+
+def _moved(model: Model, distribution: Distribution, processes: Processes) -> Model:
+    """The model, or a copy on the devices of the distribution where it was made outside its scope."""
+    active = keras.distribution.distribution()
+    if keras.backend.backend() == "tensorflow":
+        strategy = distribution if hasattr(distribution, "scope") else model.distribute_strategy
+        outside = not strategy.extended.variable_created_in_scope(model.weights[0].value)
+    elif active is not None and processes.count == 1:
+        wanted = {str(device) for device in active.device_mesh.devices.flatten()}
+        devices = (weight.value.devices() for weight in model.weights)
+        outside = any({f"{device.platform}:{device.id}" for device in of_weight} != wanted for of_weight in devices)
+    else:
+        outside = False
+    return model.with_config() if outside else model
 
 
 def _choose_what_trains(model: Model, recipe: Recipe) -> None:
@@ -283,194 +299,39 @@ def _open_test_images(
     )
 
 
-def _describe(model: Model, recipe: Recipe) -> str:
-    """What is going to happen, in one line: an image size or a number of steps nobody meant is seen at once."""
+def _summary(
+    task: Task, recipe: Recipe, model: Model, images: ImageStream, test_images: ImageStream | None, sharing: Sharing
+) -> str:
+    """What was found, and what is going to happen: a size, a number or a folder that nobody meant is seen at once."""
+    names = list(images.class_names or ())
+    listed = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
+    tests = "no images to evaluate on: give validation=, or a folder with test/"
+    if test_images is not None:
+        tests = f"{_count(test_images.examples)} to evaluate on"
+    parameters, trained = (sum(math.prod(w.shape) for w in ws) for ws in (model.weights, model.trainable_weights))
     pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
     if isinstance(model, VisionTransformer) and not model.config.dynamic:
         pixels += f" ({math.prod(model.config.grid_size):,} patches)"
-    updates = f"{recipe.steps:,} updates of {recipe.batch_size} images"
-    return f"{model.name}: {updates}, {pixels}, learning rate {recipe.learning_rate:g}, {recipe.name}"
+    warmup = f" after {recipe.warmup_steps:g} of warm-up" if recipe.warmup_steps else ""
+    return "\n".join(
+        (
+            f"{task.title} on {keras.backend.backend()}, {_devices(model, sharing)}",
+            f"  data    {_count(images.examples)} images of {images.classes} classes{listed} to train on, {tests}",
+            f"  model   {type(model).__name__} {model.name}, {parameters:,} parameters, {trained:,} of them trained",
+            f"  recipe  {recipe.steps:,} updates of {recipe.batch_size} images, {pixels}, learning rate "
+            f"{recipe.learning_rate:g}, {recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {recipe.loss}",
+        )
+    )
 
 
-def train(
-    model: keras.Model,
-    batch: Batch,
-    steps: int,
-    *,
-    every: int,
-    batches_per_step: int = 1,
-    validation: FilledBatches | None = None,
-    folder: RunFolder | None = None,
-    schedule: Callable[[int], Any] | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    title: str = "training",
-    verbose: bool = True,
-    sharing: Sharing = UNSHARED,
-    batch_size: int = 1,
-) -> Table:
-    """Trains a compiled model, from the folder's newest checkpoint on if there is one.
-
-    Args:
-        model: A compiled model.
-        batch: From the number of a batch to `(inputs, targets)`. The same number must always give the same batch:
-            that is what makes a run that was killed end like one that was not.
-        steps: Updates of the weights in all, those before a kill included.
-        every: After how many updates to evaluate, log and save.
-        batches_per_step: Batches whose gradients make one update (the optimizer's `gradient_accumulation_steps`).
-        validation: What to evaluate on.
-        folder: Where to log and save; None for nowhere.
-        schedule: The learning rate of an update by its number from 0, for the log.
-        callbacks: Keras callbacks. To them a stretch of `every` updates is an epoch.
-        title: Shown beside the progress bar.
-        verbose: Whether there is a progress bar.
-        sharing: How batches are divided among processes; `batch` gives this one's part.
-        batch_size: Images of a whole batch, where several processes share it.
-
-    Returns:
-        The log: a row per evaluation with `step`, `loss`, the metrics, those of the validation with `val_` before
-        them, `learning_rate` and `seconds`.
-
-    Raises:
-        FloatingPointError: if the loss is not finite. The last checkpoint before that is kept.
-        OSError: if a checkpoint cannot be written, on a full disk for example. The one before it is kept.
-    """
-    batch = functools.lru_cache(1)(batch)  # Keras looks at the first of a stretch before it takes it
-    with folder.locked() if folder else contextlib.nullcontext():
-        start, finished = folder.restore(model) if folder else (0, False)
-        if not folder:
-            share_state(model, None, sharing.processes)
-        log = folder.log() if folder else Table()
-        if finished:
-            if verbose:
-                _say(f"{title}: the run in {folder.path} was over after {start:,} steps, and is not trained again.")
-            if validation is not None and log[-1].get("val_loss") is None:
-                log[-1] |= _evaluate(model, validation)
-                folder.write_log(log)
-            return log
-        if not model.optimizer.built:  # within the first update, TensorFlow would trace that update a second time
-            with scope_of(model):
-                model.optimizer.build(model.trainable_variables)
-        before = log[-1]["seconds"] if log else 0.0
-        begun = time.perf_counter()
-        epochs = -(-steps // every)
-        users = keras.callbacks.CallbackList(list(callbacks), model=model, epochs=epochs, steps=every)
-        users.on_train_begin()
-        bar = ProgressBar(title, steps, shown=verbose, stays=True)
-        with bar, _averages_held_back(model.optimizer), own_randomness(model, sharing.processes):
-            bar.update(start)
-            model.stop_training = False
-            while start < steps and not model.stop_training:
-                stop = min(start + every, steps)
-                epoch = start // every
-                users.on_epoch_begin(epoch)
-                stretch = Batches(batch, range(start * batches_per_step, stop * batches_per_step))
-                watcher = _Watcher(users, bar, batches_per_step, sharing.processes if callbacks else ALONE)
-                history = model.fit(stretch, epochs=1, shuffle=False, verbose=0, callbacks=[watcher]).history
-                logs = {name: float(values[-1]) for name, values in history.items()}
-                logs = sharing.training_means(logs, batch_size)
-                if not np.isfinite(logs["loss"]):
-                    newest = folder.newest_step() if folder else None
-                    raise FloatingPointError(
-                        f"The loss is {logs['loss']} between steps {start} and {stop}: the run has gone astray. Lower "
-                        "the learning rate, warm up for longer or clip the gradients (recipe.replace(...))."
-                        + ("" if newest is None else f" {folder.path} still holds step {newest}.")
-                    )
-                stopped = model.stop_training  # evaluation sets it back
-                start += watcher.batches // batches_per_step  # less than a stretch where a callback has stopped it
-                if validation is not None:
-                    logs |= _evaluate(model, validation)
-                rate = {} if schedule is None else {"learning_rate": float(schedule(max(start - 1, 0)))}
-                row = {"step": start, **logs, **rate, "seconds": before + time.perf_counter() - begun}
-                log.append(row)
-                if folder:
-                    folder.write_log(log)
-                    folder.save(model, start)
-                bar.note(_note(logs))
-                users.on_epoch_end(epoch, logs)
-                model.stop_training = sharing.processes.any(model.stop_training | stopped)
-        model.optimizer.finalize_variable_values(model.trainable_variables)
-        users.on_train_end(log[-1] if log else None)
-        if folder:
-            folder.save(model, start, finished=True)  # with what callbacks and averages have made of the weights
-    return log
+def _count(examples: int | None) -> str:
+    return "an unknown number of" if examples is None else f"{examples:,}"
 
 
-class _Watcher(keras.callbacks.Callback):
-    """Hands the events of batches on. Those of epochs and of the whole run come from `train`, once a run."""
-
-    def __init__(
-        self, users: keras.callbacks.CallbackList, bar: ProgressBar, batches_per_step: int, processes: Processes
-    ) -> None:
-        super().__init__()
-        self._users, self._bar, self._batches_per_step, self._processes = users, bar, batches_per_step, processes
-        self.batches = 0
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._users.on_train_batch_begin(batch, logs)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.batches += 1
-        self._users.on_train_batch_end(batch, logs)
-        if self._processes.count > 1:  # a callback may have stopped one of them, and the others would wait for it
-            self.model.stop_training = self._processes.any(self.model.stop_training)
-        self._bar.advance((batch + 1) % self._batches_per_step == 0)
-
-
-def _evaluate(model: keras.Model, validation: FilledBatches) -> dict[str, float]:
-    """Loss and metrics, with the averaged weights where the optimizer keeps averages."""
-    with _averaged(model):
-        logs = validation.evaluate(model)
-    return {f"val_{name}": float(value) for name, value in logs.items()}
-
-
-def _averaging(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer | None:
-    """The optimizer that averages the weights; None where there is none.
-
-    In float16 Keras wraps the optimizer in one that scales the loss and has a `use_ema` of its own, always False.
-    """
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    return optimizer if optimizer.use_ema else None
-
-
-@contextlib.contextmanager
-def _averages_held_back(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """`fit` ends by putting the averages in the weights' place, which has to wait for the last step of all."""
-    averaging = _averaging(optimizer)
-    if averaging is not None:
-        averaging.finalize_variable_values = lambda variables: None
-    try:
-        yield
-    finally:
-        if averaging is not None:
-            del averaging.finalize_variable_values
-
-
-@contextlib.contextmanager
-def _averaged(model: keras.Model) -> Iterator[None]:
-    """Gives the model its averaged weights (`use_ema` of Keras's optimizers) for a while."""
-    averaging = _averaging(model.optimizer)
-    if averaging is None:
-        yield
-        return
-    weights = model.trainable_variables
-    kept = [keras.ops.copy(weight.value) for weight in weights]
-    type(averaging).finalize_variable_values(averaging, weights)
-    for weight in weights:
-        weight.assign(keras.ops.copy(weight.value))  # JAX would give up the buffer that the optimizer holds as well
-    try:
-        yield
-    finally:
-        for weight, value in zip(weights, kept, strict=True):
-            weight.assign(value)
-
-
-def _say(text: str) -> None:
-    print(printable(text), file=sys.stderr)
-
-
-def _note(logs: dict[str, float]) -> str:
-    shown = [f"loss {logs['loss']:.3f}"]
-    for name, title in (("accuracy", "train"), ("val_accuracy", "test")):
-        if name in logs:
-            shown.append(f"{title} {logs[name]:.1%}")
-    return ", ".join(shown)
+def _devices(model: Model, sharing: Sharing) -> str:
+    """Where a model is trained, in words."""
+    value = model.weights[0].value
+    found = [str(device) for device in value.devices()] if hasattr(value, "devices") else [str(value.device)]
+    name = found[0].rpartition("/device:")[2].lower() if len(found) == 1 else f"{len(found)} devices"
+    name = f"{sharing.shares} devices" if len(found) == 1 and sharing.shares > 1 else name
+    return f"{name}, {sharing.processes.count} processes" if sharing.processes.count > 1 else name

@@ -119,6 +119,6 @@ def _steps(name: str, value: int | float, total: int) -> int:
     if value < 0 or value != int(value) or value >= max(total, 1):
         raise ValueError(
             f"{name} must be a number of steps, at least 0 and less than steps={total}, or a float between 0 and 1 as "
-            f"a share of them, but {value!r} was given."
+            f"a share of them, but {value!r} was given. {name}=0 for none."
         )
     return int(value)

@@ -88,7 +88,7 @@ def shares(model):
     return found
 
 
-def fine_tuned(model, validation=13, batch_size=BATCH):
+def fine_tuned(model, validation=13, batch_size=BATCH, **options):
     """The log of a short run, evaluated on images that do not divide."""
     pixels = (IMAGES + 1) * 127.5
     recipe = training.Recipe(
@@ -100,7 +100,7 @@ def fine_tuned(model, validation=13, batch_size=BATCH):
         augmentation=training.Augmentation(crop="resize", flip=False),
     )
     test = (pixels[:validation], LABELS[:validation])
-    done = training.finetune(model, (pixels, LABELS), recipe, validation=test, every=1, verbose=False)
+    done = training.finetune(model, (pixels, LABELS), recipe, validation=test, every=1, verbose=False, **options)
     # The model can be read, too: it is not lost.
     total = float(sum(np.abs(keras.ops.convert_to_numpy(w)).sum() for w in done.model.trainable_weights))
     return {name: [row[name] for row in done.log] for name in ("loss", "val_loss", "val_accuracy")} | {"total": [total]}
@@ -208,6 +208,21 @@ def mirrored():
     return found
 
 
+def moved():
+    """Models that were made on one device, and distributions of two that `finetune` is given."""
+    config = CONFIGS["vit"].replace(dropout=0.0)
+    if keras.backend.backend() == "jax":
+        distributions = {"data": training.data_parallel(), "model": training.model_parallel(config, 2)}
+    else:
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        distributions = {"mirrored": tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])}
+    found = {name: fine_tuned(compiled(config), distribution=it) for name, it in distributions.items()}
+    return {"one": fine_tuned(compiled(config)), **found}
+
+
 # torch 2.13 may hang when the last who holds a gloo group is freed: its thread waits for Python's lock, and the freeing
 # waits for the thread. So nothing is freed, and the process ends without tidying up.
 _KEPT = []
@@ -260,7 +275,7 @@ def _mean(loss):
 
 if __name__ == "__main__":
     job, *arguments = sys.argv[1:]
-    jobs = {"eight": eight, "processes": processes, "mirrored": mirrored, "ddp": ddp}
+    jobs = {"eight": eight, "processes": processes, "mirrored": mirrored, "ddp": ddp, "moved": moved}
     print("\n" + json.dumps(jobs[job](*arguments)), flush=True)
     if job == "ddp":
         os._exit(0)

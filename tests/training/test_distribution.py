@@ -64,6 +64,17 @@ def eight(backend):
     return finish(start("eight", devices=8))[0]
 
 
+def test_a_model_made_outside_the_distribution_is_moved_into_it(backend):
+    """JAX would say "incompatible devices" in the first update."""
+    if backend == "torch":
+        pytest.skip("it has no distributions")
+    found = finish(start("moved", devices=2))[0]
+    one = found.pop("one")
+    for name, run in found.items():
+        for figure, values in one.items():
+            np.testing.assert_allclose(run[figure], values, rtol=TOLERANCE, err_msg=f"{name} {figure}")
+
+
 def test_data_parallel_has_the_curve_of_one_device(eight):
     one, data = eight["one"]["loss"], eight["data"]["loss"]
     assert one[-1] < one[0] - 0.1  # it learns something

@@ -14,9 +14,8 @@ import pytest
 
 import keras_vit
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, cli, training
-from keras_vit.training import finetuning, pretraining
+from keras_vit.training import pretraining
 from keras_vit.training.masked_patches import masked_patch_model
-from keras_vit.training.run import RunOptions
 from tests.processes import REPOSITORY, environment
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, dropout=0.1)
@@ -130,10 +129,21 @@ def test_a_model_that_fits_is_trained_in_place():
 
 
 @pytest.mark.once
-def test_it_says_what_it_is_going_to_do(capsys):
-    training.finetune(new_model(), colours(8), RECIPE, steps=2)
-    said = " ".join(capsys.readouterr().err.split())
-    assert "2 updates of 8 images, 8 x 8 pixels (4 patches), learning rate 0.1, finetune/cifar10" in said
+def test_it_says_what_it_found_and_is_going_to_do(capsys):
+    recipe = RECIPE.replace(lora_rank=2)
+    training.finetune(new_model(), colours(8), recipe, validation=colours(6, 1), steps=2, class_names=["a", "b", "c"])
+    text = " ".join(capsys.readouterr().err.split())
+    assert "8 images of 3 classes (a, b, c) to train on, 6 to evaluate on" in text
+    model = new_model()
+    training.add_lora(model, 2)
+    counts = [f"{sum(int(np.prod(w.shape)) for w in ws):,}" for ws in (model.weights, model.trainable_weights)]
+    assert f"VisionTransformer {model.name}, {counts[0]} parameters, {counts[1]} of them trained" in text
+    assert "2 updates of 8 images, 8 x 8 pixels (4 patches), learning rate 0.1, finetune/cifar10" in text
+    assert "sgd, cosine" in text and "on torch, cpu" in text
+    training.finetune(new_model(), colours(8), RECIPE, steps=1, verbose=False)
+    assert not capsys.readouterr().err
+    training.finetune(new_model(), colours(8), RECIPE, steps=1)
+    assert "no images to evaluate on: give validation=, or a folder with test/" in capsys.readouterr().err
 
 
 @pytest.mark.once
@@ -319,7 +329,7 @@ def test_zeros_are_taken_at_their_word():
     for got, wanted in zip(weights_of(done.model), before, strict=True):
         if not np.issubdtype(got.dtype, np.integer):  # states of random generators
             np.testing.assert_array_equal(got, wanted)
-    assert float(done.recipe.replace(learning_rate=0.1).schedule()(0)) == pytest.approx(0.1)  # no warm-up
+    assert float(training.build_schedule(done.recipe.replace(learning_rate=0.1))(0)) == pytest.approx(0.1)  # no warm-up
 
 
 def trained_names(model):
@@ -497,21 +507,12 @@ def test_masked_patches_need_more_than_one():
 
 
 @pytest.mark.once
-def test_finetune_and_pretrain_share_their_options():
-    """They are taken from the arguments by name, so both functions must have them, with the same meaning."""
+def test_pretrain_takes_the_options_of_finetune():
     finetune, pretrain = (
         {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
         for function in (training.finetune, training.pretrain)
     )
-    assert pretrain.pop("objective").default == "labels"
+    assert pretrain.pop("objective").default == "labels" and finetune.pop("task") is not None
     assert finetune == pretrain
-    assert [*finetune] == [field.name for field in dataclasses.fields(RunOptions)]
-
-
-@pytest.mark.once
-def test_every_option_reaches_the_run(monkeypatch):
-    given = {field.name: object() for field in dataclasses.fields(RunOptions)} | {"every": 3}
-    for module, function in ((finetuning, training.finetune), (pretraining, training.pretrain)):
-        monkeypatch.setattr(module, "run", lambda *arguments: arguments)
-        task, model, data, recipe, options = function("a model", "data", "a recipe", **given)
-        assert (model, data, recipe, vars(options)) == ("a model", "data", "a recipe", given)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'stepz'"):
+        training.pretrain(new_model(), colours(8), RECIPE, stepz=2)

@@ -11,7 +11,7 @@ from keras_vit.models import weights_by_path
 from keras_vit.training import AdamW, MomentumSGD, SoftmaxLoss, WarmupDecay, layer_decay
 from keras_vit.training.freezing import matches
 from keras_vit.training.optimizers import DECAYED
-from keras_vit.training.recipes import optimizer, recipe
+from keras_vit.training.recipes import build_optimizer, recipe
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
 
@@ -59,7 +59,7 @@ def run_of(case, kind):
     dtype = {"f32": None, "bf16": "bfloat16"}[kind]
     of_the_paper = recipe("finetune/imagenet2012").replace(momentum_dtype=dtype, **steps)
     assert of_the_paper.learning_rate == case.meta["base_lr"]
-    made = optimizer(of_the_paper, model)
+    made = build_optimizer(of_the_paper, model)
     found = losses_and_norms(model, made, case.ref["images"], case.ref["labels"], case.meta["total_steps"])
     return model, *found
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training.run import train
+from keras_vit.training.loop import train
 from keras_vit.training.run_folder import RunFolder, draw_curve
 from tests.processes import REPOSITORY, environment
 from tests.training.test_loop import batch, new_model, weights_of
@@ -79,7 +79,7 @@ def test_starting_again_leaves_nothing_of_the_old_run(tmp_path):
 FULL_DISK = """
     import resource, signal, sys
     import keras
-    from keras_vit.training.run import train
+    from keras_vit.training.loop import train
     from keras_vit.training.run_folder import RunFolder
     from tests.training.test_loop import batch, new_model
 

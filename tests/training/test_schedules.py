@@ -83,6 +83,7 @@ def test_ends_at_zero_and_not_below_it():
         ({"end": -1.0}, "end must be"),
         ({"warmup_steps": 10}, "warmup_steps must be a number of steps, at least 0 and less than steps=10"),
         ({"warmup_steps": 2.5}, "warmup_steps"),
+        ({"steps": 1, "warmup_steps": 1}, "warmup_steps=0 for none"),
         ({"cooldown_steps": -1}, "cooldown_steps"),
         ({"decay": "stair", "boundaries": [5, 2], "factors": [1, 1]}, "ascending"),
         ({"decay": "stair", "boundaries": [5], "factors": []}, "one factor for each"),
