@@ -7,6 +7,8 @@ import inspect
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 
 import keras_vit
 from keras_vit.cli import program
+from tests.processes import environment
 
 ROOT = Path(__file__).parents[1]
 
@@ -224,37 +227,70 @@ def code_pages():
     return sorted(str(p.relative_to(ROOT)) for p in paths if BLOCK.search(p.read_text(encoding="utf-8")))
 
 
-def checked_export(model, path, format=None, **options):
-    """Stands for `export` on the pages of single formats, whose files tests/export makes: half a minute of work.
-
-    What is checked here is that there are such a format, precision and options.
-    """
-    export = keras_vit.export
-    inspect.signature(export.export).bind(model, path, format, **options)
-    suffixes = {row.suffix: name for name, row in export.FORMATS.items() if row.suffix}
-    name = format or suffixes[Path(path).suffix]
-    precision = export.PRECISIONS[name][options.get("precision", "float32")]
+# Stands for `export` on the pages of single formats, whose files tests/export makes: half a minute of work. What is
+# checked here is that there are such a format, precision and options.
+CHECKED_EXPORT = """
+import inspect, pathlib, keras_vit.export as room
+real = room.export
+def export(model, path, format=None, **options):
+    inspect.signature(real).bind(model, path, format, **options)
+    row = room.exporting.format_of(pathlib.Path(path), format)
+    precision = row.precisions[options.get("precision", "float32")]
     assert not precision.reason and precision.calibration <= ("calibration" in options)
+room.export = export
+"""
 
 
-@pytest.mark.parametrize("page", code_pages())
-def test_the_code_on_a_page_runs(page, shared, monkeypatch, tmp_path, backend):
-    if backend != BACKENDS.get(page, "torch"):
+# Imports what every page imports, once, and computes nothing; each page then runs in a copy of that process.
+FRESH = """
+import json, os, sys, tempfile, keras_vit
+for page, code in json.load(sys.stdin).items():
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            sys.argv, name = [page], {"__name__": "__main__"}
+            exec(compile(code, page, "exec"), name)
+            status = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(status)
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"{page} does not run")
+"""
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_the_code_on_each_page_runs_in_a_fresh_interpreter(framework, shared, tmp_path, backend):
+    """From top to bottom: a page makes all that it uses, but a folder `photos/`."""
+    if backend != framework:
         pytest.skip("runs on another backend")
-    import matplotlib.pyplot as plt
-
-    folder, names = shared
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").symlink_to(ROOT / "docs")
-    (tmp_path / "photos").symlink_to(folder / "photos")
-    names = names | {"model": keras_vit.load("glyphs")}
-    if page.startswith("docs/export/"):
-        images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 3)).astype("uint8")
-        names |= {"export": checked_export, "model": names["small"], "images": images, "names": ["cat", "dog"]}
-    for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
-        if block["reason"] is None:
-            exec(compile(block["code"], page, "exec"), names)
-    plt.close("all")
+    (tmp_path / "photos").symlink_to(shared[0] / "photos")
+    pages = {}
+    for page in code_pages():
+        blocks = [block["code"] for block in BLOCK.finditer((ROOT / page).read_text("utf-8")) if not block["reason"]]
+        if page.startswith("docs/export/") and page not in BACKENDS:
+            blocks.insert(0, CHECKED_EXPORT)
+        if blocks and BACKENDS.get(page, "torch") == backend:
+            pages[page] = "".join(blocks)
+    variables = environment("matplotlib", KERAS_BACKEND=backend, MPLBACKEND="Agg")
+    command = [sys.executable, "-c", FRESH]
+    done = subprocess.run(command, input=json.dumps(pages), cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert pages and done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.once
+def test_pages_define_the_names_that_they_use(tmp_path):
+    """Also in blocks that do not run."""
+    for page in code_pages():
+        blocks = [block["code"] for block in BLOCK.finditer((ROOT / page).read_text("utf-8"))]
+        (tmp_path / f"{page.replace('/', '_')}.py").write_text("".join(blocks), "utf-8")
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.once
