@@ -42,11 +42,12 @@ PRIVATE: dict[str, str] = {
 }
 
 # Of PyTorch, whose modules Keras's layers are there.
-PRIVATE_IN_TORCH: dict[str, str] = dict.fromkeys(
-    ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
-    "Who wants to know when a layer is called has no public list. Without it, inner layers are called by way of Keras "
-    "and PyTorch.",
-)
+PRIVATE_IN_TORCH: dict[str, str] = {
+    "torch.nn.modules.module._has_any_global_hook": "Hooks for all modules have no public list. Without it, who "
+    "registered one is not told of the layers inside layers.",
+    "torch.utils._python_dispatch.is_in_torch_dispatch_mode": "The module is where PyTorch has `TorchDispatchMode`. "
+    "Without it, what such a mode keeps is written over.",
+}
 
 # Modules of Keras that are not public.
 PRIVATE_MODULES: dict[str, str] = {
@@ -112,17 +113,23 @@ def layout_of(variable: keras.Variable) -> Any:
     return getattr(variable, "_layout", None)
 
 
-def calls_plainly(layer: keras.layers.Layer) -> bool:
-    """Whether Keras hands a call on tensors to `layer.call`: it neither recomputes the layer nor is it quantized."""
-    return not layer._remat_mode and getattr(layer, "quantization_mode", None) is None
+def is_recomputed(layer: keras.layers.Layer) -> bool:
+    """Whether Keras recomputes a layer for its gradients, because it was made in a `RematScope`."""
+    return bool(layer._remat_mode)
 
 
-def has_hooks(layer: Any) -> bool:
-    """Whether PyTorch has to tell somebody that a layer, a module of PyTorch, is called."""
+def any_module_is_watched() -> bool:
+    """Whether PyTorch has to tell somebody of the calls of all modules."""
     from torch.nn.modules import module
 
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return bool(hooks) or module._has_any_global_hook()
+    return module._has_any_global_hook()
+
+
+def is_recorded() -> bool:
+    """Whether a `TorchDispatchMode` sees the operations of PyTorch: it may keep what they give."""
+    from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+    return is_in_torch_dispatch_mode()
 
 
 # Models

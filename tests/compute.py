@@ -84,3 +84,60 @@ def _torch(model, x, loss, training):
     value = loss(model(x, training=training))
     value.backward()
     return value.detach(), [weight.value.grad for weight in model.trainable_weights]
+
+
+def hessian_vector_product(model, x, loss):
+    """Two functions of a model as it is when they are called: the Hessian of a loss times a vector, and the gradient.
+
+    The vector has an array for each trainable weight, and so have both results.
+    """
+    backend = keras.backend.backend()
+    x = keras.ops.convert_to_tensor(x)
+
+    def values():
+        return [weight.value for weight in model.trainable_variables]
+
+    if backend == "jax":
+        import jax
+
+        other = [weight.value for weight in model.non_trainable_variables]
+
+        def compute(trainable):
+            return loss(model.stateless_call(trainable, other, x)[0])
+
+        def times(trainable, vector):
+            slope = jax.grad(lambda w: sum((g * v).sum() for g, v in zip(jax.grad(compute)(w), vector, strict=True)))
+            return slope(trainable)
+
+        first, second = jax.jit(jax.grad(compute)), jax.jit(times)
+        return lambda vector: second(values(), vector), lambda: first(values())
+
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        def gradient(create_graph=False):
+            with tf.GradientTape() as tape:
+                value = loss(model(x))
+            return tape.gradient(value, values())
+
+        def times(vector):
+            with tf.GradientTape() as tape:
+                total = sum(tf.reduce_sum(g * v) for g, v in zip(gradient(), vector, strict=True))
+            return tape.gradient(total, values())
+
+        return times, gradient
+
+    import torch
+
+    def gradient(create_graph=False):
+        return torch.autograd.grad(loss(model(x)), values(), create_graph=create_graph)
+
+    def times(vector):
+        vector = [torch.from_numpy(v) for v in vector]
+        total = sum((g * v).sum() for g, v in zip(gradient(create_graph=True), vector, strict=True))
+        return torch.autograd.grad(total, values())
+
+    return (
+        lambda vector: [g.detach().numpy() for g in times(vector)],
+        lambda: [g.detach().numpy() for g in gradient()],
+    )

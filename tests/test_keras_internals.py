@@ -2,6 +2,7 @@
 
 import ast
 import gc
+import importlib
 import inspect
 import random
 import sys
@@ -35,8 +36,12 @@ def test_every_private_name_has_its_reason():
     """The table is what the file uses, no more and no less, and Keras still has each of them."""
     tree = ast.parse(Path(_keras.__file__).read_text(encoding="utf-8"))
     names = {name for node in ast.walk(tree) for name in names_of_attributes(node)}
-    reasons = _keras.PRIVATE | (_keras.PRIVATE_IN_TORCH if keras.backend.backend() == "torch" else {})
-    assert names & private_in_keras() == reasons.keys()
+    assert names & private_in_keras() == _keras.PRIVATE.keys()
+    if keras.backend.backend() == "torch":
+        for path in _keras.PRIVATE_IN_TORCH:
+            module, _, name = path.rpartition(".")
+            assert hasattr(importlib.import_module(module), name)
+    reasons = _keras.PRIVATE | _keras.PRIVATE_IN_TORCH
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "keras.src" in str(node.module)]
     modules = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
     assert modules == _keras.PRIVATE_MODULES.keys()
@@ -97,15 +102,11 @@ def test_layers_inside():
     assert len({id(layer) for layer in inside}) == len(inside)
 
 
-def test_layers_that_keras_calls_plainly():
+def test_layers_that_keras_recomputes():
     plain = keras.layers.Dense(2)
     with keras.RematScope(mode="full"):
         recomputed = keras.layers.Dense(2)
-    quantized = keras.layers.Dense(2)
-    for layer in (plain, recomputed, quantized):
-        layer.build((None, 3))
-    quantized.quantize("int8")
-    assert [_keras.calls_plainly(layer) for layer in (plain, recomputed, quantized)] == [True, False, False]
+    assert [_keras.is_recomputed(layer) for layer in (plain, recomputed)] == [False, True]
 
 
 def nested():

@@ -6,13 +6,15 @@ import keras
 from keras import ops
 
 from keras_vit._types import check_choice
-from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, float32_or_better, initializer, own_policy
+from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, initializer, own_policy
 from keras_vit.layers.choices import ATTENTION_BIASES, ROTARY_EMBEDDINGS
-from keras_vit.layers.fast_paths import Dense, LayerNormalization, call_inside, fast_path, reshape
+from keras_vit.layers.fast_paths import attention, attention_weights, reshape
+from keras_vit.layers.keras_layers import Dense, LayerNormalization, call_inside, may_be_plain
 from keras_vit.layers.rotary_embedding import rotate
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@may_be_plain
 class MultiHeadAttention(CompositeLayer):
     """Multi-head attention (appendix A): of tokens to themselves, or of queries to other tokens.
 
@@ -112,32 +114,27 @@ class MultiHeadAttention(CompositeLayer):
     ) -> Any:
         queries = tokens if queries is None else queries
         (seed,) = self.draw_seeds(training) if seeds is None else seeds
-        query, key = self._query_and_key(tokens, queries, rotation)
-        value = self._projected(self.value, tokens)
+        query, key = self._query_and_key(tokens, queries, rotation, training)
+        value = self._projected(self.value, tokens, training)
         # On CPUs, JAX's own attention knows no float16.
         fused = keras.backend.standardize_dtype(query.dtype) != "float16" or not _jax_runs_on("cpu")
         if seed is None and offset is None and fused:
-            y = self._attend(query, key, value)
+            y = attention(query, key, value, self.flash_attention)
         else:
-            weights = ops.cast(_weights(query, key), query.dtype)
+            weights = ops.cast(attention_weights(query, key), query.dtype)
             weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
             weights = dropout(weights, self.dropout, seed)
             y = ops.einsum("bhqk,bkhd->bqhd", weights, value)
         y = reshape(y, (-1, *_length(queries), self.width))
-        return call_inside(self.out, call_inside(self.norm, y) if self.use_norm else y)
-
-    def _attend(self, query: Any, key: Any, value: Any) -> Any:
-        fast = fast_path("attention", query)
-        if fast is None:
-            return ops.dot_product_attention(query, key, value, flash_attention=self.flash_attention)
-        return fast(query, key, value)
+        y = call_inside(self.norm, y, training) if self.use_norm else y
+        return call_inside(self.out, y, training)
 
     def attention_weights(self, tokens: Any, queries: Any = None, rotation: Any = None) -> Any:
         """The attention weights, `(batch, heads, Q, T)`, each row summing to 1; in at least float32."""
-        return _weights(*self._query_and_key(tokens, tokens if queries is None else queries, rotation))
+        return attention_weights(*self._query_and_key(tokens, tokens if queries is None else queries, rotation))
 
-    def _query_and_key(self, tokens: Any, queries: Any, rotation: Any) -> tuple[Any, Any]:
-        query, key = self._projected(self.query, queries), self._projected(self.key, tokens)
+    def _query_and_key(self, tokens: Any, queries: Any, rotation: Any, training: bool | None = None) -> tuple[Any, Any]:
+        query, key = self._projected(self.query, queries, training), self._projected(self.key, tokens, training)
         if (rotation is None) != (self.rotary_embedding is None):
             raise ValueError(
                 f"{self.name!r} was made with rotary_embedding={self.rotary_embedding!r} and needs "
@@ -148,8 +145,8 @@ class MultiHeadAttention(CompositeLayer):
         of_queries = rotation[:, : _length(query)[0]]
         return rotate(query, of_queries, self.rotary_embedding), rotate(key, rotation, self.rotary_embedding)
 
-    def _projected(self, dense: Dense, x: Any) -> Any:
-        return reshape(call_inside(dense, x), (-1, *_length(x), self.heads, self.width // self.heads))
+    def _projected(self, dense: Dense, x: Any, training: bool | None) -> Any:
+        return reshape(call_inside(dense, x, training), (-1, *_length(x), self.heads, self.width // self.heads))
 
     def compute_output_shape(
         self,
@@ -170,13 +167,6 @@ class MultiHeadAttention(CompositeLayer):
             "epsilon": self.epsilon,
             "rotary_embedding": self.rotary_embedding,
         }
-
-
-def _weights(query: Any, key: Any) -> Any:
-    """Softmax of the scaled scores, computed in at least float32 as in the original."""
-    scores = ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key)
-    dtype = float32_or_better(keras.backend.standardize_dtype(query.dtype))
-    return ops.softmax(ops.cast(scores, dtype))
 
 
 def _length(x: Any) -> tuple[Any]:

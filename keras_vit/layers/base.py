@@ -19,7 +19,28 @@ GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
 GELU_CUBIC = 0.044715 * GELU_LINEAR
 
 
-class CompositeLayer(keras.layers.Layer):
+def _noting(name: str) -> Any:
+    """A method of `torch.nn.Module` that registers hooks, which also notes that it was called."""
+
+    def register(self: Any, *arguments: Any, **options: Any) -> Any:
+        self.watched = True
+        return getattr(super(WatchedLayer, self), name)(*arguments, **options)
+
+    return register
+
+
+class WatchedLayer(keras.layers.Layer):
+    """A layer that knows whether hooks of PyTorch were registered on it: PyTorch has no public list of them."""
+
+    watched = False
+    register_forward_hook = _noting("register_forward_hook")
+    register_forward_pre_hook = _noting("register_forward_pre_hook")
+    register_full_backward_hook = _noting("register_full_backward_hook")
+    register_full_backward_pre_hook = _noting("register_full_backward_pre_hook")
+    register_backward_hook = _noting("register_backward_hook")
+
+
+class CompositeLayer(WatchedLayer):
     """A layer made of layers, which also reloads after `quantize()`.
 
     Keras rebuilds a saved layer from its config. The config of a composite layer has to tell which of its inner

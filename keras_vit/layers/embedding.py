@@ -8,12 +8,14 @@ from keras import ops
 
 from keras_vit._types import Shape, Tensor
 from keras_vit.interpolation import METHODS, interpolation_matrices, interpolation_matrix
-from keras_vit.layers.base import SeedGenerator, dropout, initializer
+from keras_vit.layers.base import SeedGenerator, WatchedLayer, dropout, initializer
 from keras_vit.layers.fast_paths import conv
+from keras_vit.layers.keras_layers import may_be_plain
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchEmbedding(keras.layers.Layer):
+@may_be_plain
+class PatchEmbedding(WatchedLayer):
     """Cuts an image into patches and projects each one linearly (section 3.1).
 
     A convolution whose stride is its kernel, without padding (`embedding` in the official `models_vit.py`).
@@ -119,7 +121,8 @@ def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.n
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class ClassToken(keras.layers.Layer):
+@may_be_plain
+class ClassToken(WatchedLayer):
     """Puts one learned token, the same for every image, before the patch tokens (section 3.1).
 
     Input: `(batch, tokens, D)`. Output: `(batch, 1 + tokens, D)`.
@@ -148,7 +151,8 @@ class ClassToken(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class RegisterTokens(keras.layers.Layer):
+@may_be_plain
+class RegisterTokens(WatchedLayer):
     """Puts learned tokens, the same for every image, before the others ("Vision Transformers Need Registers").
 
     The model keeps there what it would otherwise write over patches that say little (arXiv 2309.16588). Nothing reads
@@ -300,7 +304,8 @@ def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TokenDropout(keras.layers.Layer):
+@may_be_plain
+class TokenDropout(WatchedLayer):
     """Dropout whose seed is optional in weight files, unlike that of Keras's own layer.
 
     Args:

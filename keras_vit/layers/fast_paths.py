@@ -1,11 +1,12 @@
-"""What the layers compute faster than Keras does, each for the one backend and kind of device where it was measured.
+"""The operations of the layers, each with faster forms for a backend and kind of device where they were measured.
 
-`fast_path` gives the faster function, and the layers go Keras's way where there is none: on other devices, for symbolic
+`fast_path` gives the faster function. Where there is none, an operation is Keras's: on other devices, for symbolic
 tensors, and in PyTorch while a program is traced or compiled, whose compiler knows Keras's operations best. Every
-function gives the same numbers as Keras's way but for rounding, and the same gradients. docs/speed.md has the
-measurements. At the end stand the layers and operations of Keras that are used everywhere, on their fast paths.
+function gives the same numbers but for rounding, and first and second derivatives that are right: the tests compare
+them with finite differences in float64. docs/speed.md has the measurements.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,7 @@ from keras import ops
 
 from keras_vit._devices import tensorflow_has_only_cpus
 from keras_vit.layers import jax_paths, tensorflow_paths, torch_paths
-from keras_vit.layers.adapters import KeepsAdapters
-from keras_vit.layers.base import padded_conv
+from keras_vit.layers.base import float32_or_better, padded_conv
 
 
 def fast_path(operation: str, x: Any) -> Callable[..., Any] | None:
@@ -26,19 +26,15 @@ def fast_path(operation: str, x: Any) -> Callable[..., Any] | None:
         x: An input of the operation, which tells the device.
     """
     backend = keras.backend.backend()
-    return FAST.get((operation, backend, _device(backend, x)))
+    return FAST.get((operation, backend, _device(backend, x))) or FAST.get((operation, backend, "any"))
 
 
-def call_inside(layer: keras.layers.Layer, x: Any, **options: Any) -> Any:
-    """`layer(x, **options)` for a layer inside another one, without what has been done for the outer one already.
+def runs_eagerly_in_torch(x: Any) -> bool:
+    """Whether `x` is a tensor of PyTorch on a CPU, in a program that is neither traced nor compiled.
 
-    Args:
-        layer: A layer that is built and computes in the dtype of the layer that contains it.
-        x: What that layer hands on.
-        options: Further arguments of the call; no tensors.
+    There, what Keras does around each call takes 0.1 to 0.2 ms, and new memory more than the arithmetic.
     """
-    fast = fast_path("call", x)
-    return layer(x, **options) if fast is None else fast(layer, x, **options)
+    return keras.backend.backend() == "torch" and _device("torch", x) == "cpu"
 
 
 def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
@@ -84,59 +80,141 @@ FAST: dict[tuple[str, str, str | None], Callable[..., Any]] = {
     ("dense", "tensorflow", "cpu"): tensorflow_paths.dense,
     ("group_norm", "tensorflow", "cpu"): tensorflow_paths.group_norm,  # 0.28 to 1.03; with gradients 0.26 to 0.93
     ("layer_norm", "tensorflow", "cpu"): tensorflow_paths.layer_norm,  # 0.71; with gradients 0.78
-    ("add", "torch", "cpu"): torch_paths.add,
     ("attention", "torch", "cpu"): torch_paths.attention,
-    ("call", "torch", "cpu"): torch_paths.call,
     ("conv", "torch", "cpu"): torch_paths.conv,  # 3 x 3: 0.80 to 0.84; 1 x 1: 0.12 to 0.16
     ("dense", "torch", "cpu"): torch_paths.dense,
     ("gelu_exact", "torch", "cpu"): torch_paths.gelu_exact,
     ("gelu_tanh", "torch", "cpu"): torch_paths.gelu_tanh,  # 0.53 to 0.84; bfloat16 0.65
     ("group_norm", "torch", "cpu"): torch_paths.group_norm,  # 0.17
     ("layer_norm", "torch", "cpu"): torch_paths.layer_norm,
+    ("layer_norm", "torch", "any"): torch_paths.layer_norm_anywhere,  # one operation, also in programs that are traced
     ("relu", "torch", "cpu"): torch_paths.relu,
     ("reshape", "torch", "cpu"): torch_paths.reshape,
 }
 
 
-# Keras's operations and layers, on their fast paths
+def mean(x: Any, axis: int | tuple[int, ...]) -> Any:
+    """The mean over some axes, which stay with length 1. Keras 3.15 computes its own in float32 for float64 as well."""
+    if keras.backend.standardize_dtype(x.dtype) != "float64":
+        return ops.mean(x, axis, keepdims=True)
+    axes = (axis,) if isinstance(axis, int) else axis
+    count = math.prod(x.shape[i] if x.shape[i] is not None else ops.shape(x)[i] for i in axes)
+    return ops.sum(x, axis, keepdims=True) / ops.cast(count, "float64")
 
 
-def _tensor(weight: Any) -> Any:
-    """The value of a variable in the dtype of the call; adapters make tensors of kernels."""
-    return weight.value if isinstance(weight, keras.Variable) else weight
-
-
-def add(x: Any, y: Any, sources: tuple[Any, ...] = ()) -> Any:
-    """`x + y`, the sum of a block's input and what a part of it adds.
+def dense(x: Any, kernel: Any, bias: Any) -> Any:
+    """The product with a matrix, and a bias.
 
     Args:
-        x: A tensor.
-        y: A tensor of that shape.
-        sources: The layers that `y` comes out of, if nothing else reads `y`: it may be written over.
+        x: `(batch, ..., D)`.
+        kernel: `(D, units)`, in the dtype of `x`.
+        bias: `(units,)`, or None.
     """
-    fast = fast_path("add", y)
-    return x + y if fast is None else fast(x, y, sources)
+    fast = fast_path("dense", x)
+    if fast is not None:
+        return fast(x, kernel, bias)
+    if keras.backend.standardize_dtype(x.dtype) == "float64":  # which Keras's product rounds to float32 on PyTorch
+        y = ops.einsum("...d,du->...u", x, kernel)
+    else:
+        y = ops.matmul(x, kernel)
+    return y if bias is None else y + bias
 
 
-def gelu(x: Any, kind: str, sources: tuple[Any, ...] = ()) -> Any:
-    """The activation of the MLPs.
+def attention(query: Any, key: Any, value: Any, flash_attention: bool | None = None) -> Any:
+    """Softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`.
+
+    Args:
+        query: What asks.
+        key: What is asked.
+        value: What it answers.
+        flash_attention: As in `keras.ops.dot_product_attention`; False for Keras's plain way.
+    """
+    fast = fast_path("attention", query)
+    if fast is not None:
+        return fast(query, key, value)
+    if keras.backend.standardize_dtype(query.dtype) == "float64":  # which Keras rounds to float32
+        return ops.einsum("bhqk,bkhd->bqhd", attention_weights(query, key), value)
+    return ops.dot_product_attention(query, key, value, flash_attention=flash_attention)
+
+
+def attention_weights(query: Any, key: Any) -> Any:
+    """Softmax of the scaled scores, `(batch, heads, Q, T)`, computed in at least float32 as in the original."""
+    scores = ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key)
+    return ops.softmax(ops.cast(scores, _wide(query)))
+
+
+def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
+    """Layer normalisation over the last axis, computed in at least float32.
+
+    Keras's own is not used: its variance goes through a `stop_gradient` of the mean on TensorFlow, which is right for
+    the gradient and wrong for what is derived from it.
+
+    Args:
+        x: `(..., D)`.
+        gamma: Factors, `(D,)`.
+        beta: What is added, `(D,)`.
+        epsilon: Added to the variance.
+    """
+    fast = fast_path("layer_norm", x)
+    if fast is not None:
+        return fast(x, gamma, beta, epsilon)
+    wide = _wide(x)
+    centred = ops.cast(x, wide)
+    centred = centred - mean(centred, -1)
+    scale = ops.rsqrt(mean(ops.square(centred), -1) + epsilon) * ops.cast(gamma, wide)
+    return ops.cast(centred * scale + ops.cast(beta, wide), x.dtype)
+
+
+def group_norm(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
+    """Group normalisation of maps, computed in at least float32; not Keras's own for the reason of `layer_norm`.
+
+    Args:
+        x: `(batch, height, width, channels)`.
+        groups: How many groups of channels there are.
+        gamma: Factors, `(channels,)`.
+        beta: What is added, `(channels,)`.
+        epsilon: Added to the variance.
+    """
+    fast = fast_path("group_norm", x)
+    if fast is not None:
+        return fast(x, groups, gamma, beta, epsilon)
+    wide, channels = _wide(x), x.shape[-1]
+
+    def means(values: Any) -> Any:
+        """Of the channels of a map, then of their groups, for each channel."""
+        of_channels = ops.reshape(mean(values, (1, 2)), (-1, 1, 1, groups, channels // groups))
+        of_groups = ops.repeat(mean(of_channels, -1), channels // groups, axis=-1)
+        return ops.reshape(of_groups, (-1, 1, 1, channels))
+
+    centred = ops.cast(x, wide)
+    centred = centred - means(centred)
+    scale = ops.rsqrt(means(ops.square(centred)) + epsilon) * ops.cast(gamma, wide)
+    return ops.cast(centred * scale + ops.cast(beta, wide), x.dtype)
+
+
+def activate(x: Any, kind: str | None, fresh: bool = False) -> Any:
+    """An activation.
 
     Args:
         x: A tensor of any shape.
-        kind: `"tanh"`: the approximation that the official checkpoints were trained with; `"exact"`: with the error
-            function, as timm and Hugging Face compute it; `"quick"`: `x * sigmoid(1.702 x)`, as OpenAI's CLIP.
-        sources: The layers that `x` comes out of, if nothing else reads `x`: it may be written over.
+        kind: `"tanh"`: the approximation of GELU that the official checkpoints were trained with; `"exact"`: GELU with
+            the error function, as timm and Hugging Face compute it; `"quick"`: `x * sigmoid(1.702 x)`, as OpenAI's
+            CLIP; `"relu"`; None for none.
+        fresh: Whether the caller has made `x` and nobody else has seen it: then it may be written over.
     """
+    if kind is None:
+        return x
     if kind == "quick":
         return x * ops.sigmoid(1.702 * x)
-    fast = fast_path(f"gelu_{kind}", x)
-    return ops.gelu(x, approximate=kind == "tanh") if fast is None else fast(x, sources)
+    name = "relu" if kind == "relu" else f"gelu_{kind}"
+    fast = fast_path(name, x)
+    if fast is not None:
+        return fast(x, fresh) if keras.backend.backend() == "torch" else fast(x)  # XLA sees what it may write over
+    return ops.relu(x) if kind == "relu" else ops.gelu(x, approximate=kind == "tanh")
 
 
-def relu(x: Any, sources: tuple[Any, ...] = ()) -> Any:
-    """`keras.ops.relu`; `sources` as for `gelu`."""
-    fast = fast_path("relu", x)
-    return ops.relu(x) if fast is None else fast(x, sources)
+def _wide(x: Any) -> str:
+    return float32_or_better(keras.backend.standardize_dtype(x.dtype))
 
 
 def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
@@ -170,62 +248,3 @@ def max_pool(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: s
     if fast is None:
         return ops.max_pool(x, size, strides, padding, data_format="channels_last")
     return fast(x, size, strides, padding)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class Dense(KeepsAdapters, keras.layers.Dense):
-    """`keras.layers.Dense`, whose adapters are saved, and which is fast where it has no activation.
-
-    Input: `(batch, ..., D)`. Output: `(batch, ..., units)`.
-    """
-
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        fast = fast_path("dense", inputs)
-        if fast is None or self.activation is not keras.activations.linear:
-            return super().call(inputs, training=training)
-        return fast(inputs, _tensor(self.kernel), _tensor(self.bias) if self.use_bias else None)
-
-    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """As Keras's, which refuses subclasses, because they might compute something else."""
-        super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class LayerNormalization(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` over the last axis.
-
-    Input: `(batch, ..., D)`. Output: the same shape.
-    """
-
-    def call(self, inputs: Any) -> Any:
-        fast = fast_path("layer_norm", inputs)
-        if fast is None or self.axis != [-1] or self.rms_scaling or not (self.center and self.scale):
-            return super().call(inputs)
-        return fast(inputs, _tensor(self.gamma), _tensor(self.beta), self.epsilon)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class MaxPooling2D(keras.layers.MaxPooling2D):
-    """`keras.layers.MaxPooling2D`.
-
-    Input: `(batch, height, width, channels)`. Output: fewer rows and columns.
-    """
-
-    def call(self, inputs: Any) -> Any:
-        if self.data_format != "channels_last":
-            return super().call(inputs)
-        return max_pool(inputs, self.pool_size, self.strides, self.padding)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class GroupNormalization(keras.layers.GroupNormalization):
-    """`keras.layers.GroupNormalization` over groups of channels, the last axis.
-
-    Input: `(batch, height, width, channels)`. Output: the same shape.
-    """
-
-    def call(self, inputs: Any) -> Any:
-        fast = fast_path("group_norm", inputs)
-        if fast is None or self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
-            return super().call(inputs)
-        return fast(inputs, self.groups, _tensor(self.gamma), _tensor(self.beta), self.epsilon)

@@ -32,8 +32,9 @@ def _attend() -> Any:
     import jax.numpy as jnp
 
     def scores(query: Any, key: Any) -> Any:
-        """Computed in at least float32, as everything up to the result is."""
-        return jnp.einsum("bhqd,bhkd->bhqk", query, key).astype(jnp.promote_types(query.dtype, jnp.float32))
+        """Summed and kept in at least float32, as everything up to the result is."""
+        wide = jnp.promote_types(query.dtype, jnp.float32)
+        return jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=wide)
 
     def mixed(weights: Any, value: Any) -> Any:
         """Weights are up to 1, and their sum up to the number of tokens, which float16 could not hold."""
@@ -131,8 +132,8 @@ def _normalize() -> Any:
     return normalize
 
 
-def gelu_tanh(x: Any, sources: tuple[Any, ...] = ()) -> Any:
-    """Computed in at least float32; XLA itself sees what it may write over, and needs no `sources`."""
+def gelu_tanh(x: Any) -> Any:
+    """Computed in at least float32."""
     import jax.numpy as jnp
 
     return _gelu_function()(x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)
@@ -213,9 +214,11 @@ def remat(function: Callable[..., Any]) -> Callable[..., Any]:
 
     XLA for CPUs drops the barriers of `jax.checkpoint` before it decides in which order to compute: it recomputes all
     blocks at once and keeps as much as without. Here, the first argument of the second run needs the gradient of the
-    output, which is there only when the blocks behind are done.
+    output, which is there only when the blocks behind are done. Such a program has no derivative forwards
+    (`jax.jvp`), but those of its gradients.
     """
     import jax
+    import jax.numpy as jnp
 
     def call(*arguments: Any) -> Any:
         pure, weights = jax.closure_convert(function, *arguments)
@@ -225,12 +228,13 @@ def remat(function: Callable[..., Any]) -> Callable[..., Any]:
             return pure(*arguments, *weights)
 
         def forward(arguments: tuple[Any, ...], weights: list[Any]) -> Any:
-            return run(arguments, weights), (arguments, weights)
+            return pure(*arguments, *weights), (arguments, weights)
 
         def backward(inputs: Any, grads: Any) -> Any:
             (x, *others), weights = inputs
-            # XLA does not know that this is zero: it might be no number.
-            zero = 0 * jax.tree.leaves(grads)[-1].reshape(-1)[:1].sum()
+            grad = jax.tree.leaves(grads)[-1].reshape(-1)[:1].sum()
+            # XLA does not know that this is zero. It is so for infinities as well, which stay with their image.
+            zero = 0 * jnp.where(jnp.isfinite(grad), grad, 0)
             return jax.vjp(run.fun, (x + zero.astype(x.dtype), *others), weights)[1](grads)
 
         run.defvjp(forward, backward)

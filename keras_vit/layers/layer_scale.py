@@ -6,10 +6,13 @@ import keras
 from keras import initializers, ops
 
 from keras_vit._types import Shape, Tensor
+from keras_vit.layers.base import WatchedLayer
+from keras_vit.layers.keras_layers import may_be_plain
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class LayerScale(keras.layers.Layer):
+@may_be_plain
+class LayerScale(WatchedLayer):
     """Multiplies every channel by a learned factor, at the end of a branch of a block (CaiT, arXiv 2103.17239).
 
     With small factors a block starts as nearly the identity. DeiT-III, DINOv2 and DINOv3 have it.

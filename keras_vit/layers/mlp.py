@@ -9,8 +9,7 @@ from keras import initializers, ops
 from keras_vit._types import Shape, Tensor, check_choice
 from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, initializer, own_policy
 from keras_vit.layers.choices import GELUS
-from keras_vit.layers.fast_paths import Dense, LayerNormalization, call_inside
-from keras_vit.layers.fast_paths import gelu as apply_gelu
+from keras_vit.layers.keras_layers import Dense, LayerNormalization, call_inside, may_be_plain
 
 
 class _HiddenLayer(CompositeLayer):
@@ -44,6 +43,7 @@ class _HiddenLayer(CompositeLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@may_be_plain
 class MLP(_HiddenLayer):
     """Dense, GELU, dropout, Dense, dropout (`MlpBlock` in the official `models_vit.py`).
 
@@ -94,16 +94,16 @@ class MLP(_HiddenLayer):
 
     def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
-        x = dropout(apply_gelu(call_inside(self.fc1, x), self.gelu, (self.fc1,)), self.dropout, hidden_seed)
-        if self.use_norm:
-            x = call_inside(self.norm, x)
-        return dropout(call_inside(self.fc2, x), self.dropout, out_seed)
+        x = dropout(call_inside(self.fc1, x, training, activation=self.gelu), self.dropout, hidden_seed)
+        x = call_inside(self.norm, x, training) if self.use_norm else x
+        return dropout(call_inside(self.fc2, x, training), self.dropout, out_seed)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "gelu": self.gelu, "norm": self.use_norm, "epsilon": self.epsilon}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@may_be_plain
 class SwiGLU(_HiddenLayer):
     """`fc2(silu(gate(x)) * value(x))` (Shazeer, arXiv 2002.05202), with a dropout before and after `fc2`.
 
@@ -147,10 +147,10 @@ class SwiGLU(_HiddenLayer):
 
     def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
-        x = dropout(ops.silu(call_inside(self.gate, x)) * call_inside(self.value, x), self.dropout, hidden_seed)
-        if self.use_norm:
-            x = call_inside(self.norm, x)
-        return dropout(call_inside(self.fc2, x), self.dropout, out_seed)
+        gate, value = call_inside(self.gate, x, training), call_inside(self.value, x, training)
+        x = dropout(ops.silu(gate) * value, self.dropout, hidden_seed)
+        x = call_inside(self.norm, x, training) if self.use_norm else x
+        return dropout(call_inside(self.fc2, x, training), self.dropout, out_seed)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "norm": self.use_norm, "epsilon": self.epsilon}

@@ -7,13 +7,15 @@ from keras import ops
 
 from keras_vit._types import Shape, Tensor, check_choice
 from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.base import CompositeLayer, initializer
-from keras_vit.layers.fast_paths import LayerNormalization
+from keras_vit.layers.base import CompositeLayer, WatchedLayer, initializer
+from keras_vit.layers.fast_paths import mean
+from keras_vit.layers.keras_layers import LayerNormalization, may_be_plain
 from keras_vit.layers.mlp import MLP
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TokenPooling(keras.layers.Layer):
+@may_be_plain
+class TokenPooling(WatchedLayer):
     """Picks a token, averages the patches (appendix D.3), or both.
 
     Args:
@@ -39,8 +41,8 @@ class TokenPooling(keras.layers.Layer):
     def call(self, tokens: Tensor) -> Tensor:
         if self.mode == "token":
             return tokens[:, self.token]
-        mean = ops.mean(tokens[:, self.prefix_tokens :], axis=1)
-        return mean if self.mode == "avg" else ops.concatenate([tokens[:, self.token], mean], axis=-1)
+        patches = mean(tokens[:, self.prefix_tokens :], 1)[:, 0]
+        return patches if self.mode == "avg" else ops.concatenate([tokens[:, self.token], patches], axis=-1)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         width = input_shape[2] or 0  # known in any model
@@ -52,6 +54,7 @@ class TokenPooling(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@may_be_plain
 class MAPHead(CompositeLayer):
     """Multi-head attention pooling: one learned query asks all tokens (`MAPHead` in big_vision's `models/vit.py`).
 

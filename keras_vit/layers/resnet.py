@@ -6,13 +6,15 @@ import keras
 from keras import ops
 
 from keras_vit._types import DType, Shape, Tensor, check_choice
-from keras_vit.layers.base import CompositeLayer, initializer
+from keras_vit.layers.base import CompositeLayer, WatchedLayer, initializer
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
-from keras_vit.layers.fast_paths import GroupNormalization, add, call_inside, conv, max_pool, relu
+from keras_vit.layers.fast_paths import activate, conv, max_pool, mean
+from keras_vit.layers.keras_layers import GroupNormalization, call_inside, may_be_plain
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class StdConv2D(keras.layers.Layer):
+@may_be_plain
+class StdConv2D(WatchedLayer):
     """Convolution without bias whose kernel has mean 0 and standard deviation 1 for every output channel.
 
     The stored kernel is raw; it is standardised at every call, in float32.
@@ -63,12 +65,12 @@ class StdConv2D(keras.layers.Layer):
         )
 
     def standardized_kernel(self) -> Tensor:
-        """The kernel that the convolution uses, in float32."""
+        """The kernel that the convolution uses, in float32 or better."""
         kernel = ops.convert_to_tensor(self.kernel)
         if self.folded:
             return kernel
-        kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
-        variance = ops.mean(ops.square(kernel), axis=(0, 1, 2), keepdims=True)
+        kernel = kernel - mean(kernel, (0, 1, 2))
+        variance = mean(ops.square(kernel), (0, 1, 2))
         if self.epsilon_inside:
             return kernel / ops.sqrt(variance + self.epsilon)
         return kernel / (ops.sqrt(variance) + self.epsilon)
@@ -137,6 +139,7 @@ class _Bottleneck(CompositeLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@may_be_plain
 class ResNetUnit(_Bottleneck):
     """Post-activation bottleneck (`ResidualUnit` in the official `models_resnet.py`).
 
@@ -198,12 +201,14 @@ class ResNetUnit(_Bottleneck):
             name=name,
         )
 
-    def call(self, x: Tensor) -> Tensor:
-        shortcut = call_inside(self.gn_proj, call_inside(self.conv_proj, x)) if self.projected else x
-        y = relu(call_inside(self.gn1, call_inside(self.conv1, x)), (self.gn1,))
-        y = relu(call_inside(self.gn2, call_inside(self.conv2, y)), (self.gn2,))
-        y = call_inside(self.gn3, call_inside(self.conv3, y))
-        return relu(add(shortcut, y, (self.gn3,)), (self.gn3,))
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        shortcut = x
+        if self.projected:
+            shortcut = call_inside(self.gn_proj, call_inside(self.conv_proj, x, training), training)
+        y = call_inside(self.gn1, call_inside(self.conv1, x, training), training, activation="relu")
+        y = call_inside(self.gn2, call_inside(self.conv2, y, training), training, activation="relu")
+        y = call_inside(self.gn3, call_inside(self.conv3, y, training), training)
+        return activate(shortcut + y, "relu", fresh=True)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "epsilons": self.epsilons}
@@ -241,6 +246,7 @@ def bit_conv(
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@may_be_plain
 class BiTUnit(_Bottleneck):
     """Pre-activation bottleneck (`ResidualUnit` in big_vision's `models/bit_paper.py`).
 
@@ -277,13 +283,12 @@ class BiTUnit(_Bottleneck):
             self.conv_proj = bit_conv("conv_proj", outer, 1, self.strides, **options)
             self.conv_proj.build((None, None, None, before))
 
-    def call(self, x: Tensor) -> Tensor:
-        y = relu(call_inside(self.gn1, x), (self.gn1,))
-        shortcut = call_inside(self.conv_proj, y) if self.projected else x
-        y = call_inside(self.conv1, y)
-        y = call_inside(self.conv2, relu(call_inside(self.gn2, y), (self.gn2,)))
-        y = call_inside(self.conv3, relu(call_inside(self.gn3, y), (self.gn3,)))
-        return add(shortcut, y, (self.conv3,))
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        y = call_inside(self.gn1, x, training, activation="relu")
+        shortcut = call_inside(self.conv_proj, y, training) if self.projected else x
+        y = call_inside(self.gn2, call_inside(self.conv1, y, training), training, activation="relu")
+        y = call_inside(self.gn3, call_inside(self.conv2, y, training), training, activation="relu")
+        return shortcut + call_inside(self.conv3, y, training)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -8,30 +8,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
-from keras_vit._keras import calls_plainly, has_hooks
+from keras_vit._keras import is_recorded
 from keras_vit.layers.base import GELU_CUBIC, GELU_LINEAR
 
 # Values that are worked on at a time, so that they stay in the processor's cache between one step and the next.
 _PIECE = 1 << 20
 # Values that PyTorch's own GELU does as soon as four operations (docs/speed.md).
 _FEW = 1 << 17
-
-_name_of_dtype = functools.cache(keras.backend.standardize_dtype)
-
-
-def call(layer: Any, x: Any, **options: Any) -> Any:
-    """`layer.call`, without Keras's checks, casts, masks and scopes for names; hooks of PyTorch are called."""
-    import torch
-
-    # Mixed precision casts weights in a scope that Keras's call opens; PyTorch's recomputation has left the outer one.
-    dtype = _name_of_dtype(x.dtype)
-    if not layer.built or layer.compute_dtype != dtype or layer.variable_dtype != dtype:
-        return layer(x, **options)
-    if calls_plainly(layer) and not has_hooks(layer):
-        return layer.call(x, **options)
-    return torch.nn.Module.__call__(layer, x, **options)
 
 
 def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
@@ -82,6 +65,14 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
     return F.layer_norm(x, x.shape[-1:], gamma, beta, epsilon)
 
 
+def layer_norm_anywhere(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
+    """The same operation for devices where all its inputs have to be of one dtype, and for programs that are traced."""
+    import torch
+
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return layer_norm(x.to(wide), gamma.to(wide), beta.to(wide), epsilon).to(x.dtype)
+
+
 def group_norm(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
     """One operation on a view of the same memory; it computes in float32 inside."""
     import torch
@@ -120,54 +111,48 @@ def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int
     return F.conv2d(x, kernel, None, strides, 0 if padding == "valid" else padding).permute(0, 2, 3, 1)
 
 
-def _overwrites(x: Any, sources: tuple[Any, ...]) -> bool:
-    """Whether x may be written over: layers of this package made it, nobody is told of it, and no gradient needs it.
+def _overwrites(x: Any, fresh: bool) -> bool:
+    """Whether x may be written over: the caller has made it, no gradient needs it, and nobody records operations.
 
     Fresh memory costs more than the arithmetic: Linux hands it out in pages of 4 KiB, each after a fault.
     """
     import torch
 
-    if not sources or not x.is_contiguous() or (x.requires_grad and torch.is_grad_enabled()):
-        return False
-    return not any(has_hooks(layer) or type(layer).__module__.partition(".")[0] != "keras_vit" for layer in sources)
+    return fresh and x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled()) and not is_recorded()
 
 
-def add(x: Any, y: Any, sources: tuple[Any, ...]) -> Any:
-    """The sum, in place of y if it may be."""
-    import torch
-
-    fits = x.shape == y.shape and x.dtype == y.dtype and not (x.requires_grad and torch.is_grad_enabled())
-    return y.add_(x) if fits and _overwrites(y, sources) else x + y
-
-
-def relu(x: Any, sources: tuple[Any, ...]) -> Any:
+def relu(x: Any, fresh: bool = False) -> Any:
     """In place of x if it may be."""
-    return x.relu_() if _overwrites(x, sources) else x.relu()
+    return x.relu_() if _overwrites(x, fresh) else x.relu()
 
 
-def gelu_exact(x: Any, sources: tuple[Any, ...] = ()) -> Any:
+def gelu_exact(x: Any, fresh: bool = False) -> Any:
     """In place of x if it may be."""
     import torch
     import torch.nn.functional as F
 
-    return torch.ops.aten.gelu_(x) if _overwrites(x, sources) else F.gelu(x)
+    return torch.ops.aten.gelu_(x) if _overwrites(x, fresh) else F.gelu(x)
 
 
-def gelu_tanh(x: Any, sources: tuple[Any, ...] = ()) -> Any:
+def gelu_tanh(x: Any, fresh: bool = False) -> Any:
     """In four operations, computed in at least float32; in place of x if it may be."""
     import torch
     import torch.nn.functional as F
 
-    overwrites = _overwrites(x, sources)
+    overwrites = _overwrites(x, fresh)
     if x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < _FEW:
         return torch.ops.aten.gelu_(x, approximate="tanh") if overwrites else F.gelu(x, approximate="tanh")
     if not overwrites:
         return _gelu_function().apply(x)
-    flat = x.view(-1)
-    for start in range(0, len(flat), _PIECE):
-        piece = flat[start : start + _PIECE]
+    for piece in _pieces(x):
         piece.mul_(_gelu_factor(piece.float()))
     return x
+
+
+def _pieces(x: Any) -> list[Any]:
+    """Views that stay in the cache: slices, because PyTorch lets nobody write over what `split` gives."""
+    flat = x.reshape(-1)
+    return [flat[start : start + _PIECE] for start in range(0, len(flat), _PIECE)]
 
 
 def _gelu_factor(x: Any, out: Any = None) -> Any:
@@ -183,15 +168,12 @@ def _gelu_function() -> Any:
     """The tanh approximation of GELU as a differentiable function, in pieces that stay in the cache."""
     import torch
 
-    def pieces(*tensors: Any) -> Any:
-        return zip(*(tensor.reshape(-1).split(_PIECE) for tensor in tensors), strict=True)
-
     class Gelu(torch.autograd.Function):
         @staticmethod
         def forward(x: Any) -> Any:
             """Gives x sigmoid(2 (c x + d x^3)), computed in float32 whatever x is in."""
             y = torch.empty_like(x, memory_format=torch.contiguous_format)
-            for a, b in pieces(x, y):
+            for a, b in zip(_pieces(x), _pieces(y), strict=True):
                 work = a.float()
                 s = _gelu_factor(work, b if b.dtype == work.dtype else None).mul_(work)
                 if s is not b:

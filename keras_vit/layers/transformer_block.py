@@ -9,7 +9,8 @@ from keras_vit._types import check_choice
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.base import CompositeLayer, SeedGenerator, drop_path, dropout, float32_or_better
 from keras_vit.layers.choices import MLPS
-from keras_vit.layers.fast_paths import LayerNormalization, add, call_inside, fast_path
+from keras_vit.layers.fast_paths import fast_path
+from keras_vit.layers.keras_layers import LayerNormalization, call_inside, may_be_plain
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MLP, SwiGLU
 
@@ -31,6 +32,7 @@ Examples:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@may_be_plain
 class TransformerBlock(CompositeLayer):
     """Pre-norm Transformer block (`Encoder1DBlock` in the official `models_vit.py`).
 
@@ -147,63 +149,56 @@ class TransformerBlock(CompositeLayer):
         _check_activations(activations)
         # Every seed is drawn here, outside what may run twice.
         seeds = [
-            *self.attention.draw_seeds(training),
-            *self.mlp.draw_seeds(training),
-            self._draw(training, self.dropout),
-            self._draw(training, self.drop_path),
-            self._draw(training, self.drop_path),
+            [self._draw(training, self.dropout), *(self._draw(training, self.drop_path) for _ in range(2))],
+            *(_drawn_by(layer, training) for layer in (self.attention, self.mlp)),
         ]
         if not (self.remat and training):
-            return self._block(x, rotation, attention_offset, seeds, activations)
+            return self._block(x, rotation, attention_offset, seeds, activations, training)
         # What a rematerialised function reads has to be its arguments, which are tensors.
-        inputs = [rotation, attention_offset, *seeds]
+        inputs = [rotation, attention_offset, seeds]
 
         def block(x: Any, *tensors: Any) -> Any:
             following = iter(tensors)
-            rotation, offset, *seeds = (None if value is None else next(following) for value in inputs)
-            return self._block(x, rotation, offset, seeds, activations)
+            given = keras.tree.map_structure(lambda value: None if value is None else next(following), inputs)
+            return self._block(x, *given, activations, training)
 
-        return (fast_path("remat", x) or keras.remat)(block)(x, *(value for value in inputs if value is not None))
+        tensors = [value for value in keras.tree.flatten(inputs) if value is not None]
+        return (fast_path("remat", x) or keras.remat)(block)(x, *tensors)
 
     def _draw(self, training: bool | None, rate: float) -> Any:
         return self.seed_generator.next() if training and rate else None
 
     def _block(
-        self, x: Any, rotation: Any, offset: Any, seeds: list[Any], activations: Sequence[str] | None = None
+        self,
+        x: Any,
+        rotation: Any,
+        offset: Any,
+        seeds: list[Any],
+        activations: Sequence[str] | None,
+        training: bool | None,
     ) -> Any:
-        attention_seed, hidden_seed, mlp_seed, dropout_seed, path_seed1, path_seed2 = seeds
+        (dropout_seed, *path_seeds), attention_seeds, mlp_seeds = seeds
         kept: dict[str, Any] = {}
 
-        def keep(name: str, value: Any) -> Any:
-            if activations and name in activations:
-                kept[name] = value
-            return value
-
         # Equation 2: z' = MSA(LN(z)) + z
-        y, queries = call_inside(self.norm1, x), None
+        y, queries = call_inside(self.norm1, x, training), None
         if self.output_tokens is not None:
             queries, x = y[:, : self.output_tokens], x[:, : self.output_tokens]
         if activations and "attention_weights" in activations:
-            keep("attention_weights", self.attention.attention_weights(y, queries, rotation))
-        y = call_inside(self.attention, y, queries=queries, rotation=rotation, offset=offset, seeds=[attention_seed])
-        y = dropout(y, self.dropout, dropout_seed)
+            kept["attention_weights"] = self.attention.attention_weights(y, queries, rotation)
+        options = {"queries": queries, "rotation": rotation, "offset": offset, "seeds": attention_seeds}
+        y = dropout(call_inside(self.attention, y, training, **options), self.dropout, dropout_seed)
         if self.layer_scale is not None:
-            y = call_inside(self.scale1, y)
-        y = keep("attention", drop_path(y, self.drop_path, path_seed1))
-        sources = () if activations else self._sources(self.attention, self.attention.out, scale="scale1")
-        x = keep("+attention", add(x, y, sources))
+            y = call_inside(self.scale1, y, training)
+        kept["attention"] = drop_path(y, self.drop_path, path_seeds[0])
+        kept["+attention"] = x = x + kept["attention"]
         # Equation 3: z = MLP(LN(z')) + z'
-        y = call_inside(self.mlp, call_inside(self.norm2, x), seeds=[hidden_seed, mlp_seed])
+        y = call_inside(self.mlp, call_inside(self.norm2, x, training), training, seeds=mlp_seeds)
         if self.layer_scale is not None:
-            y = call_inside(self.scale2, y)
-        y = keep("mlp", drop_path(y, self.drop_path, path_seed2))
-        sources = () if activations else self._sources(self.mlp, self.mlp.fc2, scale="scale2")
-        x = add(x, y, sources)
+            y = call_inside(self.scale2, y, training)
+        kept["mlp"] = drop_path(y, self.drop_path, path_seeds[1])
+        x = x + kept["mlp"]
         return [*(kept[name] for name in activations), x] if activations else x
-
-    def _sources(self, *layers: Any, scale: str) -> tuple[Any, ...]:
-        """The layers that what is added to the tokens comes out of."""
-        return layers if self.layer_scale is None else (*layers, getattr(self, scale))
 
     def compute_output_spec(
         self,
@@ -248,6 +243,11 @@ class TransformerBlock(CompositeLayer):
             "rotary_embedding": self.rotary_embedding,
             "output_tokens": self.output_tokens,
         }
+
+
+def _drawn_by(layer: Any, training: bool | None) -> Any:
+    """The seeds of one call of a layer; None where somebody has put another in its place, which draws its own."""
+    return layer.draw_seeds(training) if hasattr(layer, "draw_seeds") else None
 
 
 def _check_activations(names: Sequence[str] | None) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 
 from keras_vit._keras import ClonableModel, call_layers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import float32_or_better, quantized_policies
-from keras_vit.layers.fast_paths import call_inside, fast_path
+from keras_vit.layers.fast_paths import runs_eagerly_in_torch
+from keras_vit.layers.keras_layers import is_plain
 from keras_vit.models.adapters import adapter_config, add_adapters
 from keras_vit.models.changes import (
     changed_fields,
@@ -98,7 +99,7 @@ class ImageModel(ClonableModel):
     def call(self, images: Any, training: bool | None = None, mask: Any = None) -> Any:
         self._check_images(images)
         images = keras.ops.convert_to_tensor(images) if isinstance(images, np.ndarray) else images
-        if not training and mask is None and fast_path("call", images) is not None:
+        if not training and mask is None and runs_eagerly_in_torch(images):
             return call_layers(self, images, _answer)
         return super().call(images, training=training, mask=mask)
 
@@ -312,9 +313,9 @@ def normalization(pipeline: Pipeline, policy: Any) -> keras.layers.Layer:
 
 
 def _answer(layer: Any, *args: Any, **options: Any) -> Any:
-    """What a layer of a graph computes where nothing is trained; Keras's own call where there is more than a tensor."""
-    plain = isinstance(layer, keras.layers.Layer) and layer.activity_regularizer is None
-    return call_inside(layer, *args) if plain and len(args) == 1 and not options else layer(*args, **options)
+    """What a layer of a graph computes where nothing is trained."""
+    plain = len(args) == 1 and not options and is_plain(layer, args[0])
+    return layer.call(*args) if plain else layer(*args, **options)
 
 
 def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:

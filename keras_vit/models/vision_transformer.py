@@ -24,7 +24,7 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.base import at_least_float32, float32_or_better, initializer, own_policy
 from keras_vit.layers.choices import STEM_EPSILONS
-from keras_vit.layers.fast_paths import Dense, MaxPooling2D
+from keras_vit.layers.keras_layers import Dense, LayerNormalization, MaxPooling2D
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
 from keras_vit.models.variants import variant_of
@@ -181,7 +181,7 @@ def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
 
 
 def _layer_norm(config: ViTConfig, name: str, policy: Any) -> layers.Layer:
-    return layers.LayerNormalization(epsilon=config.layer_norm_epsilon, dtype=policy, name=name)
+    return LayerNormalization(epsilon=config.layer_norm_epsilon, dtype=policy, name=name)
 
 
 def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:

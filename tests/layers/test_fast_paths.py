@@ -6,8 +6,8 @@ import pytest
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.layers import fast_paths, torch_paths
-from keras_vit.layers.fast_paths import GroupNormalization, MaxPooling2D
+from keras_vit.layers import fast_paths, keras_layers, torch_paths
+from keras_vit.layers.keras_layers import Dense, GroupNormalization, MaxPooling2D
 from tests.compute import forward, gradients, relative_error
 from tests.tolerances import GRADIENTS
 
@@ -232,6 +232,16 @@ class TestJax:
         # Numbers around 3,000 are 2^-12 apart, and their mean is one of them.
         np.testing.assert_allclose(y, expected.reshape(x.shape), rtol=0, atol=4 * 2**-12)
 
+    def test_attention_in_bfloat16_keeps_its_scores_in_float32(self):
+        """Scores that are rounded to 8 bits make errors of 9e-3, of which 2.3e-3 are those of Keras's way."""
+        import jax
+
+        rng = np.random.default_rng(0)
+        q, k, v = (jax.numpy.asarray(rng.normal(0, 1.5, (1, 197, 2, 64)), "bfloat16") for _ in range(3))
+        exact = jax.nn.dot_product_attention(*(x.astype("float32") for x in (q, k, v)))
+        keras_error = abs(jax.nn.dot_product_attention(q, k, v) - exact).max()
+        assert abs(fast_paths.fast_path("attention", q)(q, k, v) - exact).max() <= 1.1 * keras_error
+
     def test_attention_does_not_overflow(self):
         import jax.numpy as jnp
 
@@ -321,36 +331,28 @@ class TestTorch:
     @pytest.mark.parametrize(
         ("case", "operations"),
         {
-            "block": ["add_", "sigmoid_", "add_"],  # GELU as a product with a factor
-            "block, scaled": ["add_", "sigmoid_", "add_"],
-            "block, exact GELU": ["add_", "gelu_", "add_"],
+            "block": ["sigmoid_"],  # GELU as a product with a factor
+            "block, exact GELU": ["gelu_"],
             "long MLP": ["sigmoid_", "sigmoid_"],  # in two pieces
             "MAP head": ["sigmoid_"],
-            "ResNet unit": ["relu_", "relu_", "add_", "relu_"],
-            "BiT unit, even": ["relu_", "relu_", "relu_", "add_"],
+            "ResNet unit": ["relu_", "relu_", "relu_"],
+            "BiT unit, even": ["relu_", "relu_", "relu_"],
         }.items(),
     )
     def test_what_needs_no_gradient_is_computed_in_place(self, case, operations):
         import torch
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        performed = []
-
-        class Operations(TorchDispatchMode):
-            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-                performed.append(str(function).split(".")[1])
-                return function(*args, **(kwargs or {}))
 
         layer, x = made(case)
         x = torch.from_numpy(x)
         kept = x.clone()
         expected = layer(x).detach()
-        with torch.no_grad(), Operations():
+        with torch.no_grad(), torch.autograd.profiler.profile() as profile:
             y = layer(x)
         torch.testing.assert_close(y, expected, rtol=0, atol=1e-6 * max(1, float(expected.abs().max())))
         assert torch.equal(x, kept)
-        in_place = [name for name in performed if name in ("add_", "sigmoid_", "gelu_", "relu_")]
-        assert in_place == operations
+        events = sorted(profile.function_events, key=lambda event: event.time_range.start)
+        performed = [event.name.removeprefix("aten::") for event in events]
+        assert [name for name in performed if name in ("sigmoid_", "gelu_", "relu_")] == operations
         # The factor goes into the hidden values, not into new ones.
         assert "sigmoid_" not in performed or performed[performed.index("sigmoid_") + 1] == "mul_"
 
@@ -360,16 +362,15 @@ class TestTorch:
         import torch
 
         monkeypatch.setattr(torch_paths, "_FEW", few)
-        layer, _ = made("block")
         x = torch.linspace(-12, 12, 300_001).to(getattr(torch, dtype))
         for kind in ("tanh", "exact", "quick"):
-            expected, place = fast_paths.gelu(x, kind), x.clone()
-            y = fast_paths.gelu(place, kind, (layer.mlp.fc1,))
+            expected, place = fast_paths.activate(x, kind), x.clone()
+            y = fast_paths.activate(place, kind, fresh=True)
             assert (y.data_ptr() == place.data_ptr()) == (kind != "quick")
             assert torch.equal(y, expected)
 
     def test_what_somebody_reads_is_not_written_over(self):
-        """Hooks may keep what a layer gives, and a layer of somebody else may give what it keeps."""
+        """Hooks may keep what a layer gives."""
         import torch
 
         layer, x = made("block")
@@ -385,11 +386,6 @@ class TestTorch:
             hook.remove()
             ((output, then),) = seen
             assert torch.equal(output, then), part.name
-
-        constant = torch.ones(x.shape)
-        with torch.no_grad():
-            total = fast_paths.add(x, constant, (keras.layers.Identity(),))
-        assert torch.equal(constant, torch.ones(x.shape)) and torch.equal(total, x + 1)
 
     def test_activations_are_not_written_over(self):
         import torch
@@ -411,7 +407,7 @@ class TestTorch:
         x = torch.from_numpy(x)
 
         def with_residual(x):
-            return fast_paths.add(x, layer(x), (layer, layer.fc2))
+            return x + layer(x)
 
         expected = torch.func.jvp(with_residual, (x,), (x.cos(),))
         with torch.no_grad():
@@ -453,15 +449,15 @@ class TestTorch:
     def test_a_model_that_answers_asks_keras_once(self, monkeypatch):
         """What Keras does around a call takes 0.2 ms a layer, which small models feel."""
         model, images = small_model()
-        calls, call = [], keras.layers.Layer.__call__
+        calls, method = [], keras.layers.Layer._assert_input_compatibility  # which Keras does in every call
         monkeypatch.setattr(
-            keras.layers.Layer, "__call__", lambda self, *a, **k: calls.append(self) or call(self, *a, **k)
+            keras.layers.Layer, "_assert_input_compatibility", lambda self, x: calls.append(self) or method(self, x)
         )
         expected = forward(model, images)
         calls.clear()
         y = model.predict_on_batch(images)
-        # The position embedding gets the size of the image as well.
-        assert [layer.name for layer in calls] == [model.name, "position_embedding"]
+        # Keras's own layers may be watched, and the position embedding gets the size of the image as well.
+        assert [layer.name for layer in calls] == [model.name, "tokens", "position_embedding"]
         np.testing.assert_array_equal(y, expected)
         calls.clear()
         model(images, training=True)
@@ -489,7 +485,7 @@ class TestTorch:
     def test_a_layer_that_computes_in_another_dtype_casts_its_input(self):
         layer, x = made("block", dtype="mixed_bfloat16")
         layer.mlp.fc1.dtype_policy = keras.DTypePolicy("float32")
-        y = fast_paths.call_inside(layer.mlp.fc1, keras.ops.cast(x, "bfloat16"))
+        y = keras_layers.call_inside(layer.mlp.fc1, keras.ops.cast(x, "bfloat16"))
         assert keras.backend.standardize_dtype(y.dtype) == "float32"
 
 
@@ -553,8 +549,6 @@ class TestTensorFlow:
 
 
 def test_dense_layers_can_be_quantized_and_a_stranger_s_cannot():
-    from keras_vit.layers.fast_paths import Dense
-
     class Own(Dense):
         pass
 

@@ -11,6 +11,9 @@ from tests.compute import gradients, relative_error
 RATES = {"dropout": 0.3, "attention_dropout": 0.3, "drop_path": 0.3}
 
 
+jax_only = pytest.mark.skipif(keras.backend.backend() != "jax", reason="what only JAX has")
+
+
 def square(y):
     return keras.ops.mean(keras.ops.square(y))
 
@@ -78,7 +81,7 @@ def test_fit_with_remat_is_fit(dtype):
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5 if dtype == "float32" else 1e-2)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="only JAX's compiler says how much memory it plans")
+@jax_only
 def test_less_memory():
     """Measured on the whole program: what XLA for CPUs makes of `jax.checkpoint` takes as much as without it."""
     import jax
@@ -99,3 +102,49 @@ def test_less_memory():
 
     # Of four blocks, three are not kept but for their inputs.
     assert planned(True) < 0.6 * planned(False)
+
+
+@jax_only
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_stays_with_its_image(value):
+    """The gradient that the second run waits for may be anything; it is that of the last image's first value, too."""
+    import jax
+
+    made = block(remat=True)
+    other = [v.value for v in made.non_trainable_variables]
+    weights = [v.value for v in made.trainable_variables]
+    x = np.random.default_rng(1).normal(size=(3, 3, 4)).astype("f4")
+
+    def grads(scale):
+        def loss(x):
+            return (made.stateless_call(weights, other, x, training=True)[0] * scale[:, None, None]).sum()
+
+        return np.asarray(jax.jit(jax.grad(loss))(x))
+
+    bad, good = grads(np.array([value, 1, 1], "f4")), grads(np.ones(3, "f4"))
+    assert not np.isfinite(bad[0]).all()
+    np.testing.assert_array_equal(bad[1:], good[1:])
+
+
+@jax_only
+def test_derivatives_of_gradients():
+    """Forwards and backwards again, which Hessian-vector products are made of."""
+    import jax
+
+    x, v = (np.random.default_rng(i).normal(size=(2, 3, 4)).astype("f4") for i in range(2))
+    results = []
+    for remat in (False, True):
+        made = layers.TransformerBlock(2, 6, remat=remat)
+        made.build((None, 3, 4))
+        rng = np.random.default_rng(0)
+        weights = [rng.normal(size=w.shape).astype("f4") for w in made.weights]
+
+        def grad(x, made=made, weights=weights):
+            return jax.grad(lambda x: square(made.stateless_call(weights, [], x, training=True)[0]))(x)
+
+        forwards = jax.jit(lambda x, grad=grad: jax.jvp(grad, (x,), (v,))[1])(x)
+        backwards = jax.jit(jax.grad(lambda x, grad=grad: (grad(x) * v).sum()))(x)
+        results.append((forwards, backwards))
+    # The same sums in another order.
+    for got, wanted in zip(results[1], results[0], strict=True):
+        assert relative_error(np.asarray(got), np.asarray(wanted)) < 1e-5
