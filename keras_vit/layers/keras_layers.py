@@ -24,7 +24,7 @@ from keras_vit.layers.fast_paths import (
     runs_eagerly_in_torch,
 )
 
-C = TypeVar("C", bound=type)
+C = TypeVar("C", bound=type[keras.layers.Layer])
 # The classes whose layers may be plain: their methods as they were defined, and whether `call` takes `training`.
 _PLAIN: dict[type, tuple[Any, Any, bool]] = {}
 
