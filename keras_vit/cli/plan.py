@@ -10,7 +10,11 @@ NEEDS_KERAS = False
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments to a parser."""
-    parser.add_argument("model", metavar="VARIANT", help="such as ViT-H/14; `keras-vit list --models` shows all")
+    parser.add_argument(
+        "model",
+        metavar="VARIANT|FILE",
+        help="such as ViT-H/14 (`keras-vit list --models` shows all), glyphs, or a file",
+    )
     parser.add_argument("--devices", type=COUNT, default=1, metavar="N", help="number of devices (1)")
     parser.add_argument("--memory", default="80GB", metavar="SIZE", help="of each device, with its unit (80GB)")
     parser.add_argument("--batch", type=COUNT, default=4096, metavar="N", help="images of an update (4096)")
@@ -25,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fused-attention", action="store_true", help="attention weights are never written, as in FlashAttention"
     )
-    parser.add_argument("--cpu", action="store_true", help="count what XLA keeps on CPUs, not on GPUs and TPUs")
 
 
 def run(options: argparse.Namespace) -> Answer:
@@ -44,6 +47,5 @@ def run(options: argparse.Namespace) -> Answer:
         peak_tflops=options.peak_tflops,
         share=options.share,
         fused_attention=options.fused_attention,
-        compiler="cpu" if options.cpu else "accelerator",
     )
     return Answer(answer.to_dict(), answer, ok=answer.best is not None)

@@ -1,7 +1,13 @@
-"""What fits on which devices, how to split it, and how long a step takes: arithmetic before anything is started."""
+"""What fits on which devices, how to split it, and how long an update takes: arithmetic before anything is built.
+
+Weights, gradients and the optimizer's variables follow from the number of weights. What blocks keep for the backward
+pass is the formula of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (arXiv
+2205.05198, section 4), written for any width of the MLP. docs/distribution.md has both beside what compilers report.
+"""
 
 import dataclasses
 import math
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +19,45 @@ from keras_vit.models.counts import count_weights
 from keras_vit.models.macs import count_macs
 from keras_vit.models.variants import variant_config
 from keras_vit.tables import Table, as_text, pairs_table
-from keras_vit.training.memory import PRECISIONS, Memory, training_memory
-from keras_vit.training.splitting import count_split_weights, split_sizes
+from keras_vit.training.splitting import convolutions, count_split_weights, split_sizes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# The memory model is held to 20 % of what compilers report (`benchmarks/planning.py`): what fits shall fit with that.
-MARGIN = 1.2
+PRECISIONS = {"float32": 4, "mixed_bfloat16": 2}  # bytes of a number that is computed with; variables are float32
+SLOTS = {"adam": 2, "momentum": 1}  # arrays of the weights' size that the optimizer keeps
+MARGIN = 1.2  # the arithmetic is within 20 % of compiled programs: what fits shall fit with that
 # With fewer images at a time the products of matrices no longer keep a device busy: taken where nothing else fits.
 ENOUGH_IMAGES = 8
 CLASSES = 1000
 _UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _LEAST_MEMORY, _MOST_MEMORY = 2**20, 2**50
 _MOST = 2**24  # devices, and images of an update
+_VARIABLE = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on one device at the peak of a training step.
+
+    Attributes:
+        weights: The weights, with their copies in 16 bit under mixed precision.
+        optimizer: Moments, and the sum of the gradients where batches are accumulated.
+        gradients: The gradients of all weights, which clipping by their common length needs at once.
+        activations: What the backward pass finds of the forward pass.
+        workspace: What it computes with: as much as one block keeps, for the gradients of that.
+    """
+
+    weights: int
+    optimizer: int
+    gradients: int
+    activations: int
+    workspace: int
+
+    @property
+    def peak(self) -> int:
+        """The sum."""
+        return self.weights + self.optimizer + self.gradients + self.activations + self.workspace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +178,7 @@ class _OptionsTable(Table):
 
 
 def plan(
-    model: str | ViTConfig,
+    model: str | os.PathLike[str] | ViTConfig | BiTConfig,
     devices: int = 1,
     memory: str | int = "80GB",
     batch_size: int = 4096,
@@ -158,15 +189,14 @@ def plan(
     peak_tflops: float | None = None,
     share: float = 0.4,
     fused_attention: bool = False,
-    compiler: str = "accelerator",
 ) -> Plan:
     """What fits on the devices, how to split it, and how long an update takes.
 
     Nothing is built or measured: docs/distribution.md has the formulas, and what compilers report beside them.
 
     Args:
-        model: The name of a variant such as `"ViT-H/14"`, or a config. Its rates of dropout count; `remat` is tried
-            both ways.
+        model: The name of a variant such as `"ViT-H/14"` or `"BiT-R50x1"`, `"glyphs"`, the path of a checkpoint, a
+            config, or a model. Its rates of dropout count; `remat` is tried both ways.
         devices: Number of devices.
         memory: Of each device: a text with a unit, such as `"80GB"` or `"16GiB"`, or a number of bytes.
         batch_size: Images of an update, on all devices together.
@@ -178,19 +208,19 @@ def plan(
             the seconds out.
         share: The share of that peak which training reaches. 0.4 is what the paper's own figures come to.
         fused_attention: Whether attention never writes its weights to memory, as FlashAttention on GPUs.
-        compiler: Whose way of keeping activations is counted: `"accelerator"`, or `"cpu"`.
 
     Returns:
-        A `Plan`: every way to divide the work, the best one first.
+        A `Plan`: every way to divide the work, the best one first. A BiT is not split, and has no `remat`.
 
     Raises:
-        TypeError: if `model` is neither a name nor a ViTConfig; BiT has no such arithmetic.
-        ValueError: if a name is unknown, a number makes no sense, or the batch cannot be divided among the devices.
+        TypeError: if `model` is none of these.
+        FileNotFoundError, ValueError: if a name is unknown, a number makes no sense, or the batch cannot be divided
+            among the devices.
 
     Example:
         >>> answer = training.plan("ViT-H/14", devices=8, memory="80GB", batch_size=4096)
         >>> answer.advice()
-        'Best: training.data_parallel(), remat=False, accumulate=4.'
+        'Best: training.data_parallel(), remat=False, accumulate=8.'
     """
     config, name = _config(model, image_size, classes)
     devices = _count("devices", devices)
@@ -199,28 +229,36 @@ def plan(
     _check_number("share", share, 1)
     if peak_tflops is not None:
         _check_number("peak_tflops", peak_tflops, math.inf)
+    for argument, value, known in (("dtype", dtype, PRECISIONS), ("optimizer", optimizer, SLOTS)):
+        if not isinstance(value, str) or value not in known:
+            given = printable(repr(value), 60)
+            raise ValueError(f"{argument} must be one of {', '.join(known)}, but {given} was given.")
+    transformer = isinstance(config, ViTConfig)
     options = []
-    for shards in _divisors(devices):
+    for shards in _divisors(devices) if transformer else [1]:
         copies = devices // shards
         if batch_size % copies or any(size % shards for size in split_sizes(config).values()):
             continue
-        for remat in (False, True):
-            changed = config.replace(remat=remat)
-            accumulate, bytes_taken = _smallest(
-                changed, batch_size // copies, limit, shards, dtype, optimizer, fused_attention, compiler
-            )
+        images = batch_size // copies
+        for remat in (False, True) if transformer else (False,):
+            changed = config.replace(remat=remat) if isinstance(config, ViTConfig) else config
+            # The smallest number of passes with which a copy's images fit; all of them where nothing does.
+            passes = _divisors(images)
+            every = [step_memory(changed, images // n, dtype, optimizer, n, shards, fused_attention) for n in passes]
+            fitting = [n for m in (MARGIN, 1) for n, taken in enumerate(every) if taken.peak * m <= limit]
+            accumulate, taken = passes[fitting[0] if fitting else -1], every[fitting[0] if fitting else -1]
             flops = _flops(changed) * batch_size
-            taken = bytes_taken.peak / limit
+            used = taken.peak / limit
             option = Option(
                 shards=shards,
                 copies=copies,
                 remat=remat,
                 accumulate=accumulate,
-                images=batch_size // copies // accumulate,
-                memory=bytes_taken,
-                share_of_memory=taken,
-                fits="yes" if taken * MARGIN <= 1 else "tight" if taken <= 1 else "no",
-                sent_bytes=sent_in_an_update(changed, batch_size // copies, accumulate, shards, copies, dtype),
+                images=images // accumulate,
+                memory=taken,
+                share_of_memory=used,
+                fits="yes" if used * MARGIN <= 1 else "tight" if used <= 1 else "no",
+                sent_bytes=sent_in_an_update(changed, images, accumulate, shards, copies, dtype),
                 flops=flops,
                 seconds=None if peak_tflops is None else flops / (devices * peak_tflops * 1e12 * share),
             )
@@ -232,9 +270,62 @@ def plan(
         )
     options.sort(key=_preference)
     best = options[0] if options[0].fits != "no" else None
-    tokens = math.prod(config.grid_size) + config.prefix_tokens
-    fields = (name, count_weights(config), tokens, devices, limit, batch_size, dtype, optimizer)
+    fields = (name, count_weights(config), _tokens(config), devices, limit, batch_size, dtype, optimizer)
     return Plan(*fields, options=tuple(options), best=best)
+
+
+def step_memory(
+    config: ViTConfig | BiTConfig,
+    images: int,
+    dtype: str = "float32",
+    optimizer: str = "adam",
+    accumulate: int = 1,
+    shards: int = 1,
+    fused_attention: bool = False,
+) -> Memory:
+    """The memory of a training step on one device, for images of one pass; arguments as in `plan`."""
+    weights = count_weights(config)
+    if shards > 1:
+        split = count_split_weights(config)
+        weights += split // shards - split
+    copies = PRECISIONS[dtype] if dtype != "float32" else 0
+    activations, workspace = _activations(config, PRECISIONS[dtype], shards, fused_attention)
+    return Memory(
+        weights=(_VARIABLE + copies) * weights,
+        optimizer=_VARIABLE * weights * (SLOTS[optimizer] + (accumulate > 1)),
+        gradients=_VARIABLE * weights,
+        activations=images * activations,
+        workspace=images * workspace,
+    )
+
+
+def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_attention: bool) -> tuple[int, int]:
+    """Bytes that all layers keep of an image, and those of one block, with numbers of `size` bytes.
+
+    Of each convolution what it takes and what it gives; of a block `s b h (34 + 5 a s / h)` bytes in 16 bit, as table 2
+    of the source has it, with its masks of dropout only where there is dropout.
+    """
+    maps = [2 * size * kernel.outputs * kernel.places // shards for kernel in convolutions(config)]
+    if isinstance(config, BiTConfig):
+        return sum(maps), max(maps)
+    tokens, width, hidden = _tokens(config), config.width, config.mlp_width
+    # Whole on every device: what both normalisations and both halves take, and what is scaled by layer scale.
+    numbers = tokens * width * (4 if config.layer_scale is None else 6)
+    # Queries, keys, values and joined heads; what the activation takes and gives, for SwiGLU also the product.
+    split = tokens * (4 * width + hidden * (2 if config.mlp.startswith("plain") else 3))
+    scores = config.heads * tokens * (tokens if not fused_attention or config.attention_dropout else 2)
+    masks = (2 * tokens * width if config.dropout else 0) + (scores // shards if config.attention_dropout else 0)
+    scores *= 2 if config.attention_dropout else 1
+    block = size * (numbers + (split + scores) // shards) + masks
+    blocks = config.depth * size * tokens * width + block if config.remat else config.depth * block
+    return sum(maps) + blocks + size * tokens * width, block - masks  # and what the last normalisation takes
+
+
+def _tokens(config: ViTConfig | BiTConfig) -> int:
+    """Tokens of an image; of a BiT the places of its last map."""
+    if isinstance(config, BiTConfig):
+        return math.prod(config.feature_map_size)
+    return math.prod(config.grid_size) + config.prefix_tokens
 
 
 def memory_bytes(memory: str | int) -> int:
@@ -263,20 +354,23 @@ def memory_bytes(memory: str | int) -> int:
     return value
 
 
-def _config(model: str | ViTConfig, image_size: ImageSize | None, classes: int | None) -> tuple[ViTConfig, str]:
-    if isinstance(model, str):
-        config, name = variant_config(model), model
-        changes: dict[str, Any] = {"classes": CLASSES}
-    else:
-        config, name, changes = model, "model", {}
-    if not isinstance(config, ViTConfig):
-        what = f"{name} is a BiT" if isinstance(config, BiTConfig) else f"{printable(repr(model), 60)} was given"
-        raise TypeError(f"model must be the name of a Vision Transformer or a ViTConfig, but {what}.")
-    if image_size is not None:
-        changes["image_size"] = image_size
-    if classes is not None:
-        changes["classes"] = classes
-    return config.replace(**changes), name
+def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tuple[ViTConfig | BiTConfig, str]:
+    config, name, changes = getattr(model, "config", model), getattr(model, "name", "model"), {}
+    if isinstance(model, (str, os.PathLike)):
+        name = str(model)
+        if name == "glyphs" or os.path.exists(model):
+            from keras_vit.zoo import load  # here: it needs Keras, and the names of variants do not
+
+            config = load(model).config
+        else:
+            config, changes = variant_config(name), {"classes": CLASSES}
+    if not isinstance(config, (ViTConfig, BiTConfig)):
+        raise TypeError(
+            "model must be the name of a variant, 'glyphs', the path of a checkpoint, a config or a model, but "
+            f"{printable(repr(model), 60)} was given."
+        )
+    given = {"image_size": image_size, "classes": classes}
+    return config.replace(**changes | {field: value for field, value in given.items() if value is not None}), name
 
 
 def _count(name: str, value: Any) -> int:
@@ -297,47 +391,28 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // n for n in small)})
 
 
-def _smallest(
-    config: ViTConfig,
-    images: int,
-    limit: int,
-    shards: int,
-    dtype: str,
-    optimizer: str,
-    fused_attention: bool,
-    compiler: str,
-) -> tuple[int, Memory]:
-    """The smallest number of passes with which a copy's images fit; all of them where nothing does."""
-    passes = _divisors(images)
-    every = [
-        training_memory(config, images // n, dtype, optimizer, n, shards, fused_attention, compiler) for n in passes
-    ]
-    for margin in (MARGIN, 1):
-        for accumulate, taken in zip(passes, every, strict=True):
-            if taken.peak * margin <= limit:
-                return accumulate, taken
-    return passes[-1], every[-1]
-
-
-def _flops(config: ViTConfig) -> int:
+def _flops(config: ViTConfig | BiTConfig) -> int:
     """Of a training step, for one image: a multiply-accumulate is two, the backward pass two forward passes."""
-    if not config.remat:
+    if isinstance(config, BiTConfig) or not config.remat:
         return 6 * count_macs(config)
     block = count_macs(config.replace(depth=2)) - count_macs(config.replace(depth=1))
     return 6 * count_macs(config) + 2 * config.depth * block
 
 
-def sent_in_an_update(config: ViTConfig, images: int, accumulate: int, shards: int, copies: int, dtype: str) -> int:
+def sent_in_an_update(
+    config: ViTConfig | BiTConfig, images: int, accumulate: int, shards: int, copies: int, dtype: str
+) -> int:
     """Bytes that a device sends in an update: every sum over n devices sends 2 (n - 1) / n of what is summed."""
-    split = count_split_weights(config)
-    gradients = 4 * (count_weights(config) - split + split // shards) * accumulate
-    tokens = math.prod(config.grid_size) + config.prefix_tokens
-    # Of a split block, the results of attention and MLP; backwards the gradients of what queries, keys, values and the
-    # first matrices of the MLP start from, each by itself, as XLA compiles it; with remat, attention once more.
-    matrices = 1 if config.mlp.startswith("plain") else 2
-    sums = config.depth * (2 + 3 + matrices + config.remat)
-    summed = images * tokens * config.width * PRECISIONS[dtype] * sums
-    return int(2 * (copies - 1) / copies * gradients + 2 * (shards - 1) / shards * summed)
+    weights, summed = count_weights(config), 0
+    if shards > 1 and isinstance(config, ViTConfig):
+        split = count_split_weights(config)
+        weights += split // shards - split
+        # Of a split block, the results of attention and MLP; backwards the gradients of what queries, keys, values and
+        # the first matrices of the MLP start from, each by itself, as XLA compiles it; with remat, attention once more.
+        matrices = 1 if config.mlp.startswith("plain") else 2
+        sums = config.depth * (2 + 3 + matrices + config.remat)
+        summed = images * _tokens(config) * config.width * PRECISIONS[dtype] * sums
+    return int(2 * (copies - 1) / copies * _VARIABLE * weights * accumulate + 2 * (shards - 1) / shards * summed)
 
 
 def _preference(option: Option) -> tuple[Any, ...]:
@@ -364,8 +439,7 @@ def _row(option: Option) -> dict[str, Any]:
         "optimizer": _gigabytes(memory.optimizer),
         "gradients": _gigabytes(memory.gradients),
         "activations": _gigabytes(memory.activations),
-        "images": _gigabytes(memory.images),
-        "temporaries": _gigabytes(memory.temporaries),
+        "workspace": _gigabytes(memory.workspace),
         "peak": _gigabytes(memory.peak),
         "sent": _gigabytes(option.sent_bytes),
         "seconds": option.seconds,

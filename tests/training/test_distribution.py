@@ -1,5 +1,6 @@
 """More than one device: the same numbers as on one, and weights that are split as they should be."""
 
+import importlib.util
 import json
 import os
 import socket
@@ -10,10 +11,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import VARIANTS, BiT, VisionTransformer
+from keras_vit import VARIANTS, BiT, VisionTransformer, ViTConfig
 from keras_vit.layers import skip_initialization
 from keras_vit.models import BIT_VARIANTS, variant_config
 from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
+from keras_vit.training.planning import step_memory
 from keras_vit.training.splitting import SPLIT
 from tests.processes import REPOSITORY, environment
 from tests.training.distributed import CONFIGS
@@ -223,3 +225,16 @@ def test_other_backends_are_refused(backend):
     for make in (data_parallel, lambda: model_parallel(CONFIGS["vit"], 1)):
         with pytest.raises(RuntimeError, match="works on JAX only.*docs/distribution.md"):
             make()
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_memory_is_about_what_the_compiler_reports(backend, remat):
+    """The quickest cases of `benchmarks/planning.py`, held to the 20 % that the plan leaves free."""
+    only(backend, "jax")
+    path = REPOSITORY / "benchmarks" / "planning.py"
+    spec = importlib.util.spec_from_file_location("planning_benchmark", path)
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    config = ViTConfig(image_size=64, patch_size=8, width=96, depth=3, heads=3, mlp_width=384, classes=10, remat=remat)
+    reported = benchmark.reported_bytes(benchmark.compiled_step(config, 32))
+    assert step_memory(config, 32).peak == pytest.approx(reported, rel=0.2)
