@@ -89,8 +89,8 @@ def make_safetensors(folder: pathlib.Path) -> list[pathlib.Path]:
     arrays = {
         f"blocks.{n}.weight": random.normal(size=(4, n + 1)).astype(kind) for n, kind in enumerate(("f4", "f2", "i8"))
     }
-    write_safetensors(folder / "0.safetensors", arrays.items(), {"grid_size": [2, 2], "class_names": ["a", "b"]})
-    write_safetensors(folder / "1.safetensors", [("empty", np.zeros((0, 3), "f8")), ("one", np.float32(1))])
+    write_safetensors(folder / "0.safetensors", arrays.items())
+    write_safetensors(folder / "1.safetensors", [("empty", np.zeros((0, 3), "f8")), ("one", np.ones((), "f4"))])
     return [folder / "0.safetensors", folder / "1.safetensors"]
 
 

@@ -1,4 +1,4 @@
-"""Files that are there in whole or not at all, locks between processes, and where the package's own data lies."""
+"""Atomic writes, locks between processes, and where the package's own data lies."""
 
 import contextlib
 import errno

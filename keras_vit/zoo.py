@@ -9,13 +9,14 @@ from keras_vit._types import DType, ImageSize, Source, Tensor
 from keras_vit.checkpoints import (
     config_in_file,
     find_checkpoint,
+    find_recommended,
     is_copy,
     is_keras_file,
+    is_variant,
     load_model,
     open_checkpoint,
     read_keras,
     read_weights_h5,
-    recommended,
     resolve_source,
     with_names_beside,
 )
@@ -128,7 +129,7 @@ def load(
         >>> keras_vit.load("glyphs", image_size=32, classes=10).config.grid_size  # a new head, of zeros
         (8, 8)
     """
-    path = resolve_source(source)
+    path = find_recommended(str(source)) if is_variant(source) else resolve_source(source)
     from_keras = is_keras_file(path)
     arrays: dict[str, Any] = {"grid_size": grid_size, "heads": heads, "architecture": architecture}
     arrays["numerics"] = numerics
@@ -254,7 +255,7 @@ def create_model(
     if pretrained:
         if weights is not None:
             raise ValueError(f"pretrained=True chooses the weights itself, but weights={weights!r} was given, too.")
-        weights = recommended(variant).name
+        weights = find_recommended(variant)
     own_weights = weights is not None and os.fspath(weights).endswith(".weights.h5")
     base = variant_config(variant) if weights is None or own_weights else _config_of(weights, variant)
     options: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Files that are there in whole or not at all."""
+"""Atomic writes."""
 
 import contextlib
 import os

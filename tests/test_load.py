@@ -168,7 +168,9 @@ def test_a_source_without_a_head(tmp_path):
 @pytest.mark.once
 def test_names_and_addresses_go_the_way_of_files(source, files, monkeypatch):
     asked = []
-    monkeypatch.setattr("keras_vit.zoo.find_checkpoint", lambda name: asked.append(name) or files / "vit.npz")
+    for module in ("zoo", "checkpoints.download"):
+        find = f"keras_vit.{module}.find_checkpoint"
+        monkeypatch.setattr(find, lambda name: asked.append(name) or files / "vit.npz")
     model = keras_vit.load(source, classes=5, image_size=32, dtype="mixed_bfloat16", name="other", dropout=0.1)
     assert model.config == VIT.replace(classes=5, image_size=32, dropout=0.1, representation_size=None)
     assert model.name == "other" and model.dtype_policy.name == "mixed_bfloat16"

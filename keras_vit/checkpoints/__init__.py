@@ -6,7 +6,7 @@ from keras_vit._lazy import lazy_names
 
 if TYPE_CHECKING:
     from keras_vit.checkpoints.augreg import augreg_index, best_augreg
-    from keras_vit.checkpoints.catalogue import list_weights, recommended
+    from keras_vit.checkpoints.catalogue import list_models, list_weights, recommended
     from keras_vit.checkpoints.checkpoint import (
         LAYOUTS,
         CheckpointInfo,
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
         to_checkpoint,
     )
     from keras_vit.checkpoints.class_list import class_names
-    from keras_vit.checkpoints.download import DownloadError, find_checkpoint, is_copy
+    from keras_vit.checkpoints.download import find_checkpoint, find_recommended, is_copy
     from keras_vit.checkpoints.files.keras_files import config_in_file, read_keras, read_weights_h5, save_model
     from keras_vit.checkpoints.folder import with_names_beside
+    from keras_vit.checkpoints.hub import DownloadError
     from keras_vit.checkpoints.publishing import push_to_hub
     from keras_vit.checkpoints.source import is_keras_file, is_variant, resolve_source
-    from keras_vit.checkpoints.variants_table import list_models
 
 __getattr__ = lazy_names(__name__)
 
@@ -36,6 +36,7 @@ __all__ = [
     "config_in_file",
     "count_parameters",
     "find_checkpoint",
+    "find_recommended",
     "inspect_checkpoint",
     "is_copy",
     "is_keras_file",

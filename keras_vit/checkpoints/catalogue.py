@@ -1,4 +1,4 @@
-"""The published checkpoints, as data and as a table, and how to find one.
+"""The published checkpoints and the variants, as data and as tables, and how to find one.
 
 The data are in `weights/catalogue.json`, and in `weights/repositories.json` for what other people publish on the
 Hugging Face Hub. AugReg's more than 50,000 files are not listed: their names say it all.
@@ -6,6 +6,7 @@ Hugging Face Hub. AugReg's more than 50,000 files are not listed: their names sa
 
 import functools
 import json
+import os
 import re
 from typing import Any
 
@@ -115,10 +116,20 @@ def repositories(name: str) -> tuple[str, ...]:
     return _repositories().get(name, ())
 
 
-def with_repositories(variant: str, classes: int | None) -> list[str]:
-    """The names of the checkpoints of a variant with so many classes that `repositories` knows the weights of."""
-    entries = [find_entry(name) for name in _repositories()]
-    return [entry.name for entry in entries if (entry.variant, entry.classes) == (variant, classes)]
+def nearest_with_repository(entry: Entry) -> Entry | None:
+    """The checkpoint of the same variant, classes and image size that `repositories` knows, with the most similar name.
+
+    Args:
+        entry: The checkpoint that cannot be had.
+
+    Returns:
+        Its neighbour: AugReg published several fine-tuned files of one pre-trained one, for example. None if there is
+        none.
+    """
+    others = [find_entry(name) for name in _repositories()]
+    kind = (entry.variant, entry.classes, entry.image_size)
+    others = [other for other in others if (other.variant, other.classes, other.image_size) == kind]
+    return max(others, key=lambda other: len(os.path.commonprefix([other.name, entry.name])), default=None)
 
 
 @functools.cache
@@ -217,10 +228,44 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
             or [row for row in rows if name.lower() in row["name"].lower()]
             or [_row(find_entry(query))]
         )
-    return WeightsTable(of_family(rows, family))
+    return WeightsTable(_of_family(rows, family))
 
 
-def of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str, Any]]:
+def list_models(query: str | None = None, family: str | None = None) -> Table:
+    """The variants, for `create_model`, as rows of a table.
+
+    Args:
+        query: Part of a name in any spelling, such as `"B/16"` or `"R50"`; None for all.
+        family: Only those of a family, such as `"DINOv2"` or `"hybrid"`, in any spelling; None for all.
+
+    Returns:
+        A list of dicts with `name`, `family`, `params` and `macs` (multiply-accumulate operations for one image),
+        both with 1,000 classes at `image_size` pixels. Printing it draws a table.
+
+    Raises:
+        TypeError: if `family` is neither a string nor None.
+        ValueError: if no variant fits.
+
+    Examples:
+        >>> [row["name"] for row in keras_vit.list_models("B/16")][:2]
+        ['ViT-B/16', 'R50+ViT-B/16']
+    """
+    from keras_vit.models import BIT_VARIANTS, VARIANTS, count_macs, count_weights, find_variant, variant_config
+
+    names = [*VARIANTS, *BIT_VARIANTS]
+    if query is not None:
+        names = [name for name in names if _plain_family(query) in _plain_family(name)] or [find_variant(query)]
+    rows = []
+    for name in names:
+        config = variant_config(name)
+        counts = {"params": count_weights(config), "macs": count_macs(config)}
+        hybrid = name in VARIANTS and VARIANTS[name].stem_stages is not None
+        kind = "BiT" if name in BIT_VARIANTS else "hybrid" if hybrid else VARIANTS[name].family
+        rows.append({"name": name, "family": kind, **counts, "image_size": config.image_size[0]})
+    return Table(_of_family(rows, family))
+
+
+def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str, Any]]:
     """The rows whose `"family"` is the one that is named, in any spelling; all of them for None.
 
     Raises:

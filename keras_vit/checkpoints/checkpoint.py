@@ -238,7 +238,7 @@ def _write_pytorch(
         if file.exists() and not overwrite:
             raise FileExistsError(f"{file} exists. Choose another path or pass overwrite=True.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_safetensors(path, arrays, {"format": "pt"}, overwrite)
+    write_safetensors(path, arrays, overwrite)
     for file, text in texts.items():
         with replacing(file) as temporary:
             pathlib.Path(temporary).write_text(text, encoding="utf-8")

@@ -3,12 +3,13 @@
 import os
 import pathlib
 
-from keras_vit.checkpoints.catalogue import find_entry
+from keras_vit.checkpoints.catalogue import SHIPPED
 from keras_vit.checkpoints.checkpoint import open_checkpoint
-from keras_vit.checkpoints.download import SHIPPED, find_checkpoint
+from keras_vit.checkpoints.download import find_checkpoint
 from keras_vit.checkpoints.files.keras_files import config_in_file
-from keras_vit.checkpoints.folder import ENDINGS, names_beside
-from keras_vit.models import BiT, VisionTransformer, find_variant
+from keras_vit.checkpoints.folder import names_beside
+from keras_vit.checkpoints.source import is_keras_file, resolve_source
+from keras_vit.models import BiT, VisionTransformer
 
 
 def class_names(source: VisionTransformer | BiT | str | os.PathLike[str]) -> list[str] | None:
@@ -40,34 +41,12 @@ def class_names(source: VisionTransformer | BiT | str | os.PathLike[str]) -> lis
         return None if names is None else list(names)
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(f"source must be a model, a name or a path, but {type(source).__name__} was given.")
-    path = pathlib.Path(source)
-    if str(source) in SHIPPED and not path.exists():
-        path = find_checkpoint(str(source))
+    path = pathlib.Path(find_checkpoint(source) if str(source) in SHIPPED else source)
     if not path.exists():
-        return _of_no_file(source)
-    is_keras = str(path).endswith((".keras", ".weights.h5"))
-    config = config_in_file(path) if is_keras else open_checkpoint(path).config
+        resolve_source(source)  # an error for what is unknown
+        return None
+    config = config_in_file(path) if is_keras_file(path) else open_checkpoint(path).config
     if config is not None and config.class_names is not None:
         return list(config.class_names)
     names = names_beside(path)
-    if names is None or (config is not None and config.classes != len(names)):
-        return None
-    return list(names)
-
-
-def _of_no_file(source: str | os.PathLike[str]) -> None:
-    """None for names and addresses, whose files are not opened.
-
-    Raises:
-        FileNotFoundError: if `source` is a path.
-        ValueError: if it names nothing that is known.
-    """
-    endings = (*ENDINGS, ".keras", ".h5")
-    if not isinstance(source, str) or source.endswith(endings) or source.startswith((".", "~", "/")):
-        if "://" not in str(source):
-            raise FileNotFoundError(f"There is no file {source}; the path of a model file was expected.")
-    elif "://" not in source:
-        try:
-            find_variant(source)
-        except ValueError:
-            find_entry(source)
+    return None if names is None or (config is not None and config.classes != len(names)) else list(names)

@@ -1,13 +1,13 @@
 """What lies in the folder or the repository of a checkpoint: weights, and JSON files and class names beside them."""
 
 import dataclasses
+import json
 import os
 import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from keras_vit._text import printable
-from keras_vit.checkpoints.json_text import parse_json
 
 if TYPE_CHECKING:
     from keras_vit.models import ModelConfig
@@ -46,17 +46,42 @@ def choose_weights(names: Iterable[str], where: str) -> str | None:
     Raises:
         ValueError: if several have such an ending, none of them a known name.
     """
-    here = {name for name in names if "/" not in name}
+    candidates = {name for name in names if "/" not in name}
     for name in WEIGHT_NAMES:
-        if name in here:
+        if name in candidates:
             return name
-    others = sorted(name for name in here - {*NOT_WEIGHTS} if pathlib.PurePath(name).suffix in ENDINGS)
+    others = sorted(name for name in candidates - {*NOT_WEIGHTS} if pathlib.PurePath(name).suffix in ENDINGS)
     if len(others) > 1:
         more = " ..." if len(others) > 5 else ""
         raise ValueError(
             f"{where} has several files of weights ({', '.join(others[:5])}{more}): name the one that is meant."
         )
     return others[0] if others else None
+
+
+def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The file with weights in a folder (see `choose_weights`).
+
+    Args:
+        path: The folder, or a file, which is given back as it is.
+
+    Raises:
+        TypeError: if `path` is no path.
+        IsADirectoryError: if the folder has no such file.
+        ValueError: if it has several, none of them of a known name.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
+    folder = pathlib.Path(path)
+    if not folder.is_dir():
+        return folder
+    name = choose_weights((file.name for file in folder.iterdir() if file.is_file()), f"The folder {folder}")
+    if name is None:
+        raise IsADirectoryError(
+            f"{folder} is a folder without weights: the path of a checkpoint file was expected, or a folder with "
+            f"{', '.join(WEIGHT_NAMES)} or one other file of a kind in {', '.join(ENDINGS)}."
+        )
+    return folder / name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +101,6 @@ class Sidecars:
     folder: pathlib.Path | None = None
 
 
-FILES = dict(zip(("config", "open_clip", "preprocessor"), SIDECAR_NAMES, strict=True))
-
-
 def read_sidecars(path: str | os.PathLike[str]) -> Sidecars:
     """The JSON files beside a file of weights, or in a folder.
 
@@ -91,15 +113,9 @@ def read_sidecars(path: str | os.PathLike[str]) -> Sidecars:
     path = pathlib.Path(path)
     folder = path if path.is_dir() else path.parent
     contents: dict[str, dict[str, Any]] = {}
-    for field, name in FILES.items():
-        file = folder / name
-        if not file.is_file():
-            continue
-        size = file.stat().st_size
-        if size > LONGEST:
-            raise ValueError(f"{file} has {size:,} bytes; at most {LONGEST:,} are read.")
-        with file.open("rb") as opened:
-            contents[field] = parse_json(opened.read(LONGEST), str(file))
+    for field, name in zip(("config", "open_clip", "preprocessor"), SIDECAR_NAMES, strict=True):
+        if (folder / name).is_file():
+            contents[field] = parse_json(_read(folder / name, LONGEST), str(folder / name))
     return Sidecars(**contents, folder=folder)
 
 
@@ -125,10 +141,8 @@ def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
     file = (path if path.is_dir() else path.parent) / CLASSES
     if not file.is_file():
         return None
-    if file.stat().st_size > LONGEST_LIST:
-        raise ValueError(f"{file} has {file.stat().st_size:,} bytes, too many for a list of class names.")
     try:
-        names = tuple(file.read_text(encoding="utf-8-sig").splitlines())
+        names = tuple(_read(file, LONGEST_LIST).decode("utf-8-sig").splitlines())
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not a list of class names in UTF-8: {error}.") from None
     for number, name in enumerate(names, 1):
@@ -137,3 +151,42 @@ def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
                 f"{file} is not a list of class names, one a line: line {number} is {printable(repr(name), 80)}."
             )
     return names
+
+
+def parse_json(data: bytes, what: str) -> dict[str, Any]:
+    """The object that untrusted JSON says.
+
+    Args:
+        data: The text, in UTF-8. The caller bounds its length: parsed, it may take forty times as many bytes.
+        what: What it is, for messages.
+
+    Raises:
+        ValueError: if it is not UTF-8 or no JSON, is nested too deeply, is no object, or has one name twice in an
+            object.
+    """
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError(f"{what} is damaged: it is nested too deeply.") from None
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are, too
+        raise ValueError(f"{what} is damaged: {printable(error, 200)}.") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is damaged: it is a {type(value).__name__}, expected an object of JSON.")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"the name {name[:100]!r} stands in it twice")
+        values[name] = value
+    return values
+
+
+def _read(file: pathlib.Path, most: int) -> bytes:
+    size = file.stat().st_size
+    if size > most:
+        raise ValueError(f"{file} has {size:,} bytes; at most {most:,} are read.")
+    with file.open("rb") as opened:
+        return opened.read(most)

@@ -10,14 +10,12 @@ from keras_vit import models
 from keras_vit._files import write_text
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, count_parameters, to_checkpoint
 from keras_vit.checkpoints.folder import ENDINGS, NOT_WEIGHTS
-from keras_vit.checkpoints.hub import SCHEME, errors_named, hub_library, is_hub_address, parse_hub_address
+from keras_vit.checkpoints.hub import SCHEME, errors_named, is_hub_address, parse_hub_address
 from keras_vit.models import BiT, ModelConfig, VisionTransformer, ViTConfig, variant_of
 
-# The preferred first: others can load them, too. The layout of the family's published files comes last.
-LAYOUTS_OF_OTHERS = ("timm", "huggingface")
 CARD = "README.md"
 _IDENTIFIER = re.compile(r"[\w.-]{1,100}", re.ASCII)
-_NAMES_SHOWN = 20  # class names in a card
+_NAMES_LISTED = 20  # class names in a card
 
 
 def push_to_hub(
@@ -42,7 +40,7 @@ def push_to_hub(
         repository: `"owner/name"`.
         layout: As in `to_checkpoint`; None for the first of timm's, transformers' and the original code's that can say
             the model.
-        license: The licence of the weights, as an identifier of the Hub such as `"apache-2.0"`; None to leave it open.
+        license: The license of the weights, as an identifier of the Hub such as `"apache-2.0"`; None to leave it open.
             That of the weights which the model was trained from may bind it.
         private: Whether a new repository is private; None for what the owner's account says.
         revision: The branch to write to; None for the main one.
@@ -52,7 +50,6 @@ def push_to_hub(
         The address of the commit, for a browser.
 
     Raises:
-        ImportError: if `huggingface_hub` is not installed.
         TypeError: if `model` is none of this package.
         ValueError: if the repository's name is none, no layout can say the model, or the repository has other weights,
             which would be loaded instead.
@@ -73,12 +70,13 @@ def push_to_hub(
     if license is not None and not _IDENTIFIER.fullmatch(license):
         raise ValueError(f"license must be an identifier such as 'apache-2.0', but {license!r} was given.")
     layout = _layout_of(model.config) if layout is None else layout
-    hub = hub_library()
+    from huggingface_hub import HfApi
+
     with tempfile.TemporaryDirectory() as folder:
-        weights = pathlib.Path(folder) / _file_name(layout)
+        weights = pathlib.Path(folder) / ("model.safetensors" if layout in _OTHERS else "model.npz")
         to_checkpoint(model, weights, layout)
-        api = hub.HfApi(library_name="keras_vit")
-        with errors_named(hub, address, "write"):
+        api = HfApi(library_name="keras_vit")
+        with errors_named(address, "write"):
             api.create_repo(address.repository, private=private, exist_ok=True)
             info = api.model_info(address.repository)
         names = [sibling.rfilename for sibling in info.siblings or ()]
@@ -91,7 +89,7 @@ def push_to_hub(
             )
         if CARD not in names:
             write_text(weights.parent / CARD, model_card(model, address.repository, layout, license))
-        with errors_named(hub, address, "write"):
+        with errors_named(address, "write"):
             commit = api.upload_folder(
                 repo_id=address.repository,
                 folder_path=folder,
@@ -111,61 +109,67 @@ def model_card(model: VisionTransformer | BiT, repository: str, layout: str, lic
         license: See `push_to_hub`.
     """
     config = model.config
-    name = variant_of(config) or ("Vision Transformer" if isinstance(config, ViTConfig) else "BiT")
-    task = "image-classification" if config.classes else "image-feature-extraction"
-    index = [
-        *([f"license: {license}"] if license else []),
-        *([f"library_name: {_LIBRARIES[layout]}"] if layout in _LIBRARIES else []),
-        f"pipeline_tag: {task}",
-        "tags: [keras, keras-vit, vision-transformer]",
-    ]
-    sections = [
-        "---\n" + "\n".join(index) + "\n---",
-        f"# {repository.rpartition('/')[2]}",
-        f"{name}, {count_parameters(config):,} weights, {_input(config)}. {_output(config)}",
-        f"## Use\n\n```python\nimport keras_vit\n\nmodel = keras_vit.load({SCHEME + repository!r})\n"
-        'images = model.preprocess("picture.jpg")\nanswers = model.predict(images)\n```',
-    ]
-    sections.append(f"## Preprocessing\n\n{_preprocessing(config)}")
-    if layout in _LOADING:
-        sections.append(_LOADING[layout].format(repository=repository))
-    sections.append(f"## Licence\n\n{license or 'Not said. Ask the owner before you use the weights.'}")
-    return "\n\n".join(sections) + "\n"
+    library, loading = _OTHERS.get(layout, ("", ""))
+    height, width = models.pair("image_size", config.image_size)
+    return _CARD.format(
+        license=f"license: {license}\n" if license else "",
+        library=f"library_name: {library}\n" if library else "",
+        task="image-classification" if config.classes else "image-feature-extraction",
+        title=repository.rpartition("/")[2],
+        name=variant_of(config) or ("Vision Transformer" if isinstance(config, ViTConfig) else "BiT"),
+        weights=f"{count_parameters(config):,}",
+        size=f"{height} x {width}",
+        output=_output(config),
+        address=f"{SCHEME}{repository}",
+        preprocessing=_preprocessing(config),
+        loading=f"# {library}: {loading.format(repository=repository)}\n" if library else "",
+        licence=license or "Not said. Ask the owner before you use the weights.",
+    )
 
 
-_LIBRARIES = {"timm": "timm", "huggingface": "transformers"}
-_LOADING = {
-    "timm": (
-        "With timm:\n\n```python\nimport timm\n\n"
-        'model = timm.create_model("hf-hub:{repository}", pretrained=True).eval()\n```'
-    ),
-    "huggingface": (
-        "With transformers:\n\n```python\nfrom transformers import AutoImageProcessor, AutoModel\n\n"
-        'processor = AutoImageProcessor.from_pretrained("{repository}")\n'
-        'model = AutoModel.from_pretrained("{repository}")\n```'
-    ),
+_CARD = """---
+{license}{library}pipeline_tag: {task}
+tags: [keras, keras-vit, vision-transformer]
+---
+
+# {title}
+
+{name}, {weights} weights, for images of {size} pixels. {output}
+
+## Use
+
+```python
+import keras_vit
+
+model = keras_vit.load('{address}')
+answers = model.predict(model.preprocess("picture.jpg"))
+{loading}```
+
+## Preprocessing
+
+{preprocessing}
+
+## License
+
+{licence}
+"""
+# By layout: the library that the Hub names, and how it loads the model.
+_OTHERS = {
+    "timm": ("timm", "timm.create_model('hf-hub:{repository}', pretrained=True)"),
+    "huggingface": ("transformers", "transformers.AutoModel.from_pretrained('{repository}')"),
 }
 
 
 def _layout_of(config: ModelConfig) -> str:
-    """The preferred layout that can say a model."""
-    for name in LAYOUTS_OF_OTHERS:
-        if name in LAYOUTS and isinstance(config, LAYOUTS[name].config_type):
+    """The preferred layout that can say a model: those of others first, then that of the published files."""
+    for name in _OTHERS:
+        if isinstance(config, LAYOUTS[name].config_type):
             try:
                 LAYOUTS[name].check_writable(config)
             except ValueError:
                 continue
             return name
     return PUBLISHED[type(config)]
-
-
-def _file_name(layout: str) -> str:
-    return "model.safetensors" if layout in LAYOUTS_OF_OTHERS else "model.npz"
-
-
-def _input(config: ModelConfig) -> str:
-    height, width = models.pair("image_size", config.image_size)
-    return f"for images of {height} x {width} pixels"
 
 
 def _preprocessing(config: ModelConfig) -> str:
@@ -187,6 +191,6 @@ def _output(config: ModelConfig) -> str:
         return "It has no head: it gives features."
     if config.class_names is None:
         return f"It tells {config.classes:,} classes apart."
-    names = ", ".join(config.class_names[:_NAMES_SHOWN])
-    more = " ..." if len(config.class_names) > _NAMES_SHOWN else ""
+    names = ", ".join(config.class_names[:_NAMES_LISTED])
+    more = " ..." if len(config.class_names) > _NAMES_LISTED else ""
     return f"It tells {config.classes:,} classes apart: {names}{more}."

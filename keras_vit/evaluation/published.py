@@ -116,7 +116,6 @@ def verify(
 
     Raises:
         TypeError, ValueError: if there are no published answers under a name, or no names.
-        ImportError: if `huggingface_hub` is not installed.
 
     Examples:
         >>> evaluation.verify("nobody/nothing")

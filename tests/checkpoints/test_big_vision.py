@@ -10,7 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints.files import npz
+from keras_vit.checkpoints.files import stored_array
 from keras_vit.layers import sincos2d, skip_initialization
 from tests.compute import forward
 from tests.tolerances import EARLY, ENCODED, LOGITS, SAME_FUNCTION
@@ -313,8 +313,8 @@ def test_of_stacked_blocks_one_is_read_at_a_time(golden, tmp_path, monkeypatch):
         sizes.append(math.prod(shape))
         return aligned_zeros(shape, dtype)
 
-    aligned_zeros = npz.aligned_zeros
-    monkeypatch.setattr(npz, "aligned_zeros", watched)
+    aligned_zeros = stored_array.aligned_zeros
+    monkeypatch.setattr(stored_array, "aligned_zeros", watched)
     contents = open_checkpoint(golden("bv_scan_map").path)
     blocks = {name: array for name, array in contents.arrays.items() if "encoderblock_" in name}
     sizes.clear()

@@ -6,10 +6,9 @@ import dataclasses
 import pytest
 
 from keras_vit.checkpoints.augreg import augreg_index, best_augreg, parse_augreg_name
-from keras_vit.checkpoints.catalogue import catalogue, find_entry, list_weights, recommended
+from keras_vit.checkpoints.catalogue import catalogue, find_entry, list_models, list_weights, recommended
 from keras_vit.checkpoints.entry import Entry, plain_variant
 from keras_vit.checkpoints.hub import parse_hub_address
-from keras_vit.checkpoints.variants_table import list_models
 from keras_vit.models import VARIANTS, count_weights, variant_config
 
 B16 = "augreg/B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
@@ -350,25 +349,15 @@ def test_augreg_names_of_the_catalogue_are_parsed_alike():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "part"),
+    ("old", "new"),
     [
-        ("B_16", "B_14", "model is 'B_14'"),
-        ("i21k", "i22k", "ds is 'i22k'"),
-        ("300ep", "300", "epochs is '300'"),
-        ("lr_0.001", "lr_x", "lr is 'lr_x'"),
-        ("medium1", "medium", "aug is 'aug_medium'; it must be .*light0"),
-        ("wd_0.1", "wd_0.2", "wd is 'wd_0.2'"),
-        ("do_0.0", "dropout_0.0", "do is 'dropout_0.0'"),
-        ("sd_0.0", "sd_1", "sd is 'sd_1'"),
-        ("imagenet2012", "imagenet", "adapt_ds is 'imagenet'.*cifar100"),
-        ("steps_20k", "steps_20000", "adapt_steps is 'steps_20000'"),
-        ("-res_384", "", "adapt_resolution is missing"),
-        ("-res_384", "-res_512", "adapt_resolution is 'res_512'"),
-        ("-res_384", "-res_384-x", "too long"),
+        *(("B_16", "B_14"), ("i21k", "i22k"), ("300ep", "300"), ("lr_0.001", "lr_x"), ("medium1", "medium")),
+        *(("wd_0.1", "wd_0.2"), ("do_0.0", "dropout_0.0"), ("sd_0.0", "sd_1"), ("imagenet2012", "imagenet")),
+        *(("steps_20k", "steps_20000"), ("-res_384", ""), ("-res_384", "-res_512"), ("-res_384", "-res_384-x")),
     ],
 )
-def test_a_wrong_augreg_name_says_what_is_wrong(old, new, part):
-    with pytest.raises(ValueError, match=part):
+def test_a_wrong_augreg_name(old, new):
+    with pytest.raises(ValueError, match="is no name of AugReg's. One is B_16-.* aug: none, light0.* res: 224, 384"):
         find_entry(B16_FINE_TUNED.replace(old, new))
 
 
@@ -405,12 +394,12 @@ def index(tmp_path):
 def test_the_best_of_the_index(index):
     rows = augreg_index(index)
     assert len(rows) == 12
-    assert rows[0]["adapt_steps"] == 20000 and rows[0]["wd"] == 0.03 and rows[3]["adapt_final_val"] is None
+    assert rows[0]["final_val"] == 0.5 and rows[0]["wd"] == "0.03" and rows[3]["adapt_final_val"] is None
     assert best_augreg(rows, "ViT-B/16")["weights"] == B16
     assert best_augreg(rows, "b16", adapt_ds="imagenet2012")["weights"] == B16_FINE_TUNED
     at_224 = best_augreg(rows, "B/16", adapt_ds="imagenet2012", resolution=224)
     assert at_224["weights"].endswith("lr_0.03-res_224")
-    light = best_augreg(rows, "B/16", aug="light1", wd=0.03, adapt_ds="imagenet2012")
+    light = best_augreg([row for row in rows if row["aug"] == "light1"], "B/16", adapt_ds="imagenet2012")
     assert light["weights"].startswith("augreg/B_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03")
     assert find_entry(light["weights"]).variant == "ViT-B/16"
 
@@ -420,7 +409,6 @@ def test_the_best_of_the_index(index):
     [
         ({"variant": "L/16"}, "name='L/16'.*B/16, S/16"),
         ({"variant": "B/16", "ds": "i1k"}, "ds='i1k'.*i21k"),
-        ({"variant": "B/16", "aug": "strong1"}, "aug='strong1'.*light1, medium1"),
         ({"variant": "B/16", "adapt_ds": "kitti"}, "adapt_ds='kitti'.*imagenet2012"),
         ({"variant": "B/16", "adapt_ds": "oxford_iiit_pet"}, "no adapt_final_val"),
         ({"variant": "B/16", "resolution": 224}, "pass adapt_ds"),
@@ -433,14 +421,11 @@ def test_nothing_in_the_index_fits(index, options, message):
 
 def test_a_file_that_is_no_index(tmp_path):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="'name' is missing.*a, b"):
+    with pytest.raises(ValueError, match="it must have one column 'name', but has a, b"):
         augreg_index(tmp_path / "other.csv")
     (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(ValueError, match="missing.*none"):
+    with pytest.raises(ValueError, match="but has none"):
         augreg_index(tmp_path / "empty.csv")
-    (tmp_path / "cut.csv").write_text(",".join(COLUMNS) + "\nB/16,i21k,many" + "," * 18 + "\n")
-    with pytest.raises(ValueError, match="line 2"):
-        augreg_index(tmp_path / "cut.csv")
     with pytest.raises(FileNotFoundError):
         augreg_index(tmp_path / "absent.csv")
 
@@ -470,19 +455,15 @@ def test_an_accuracy_that_is_no_number_does_not_win(index, text):
 
 
 @pytest.mark.parametrize(
-    ("cells", "message"),
+    "cells",
     [
-        ({"final_val": "inf"}, "line 2: final_val is inf, expected an accuracy from 0 to 1"),
-        ({"final_val": "1e999"}, "line 2: final_val is inf"),
-        ({"final_val": "86.5"}, "line 2: final_val is 86.5"),
-        ({"adapt_final_val": "-1"}, "line 2: adapt_final_val is -1"),
-        ({"filename": ""}, "line 2: filename is empty"),
-        ({"adapt_filename": ""}, "line 2: adapt_filename is empty"),
+        *({"final_val": text} for text in ("inf", "1e999", "86.5", "half", "\x1b[2J")),
+        *({"adapt_final_val": "-1"}, {"filename": ""}, {"adapt_filename": ""}),
     ],
 )
-def test_rows_that_nobody_can_use_are_left_out_aloud(index, cells, message):
+def test_rows_that_nobody_can_use_are_left_out_aloud(index, cells):
     changed(index, 2, **cells)
-    with pytest.warns(UserWarning, match=f"index.csv: 1 of 12 rows are left out. {message}"):
+    with pytest.warns(UserWarning, match="index.csv: 1 of 12 rows are left out: they"):
         rows = augreg_index(index)
     assert len(rows) == 11
     assert best_augreg(rows, "ViT-B/16")["weights"] == B16
@@ -491,31 +472,29 @@ def test_rows_that_nobody_can_use_are_left_out_aloud(index, cells, message):
 def test_rows_with_other_numbers_of_cells(index):
     lines = index.read_text().splitlines()
     index.write_text("\n".join([lines[0], lines[1] + ",extra", *lines[2:], "B/16,i21k"]) + "\n")
-    with pytest.warns(UserWarning, match="2 of 13 rows .* line 2 has 22 cells, expected 21; line 14 has 2 cells"):
+    with pytest.warns(UserWarning, match="2 of 13 rows are left out"):
         assert len(augreg_index(index)) == 11
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: data.replace(b"light1", b"l\xefght1"), "index.csv is not AugReg's index.csv: it is not UTF-8"),
-        (lambda data: data.decode().encode("utf-16"), "it is not UTF-8"),
-        (lambda data: data.replace(b"final_test", b"final_val", 1), "'final_val' is there twice"),
-        (lambda data: data.replace(b",ds,", b",\x1b[31mds,", 1), r"'ds' is missing.*\\x1b\[31mds"),
-        (lambda data: data.replace(b"0.5", b"half", 1), r"line 2, is not a row .*could not convert.*'half'"),
-        (lambda data: data.replace(b"0.5", b"\x1b[2J", 1), r"line 2, is not a row .*\\x1b\[2J"),
-        (lambda data: data + b'"' + b"x" * 200_000, "line 13, is not a row .*field larger"),
+        (lambda data: data.replace(b"light1", b"l\xefght1"), "codec can't decode"),
+        (lambda data: data.decode().encode("utf-16"), "codec can't decode"),
+        (lambda data: data.replace(b"final_test", b"final_val", 1), "one column 'final_val', but has"),
+        (lambda data: data.replace(b",ds,", b",\x1b[31mds,", 1), r"one column 'ds', but has .*\\x1b\[31mds"),
+        (lambda data: data + b'"' + b"x" * 200_000, "field larger"),
     ],
 )
 def test_a_damaged_index(index, damage, message):
     index.write_bytes(damage(index.read_bytes()))
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=f"is not AugReg's index.csv: .*{message}") as caught:
         augreg_index(index)
     assert "\x1b" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("tail", ["x" * 50_000, "-" * 50_000, "\x08" * 50_000])
 def test_a_name_without_end_is_shown_in_short(tail):
-    with pytest.raises(ValueError, match="AugReg name 'augreg/B_16-i21k") as caught:
+    with pytest.raises(ValueError, match="'augreg/B_16-i21k.* is no name of AugReg's") as caught:
         find_entry(B16 + tail)
     assert len(str(caught.value)) < 1000

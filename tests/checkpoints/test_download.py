@@ -9,7 +9,7 @@ import io
 import os
 import pathlib
 import re
-import signal
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 from keras_vit._files import locked
-from keras_vit.checkpoints import download, transfer
+from keras_vit.checkpoints import download
 from keras_vit.checkpoints.catalogue import find_entry
-from keras_vit.checkpoints.download import DownloadError, cache_folder, fetch
+from keras_vit.checkpoints.download import DownloadError, cache_folder, find_checkpoint
 from keras_vit.checkpoints.entry import Entry
 
 PACKAGE = pathlib.Path(download.__file__).parent.parent
@@ -50,31 +50,17 @@ class Page:
     body: bytes = FILE
     status: int = 200
     headers: dict = dataclasses.field(default_factory=dict)
-    etag: str | None = '"v1"'
-    ranges: bool = True
     length: bool = True  # whether Content-Length is sent
     breaks: list = dataclasses.field(default_factory=list)  # bytes after which each connection ends, then none
     pause: float = 0.0  # seconds before each piece
     pieces: int = 1
     before: threading.Event | None = None  # waited for before the body
-    halfway: threading.Event | None = None  # waited for after the first half of the body
-
-
-@dataclasses.dataclass
-class Seen:
-    """A request and what was sent for it."""
-
-    path: str
-    range: str | None
-    if_range: str | None
-    status: int = 0
-    sent: int = 0
 
 
 class Server:
     def __init__(self):
         self.pages: dict[str, Page | list[Page]] = {}
-        self.seen: list[Seen] = []
+        self.seen: list[str] = []  # the paths that were asked for
         self.arrived = threading.Semaphore(0)
         outer = self
 
@@ -107,43 +93,25 @@ class Server:
         return self.base + path
 
     def _answer(self, handler):
-        seen = Seen(handler.path, handler.headers["Range"], handler.headers["If-Range"])
-        self.seen.append(seen)
+        self.seen.append(handler.path)
         self.arrived.release()
         page = self.pages.get(handler.path, Page(b"<html><title>404 no such page</title></html>", 404))
         if isinstance(page, list):
             page = page.pop(0) if len(page) > 1 else page[0]
-        status, body, headers = page.status, page.body, dict(page.headers)
-        if status == 200 and page.etag:
-            headers["ETag"] = page.etag
-        same = seen.if_range in (page.etag, page.headers.get("Last-Modified"))
-        if seen.range and page.ranges and status == 200 and same:
-            start = int(re.fullmatch(r"bytes=(\d+)-", seen.range)[1])
-            status = 206
-            headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
-            body = body[start:]
-        seen.status = status
-        handler.send_response(status)
-        for name, value in headers.items():
+        handler.send_response(page.status)
+        for name, value in page.headers.items():
             handler.send_header(name, value)
-        if page.length:
-            handler.send_header("Content-Length", str(len(body)))
-        if not page.length:
-            handler.send_header("Connection", "close")
+        handler.send_header(*(("Content-Length", str(len(page.body))) if page.length else ("Connection", "close")))
         handler.end_headers()
         if page.before:
             page.before.wait(10)
-        stop = page.breaks.pop(0) if page.breaks else len(body)
-        step = -(-stop // (2 if page.halfway else page.pieces)) or 1
+        stop = page.breaks.pop(0) if page.breaks else len(page.body)
+        step = -(-stop // page.pieces) or 1
         for start in range(0, stop, step):
             time.sleep(page.pause)
-            if page.halfway and start:
-                page.halfway.wait(10)
-            piece = body[start : min(start + step, stop)]
-            handler.wfile.write(piece)
+            handler.wfile.write(page.body[start : min(start + step, stop)])
             handler.wfile.flush()
-            seen.sent += len(piece)
-        if stop < len(body) or not page.length:
+        if stop < len(page.body) or not page.length:
             handler.close_connection = True
 
 
@@ -161,13 +129,20 @@ def home(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("KERAS_VIT_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(transfer, "PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(download, "PAUSES", (0.01, 0.01))
     return tmp_path / "cache"
 
 
 def files(folder):
     """All files under a folder, by their paths in it."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def fetch(source, offline=None):
+    with pytest.MonkeyPatch.context() as patch:
+        if offline is not None:
+            patch.setenv("KERAS_VIT_OFFLINE", str(int(offline)))
+        return find_checkpoint(source)
 
 
 def entry(*urls, **fields):
@@ -188,30 +163,28 @@ def test_a_download(server, home):
     assert path.read_bytes() == FILE
     assert path.is_relative_to(home) and path.name == "model.npz"
     assert files(home) == [path.relative_to(home).as_posix()]  # no lock, no part
-    assert [(seen.path, seen.range) for seen in server.seen] == [("/files/model.npz", None)]
+    assert server.seen == ["/files/model.npz"]
     assert fetch(url) == path
     assert len(server.seen) == 1
 
 
-def test_an_entry_goes_to_its_name(server, home):
-    path = fetch(entry(server.url("/anything.npz", Page())))
-    assert path == home / "test" / "Tiny_16.npz"
-    assert path.read_bytes() == FILE
-
-
-def test_a_folder_of_the_callers(server, home, tmp_path):
-    path = fetch(entry(server.url("/a.npz", Page())), folder=tmp_path / "own")
-    assert path == tmp_path / "own" / "test" / "Tiny_16.npz"
-    assert not home.exists()
-
-
 def test_a_slow_server(server, monkeypatch):
     """The time-out is for silence, not for the whole."""
-    monkeypatch.setattr(transfer, "TIMEOUT", 0.5)
+    monkeypatch.setattr(download, "TIMEOUT", 0.5)
     started = time.monotonic()
     assert fetch(server.url("/a.npz", Page(pause=0.1, pieces=8))).read_bytes() == FILE
     assert time.monotonic() - started > 0.7
     assert len(server.seen) == 1
+
+
+def test_an_entry_goes_to_its_name(server, home):
+    """By way of a redirection, and the next mirror where the first has no such file."""
+    redirected = server.url("/old.npz", Page(b"", 302, {"Location": "/new.npz"}))
+    server.url("/new.npz", Page())
+    source = entry(server.url("/denied.npz", Page(DENIED, 403)), server.url("/absent.npz"), redirected)
+    assert fetch(source) == home / "test" / "Tiny_16.npz"
+    assert (home / "test" / "Tiny_16.npz").read_bytes() == FILE
+    assert server.seen == ["/denied.npz", "/absent.npz", "/old.npz", "/new.npz"]
 
 
 def test_a_query_is_part_of_the_address(server, home):
@@ -220,12 +193,6 @@ def test_a_query_is_part_of_the_address(server, home):
     assert first != second and first.suffix == second.suffix == ".npz"
     assert first.read_bytes() == FILE and second.read_bytes() == npz(1)
     assert len(files(home)) == 2
-
-
-def test_a_redirection(server):
-    url = server.url("/old.npz", Page(b"", 302, {"Location": "/new.npz"}))
-    server.url("/new.npz", Page())
-    assert fetch(url).read_bytes() == FILE
 
 
 def test_files_of_other_kinds(server):
@@ -240,8 +207,6 @@ def test_the_progress_bar(server, capfd, monkeypatch):
     assert capfd.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
     monkeypatch.setenv("COLUMNS", "120")
-    fetch(server.url("/silent.npz", Page()), progress=False)
-    assert capfd.readouterr() == ("", "")
     fetch(server.url("/shown.npz", Page(npz(2, 500_000), breaks=[1_000_000])))
     out, shown = capfd.readouterr()
     assert out == ""
@@ -251,180 +216,85 @@ def test_the_progress_bar(server, capfd, monkeypatch):
 # Broken connections.
 
 
-def test_a_dropped_connection_is_resumed(server, home):
-    path = fetch(server.url("/a.npz", Page(breaks=[HALF])))
-    assert path.read_bytes() == FILE
-    first, second = server.seen
-    assert (first.range, first.sent) == (None, HALF)
-    assert (second.range, second.if_range, second.status) == (f"bytes={HALF}-", '"v1"', 206)
-    assert second.sent == len(FILE) - HALF  # nothing twice
-    assert len(files(home)) == 1
-
-
-def test_a_date_will_do_to_resume(server):
-    date = "Tue, 20 Oct 2020 11:48:22 GMT"
-    for path, etag in (("/a.npz", None), ("/b.npz", 'W/"about the same"')):
-        page = Page(breaks=[HALF], etag=etag, headers={"Last-Modified": date})
-        assert fetch(server.url(path, page)).read_bytes() == FILE
-        assert (server.seen[-1].if_range, server.seen[-1].status) == (date, 206)
-
-
-def test_silence_is_a_broken_connection(server, monkeypatch):
-    monkeypatch.setattr(transfer, "TIMEOUT", 0.2)
-    never = threading.Event()
-    pages = [Page(halfway=never), Page()]
-    server.pages["/a.npz"] = pages
+@pytest.mark.parametrize(
+    "pages",
+    {
+        "it ends too early": [Page(breaks=[HALF]), Page()],
+        "it is busy": [Page(b"", 429), Page(b"", 503), Page()],
+        "it falls silent": [Page(before=threading.Event()), Page()],
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_what_may_be_better_the_next_time_is_tried_again(server, home, monkeypatch, pages):
+    monkeypatch.setattr(download, "TIMEOUT", 0.3)
+    count = len(pages[1])
+    server.pages["/a.npz"] = list(pages[1])
     assert fetch(server.url("/a.npz")).read_bytes() == FILE
-    assert server.seen[1].range == f"bytes={HALF}-"
-    never.set()
-
-
-def test_a_server_that_ignores_ranges(server):
-    assert fetch(server.url("/a.npz", Page(breaks=[HALF], ranges=False))).read_bytes() == FILE
-    assert [seen.status for seen in server.seen] == [200, 200]
-    assert server.seen[1].sent == len(FILE)
-
-
-def test_a_file_that_changed_meanwhile(server):
-    server.pages["/a.npz"] = [Page(breaks=[HALF]), Page(npz(1), etag='"v2"')]
-    assert fetch(server.url("/a.npz")).read_bytes() == npz(1)
-    assert server.seen[1].if_range == '"v1"'
-
-
-def test_halves_of_two_files_are_not_joined(server, home):
-    """A server with two files under one ETag: the hash tells, and the file is fetched once more as a whole."""
-    other = Page(npz(1), headers={"x-goog-hash": f"md5={md5(npz(1))}"})
-    server.pages["/a.npz"] = [Page(breaks=[HALF], headers={"x-goog-hash": f"md5={md5(FILE)}"}), other]
-    assert fetch(server.url("/a.npz")).read_bytes() == npz(1)
-    assert [seen.status for seen in server.seen] == [200, 206, 200]
-
-
-def test_an_impossible_range(server):
-    server.pages["/a.npz"] = [Page(breaks=[HALF]), Page(b"", 416), Page()]
-    assert fetch(server.url("/a.npz")).read_bytes() == FILE
-    assert [seen.range for seen in server.seen] == [None, f"bytes={HALF}-", None]
-
-
-def test_another_range_than_asked_for(server):
-    wrong = Page(FILE[:10], 206, {"Content-Range": f"bytes 0-9/{len(FILE)}"})
-    server.pages["/a.npz"] = [Page(breaks=[HALF]), wrong, Page()]
-    assert fetch(server.url("/a.npz")).read_bytes() == FILE
-
-
-def test_many_drops_are_borne_as_long_as_something_arrives(server):
-    step = len(FILE) // 10
-    assert fetch(server.url("/a.npz", Page(breaks=[step] * 9))).read_bytes() == FILE
-    assert sum(seen.sent for seen in server.seen) == len(FILE)
-
-
-def test_what_arrived_is_kept_for_the_next_call(server, home):
-    url = server.url("/a.npz", Page(breaks=[HALF, 0, 0, 0, 0]))
-    with pytest.raises(DownloadError, match=r"ended the connection after .* \(4 tries\)") as caught:
-        fetch(url)
-    assert "a.npz.part" in str(caught.value) and "goes on" in str(caught.value)
-    assert [name.rpartition("/")[2] for name in files(home)] == ["a.npz.part", "a.npz.part.json"]
-    assert len(server.seen) == 5
-    assert fetch(url).read_bytes() == FILE
-    assert server.seen[-1].range == f"bytes={HALF}-"
-    assert len(files(home)) == 1
-
-
-def test_an_interruption_is_resumed(server, home, monkeypatch):
-    read = transfer._read
-    monkeypatch.setattr(transfer, "_read", lambda response: (_ for _ in ()).throw(KeyboardInterrupt))
-    url = server.url("/a.npz", Page())
-    with pytest.raises(KeyboardInterrupt):
-        fetch(url)
-    assert files(home) == []  # nothing had arrived
-
-    def read_once(response):
-        monkeypatch.setattr(transfer, "_read", lambda response: (_ for _ in ()).throw(KeyboardInterrupt))
-        return read(response)
-
-    monkeypatch.setattr(transfer, "_read", read_once)
-    with pytest.raises(KeyboardInterrupt):
-        fetch(url)
-    monkeypatch.setattr(transfer, "_read", read)
-    assert fetch(url).read_bytes() == FILE
-    assert sum(seen.sent for seen in server.seen if seen.status == 206) < len(FILE)
-
-
-def test_a_damaged_note_beside_a_part_costs_only_time(server, home):
-    url = server.url("/a.npz", Page(breaks=[HALF, 0, 0, 0, 0]))
-    with pytest.raises(DownloadError):
-        fetch(url)
-    next(home.rglob("*.json")).write_text("{")
-    assert fetch(url).read_bytes() == FILE
-    assert server.seen[-1].range is None
-
-
-# Wrong files: none of them stays.
+    assert len(server.seen) == count and len(files(home)) == 1
 
 
 def refused(source, home, match):
+    """What fetching fails with; nothing of the file stays."""
     with pytest.raises(DownloadError, match=match) as caught:
         fetch(source)
     assert files(home) == []
+    assert str(caught.value).replace("\n", "").isprintable()
     return caught.value
 
 
-def test_a_truncated_body(server, home):
-    """Shorter than announced, time and again, and nothing to resume by."""
-    page = Page(breaks=[HALF] * 9, etag=None)
-    error = refused(server.url("/a.npz", page), home, f"after {HALF:,} of {len(FILE):,} bytes")
-    assert len(server.seen) == 4 and len(error.attempts) == 1
+def test_an_interruption_leaves_nothing(server, home, monkeypatch):
+    def interrupt(watch, amount):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(download._Watch, "update", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(server.url("/a.npz", Page()))
+    assert files(home) == []
 
 
-def test_a_truncated_body_of_unknown_length(server, home):
-    refused(server.url("/a.npz", Page(FILE[:HALF], length=False)), home, "end of the .npz is missing")
+# Wrong files: none of them stays. By case: the page, the listed size, what is said, how often it is asked for.
+SIGN_IN = b"<!DOCTYPE html><html><title>Sign in</title>" + b"x" * 5000
+ENDLESS = FILE + bytes(2**22)
+WRONG = {
+    "truncated": (Page(breaks=[HALF] * 9), None, "did not answer: .*", 3),
+    "truncated, of unknown length": (Page(FILE[:HALF], length=False), None, "end of the .npz is missing", 1),
+    "not the hash": (Page(headers={"x-goog-hash": f"crc32c=AA==, md5={md5(b'other')}"}), None, "its md5 is .*, exp", 1),
+    "not the hash of HTTP": (Page(headers={"Content-MD5": md5(b"other")}), None, "sent a wrong file: its md5 is", 1),
+    "not the listed size": (Page(pause=5), "1.5 MiB", f"a file of {len(FILE):,} bytes, expected 1,468,006 to 1,6", 1),
+    "too little": (Page(length=False), "300 KiB", f"it has {len(FILE):,} bytes, expected", 1),
+    "without end": (Page(ENDLESS, length=False), "196 KiB", "sent more than 201,728 bytes", 1),
+    "without end, of unknown size": (Page(ENDLESS, length=False), None, "sent more than 300,000 bytes", 1),
+    "larger than any": (Page(ENDLESS), None, r"a file of [\d,]+ bytes, expected 0 to 300,000", 1),
+    "a web page": (Page(SIGN_IN), None, "sent a wrong file: it is a web page", 1),
+    "a short web page": (Page(b"<html>"), None, "web page", 1),
+    "empty": (Page(b""), None, "it is empty", 1),
+    "another kind": (Page(b"version https://git-lfs.github.com/spec/v1"), None, "starts with b'version '", 1),
+    "denied": (Page(b"", 403), None, "answered 403 Forbidden", 1),
+    "gone": (Page(b"", 404), None, "answered 404 Not Found", 1),
+    "always busy": (Page(b"overloaded", 503), None, "answered 503 Service Unavailable", 3),
+    "a length that is no number": (
+        Page(length=False, headers={"Content-Length": "x\x1b[2J"}),
+        None,
+        "did not answer",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_answers(server, home, monkeypatch, case):
+    monkeypatch.setattr(download, "LARGEST", 300_000)
+    page, size, message, asked = WRONG[case]
+    error = refused(entry(server.url("/a.npz", page), size=size), home, message)
+    assert len(server.seen) == asked and len(error.attempts) == 1
+
+
+@pytest.mark.parametrize("header", [f"md5={md5(FILE)}", f"crc32c=AAAAAA==,md5={md5(FILE)}", "md5=?, sha3=00=="])
+def test_right_answers(server, header):
+    """The hash that the server sent, the listed size, no length."""
+    page = Page(headers={"x-goog-hash": header})
+    assert fetch(entry(server.url("/a.npz", page), size="196 KiB")).read_bytes() == FILE
     assert fetch(server.url("/b.npz", Page(length=False))).read_bytes() == FILE
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"x-goog-hash": f"md5={md5(b'other')}"},
-        {"x-goog-hash": f"crc32c=AAAAAA==, md5={md5(b'other')}"},
-        {"Content-MD5": md5(b"other")},
-    ],
-)
-def test_not_the_hash_that_the_server_sent(server, home, headers):
-    (name, value), *_ = headers.items()
-    refused(server.url("/a.npz", Page(headers=headers)), home, "sent a wrong file: its md5 is [0-9a-f]+, expect")
-    assert len(server.seen) == 1  # it would be as wrong again
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"x-goog-hash": f"md5={md5(FILE)}"},
-        {"x-goog-hash": f"crc32c=AAAAAA==,md5={md5(FILE)}"},
-        {"Content-MD5": md5(FILE)},
-        {"x-goog-hash": "md5=?, sha3=00=="},  # unknown ones are passed over
-    ],
-)
-@pytest.mark.parametrize("breaks", [[], [HALF]], ids=["whole", "resumed"])
-def test_the_hash_that_the_server_sent(server, headers, breaks):
-    assert fetch(server.url("/a.npz", Page(headers=headers, breaks=list(breaks)))).read_bytes() == FILE
-
-
-def test_not_the_size_of_the_catalogue(server, home):
-    """Refused before the body is fetched."""
-    source = entry(server.url("/a.npz", Page(pause=5)), size="1.5 MiB")
-    refused(source, home, f"has a file of {len(FILE):,} bytes, expected 1,468,006 to 1,677,721")
-    assert fetch(dataclasses.replace(source, urls=(server.url("/b.npz", Page()),), size="196 KiB")).is_file()
-
-
-def test_a_web_page_with_status_200(server, home):
-    page = Page(b"<!DOCTYPE html><html><title>Sign in</title>" + b"x" * 5000, headers={"Content-Type": "text/html"})
-    refused(server.url("/a.npz", page), home, "sent a wrong file: it is a web page")
-    refused(server.url("/b.npz", Page(b"<html>")), home, "web page")  # shorter than what is looked at
-    refused(server.url("/c.npz", Page(b"")), home, "empty")
-    refused(server.url("/d.npz", Page(b"version https://git-lfs.github.com/spec/v1")), home, "starts with b'version '")
-
-
-def test_an_encoding_that_nobody_asked_for(server, home):
-    refused(server.url("/a.npz", Page(headers={"Content-Encoding": "gzip"})), home, "encoding gzip")
 
 
 # Answers that are no file.
@@ -440,8 +310,8 @@ def test_the_error_says_everything(server, home):
     second = server.url("/two.npz")
     error = refused(entry(first, second), home, "test/Tiny_16 could not be downloaded")
     text = str(error)
-    assert f"{first}\n    answered 403 Forbidden: AccessDenied Access denied. Anonymous caller" in text
-    assert f"{second}\n    answered 404 Not Found: 404 no such page" in text
+    assert f"{first}\n    answered 403 Forbidden" in text
+    assert f"{second}\n    answered 404 Not Found" in text
     assert str(home / "test" / "Tiny_16.npz") in text
     assert "KERAS_VIT_MIRROR" in text and "test/Tiny_16.npz" in text
     assert [where for where, _ in error.attempts] == [first, second]
@@ -453,30 +323,6 @@ def test_the_error_says_everything(server, home):
     assert len(server.seen) == 2
 
 
-def test_the_next_mirror_is_tried(server):
-    urls = [server.url("/a.npz", Page(DENIED, 403)), server.url("/b.npz"), server.url("/c.npz", Page())]
-    assert fetch(entry(*urls)).read_bytes() == FILE
-    assert [seen.path for seen in server.seen] == ["/a.npz", "/b.npz", "/c.npz"]
-
-
-def test_half_a_file_from_one_mirror_and_the_other_from_the_next_are_not_joined(server):
-    first = server.url("/a.npz", Page(npz(1), breaks=[HALF, 0, 0, 0, 0]))
-    assert fetch(entry(first, server.url("/b.npz", Page()))).read_bytes() == FILE
-    assert server.seen[-1].range is None
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_busy_server_is_asked_again(server, status):
-    server.pages["/a.npz"] = [Page(b"", status, {"Retry-After": "0"}), Page(b"", status), Page()]
-    assert fetch(server.url("/a.npz")).read_bytes() == FILE
-    assert len(server.seen) == 3
-
-
-def test_a_server_that_stays_busy(server, home):
-    refused(server.url("/a.npz", Page(b"overloaded", 503)), home, r"503 Service Unavailable: overloaded \(4 tries\)")
-    assert len(server.seen) == 4
-
-
 def test_nobody_there(server, home):
     url = server.url("/a.npz")
     server.close()
@@ -486,47 +332,21 @@ def test_nobody_there(server, home):
 # This machine.
 
 
-def test_a_full_disk_is_seen_before(server, home, monkeypatch):
-    usage = transfer.shutil.disk_usage(home.parent)
-    monkeypatch.setattr(transfer.shutil, "disk_usage", lambda path: usage._replace(free=HALF - 10))
-    with pytest.raises(DownloadError, match="no room for 0 MiB.*KERAS_VIT_HOME to a folder on another"):
-        fetch(server.url("/a.npz", Page()))
-    assert files(home) == []
-
-
-def test_a_half_is_not_lost_where_there_is_no_room_for_the_other(server, home, monkeypatch):
-    url = server.url("/a.npz", Page(breaks=[HALF, 0, 0, 0, 0]))
-    with pytest.raises(DownloadError, match="ended the connection"):
-        fetch(url)
+def test_a_full_disk(server, home, monkeypatch):
+    """Seen before, or when it is full: nothing stays, and no other mirror is asked."""
+    url, other = server.url("/a.npz", Page()), server.url("/b.npz", Page())
+    usage = shutil.disk_usage(home.parent)
     with monkeypatch.context() as full:
-        usage = transfer.shutil.disk_usage(home)
-        full.setattr(transfer.shutil, "disk_usage", lambda path: usage._replace(free=HALF - 10))
-        with pytest.raises(DownloadError, match="no room"):
-            fetch(url)
-    assert fetch(url).read_bytes() == FILE
-    assert server.seen[-1].range == f"bytes={HALF}-"
+        full.setattr(download.shutil, "disk_usage", lambda path: usage._replace(free=HALF))
+        refused(entry(url, other), home, "has no room for it .*KERAS_VIT_HOME to a folder on another")
 
+    def fill(watch, amount):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-def test_a_disk_that_fills_up(server, home, monkeypatch):
-    open_path = pathlib.Path.open
-
-    class Full(io.FileIO):
-        def write(self, data):
-            if self.tell() + len(data) > HALF:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return super().write(data)
-
-    def open_part(path, mode="r", *args, **kwargs):
-        return Full(path, "a") if mode == "ab" else open_path(path, mode, *args, **kwargs)
-
-    url = server.url("/a.npz", Page(pause=0.001, pieces=8))
-    with monkeypatch.context() as full, pytest.raises(DownloadError, match="no room for") as caught:
-        full.setattr(pathlib.Path, "open", open_part)
-        fetch(entry(url, server.url("/b.npz", Page())))
-    assert caught.value.__cause__.__cause__.errno == errno.ENOSPC
-    assert files(home) == []  # a full disk is not kept full
-    assert {seen.path for seen in server.seen} == {"/a.npz"}  # no other mirror would help
-    assert fetch(url).read_bytes() == FILE
+    with monkeypatch.context() as full:
+        full.setattr(download._Watch, "update", fill)
+        refused(entry(url, other), home, "has no room for it .*No space left")
+    assert server.seen == ["/a.npz", "/a.npz"]
 
 
 def test_a_cache_that_cannot_be_written(server, tmp_path, monkeypatch):
@@ -627,7 +447,7 @@ def test_a_mirror_server(server, home, monkeypatch):
     path = fetch("imagenet21k+imagenet2012/R50+ViT-B_16")
     assert path == home / "imagenet21k+imagenet2012" / "R50+ViT-B_16.npz"
     assert path.read_bytes() == FILE
-    assert [seen.path for seen in server.seen] == [
+    assert server.seen == [
         "/vit/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz",
         "/other/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz",
     ]
@@ -662,11 +482,11 @@ def test_a_path_is_given_back(tmp_path, monkeypatch):
     ("source", "error", "message"),
     [
         (pathlib.Path("absent"), FileNotFoundError, "no file absent"),
-        (pathlib.Path(__file__).parent, IsADirectoryError, "is a folder"),
+        (pathlib.Path(__file__).parent, IsADirectoryError, "is a folder without weights"),
         ("absent.npz", FileNotFoundError, "no file absent.npz. As a name: There is no checkpoint"),
         ("./ViT-B_16", FileNotFoundError, "no file ./ViT-B_16"),
         ("ViT-B_16", ValueError, "may be any of"),
-        ("augreg/B_16-i21k-300ep", ValueError, "lr is missing"),
+        ("augreg/B_16-i21k-300ep", ValueError, "is no name of AugReg"),
         ("ftp://127.0.0.1/a.npz", ValueError, "https://, http:// or gs://"),
         (42, TypeError, "42"),
     ],
@@ -697,9 +517,10 @@ def test_published_addresses_of_other_buckets_and_unlisted_files(home):
         fetch("gs://vit_models/gone/x.npz", offline=True)
 
 
-def test_no_address_leaves_the_cache(server, home):
-    url = server.url("/../../%2e%2e/a%2f..%2fb.npz", Page())
-    path = fetch(url)
+def test_no_address_leaves_the_cache(home):
+    with pytest.raises(DownloadError) as error:
+        fetch("https://a.example/../../%2e%2e/a%2f..%2fb.npz", offline=True)
+    path = pathlib.Path(re.search(r"put it at\n  (.*)\n", str(error.value))[1])
     assert path.resolve().is_relative_to(home.resolve()) and ".." not in path.parts
 
 
@@ -722,9 +543,9 @@ for name, folder in (("keras_vit", {str(PACKAGE)!r}), ("keras_vit.checkpoints", 
     module = types.ModuleType(name)
     module.__path__ = [folder]
     sys.modules[name] = module
-from keras_vit.checkpoints.download import fetch
+from keras_vit.checkpoints.download import find_checkpoint
 print("ready", flush=True)
-print(fetch(sys.argv[1]), flush=True)
+print(find_checkpoint(sys.argv[1]), flush=True)
 """
 
 
@@ -746,25 +567,6 @@ def test_two_processes_fetch_a_file_once(server, home):
     assert len(server.seen) == 1
     (path,) = paths
     assert pathlib.Path(path).read_bytes() == FILE
-    assert len(files(home)) == 1
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_a_killed_process_leaves_no_lock_and_its_half_is_used(server, home):
-    never = threading.Event()
-    server.pages["/a.npz"] = [Page(halfway=never), Page()]
-    url = server.url("/a.npz")
-    worker = start(url)
-    for _ in range(200):
-        if any(path.stat().st_size == -(-len(FILE) // 2) for path in home.rglob("*.part")):
-            break
-        time.sleep(0.05)
-    worker.kill()
-    worker.communicate(timeout=10)
-    never.set()
-    assert sorted(name.rpartition("npz")[2] for name in files(home)) == [".lock", ".part", ".part.json"]
-    assert fetch(url).read_bytes() == FILE
-    assert server.seen[1].range == f"bytes={-(-len(FILE) // 2)}-"
     assert len(files(home)) == 1
 
 
@@ -815,27 +617,17 @@ def test_file_systems_without_locks(server, monkeypatch, error):
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        ("m@1.npz", "m_1.npz"),
-        ("m 1.npz", "m_1.npz"),
-        ("M.npz", "m.npz"),  # file systems that do not care about case
-        ("a/m.npz", "a_m.npz"),
-        ("a/m.npz", "a//m.npz"),
-        ("a/m.npz", "a/./m.npz"),
-        ("m.npz", "m.npz/m.npz"),
-        ("m.npz?a=1", "m.npz?a=2"),
-        ("m.npz", "m.npz.lock"),
-        ("m.npz", "m.npz.part"),
-        ("\u00e9.npz", "e\u0301.npz"),  # one letter, spelt in two ways
+        *(("m@1.npz", "m_1.npz"), ("M.npz", "m.npz"), ("a/m.npz", "a_m.npz"), ("m.npz", "m.npz/m.npz")),
+        *(("m.npz?a=1", "m.npz?a=2"), ("m.npz", "m.npz.lock")),
     ],
 )
 def test_two_addresses_never_share_a_file(server, home, first, second):
-    quoted = {name: download._address(f"{server.base}/{name}").removeprefix(server.base) for name in (first, second)}
-    assert len(set(quoted.values())) == 2
-    server.url(quoted[first], Page(npz(1)))
-    server.url(quoted[second], Page(npz(2)))
+    """Also on file systems that do not care about case."""
+    for number, name in enumerate((first, second)):
+        server.url(f"/{name}", Page(npz(number)))
     paths = [fetch(f"{server.base}/{name}") for name in (first, second)]
     assert len({str(path).lower() for path in paths}) == 2
-    assert [path.read_bytes() for path in paths] == [npz(1), npz(2)]
+    assert [path.read_bytes() for path in paths] == [npz(0), npz(1)]
     assert paths[0].suffix == ".npz" and not paths[0].is_relative_to(paths[1])
 
 
@@ -846,23 +638,13 @@ def test_names_in_the_cache_stay_readable(server, home):
     assert long.name.endswith("aaa.npz") and len(long.name) < 110
 
 
-def test_an_address_in_other_letters(server):
-    """As a browser asks for it: UTF-8, quoted."""
-    server.url("/mod%C3%A8les/%E6%A8%A1%20b.npz?v=%C3%A9", Page())
-    assert fetch(f"{server.base}/modèles/模 b.npz?v=é").read_bytes() == FILE
-    with pytest.raises(DownloadError, match="https://xn--bcher-kva.example/a.npz is not on this machine"):
-        fetch("https://bücher.example/a.npz", offline=True)
-
-
 @pytest.mark.parametrize(
     ("address", "message"),
     [
         ("https://", "names no host"),
-        ("https:///a.npz", "names no host"),
         ("https://[::1/a.npz", "Invalid IPv6"),
         ("https://127.0.0.1:port/a.npz", "Port"),
         ("https://127.0.0.1:99999/a.npz", "Port"),
-        ("https://" + "a" * 70 + ".example/a.npz", "label"),
         ("https://a.example/\ud800.npz", "surrogates"),
         ("https://user:secret@a.example/a.npz", "password"),
     ],
@@ -871,38 +653,3 @@ def test_what_is_no_address(address, message):
     with pytest.raises(ValueError, match=f"is no address to download from: .*{message}") as caught:
         fetch(address)
     assert "\n" not in str(caught.value)
-
-
-# Servers that send too much.
-
-
-def test_a_body_without_end(server, home):
-    """The catalogue's size is the ceiling, where the server does not say how long the file is."""
-    never = entry(server.url("/a.npz", Page(FILE + bytes(2**22), length=False)), size="196 KiB")
-    refused(never, home, "sent more than 201,728 bytes, which is more than the file may have")
-
-
-def test_a_body_without_end_of_an_unknown_file(server, home, monkeypatch):
-    monkeypatch.setattr(transfer, "LARGEST", 300_000)
-    refused(server.url("/a.npz", Page(FILE + bytes(2**22), length=False)), home, "sent more than 300,000 bytes")
-    refused(server.url("/b.npz", Page(FILE + bytes(2**22))), home, r"a file of [\d,]+ bytes, expected at most 300,000")
-    assert fetch(server.url("/c.npz", Page(length=False))).read_bytes() == FILE
-
-
-def test_too_little_without_an_announced_length(server, home):
-    source = entry(server.url("/a.npz", Page(length=False)), size="300 KiB")
-    refused(source, home, f"sent a wrong file: it has {len(FILE):,} bytes, expected")
-
-
-def test_a_rest_without_end(server, home):
-    """Going on with a file: more arrives than was announced for the whole."""
-    longer = Page(FILE + bytes(2**22), length=False, headers={"Content-Range": f"bytes {HALF}-9/{len(FILE)}"})
-    server.pages["/a.npz"] = [Page(breaks=[HALF]), dataclasses.replace(longer, status=206, body=bytes(2**22))]
-    refused(server.url("/a.npz"), home, f"sent more than {len(FILE):,} bytes")
-
-
-def test_what_a_server_says_does_not_control_the_terminal(server, home):
-    page = b"<title>\x1b[31mred\x07</title>"
-    error = refused(server.url("/a.npz", Page(page, 403)), home, r"403 Forbidden: \\x1b\[31mred\\x07")
-    assert "\x1b" not in str(error.attempts)
-    refused(server.url("/b.npz", Page(headers={"Content-Encoding": "\x1b[2J"})), home, r"encoding \\x1b\[2J")

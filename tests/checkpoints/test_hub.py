@@ -1,6 +1,5 @@
 """The Hugging Face Hub, spoken to a local server: what is fetched, and what is said where it fails."""
 
-import builtins
 import json
 import os
 import pathlib
@@ -13,13 +12,12 @@ import pytest
 
 import keras_vit
 from keras_vit._files import weights_folder
-from keras_vit.checkpoints import DownloadError, download, find_checkpoint, recommended, transfer
+from keras_vit.checkpoints import DownloadError, download, find_checkpoint, find_recommended, recommended
 from keras_vit.checkpoints.catalogue import find_entry
 from keras_vit.checkpoints.files import open_file, read_sidecars, write_safetensors
 from keras_vit.checkpoints.hub import HubAddress, fetch_from_hub, parse_hub_address
 from tests.checkpoints.hub_server import Repository, local_hub
 
-pytest.importorskip("huggingface_hub")
 PACKAGE = pathlib.Path(keras_vit.__file__).parent
 
 
@@ -154,7 +152,8 @@ def test_a_new_commit_is_fetched_and_the_old_one_stays(server, repository, two):
     repository.revisions += (commit,)
     server.seen.clear()
     server.down = True
-    assert find_checkpoint(f"hf://me/model@{commit}") == old
+    with pytest.warns(UserWarning, match="The copy in the cache is used"):
+        assert find_checkpoint(f"hf://me/model@{commit}") == old
 
 
 def test_revisions(server, repository):
@@ -171,6 +170,19 @@ def test_a_file_by_name(server, repository, two):
     assert first(path) == 2
     assert read_sidecars(path).config == {"large": True}
     assert server.downloads() == ["config.json", "weights.safetensors"]
+
+
+def test_a_folder_by_name(server, repository, one, two):
+    """The weights in it, whatever lies beside it; also from the cache, and in a revision."""
+    repository.files |= {"large/model.safetensors": two, "large/config.json": b'{"large": true}', "large/x/y.pth": one}
+    for address in ("hf://me/model/large", f"hf://me/model@{repository.commit}/large"):
+        path = find_checkpoint(address)
+        assert (first(path), path.parent.name) == (2, "large")
+        assert read_sidecars(path).config == {"large": True}
+    assert fetch_from_hub("hf://me/model/large", offline=True).name == "model.safetensors"
+    assert "onnx/model.onnx" in repository.files
+    with pytest.raises(DownloadError, match="hf://me/model/onnx could not be had: it has no weights .* model.onnx"):
+        find_checkpoint("hf://me/model/onnx")
 
 
 def test_which_file_is_meant(server, repository, one):
@@ -205,11 +217,16 @@ def test_a_file_in_parts(server, one, tmp_path):
     assert first(path) == 1
     assert server.downloads() == ["model.safetensors.index.json", "model-1-of-1.safetensors"]
     server.down = True
-    assert find_checkpoint("hf://me/large") == path
+    with pytest.warns(UserWarning, match="The copy in the cache is used"):
+        assert find_checkpoint("hf://me/large") == path
     (path.parent / "model-1-of-1.safetensors").unlink()
-    with pytest.raises(DownloadError, match="is not in the cache"):
+    with pytest.raises(DownloadError, match="its shard model-1-of-1.safetensors is not in the cache"):
         find_checkpoint("hf://me/large")
     server.down = False
+    shard = repository.files.pop("model-1-of-1.safetensors")
+    with pytest.raises(DownloadError, match="has no file model-1-of-1.safetensors, which model.safetensors.index.json"):
+        find_checkpoint("hf://me/large")
+    repository.files["model-1-of-1.safetensors"] = shard
     for bad in (
         b"{}",
         b"[]",
@@ -219,7 +236,7 @@ def test_a_file_in_parts(server, one, tmp_path):
         b'{"weight_map": 3}',
     ):
         repository.files["model.safetensors.index.json"] = bad
-        with pytest.raises(DownloadError, match="is no index of parts|names parts that are no files"):
+        with pytest.raises(DownloadError, match="is no index of shards|names shards that are no files"):
             find_checkpoint("hf://me/large")
 
 
@@ -296,14 +313,14 @@ def test_a_refusal(server, repository):
 
 
 def test_no_such_file(server, repository):
-    with pytest.raises(DownloadError, match="the repository has no such file. It has: README.md, config.json, model"):
+    with pytest.raises(DownloadError, match="no such file or folder. It has: README.md, config.json, model"):
         find_checkpoint("hf://me/model/absent.safetensors")
 
 
 def test_offline(server, repository, monkeypatch):
     def refused(source, reason):
         with pytest.raises(
-            DownloadError, match=f"{source} could not be had: it is not in the cache, .*hub, and {reason}"
+            DownloadError, match=f"{source} could not be had: {reason}.*, and it is not in the cache, .*hub"
         ):
             find_checkpoint(source)
 
@@ -325,36 +342,52 @@ def test_offline(server, repository, monkeypatch):
     assert server.seen == []
 
 
-def test_a_hub_that_is_down(server, repository):
+ANSWERS = {
+    401: r"refuses it \(401\). If you have access, give a token",
+    403: r"refuses it \(403\). If you have access, give a token",
+    429: r"was asked too often \(429\). Wait some minutes",
+    500: r"has a fault of its own or is overloaded \(500\). Try again later",
+    503: r"has a fault of its own or is overloaded \(503\). Try again later",
+}
+
+
+@pytest.mark.parametrize("status", ANSWERS)
+def test_a_hub_that_gives_no_answer(server, repository, status):
+    """Whatever the reason, it is said, and what is in the cache is used."""
     path = find_checkpoint("hf://me/model")
-    server.down = True
-    assert find_checkpoint("hf://me/model") == path
-    with pytest.raises(DownloadError, match="hf://me/other .* is not in the cache, .* cannot be reached .*503"):
+    server.repositories["me/other"] = Repository({}, api_error=(status, ""))
+    repository.api_error = (status, "")
+    with pytest.warns(UserWarning, match=f"hf://me/model: .*{ANSWERS[status]}.*The copy in the cache is used"):
+        assert find_checkpoint("hf://me/model") == path
+    with pytest.raises(
+        DownloadError, match=f"hf://me/other .*{ANSWERS[status]}.*, and it is not in the cache"
+    ) as error:
         find_checkpoint("hf://me/other")
-    server.close()
-    assert find_checkpoint("hf://me/model") == path
-    with pytest.raises(DownloadError, match="is not in the cache, .* cannot be reached"):
+    assert "cannot be reached" not in str(error.value)
+
+
+def test_a_repository_that_has_become_private(server, repository):
+    """The Hub answers as if there were none."""
+    path = find_checkpoint("hf://me/model")
+    server.repositories.clear()
+    with pytest.warns(
+        UserWarning, match=r"no such repository, or a private one \(401\).*The copy in the cache is used"
+    ):
+        assert find_checkpoint("hf://me/model") == path
+
+
+def test_no_hub_at_all(server, repository, monkeypatch):
+    path = find_checkpoint("hf://me/model")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
+    with pytest.warns(UserWarning, match="cannot be reached .*The copy in the cache is used"):
+        assert find_checkpoint("hf://me/model") == path
+    with pytest.raises(DownloadError, match="cannot be reached .*, and it is not in the cache"):
         find_checkpoint("hf://me/other")
 
 
 def test_the_hub_goes_down_in_the_middle(server, repository):
     repository.error = (503, "")
-    with pytest.raises(DownloadError, match="hf://me/model could not be had: .* cannot be reached"):
-        find_checkpoint("hf://me/model")
-
-
-def test_without_the_library(monkeypatch):
-    original = builtins.__import__
-
-    def without(name, *more):
-        if name == "huggingface_hub":
-            raise ModuleNotFoundError("No module named 'huggingface_hub'")
-        return original(name, *more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(
-        ImportError, match=r'needs huggingface_hub, which is not installed: pip install "keras-vit\[hub\]"'
-    ):
+    with pytest.raises(DownloadError, match=r"hf://me/model could not be had: .* overloaded \(503\)"):
         find_checkpoint("hf://me/model")
 
 
@@ -383,11 +416,6 @@ def test_two_processes(server, repository, tmp_path, one):
     assert server.downloads().count("model.safetensors") == 1
 
 
-def test_offline_as_an_argument(server, repository):
-    with pytest.raises(DownloadError, match="is not in the cache"):
-        fetch_from_hub("hf://me/model", offline=True)
-
-
 # The same weights as a published file.
 
 
@@ -396,9 +424,9 @@ def unpublished(monkeypatch):
     """The official address refuses everybody, as it did."""
 
     def refuse(url, *more):
-        raise transfer.AddressFailed("answered 403 Forbidden")
+        raise download._WrongFile("answered 403 Forbidden")
 
-    monkeypatch.setattr(download, "transfer", refuse)
+    monkeypatch.setattr(download, "_transfer", refuse)
 
 
 FINE_TUNED = "imagenet21k+imagenet2012/ViT-B_16-224"
@@ -415,7 +443,7 @@ def test_the_same_weights_from_the_hub(server, unpublished, one, two, monkeypatc
     ):
         assert first(find_checkpoint(FINE_TUNED)) == 1
     server.down = True  # what is in the cache stays
-    with pytest.warns(UserWarning, match=f"come from hf://{FIRST}"):
+    with pytest.warns(UserWarning, match=f"come from hf://{FIRST}|copy in the cache is used"):
         assert first(find_checkpoint(FINE_TUNED)) == 1
 
 
@@ -469,15 +497,28 @@ def test_nobody_has_the_weights(server, unpublished):
         assert text in str(error.value)
 
 
-def test_no_equal_weights_but_others(server, unpublished):
-    """timm has other files of AugReg than the recommended one of B/16."""
+def test_no_equal_weights_but_similar_ones(server, unpublished, two):
+    """timm has another file of AugReg than the recommended one of B/16, which does for `pretrained=True`."""
     name = recommended("ViT-B/16").name
-    with pytest.raises(
-        DownloadError, match="The Hugging Face Hub has the weights of other checkpoints of that kind"
-    ) as e:
+    similar = name.replace("lr_0.03-res", "lr_0.01-res")
+    with pytest.raises(DownloadError, match=f"has the weights of a similar checkpoint: {similar}"):
         find_checkpoint(name)
-    assert f"{name.replace('lr_0.03-res', 'lr_0.01-res')}" in str(e.value)
     assert server.seen == []
+    repository = "timm/vit_base_patch16_384.augreg_in21k_ft_in1k"
+    server.repositories[repository] = Repository({"model.safetensors": two})
+    with pytest.warns(UserWarning) as warned:
+        assert find_recommended("ViT-B/16") == similar
+    assert f"a similar checkpoint is loaded: {similar}" in str(warned[-1].message)
+    with pytest.warns(UserWarning, match=f"come from hf://{repository}"):
+        assert first(find_checkpoint(similar)) == 2
+
+
+def test_pretrained_takes_what_the_hub_has(server, unpublished):
+    for ask in (lambda: keras_vit.ViT_B16(pretrained=True), lambda: keras_vit.load("ViT-B/16")):
+        with pytest.raises(DownloadError) as error:
+            ask()
+        tried = [where for where, _ in error.value.attempts]
+        assert tried[1:] == ["hf://timm/vit_base_patch16_384.augreg_in21k_ft_in1k"]
 
 
 def test_an_address_has_no_equal_weights(server, unpublished):

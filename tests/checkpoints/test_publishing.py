@@ -10,8 +10,6 @@ import keras_vit
 from keras_vit.checkpoints import DownloadError
 from tests.checkpoints.hub_server import Repository, local_hub
 
-pytest.importorskip("huggingface_hub")
-
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
@@ -48,7 +46,7 @@ def test_there_and_back(server, model):
         "resized straight to 16 x 24 pixels (bilinear)",
         "mean 0.5, 0.5, 0.5 and standard deviation 0.5, 0.5, 0.5",
         "keras_vit.load('hf://me/pets')",
-        "## Licence\n\napache-2.0\n",
+        "## License\n\napache-2.0\n",
     ):
         assert text in card
     assert card.startswith("---\n")

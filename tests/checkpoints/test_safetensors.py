@@ -5,6 +5,7 @@ import json
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors
 
 from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints.files import SafetensorsFile, open_file, read_sidecars, safetensors_file, write_safetensors
@@ -19,6 +20,9 @@ def raw(header, data=b"", length=None):
 
 def field(dtype="F32", shape=(2,), offsets=(0, 8)):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+TWO = b'{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
 
 
 @pytest.fixture
@@ -42,14 +46,15 @@ ARRAYS = {
     "position_ids": np.arange(5)[None],
     "flags": np.array([True, False]),
     "transposed": np.arange(6, dtype="float32").reshape(2, 3).T,
+    "big": np.arange(3, dtype=">f4"),
 }
 
 
 def test_what_is_written_comes_back(tmp_path):
     path = tmp_path / "new" / "model.safetensors"
-    write_safetensors(path, ARRAYS.items(), {"grid_size": [2, 3], "class_names": ["a", "Ü"], "written_by": "keras_vit"})
+    write_safetensors(path, ARRAYS.items())
     file = SafetensorsFile(path)
-    assert list(file) == list(ARRAYS)
+    assert file.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         stored = file[name]
         assert (stored.shape, stored.stored, stored.bytes) == (array.shape, array.dtype.name, array.nbytes)
@@ -58,14 +63,11 @@ def test_what_is_written_comes_back(tmp_path):
         assert values.dtype == ("float32" if floats else array.dtype)
         np.testing.assert_array_equal(values, array.astype("float32") if floats else array)
         assert values.flags["C_CONTIGUOUS"]
-    assert file.note == {
-        "format": "pt",
-        "grid_size": [2, 3],
-        "class_names": ["a", "Ü"],
-        "written_by": "keras_vit",
-    }
-    assert file.grid_size == (2, 3)
+    assert (file.note, file.grid_size) == ({}, None)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.safetensors"]
+    with safetensors.safe_open(path, "numpy") as opened:
+        assert opened.metadata() == {"format": "pt"}  # without which transformers refuses it
+        np.testing.assert_array_equal(opened.get_tensor("transposed"), ARRAYS["transposed"])
 
 
 def test_a_file_of_the_format_s_own_example(file):
@@ -76,14 +78,6 @@ def test_a_file_of_the_format_s_own_example(file):
     loaded = SafetensorsFile(path)
     np.testing.assert_array_equal(loaded["w"].read(), [[0, 1], [2, 3]])
     np.testing.assert_array_equal(loaded["ids"].read(), [[1, 2]])
-    assert loaded.note == {} and loaded.grid_size is None
-
-
-def test_the_header_is_aligned_for_readers_that_map_it(tmp_path):
-    write_safetensors(tmp_path / "a.safetensors", [("abc", np.ones(3, "float32"))])
-    data = (tmp_path / "a.safetensors").read_bytes()
-    assert int.from_bytes(data[:8], "little") % 8 == 0
-    assert data[8:9] == b"{"
 
 
 def test_pieces(tmp_path):
@@ -105,44 +99,39 @@ HOSTILE = {
     "git lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "pointer of Git LFS"),
     "seven bytes": (b"\x02\0\0\0\0\0\0", "it starts with"),
     "header missing": ((2).to_bytes(8, "little"), "it starts with"),
-    "header longer than the file": (raw(b"{}", length=100), "its header should have 100 bytes"),
+    "header longer than the file": (raw(b"{}", length=100), "invalid header length"),
     "header of petabytes": (raw(b"{}", length=2**60), "its header should have 1,152,921,504,606,846,976 bytes"),
     "header of gigabytes": (raw(b"{}", length=2**35), "its header should have 34,359,738,368 bytes"),
     "no arrays": (raw({}), "holds no arrays"),
     "only metadata": (raw({"__metadata__": {"format": "pt"}}), "holds no arrays"),
-    "no json": (raw(b'{"a":'), "The header of .* is damaged: Expecting value"),
-    "no utf-8": (raw(b'{"\xff":1}'), "The header of .* is damaged: .*utf-8"),
-    "two objects": (raw(b"{}{}"), "The header of .* is damaged: Extra data"),
-    "deep nesting": (raw(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), "is damaged: it is nested too deeply"),
-    "deep lists": (raw(b'{"a":' + b"[" * 200_000), "is damaged: it is nested too deeply"),
-    "twice": (raw(b'{"a":1,"a":2}'), "is damaged: the name 'a' stands in it twice"),
-    "a number": (raw({"a": 5}), "'a' is 5, expected dtype, shape and data_offsets"),
-    "a field more": (raw({"a": field() | {"x": 1}}, bytes(8)), "expected dtype, shape and data_offsets"),
-    "a field less": (raw({"a": {"dtype": "F32", "shape": [2]}}, bytes(8)), "expected dtype, shape"),
+    "no json": (raw(b'{"a":'), "invalid JSON in header"),
+    "no utf-8": (raw(b'{"\xff":1}'), "invalid UTF-8 in header"),
+    "two objects": (raw(b"{}{}"), "invalid JSON in header"),
+    "deep nesting": (raw(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), "recursion limit exceeded"),
+    "deep lists": (raw(b'{"a":' + b"[" * 200_000), "invalid JSON in header"),
+    "a number": (raw({"a": 5}), "invalid JSON in header"),
+    "a field less": (raw({"a": {"dtype": "F32", "shape": [2]}}, bytes(8)), "missing field"),
+    "twice": (raw(b'{"a":%s,"a":%s}' % (TWO, TWO.replace(b"0,8", b"8,16")), bytes(16)), "invalid offset|not fully"),
     "dtype": (raw({"a": field("F8_E4M3", (8,))}, bytes(8)), "stores 'a' as F8_E4M3, expected one of F64, F32"),
-    "dtype a list": (raw({"a": field(["F32"])}, bytes(8)), r"stores 'a' as \['F32'\]"),
-    "dtype with escapes": (raw({"\x1b[2J": field("\x1b]0;")}, bytes(8)), r"stores '\\x1b\[2J' as \\x1b\]0;"),
-    "negative shape": (raw({"a": field(shape=(-1, -2))}, bytes(8)), r"the shape \[-1, -2\]"),
-    "shape of floats": (raw({"a": field(shape=(2.0,))}, bytes(8)), r"the shape \[2.0\]"),
-    "shape of truths": (raw({"a": field(shape=(True, 2))}, bytes(8)), r"the shape \[True, 2\]"),
-    "shape a number": (raw({"a": field() | {"shape": 2}}, bytes(8)), "the shape 2"),
-    "shape that overflows": (raw({"a": field(shape=(2**40, 2**40, 0))}, bytes(8)), "the shape"),
-    "shape of 33 axes": (raw({"a": field(shape=(1,) * 33, offsets=(0, 4))}, bytes(4)), "the shape"),
-    "shape and bytes": (raw({"a": field(shape=(3,))}, bytes(8)), "takes 12 bytes, but its data_offsets are 0 and 8"),
-    "offsets swapped": (raw({"a": field(offsets=(8, 0))}, bytes(8)), "data_offsets are 8 and 0"),
-    "negative offsets": (raw({"a": field(offsets=(-8, 0))}, bytes(8)), r"data_offsets \[-8, 0\]"),
-    "three offsets": (raw({"a": field(offsets=(0, 4, 8))}, bytes(8)), r"data_offsets \[0, 4, 8\]"),
-    "offset of no number": (raw({"a": field(offsets=(0, "8"))}, bytes(8)), "data_offsets"),
-    "out of range": (raw({"a": field(offsets=(4, 12))}, bytes(8)), "ends at byte 12 behind the header, .* has 8"),
-    "far out of range": (raw({"a": field(shape=(2**58,), offsets=(0, 2**60))}, bytes(8)), "data_offsets"),
-    "truncated": (raw({"a": field()}, bytes(7)), "truncated .*ends at byte 8 .*the file has 7"),
-    "bytes left": (raw({"a": field()}, bytes(9)), "1 bytes at its end belong to no array"),
-    "a gap": (raw({"a": field(), "b": field(offsets=(12, 20))}, bytes(20)), "'b' follows a gap"),
-    "a gap at the start": (raw({"a": field(offsets=(4, 12))}, bytes(12)), "'a' follows a gap"),
-    "overlap": (raw({"a": field(), "b": field(offsets=(4, 12))}, bytes(12)), "'b' overlaps"),
-    "the same bytes": (raw({"a": field(), "b": field()}, bytes(8)), "'b' overlaps"),
-    "metadata no texts": (raw({"__metadata__": {"a": 1}, "a": field()}, bytes(8)), "__metadata__ must be texts"),
-    "metadata a list": (raw({"__metadata__": [], "a": field()}, bytes(8)), "__metadata__ must be texts"),
+    "dtype a list": (raw({"a": field(["F32"])}, bytes(8)), "invalid JSON in header"),
+    "dtype with escapes": (raw({"\x1b[2J": field("\x1b]0;")}, bytes(8)), "unknown variant"),
+    "negative shape": (raw({"a": field(shape=(-1, -2))}, bytes(8)), "invalid JSON in header"),
+    "shape of floats": (raw({"a": field(shape=(2.0,))}, bytes(8)), "invalid JSON in header"),
+    "shape that overflows": (raw({"a": field(shape=(2**40, 2**40, 0))}, bytes(8)), "overflow"),
+    "shape of 33 axes": (raw({"a": field(shape=(1,) * 33, offsets=(0, 4))}, bytes(4)), "has the shape"),
+    "shape and bytes": (raw({"a": field(shape=(3,))}, bytes(8)), "truncated or damaged"),
+    "offsets swapped": (raw({"a": field(offsets=(8, 0))}, bytes(8)), "truncated or damaged"),
+    "negative offsets": (raw({"a": field(offsets=(-8, 0))}, bytes(8)), "truncated or damaged"),
+    "three offsets": (raw({"a": field(offsets=(0, 4, 8))}, bytes(8)), "truncated or damaged"),
+    "out of range": (raw({"a": field(offsets=(4, 12))}, bytes(8)), "truncated or damaged"),
+    "far out of range": (raw({"a": field(shape=(2**58,), offsets=(0, 2**60))}, bytes(8)), "truncated or damaged"),
+    "truncated": (raw({"a": field()}, bytes(7)), "not fully covered"),
+    "bytes left": (raw({"a": field()}, bytes(9)), "not fully covered"),
+    "a gap": (raw({"a": field(), "b": field(offsets=(12, 20))}, bytes(20)), "invalid offset"),
+    "a gap at the start": (raw({"a": field(offsets=(4, 12))}, bytes(12)), "invalid offset"),
+    "overlap": (raw({"a": field(), "b": field(offsets=(4, 12))}, bytes(12)), "invalid offset"),
+    "the same bytes": (raw({"a": field(), "b": field()}, bytes(8)), "invalid offset"),
+    "metadata no texts": (raw({"__metadata__": {"a": 1}, "a": field()}, bytes(8)), "invalid JSON in header"),
 }
 
 
@@ -158,7 +147,7 @@ def test_hostile_files(file, case):
 
 def test_a_header_that_is_too_long_is_not_parsed(file, monkeypatch):
     monkeypatch.setattr(safetensors_file, "LONGEST_HEADER", 100)
-    with pytest.raises(ValueError, match="its header should have 1,0.. bytes; .* and 100 are the most"):
+    with pytest.raises(ValueError, match="its header should have 1,0.. bytes, and 100 are the most"):
         open_file(file(raw({"a" * 1000: field()}, bytes(8))))
 
 
@@ -195,16 +184,12 @@ def test_it_is_not_written_half(tmp_path):
     for arrays, error, message in (
         (broken(), RuntimeError, "went away"),
         ([("b", np.ones(2)), ("b", np.ones(2))], ValueError, "'b' was given twice"),
-        ([("__metadata__", np.ones(2))], ValueError, "'__metadata__' was given twice"),
         ([("b", np.ones(2, "complex64"))], ValueError, "'b' has the type complex64"),
         ([("b", np.array(["x"]))], ValueError, "'b' has the type <U1"),
-        ([("b" * safetensors_file.LONGEST_HEADER, np.ones(2))], ValueError, "The header would have"),
     ):
         with pytest.raises(error, match=message):
             write_safetensors(path, arrays, overwrite=True)
         assert path.read_bytes() == before
-    with pytest.raises(TypeError, match=r"metadata\['epoch'\] must be text, a list or a dict, but 3 was given"):
-        write_safetensors(path, [], {"epoch": 3}, overwrite=True)
     assert [one.name for one in tmp_path.iterdir()] == ["model.safetensors"]
     write_safetensors(path, [("b", np.ones(2, "float32"))], overwrite=True)
     assert list(SafetensorsFile(path)) == ["b"]
@@ -218,7 +203,7 @@ def parts(tmp_path):
     """A folder with a file in two parts; a function changes its index."""
     first = {"a": np.ones(2, "float32"), "b": np.full(3, 2.0, "float32")}
     write_safetensors(tmp_path / "model-1.safetensors", first.items())
-    write_safetensors(tmp_path / "model-2.safetensors", [("c", np.full(1, 3.0, "float16"))], {"more": "text"})
+    write_safetensors(tmp_path / "model-2.safetensors", [("c", np.full(1, 3.0, "float16"))])
     path = tmp_path / "model.safetensors.index.json"
     names = {"a": "model-1.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}
 
@@ -236,7 +221,6 @@ def test_parts(parts):
     for source in (path, path.parent):
         file = open_file(source)
         assert {name: array.read().tolist() for name, array in file.items()} == {"a": [1, 1], "b": [2, 2, 2], "c": [3]}
-        assert file.note == {"format": "pt", "more": "text"}
 
 
 def test_bad_parts(parts, monkeypatch):
@@ -246,8 +230,8 @@ def test_bad_parts(parts, monkeypatch):
         ([], ValueError, "it has no weight_map"),
         (names | {"d": "model-2.safetensors"}, ValueError, "does not fit model-2.safetensors: 'd' is not in it"),
         (names | {"b": "model-2.safetensors"}, ValueError, "'b' the index does not expect there"),
-        (names | {"d": "model-3.safetensors"}, FileNotFoundError, "the part model-3.safetensors, which is not beside"),
-        (names | {"d": 3}, ValueError, "names a part 3, expected a file name beside it"),
+        (names | {"d": "model-3.safetensors"}, FileNotFoundError, "the shard model-3.safetensors, which is not beside"),
+        (names | {"d": 3}, ValueError, "names a shard 3, expected a file name beside it"),
         (names | {"d": "model.safetensors.index.json"}, ValueError, "is not a .safetensors file"),
     ):
         path = parts(weight_map=changed)
@@ -257,8 +241,8 @@ def test_bad_parts(parts, monkeypatch):
         path = parts(weight_map={"a": part})
         with pytest.raises(ValueError, match="expected a file name beside it"):
             open_file(path)
-    monkeypatch.setattr(safetensors_file, "MOST_PARTS", 1)
-    with pytest.raises(ValueError, match="names 2 parts, expected at most 1"):
+    monkeypatch.setattr(safetensors_file, "MOST_SHARDS", 1)
+    with pytest.raises(ValueError, match="names 2 shards, expected at most 1"):
         open_file(parts())
 
 

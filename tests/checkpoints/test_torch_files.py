@@ -8,6 +8,7 @@ import pathlib
 import struct
 import time
 import tracemalloc
+import warnings
 import zipfile
 
 import numpy as np
@@ -93,7 +94,55 @@ def values(path):
     return {name: array.read().tolist() for name, array in open_file(path).items()}
 
 
+def doubled(levels):
+    """A tuple that holds itself twice, on many levels: 2**levels to whoever walks through it or hashes it."""
+    return number(1) + b"q\x00h\x00\x86" * levels
+
+
 # What is read.
+
+
+HARMLESS = {
+    "a newer protocol": archive(b"\x80\x04" + dictionary(w=tensor())),
+    "code that is not looked at": archive(dictionary(w=tensor()), **{"code/__torch__.py": "import os"}),
+    "hooks": archive(dictionary(w=tensor(more=b"\x89" + dictionary(h=number(1))))),
+    "tuples that are doubled": archive(b"}" + text("w") + tensor() + b"s" + text("x") + doubled(200) + b"s"),
+    "a storage of two types": archive(
+        dictionary(w=tensor(), v=tensor(of=storage(count=24, kind="torch\nHalfStorage"))),
+    ),
+    "a name twice": archive(b"}" + 2 * (text("w") + tensor() + b"s")),
+    "a name of a tuple": archive(b"}" + text("w") + tensor() + b"s" + doubled(3) + tensor() + b"s"),
+}
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_what_does_no_harm(file, case):
+    np.testing.assert_array_equal(open_file(file(HARMLESS[case]))["w"].read(), np.arange(12.0).reshape(3, 4))
+
+
+def test_values_of_big_endian_machines(file):
+    data = {"0": np.arange(12, dtype=">f4").tobytes()}
+    read = open_file(file(archive(dictionary(w=tensor(), t=tensor((4, 3), (1, 4))), data, byteorder="big")))
+    np.testing.assert_array_equal(read["w"].read(), np.arange(12.0).reshape(3, 4))
+    np.testing.assert_array_equal(read["t"].read(), np.arange(12.0).reshape(3, 4).T)
+
+
+@pytest.mark.parametrize("make", ["script", "trace"])
+def test_torchscript(tmp_path, make):
+    """Weights of modules in each other, such as OpenAI's CLIP; the code beside them is not looked at."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.LayerNorm(4))).half()
+    module.register_buffer("size", torch.tensor(7))
+    path = tmp_path / "model.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says that torch.jit is old
+        made = torch.jit.script(module) if make == "script" else torch.jit.trace(module.float(), torch.zeros(1, 3))
+        torch.jit.save(made, path)
+        wanted = made.state_dict()
+    read = open_file(path)
+    assert read.keys() == wanted.keys() and (read.container, read.outside) == ("", [])
+    for name, array in read.items():
+        np.testing.assert_array_equal(array.read_stored(), wanted[name].detach().numpy(), err_msg=name)
 
 
 def test_files_by_hand(file):
@@ -273,7 +322,7 @@ def test_damage_is_found_by_checksums(file):
     data = bytearray(archive(whole))
     data[bytes(data).index(FLOATS) + 3] ^= 1
     for name in ("w", "row", "column"):
-        with pytest.raises(ValueError, match="model.pth is damaged: the checksum of the storage 0 is wrong"):
+        with pytest.raises(ValueError, match="model.pth is damaged: the checksum of .*data/0. is wrong"):
             open_file(file(data))[name].read()
 
 
@@ -287,11 +336,6 @@ BEHIND = text("w") + tensor() + b"s"  # sets a good array in the dict below
 
 def deep(start, step, levels, end=b""):
     return start + step * levels + end
-
-
-def doubled(levels):
-    """A tuple that holds itself twice, on many levels: 2**levels to whoever walks through it or hashes it."""
-    return number(1) + b"q\x00h\x00\x86" * levels
 
 
 def nested(levels):
@@ -314,127 +358,126 @@ HOSTILE = {
     "torch.load": (archive(CALL % (b"torch", b"load")), "torch.load"),
     "a function beside those that are known": (archive(CALL % (b"torch._utils", b"_rebuild_tensor_v3")), "_v3"),
     "a name with a dot": (archive(CALL % (b"collections", b"OrderedDict.fromkeys")), "OrderedDict.fromkeys"),
-    "a name split elsewhere": (archive(CALL % (b"torch", b"_utils._rebuild_tensor_v2")), "calls|makes no sense"),
+    "a name split elsewhere": (archive(CALL % (b"torch", b"_utils._rebuild_tensor_v2")), "which is never imported"),
     "a class of NumPy": (archive(b"cnumpy.core.multiarray\nscalar\n"), "numpy.core.multiarray.scalar"),
     "a whole module": (archive(b"ctimm.models\nViT\n)\x81}b"), "timm.models.ViT"),
     "a name with escapes": (archive(b"c\x1b[2J\nx\n"), r"function \\x1b\[2J.x"),
-    "an endless name": (archive(b"c" + b"a" * 10_000), "names a class with more than 200 characters"),
+    "an endless name": (archive(b"c" + b"a" * 10_000), "no newline found"),
     "behind good weights": (archive(b"}" + BEHIND + text("x") + CALL % (b"os", b"system") + b"s"), "os.system"),
     "in the older form": (older(CALL % (b"os", b"system")), "os.system"),
     "instead of the older form": (pickled(CALL % (b"os", b"system")), "os.system"),
-    "INST": (archive(b"(" + text(MARKER) + b"ios\nsystem\n"), "has the instruction b'i'"),
+    "INST": (archive(b"(" + text(MARKER) + b"ios\nsystem\n"), "os.system"),
     "OBJ": (archive(b"(cos\nsystem\n" + text(MARKER) + b"o"), "os.system"),
-    "STACK_GLOBAL": (archive(text("os") + text("system") + b"\x93"), r"has the instruction b'\\x93'"),
-    "EXT1": (archive(b"\x82\x01"), r"has the instruction b'\\x82'"),
-    "NEWOBJ_EX": (archive(b"cargparse\nNamespace\n)}\x92"), r"has the instruction b'\\x92'"),
-    "PERSID": (archive(b"P0\n"), "has the instruction b'P'"),
-    "a newer protocol": (archive(b"\x80\x04" + GOOD), "has a pickle of protocol 4, expected 2"),
-    "TorchScript": (archive(GOOD, **{"code/__torch__.py": "import os"}), "TorchScript archive, which holds code"),
-    "TorchScript's constants": (archive(GOOD, **{"constants.pkl": pickled(b")")}), "TorchScript archive"),
+    "STACK_GLOBAL": (archive(text("os") + text("system") + b"\x93"), "os.system"),
+    "EXT1": (archive(b"\x82\x01"), "unregistered extension code 1"),
+    "NEWOBJ_EX": (archive(b"cargparse\nNamespace\n" + text("x") + b"\x85}\x92"), "positional argument"),
+    "PERSID": (archive(b"P0\n"), "something else than a storage"),
     # Calls of what may be named.
-    "a call of a storage": (archive(b"ctorch\nFloatStorage\n)R"), "calls something that cannot be called"),
-    "a call of a text": (archive(text("os.system") + text("x") + b"\x85R"), "calls something that cannot be called"),
-    "an object of a function": (archive(b"ctorch._utils\n_rebuild_tensor_v2\n)\x81"), "no class of objects"),
-    "a namespace with arguments": (archive(b"cargparse\nNamespace\n" + text("x") + b"\x85\x81"), "with arguments"),
+    "a call of a storage": (archive(b"ctorch\nFloatStorage\n)R"), "not callable"),
+    "a call of a text": (archive(text("os.system") + text("x") + b"\x85R"), "not callable"),
+    "an object of a function": (archive(b"ctorch._utils\n_rebuild_tensor_v2\n)\x81"), "must be a type"),
+    "a namespace with arguments": (archive(b"cargparse\nNamespace\n" + text("x") + b"\x85\x81"), "positional argument"),
     "attributes of a tensor": (
         archive(tensor() + dictionary(data=number(1)) + b"b"),
-        "gives attributes to what has none",
+        "it changes what stands for a tensor",
     ),
-    "attributes of a dict": (archive(b"}" + dictionary(data=number(1)) + b"b"), "gives attributes to what has none"),
-    "attributes of a class": (archive(b"cargparse\nNamespace\n" + GOOD + b"b"), "gives attributes to what has none"),
-    "an ordered dict of a number": (archive(b"ccollections\nOrderedDict\n" + number(3) + b"\x85R"), "than pairs"),
-    "hooks": (archive(dictionary(w=tensor(more=b"\x89" + dictionary(h=number(1))))), "with hooks or flags"),
-    "negative values": (archive(dictionary(w=tensor(more=b"\x89}" + dictionary(neg=b"\x88")))), "with hooks or flags"),
+    "attributes of a dict": (archive(b"}" + dictionary(data=number(1)) + b"b"), "no attribute '__dict__'"),
+    "attributes of a function": (
+        archive(b"ctorch._utils\n_rebuild_tensor_v2\n" + dictionary(x=number(1)) + b"b"),
+        "it changes what stands for a tensor or a function",
+    ),
+    "attributes of a storage": (
+        archive(dictionary(w=tensor(of=storage() + dictionary(stored=text("object")) + b"b"))),
+        "it changes what stands for a tensor or a function",
+    ),
+    "attributes of a class": (archive(b"cargparse\nNamespace\n" + GOOD + b"b"), "missing 1 required"),
+    "an ordered dict of a number": (
+        archive(b"ccollections\nOrderedDict\n" + number(3) + b"\x85R"),
+        "positional argument",
+    ),
+    "negative values": (archive(dictionary(w=tensor(more=b"\x89}" + dictionary(neg=b"\x88")))), "with flags"),
     # Bombs.
-    "doubled tuples as a key": (archive(b"}" + BEHIND + doubled(200) + number(1) + b"s"), "a key of the type tuple"),
-    "doubled tuples": (archive(b"}" + BEHIND + text("x") + doubled(200) + b"s"), "more than 50 levels"),
     "doubled shapes": (
         archive(dictionary(w=tensor().replace(numbers((3, 4)), doubled(200)))),
-        "whose shape or strides",
+        "that no array has",
     ),
     "a list in itself": (archive(b"]q\x00h\x00a"), "It has: a list"),
     "a far number of the memo": (archive(b"]r\xff\xff\xff\xff"), "remembers a value under the number 4,294,967,295"),
-    "a number that is not in the memo": (archive(b"h\x07"), "makes no sense at byte .*KeyError"),
-    "deep lists": (archive(deep(b"", b"]", 5000, b"a" * 4999)), "more than 50 levels"),
-    "deep tuples": (archive(deep(b")", b"\x85", 50_000)), "more than 50 levels"),
-    "deep marks": (archive(b"(" * 50_000), "ends in the middle|makes no sense"),
-    "deep dicts": (archive(nested(1000)), "more than 50 levels"),
-    "a long pickle": (archive(text("x" * 2**23)), "its pickle has 8,388,616 bytes, the most are 8,388,608"),
-    "a long pickle of the older form": (older(text("x" * 2**23)), "has a pickle of more than 8,388,608 bytes"),
-    "a text of gigabytes": (archive(b"X\xff\xff\xff\xff" + b"abc"), "is truncated in its pickle"),
+    "a number that is not in the memo": (archive(b"h\x07"), "Memo value not found"),
+    "deep lists": (archive(deep(b"", b"]", 5000, b"a" * 4999)), "holds no state dict"),
+    "deep tuples": (archive(deep(b")", b"\x85", 50_000)), "holds no state dict"),
+    "deep marks": (archive(b"(" * 50_000), "unexpected MARK"),
+    "deep dicts": (archive(nested(1000)), "holds no state dict"),
+    "a long pickle": (archive(text("x" * 2**23)), "data.pkl has 8,388,616 bytes, the most are 8,388,608"),
+    "a long pickle of the older form": (older(text("x" * 2**23)), "but only 8388529 remain"),
+    "a text of gigabytes": (archive(b"X\xff\xff\xff\xff" + b"abc"), "but only 4 remain"),
     "compressed": (archive(GOOD, compression=zipfile.ZIP_DEFLATED), "is compressed, which torch.save never does"),
     "a zip bomb": (archive(GOOD, {"0": bytes(2**26)}, zipfile.ZIP_DEFLATED), "is compressed"),
     "a pickle bomb": (archive(b"N" * 2**26, compression=zipfile.ZIP_BZIP2), "is compressed"),
     "one storage as many arrays": (
         archive(dictionary(**{f"w{i}": tensor() for i in range(5)})),
-        "arrays of 240 bytes in the storage 0, which has 48: more than 4 arrays share their values",
+        "more than 4 times its 48 bytes: too many arrays share",
     ),
     # Tensors that are not in their storage.
     "out of range": (archive(dictionary(w=tensor((4, 4)))), "'w' leaves its storage, which has 12 values"),
     "offset out of range": (archive(dictionary(w=tensor(offset=1))), "'w' leaves its storage"),
     "stride out of range": (archive(dictionary(w=tensor((3,), (6,)))), "'w' leaves its storage"),
     "a stride that overflows": (archive(dictionary(w=tensor((3,), (2**59,)))), "'w' leaves its storage"),
-    "negative offset": (archive(dictionary(w=tensor(offset=-1))), "begins at no whole number"),
-    "negative stride": (archive(dictionary(w=tensor((3,), (-1,), 5))), "whose shape or strides"),
-    "negative shape": (archive(dictionary(w=tensor((-3,), (1,)))), "whose shape or strides"),
-    "huge numbers": (archive(dictionary(w=tensor((2**800,), (1,)))), "whose shape or strides"),
+    "negative offset": (archive(dictionary(w=tensor(offset=-1))), "that no array has"),
+    "negative stride": (archive(dictionary(w=tensor((3,), (-1,), 5))), "that no array has"),
+    "negative shape": (archive(dictionary(w=tensor((-3,), (1,)))), "that no array has"),
+    "huge numbers": (archive(dictionary(w=tensor((2**800,), (1,)))), "that no array has"),
     "overlapping": (archive(dictionary(w=tensor((3, 4), (1, 1)))), "stores values of 'w' on top of each other"),
     "overlapping by one": (archive(dictionary(w=tensor((2, 4), (3, 1)))), "on top of each other"),
     "expanded": (archive(dictionary(w=tensor((2**40,), (0,)))), "on top of each other"),
-    "expanded beyond numbers": (archive(dictionary(w=tensor((2**40, 2**40), (0, 0)))), "has the shape"),
-    "other lengths": (archive(dictionary(w=tensor((3, 4), (1,)))), "has the shape .* and strides"),
-    "33 axes": (archive(dictionary(w=tensor((1,) * 33, (1,) * 33))), "has the shape"),
+    "expanded beyond numbers": (archive(dictionary(w=tensor((2**40, 2**40), (0, 0)))), "that no array has"),
+    "other lengths": (archive(dictionary(w=tensor((3, 4), (1,)))), "that no array has"),
+    "33 axes": (archive(dictionary(w=tensor((1,) * 33, (1,) * 33))), "that no array has"),
     # Storages that are not what they should be.
-    "no storage": (archive(GOOD, {}), "should have 12 values of float32; there is none"),
-    "another storage": (archive(GOOD, {"1": FLOATS}), "there is none"),
+    "no storage": (archive(GOOD, {}), "a storage that the file does not have"),
+    "another storage": (archive(GOOD, {"1": FLOATS}), "that the file does not have"),
     "a short storage": (archive(GOOD, {"0": FLOATS[:-1]}), "it has 47 bytes"),
     "a long storage": (archive(GOOD, {"0": FLOATS + b"x"}), "it has 49 bytes"),
     "another type": (
         archive(dictionary(w=tensor(of=storage(kind="torch\nHalfStorage")))),
         "of float16; it has 48 bytes",
     ),
-    "two types": (
-        archive(dictionary(w=tensor(), v=tensor(of=storage(count=24, kind="torch\nHalfStorage")))),
-        "refers to the storage 0 in two ways",
-    ),
-    "a storage by a path": (archive(dictionary(w=tensor(of=storage("../data/0")))), "there is none"),
+    "a storage by a path": (archive(dictionary(w=tensor(of=storage("../data/0")))), "that the file does not have"),
     "a storage of -1 values": (
         archive(dictionary(w=tensor(of=storage(count=-1)))),
-        "a storage without a number of values",
+        "should have -1 values",
     ),
     "a storage that is a function": (
         archive(dictionary(w=tensor(of=storage(kind="torch._utils\n_rebuild_tensor_v2")))),
-        "refers to a storage without a type",
+        "something else than a storage",
     ),
     "a view": (
         archive(
             dictionary(w=tensor(of=storage("0", 12, "torch\nFloatStorage", many(text("1"), number(0), number(2)))))
         ),
-        "or to a view of one",
+        "a view perhaps",
     ),
     "a module outside": (
         archive(many(text("module"), number(1), number(2), number(3), number(4)) + b"Q"),
         "whole module",
     ),
-    "a tensor without a storage": (archive(dictionary(w=tensor(of=number(3)))), "has a tensor without a storage"),
-    "big endian": (archive(GOOD, byteorder="big"), "not in the byte order of common machines"),
+    "a tensor without a storage": (archive(dictionary(w=tensor(of=number(3)))), "that the file does not have"),
     # Damage.
-    "nothing on the stack": (archive(b""), "makes no sense at byte"),
-    "two values on the stack": (archive(b"NN"), "makes no sense at byte"),
-    "an open mark": (archive(b"(N"), "ends in the middle"),
-    "a pop from nothing": (archive(b"\x87"), "makes no sense at byte"),
-    "a key without a value": (archive(b"}(" + text("w") + b"u"), "a key without a value"),
-    "a key twice": (archive(b"}" + BEHIND + BEHIND), "has w twice in a dict"),
-    "an item of a number": (archive(number(1) + text("w") + b"Ns"), "sets a value in what is no dict"),
-    "an item behind a tuple": (archive(b")Na"), "appends something to what is no list"),
-    "no utf-8": (archive(b"X\x02\0\0\0\xff\xfe"), "makes no sense at byte"),
+    "nothing on the stack": (archive(b""), "stack underflow"),
+    "two values on the stack": (archive(b"NN"), "holds no state dict"),
+    "an open mark": (archive(b"(N"), "holds no state dict"),
+    "a pop from nothing": (archive(b"\x87"), "stack underflow"),
+    "a key without a value": (archive(b"}(" + text("w") + b"u"), "odd number of items"),
+    "an item of a number": (archive(number(1) + text("w") + b"Ns"), "does not support item assignment"),
+    "an item behind a tuple": (archive(b")Na"), "no attribute 'append'"),
+    "no utf-8": (archive(b"X\x02\0\0\0\xff\xfe"), "codec can't decode"),
     "bytes behind the end": (archive(GOOD + b"." + b"N"), "2 bytes follow the end of its pickle"),
     "older: another pickle": (pickled(number(5)), "is a pickle, but none that torch.save wrote"),
     "older: another version": (older(GOOD, version=1002), "none that torch.save wrote"),
     "older: big endian": (older(GOOD, little=b"\x89"), "not in the byte order"),
     "older: truncated": (older(GOOD)[:-1], "is truncated: the storage 0 has 12 values"),
     "older: bytes behind": (older(GOOD) + b"x", "1 bytes follow its storages"),
-    "older: no end": (older(GOOD)[:120], "is truncated in its pickle|more than 200 characters"),
+    "older: no end": (older(GOOD)[:120], "not enough data"),
     "older: a negative storage": (older(GOOD, storages=((-1, b""),)), "has -1 values"),
     "older: a huge storage": (older(GOOD, storages=((2**62, b""),)), "has 4,611,686,018,427,387,904 values"),
     "older: a storage twice": (older(GOOD, ("0", "0")), "its list of storages makes no sense"),
@@ -472,7 +515,7 @@ def test_hostile_files(file, case, tmp_path, monkeypatch):
 
 def test_a_pickle_without_end_of_instructions(file):
     begun = time.process_time()
-    with pytest.raises(ValueError, match="has a pickle with more than 1,048,576 instructions"):
+    with pytest.raises(ValueError, match="it has more than 1,048,576 instructions"):
         open_file(file(archive(b"]" * 2**20)))
     assert time.process_time() - begun < 10
 

@@ -4,11 +4,9 @@ import json
 import math
 import os
 import pathlib
-import re
-import struct
+import threading
 import zipfile
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import IO, Any
 
 import numpy as np
@@ -17,24 +15,21 @@ from keras_vit._arrays import aligned_zeros
 from keras_vit._files import replacing
 from keras_vit._text import printable
 from keras_vit.checkpoints.files.stored_array import (
-    MOST_AXES,
+    DAMAGE,
     PIECE,
     READABLE,
     ArrayFile,
+    Extent,
     StoredArray,
-    numpy_dtype,
-    read_pieces,
+    is_shape,
+    start_of_member,
     what_it_is,
 )
 
 UNPACKED_BYTES = 2**30  # bytes that any compressed file may unpack to
 UNPACKED_RATIO = 20  # times its own size that a larger one may unpack to; trained weights need 1.1
-_LOCAL_HEADER = 30  # bytes of a zip member's local header before its name
-_LONGEST_HEADER = 10_000  # bytes of an array's header; the same as NumPy's limit
-
-
-# What the standard library and NumPy raise for archives and arrays with wrong bytes in them.
-_DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError)
+# NumPy reads headers with `ast`, which in CPython 3.11 fails now and then where several threads do so (gh-106905).
+_ONE_HEADER_AT_A_TIME = threading.Lock()
 
 
 class NpzFile(ArrayFile):
@@ -59,16 +54,12 @@ class NpzFile(ArrayFile):
             archive = zipfile.ZipFile(self.path)
         except PermissionError:
             raise
-        except (*_DAMAGE, NotImplementedError):
+        except DAMAGE:
             raise ValueError(f"{self.path} is not an .npz file: {what_it_is(self.path)}.") from None
-        with archive:
+        with archive, self.path.open("rb") as file:
             self._comment = archive.comment
-            self._members = self._list_members(archive)
-            self._sound: set[str] = set()  # members read in pieces whose checksum is right
-            self._unpacked: tuple[str, np.ndarray] | None = None  # the last compressed array that pieces were read of
-            # Length of the header, and whether the values are in Fortran order.
-            self._headers: dict[str, tuple[int, bool]] = {}
-            self._arrays = {name: self._describe(archive, name) for name in self._members}
+            members = self._members(archive)
+            self._arrays = {name: self._describe(archive, file, name, member) for name, member in members.items()}
 
     @property
     def note(self) -> dict[str, Any]:
@@ -79,96 +70,28 @@ class NpzFile(ArrayFile):
             return {}
         return note if isinstance(note, dict) else {}
 
-    def read_stored(self, array: StoredArray) -> np.ndarray:
-        """See `StoredArray.read_stored`."""
-        return self._read_whole(array) if array.start is None else self._read_piece(array)
-
-    def _read_piece(self, array: StoredArray) -> np.ndarray:
-        member, whole = self._members[array.name], self._arrays[array.name]
-        header, fortran = self._headers[array.name]
-        dtype = numpy_dtype(array.stored)
-        if member.compress_type == zipfile.ZIP_STORED and not fortran:
-            if array.name not in self._sound:
-                buffer, checksum = memoryview(bytearray(PIECE)), 0
-                for piece in self._pieces(member, buffer):
-                    checksum = zlib.crc32(piece, checksum)
-                self._check(member, checksum)
-                self._sound.add(array.name)
-            data = aligned_zeros((array.bytes,), np.uint8)
-            for _ in self._pieces(member, memoryview(data), header + array.start * dtype.itemsize, array.bytes):
-                pass
-            return data.view(dtype).reshape(array.shape)
-        if self._unpacked is None or self._unpacked[0] != array.name:
-            self._unpacked = None  # before the next one takes its memory
-            self._unpacked = array.name, self._read_whole(whole).reshape(-1)
-        return self._unpacked[1][array.start : array.start + math.prod(array.shape)].reshape(array.shape).copy()
-
-    def _read_whole(self, array: StoredArray) -> np.ndarray:
-        member = self._members[array.name]
-        # A copy in memory of its own: JAX keeps an array that it is given instead of copying it.
-        data = aligned_zeros((member.file_size,), np.uint8)
-        if member.compress_type == zipfile.ZIP_STORED:
-            checksum = 0
-            for piece in self._pieces(member, memoryview(data)):
-                checksum = zlib.crc32(piece, checksum)
-            self._check(member, checksum)
-        else:
-            try:
-                with zipfile.ZipFile(self.path) as archive, archive.open(member) as file:
-                    view, first = memoryview(data), 0
-                    while count := file.readinto(view[first : first + PIECE]):  # checks the checksum itself
-                        first += count
-                    if first < len(data):
-                        raise EOFError(f"{first} of {len(data)} bytes")
-            except _DAMAGE as error:
-                raise ValueError(
-                    f"{self.path} is damaged: {array.name!r} cannot be unpacked ({error}). Fetch the file again."
-                ) from None
-        dtype = numpy_dtype(array.stored)
-        header, fortran = self._headers[array.name]
-        values = np.frombuffer(data, dtype, math.prod(array.shape), offset=header).reshape(array.shape)
-        if fortran:
-            values = np.ascontiguousarray(values.reshape(array.shape[::-1]).T)
-        return values
-
-    def _pieces(
-        self, member: zipfile.ZipInfo, buffer: memoryview, start: int = 0, size: int | None = None
-    ) -> Iterator[memoryview]:
-        """Reads bytes of an uncompressed member from `start` on into a buffer (see `read_pieces`)."""
-        size = member.file_size if size is None else size
-        with self.path.open("rb") as file:
-            first = start_of_member(file, member)
-        yield from read_pieces(self.path, first + start, size, buffer)
-
-    def _check(self, member: zipfile.ZipInfo, checksum: int) -> None:
-        if checksum != member.CRC:
-            name = member.filename.removesuffix(".npy")
-            raise ValueError(f"{self.path} is damaged: the checksum of {name!r} is wrong. Fetch the file again.")
-
-    def _list_members(self, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    def _members(self, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         """The archive's members that are arrays, by name, once it is clear that they fit into the file."""
         members: dict[str, zipfile.ZipInfo] = {}
+        total = {zipfile.ZIP_STORED: 0, zipfile.ZIP_DEFLATED: 0}  # bytes, by compression
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if name in members:
                 raise ValueError(f"{self.path} has two arrays of the name {name!r}, so nobody knows which is meant.")
             if name == member.filename:
                 continue
-            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            if member.compress_type not in total:
                 raise ValueError(f"{self.path} has packed {name!r} in a way that NumPy does not (only deflate).")
             members[name] = member
+            total[member.compress_type] += member.file_size
         if not members:
             raise ValueError(f"{self.path} is a zip archive without arrays (.npy): {what_it_is(self.path)}.")
-        size = self.path.stat().st_size
-        stored = sum(m.file_size for m in members.values() if m.compress_type == zipfile.ZIP_STORED)
+        size, (stored, unpacked) = self.path.stat().st_size, total.values()
         if stored > size:
             raise ValueError(
                 f"{self.path} is damaged or truncated: its arrays should have {stored:,} bytes, and it has {size:,}."
             )
-        unpacked, limit = (
-            sum(m.file_size for m in members.values()) - stored,
-            max(UNPACKED_BYTES, UNPACKED_RATIO * size),
-        )
+        limit = max(UNPACKED_BYTES, UNPACKED_RATIO * size)
         if unpacked > limit:
             raise ValueError(
                 f"{self.path} has {size:,} bytes and would unpack to {unpacked:,}, more than the {limit:,} that a file "
@@ -176,81 +99,78 @@ class NpzFile(ArrayFile):
             )
         return members
 
-    def _describe(self, archive: zipfile.ZipFile, name: str) -> StoredArray:
-        member = self._members[name]
+    def _describe(self, archive: zipfile.ZipFile, file: IO[bytes], name: str, member: zipfile.ZipInfo) -> StoredArray:
         try:
-            with archive.open(member) as file:
-                dtype, fortran, shape = _read_header(file)
-                header = file.tell()
-        except (*_DAMAGE, NotImplementedError) as error:
+            with archive.open(member) as opened:
+                shape, fortran, dtype = _read_header(opened)
+                header = opened.tell()
+            start = start_of_member(file, member)
+        except Exception as error:  # NumPy and `ast` raise what the wrong bytes lead them to
             raise ValueError(
                 f"{self.path} is damaged: {name!r} is no array ({printable(error, 200)}). Fetch the file again."
             ) from None
-        if _OBJECTS.fullmatch(dtype):
+        if dtype.hasobject:
             raise ValueError(
                 f"{self.path} holds pickled Python objects ({name!r}). They can run code when they are loaded, so they "
                 "never are. Save plain arrays with numpy.savez."
             )
-        stored = _stored_as(dtype)
-        if stored is None:
+        stored = "bfloat16" if dtype.str[1:] == "V2" and dtype.names is None else dtype.name
+        if stored not in READABLE:
             raise ValueError(
                 f"{self.path} stores {name!r} as {printable(dtype, 60)}, expected one of {', '.join(READABLE)}."
             )
-        array = StoredArray(name, shape, stored, self)
-        if header + array.bytes > member.file_size:
-            raise ValueError(f"{self.path} is truncated: {name!r} should have {array.bytes} bytes.")
-        self._headers[name] = header, fortran
-        return array
+        if header + math.prod(shape) * dtype.itemsize > member.file_size:
+            size = math.prod(shape) * dtype.itemsize
+            raise ValueError(f"{self.path} is truncated: {name!r} should have {size} bytes.")
+        kind = Extent if member.compress_type == zipfile.ZIP_STORED else _PackedExtent
+        extent = kind(self.path, start, member.file_size, name, member.CRC)
+        strides = tuple(math.prod(shape[:axis]) for axis in range(len(shape))) if fortran and len(shape) > 1 else None
+        return StoredArray(name, shape, stored, extent, header, strides, big_endian=not dtype.isnative)
 
 
-def start_of_member(file: IO[bytes], member: zipfile.ZipInfo) -> int:
-    """Where the data of a zip archive's member start in the file."""
-    file.seek(member.header_offset)
-    header = file.read(_LOCAL_HEADER)
-    name, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
-    return member.header_offset + _LOCAL_HEADER + name + extra
+class _PackedExtent(Extent):
+    """A compressed member of an archive: its bytes are unpacked, and kept for the next piece of them."""
+
+    _unpacked: np.ndarray | None = None
+
+    def read(self, first: int, size: int) -> np.ndarray:
+        """See `Extent.read`."""
+        data = self._unpack() if self._unpacked is None else self._unpacked
+        if 2 * size > self.size:
+            self._unpacked = None  # it is the reader's
+            return data[first : first + size]
+        last = first + size == self.size
+        self._unpacked = None if last else data
+        return data[first : first + size].copy()
+
+    def _unpack(self) -> np.ndarray:
+        data = aligned_zeros((self.size,), np.uint8)
+        try:
+            with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.name}.npy") as file:
+                view, first = data.data, 0
+                while count := file.readinto(view[first : first + PIECE]):  # compares the checksum itself
+                    first += count
+                if first < len(data):
+                    raise EOFError(f"{first} of {len(data)} bytes")
+        except (*DAMAGE, KeyError) as error:
+            raise ValueError(
+                f"{self.path} is damaged: {self.name!r} cannot be unpacked ({error}). Fetch the file again."
+            ) from None
+        return data
 
 
-# The header of an array: a dictionary as Python writes it. NumPy evaluates it with `ast`, which takes anything that
-# Python's syntax has, and which in CPython 3.11 fails now and then where several threads do so (gh-106905).
-_HEADER = re.compile(
-    r"""\s*\{\s*(?:(?:
-    (?P<q>['"])descr(?P=q)\s*:\s*(?P<descr>'[^']*'|"[^"]*"|\[[^\]]*\])
-    |(?P<r>['"])fortran_order(?P=r)\s*:\s*(?P<order>True|False)
-    |(?P<s>['"])shape(?P=s)\s*:\s*\((?P<shape>\s*(?:\d{1,19}L?\s*,\s*)*(?:\d{1,19}L?\s*)?)\)
-    )\s*(?:,\s*|(?=\}))){3}\}\s*""",
-    re.VERBOSE,
-)
-_OBJECTS = re.compile(r"[<>|=]?O\d{0,4}")
-_SIMPLE_TYPE = re.compile(r"[<>|=]?[a-zA-Z]\d{0,4}")
-
-
-def _read_header(file: IO[bytes]) -> tuple[str, bool, tuple[int, ...]]:
-    """How the array whose file begins here spells its type, whether it is in Fortran order, and its shape."""
-    magic = file.read(8)
-    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
-        raise ValueError(f"it starts with {magic!r}")
-    length = int.from_bytes(file.read(2 if magic[6] == 1 else 4), "little")
-    if length > _LONGEST_HEADER:
-        raise ValueError(f"its header has {length:,} bytes, expected at most {_LONGEST_HEADER:,}")
-    text = file.read(length).decode("utf-8" if magic[6] == 3 else "latin1")
-    match = _HEADER.fullmatch(text)
-    if match is None or len(text) < length or None in match.group("descr", "order", "shape"):
-        raise ValueError(f"its header is {text[:100]!r}")
-    shape = tuple(int(number) for number in re.findall(r"\d+", match["shape"]))
-    if len(shape) > MOST_AXES or math.prod(n or 1 for n in shape) >= 2**60:
-        raise ValueError(f"its shape is {match['shape'][:100]}")
-    return match["descr"].strip("'\""), match["order"] == "True", shape
-
-
-def _stored_as(descr: str) -> str | None:
-    """The name of a type that is read, from how a header spells it; None for any other type."""
-    try:
-        dtype = np.dtype(descr if _SIMPLE_TYPE.fullmatch(descr) else object)
-    except TypeError:
-        return None
-    name = "bfloat16" if dtype.str[1:] == "V2" else dtype.name
-    return name if name in READABLE and dtype.isnative else None
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether the values are in Fortran order, and type of the array whose file begins here."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"its version is {version}")
+    # Version 3 differs from 2 in the names of fields, which no weights have.
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    with _ONE_HEADER_AT_A_TIME:
+        shape, fortran, dtype = read(file)
+    if not is_shape(shape):
+        raise ValueError(f"its shape is {str(shape)[:100]}")
+    return shape, fortran, dtype
 
 
 def write_npz(

@@ -1,41 +1,137 @@
-"""Files with arrays: what kind a file is, what is known of its arrays, and what every reader offers."""
+"""Arrays in files, whatever the format: names, shapes and types first, values on demand."""
 
 import abc
 import dataclasses
 import math
 import os
 import pathlib
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from keras_vit._arrays import aligned_zeros
 from keras_vit._text import printable
 
 READABLE = (
     *("float16", "float32", "float64", "bfloat16", "bool"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
-MOST_AXES = 32  # NumPy's limit before 2.0
-_NUMPY_DTYPES = {"bfloat16": "V2"}
 PIECE = 2**22  # bytes read at a time
+# What the standard library and NumPy raise for archives and arrays with wrong bytes in them.
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    NotImplementedError,
+)
+_MOST_AXES = 32  # NumPy's limit before 2.0
+_LOCAL_HEADER = 30  # bytes of a zip member's local header before its name
+_HEAD = 512  # bytes that tell what a file is
+
+
+@dataclasses.dataclass
+class Extent:
+    """A run of bytes in a file.
+
+    Attributes:
+        path: The file.
+        start: Where the run begins.
+        size: Its length in bytes.
+        name: What it holds, for messages.
+        checksum: The CRC-32 that the file says it has; None where it says none. It is compared once.
+    """
+
+    path: pathlib.Path
+    start: int
+    size: int
+    name: str
+    checksum: int | None = None
+
+    def read(self, first: int, size: int) -> np.ndarray:
+        """Bytes from `first` on, in memory of their own that backends can use without copying.
+
+        Raises:
+            ValueError: if the checksum is wrong, or the file has become shorter.
+        """
+        if self.checksum is not None and 2 * size > self.size:  # all of it, read once
+            whole = aligned_zeros((self.size,), np.uint8)
+            self._check(whole.data)
+            return whole[first : first + size]
+        if self.checksum is not None:
+            self._check(memoryview(bytearray(min(PIECE, self.size))))
+        data = aligned_zeros((size,), np.uint8)
+        for _ in _pieces(self.path, self.start + first, size, data.data):
+            pass
+        return data
+
+    def _check(self, buffer: memoryview) -> None:
+        checksum = 0
+        for piece in _pieces(self.path, self.start, self.size, buffer):
+            checksum = zlib.crc32(piece, checksum)
+        if checksum != self.checksum:
+            raise ValueError(
+                f"{self.path} is damaged: the checksum of {printable(repr(self.name), 100)} is wrong. Fetch the file "
+                "again."
+            )
+        self.checksum = None
+
+
+def _pieces(path: pathlib.Path, start: int, size: int, buffer: memoryview) -> Iterator[memoryview]:
+    """Reads bytes of a file into a buffer, piece by piece. A shorter buffer is used again for each piece.
+
+    Read, not mapped: a mapped file that somebody shortens meanwhile ends the process.
+    """
+    with path.open("rb") as file:
+        file.seek(start)
+        for first in range(0, size, PIECE):
+            at = first if len(buffer) >= size else 0
+            piece = buffer[at : at + min(PIECE, size - first)]
+            if file.readinto(piece) != len(piece):
+                raise ValueError(f"{path} was shortened while it was read. Fetch the file again.")
+            yield piece
+
+
+def start_of_member(file: IO[bytes], member: zipfile.ZipInfo) -> int:
+    """Where the data of a zip archive's member start in the file."""
+    file.seek(member.header_offset)
+    header = file.read(_LOCAL_HEADER)
+    name, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+    return member.header_offset + _LOCAL_HEADER + name + extra
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-    """An array in a file: its name, shape and dtype are known, its values are read on demand.
+    """An array in a file: its name, shape and type are known, its values are read on demand.
 
-    `dtype` is the one that `read` gives, except that bfloat16 is read as float32; `stored` says how the file
-    stores it. `start` is None, or the first value of the piece of the stored array that this is (see `piece`).
+    Attributes:
+        name: Its name in the file.
+        shape: Its shape.
+        stored: How the file stores its values: one of `READABLE`.
+        extent: The bytes that its values lie in.
+        offset: The first of those bytes that is its own.
+        strides: The step along each axis, in values; None where the values follow each other, the last axis fastest.
+        big_endian: Whether the bytes of each value are in the other order.
+        whole: The array that this is a piece of, where its values do not follow each other; None otherwise.
+        first: The first value of `whole` that is in the piece.
     """
 
     name: str
     shape: tuple[int, ...]
     stored: str
-    _file: "ArrayFile" = dataclasses.field(repr=False, compare=False)
-    start: int | None = None
+    extent: Extent = dataclasses.field(repr=False, compare=False)
+    offset: int = 0
+    strides: tuple[int, ...] | None = None
+    big_endian: bool = False
+    whole: "StoredArray | None" = dataclasses.field(default=None, repr=False, compare=False)
+    first: int = 0
 
     @property
     def size(self) -> int:
@@ -53,21 +149,59 @@ class StoredArray:
         Raises:
             ValueError: if the values do not have the checksum that the file says, or the file has become shorter.
         """
-        return as_float32(self.read_stored(), self.stored)
+        values = self.read_stored()
+        if self.stored == "bfloat16":  # the upper half of a float32
+            return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
+            return values.astype(np.float32) if self.stored in ("float16", "float64") else values
 
     def read_stored(self) -> np.ndarray:
         """The values in the type that they are stored in; bfloat16 as `V2`. Raises as `read` does."""
-        return self._file.read_stored(self)
+        if self.whole is not None:
+            values = self.whole.read_stored().reshape(-1)
+            return values[self.first : self.first + self.size].reshape(self.shape).copy()
+        dtype = numpy_dtype(self.stored)
+        values = self.size if self.strides is None else span(self.shape, self.strides)
+        data = self.extent.read(self.offset, values * dtype.itemsize)
+        if self.big_endian:
+            data.view(f"u{dtype.itemsize}").byteswap(inplace=True)
+        flat = data.view(dtype)
+        if self.strides is None:
+            return flat.reshape(self.shape)
+        contiguous = aligned_zeros(self.shape, dtype)
+        steps = [stride * dtype.itemsize for stride in self.strides]
+        np.copyto(contiguous, np.lib.stride_tricks.as_strided(flat, self.shape, steps))
+        return contiguous
 
     def piece(self, start: int, shape: tuple[int, ...]) -> "StoredArray":
-        """An array of the values that follow the first `start` ones, of which only those are read."""
-        return dataclasses.replace(self, shape=shape, start=(self.start or 0) + start)
+        """An array of the values that follow the first `start` ones, of which only those are read where possible."""
+        if self.strides is None:
+            return dataclasses.replace(
+                self, shape=shape, offset=self.offset + start * numpy_dtype(self.stored).itemsize
+            )
+        return dataclasses.replace(self, shape=shape, whole=self.whole or self, first=self.first + start)
+
+
+def numpy_dtype(stored: str) -> np.dtype:
+    """The NumPy type of a name in `READABLE`; bfloat16, which NumPy has not, is two bytes of anything."""
+    return np.dtype("V2" if stored == "bfloat16" else stored)
+
+
+def span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Values from the first to the last one of an array, both included; 0 if it is empty."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if math.prod(shape) else 0
+
+
+def is_shape(numbers: Any) -> bool:
+    """Whether a tuple is the shape of an array that NumPy can hold: lengths from 0 on, and not too many values."""
+    counts = isinstance(numbers, tuple) and all(type(n) is int and 0 <= n < 2**60 for n in numbers)
+    return counts and len(numbers) <= _MOST_AXES and math.prod(n or 1 for n in numbers) < 2**60
 
 
 class ArrayFile(Mapping[str, StoredArray], abc.ABC):
     """The arrays of a file by name, whatever its format. Opening it reads names, shapes and types, no values.
 
-    A reader fills `_arrays`, and says how values are read.
+    A reader fills `_arrays`.
 
     Args:
         path: The file. It is closed between the calls.
@@ -119,46 +253,9 @@ class ArrayFile(Mapping[str, StoredArray], abc.ABC):
             )
         return tuple(grid)
 
-    @abc.abstractmethod
-    def read_stored(self, array: StoredArray) -> np.ndarray:
-        """See `StoredArray.read_stored`."""
-
-
-def numpy_dtype(stored: str) -> np.dtype:
-    """The NumPy type of a name in `READABLE`; bfloat16, which NumPy has not, is two bytes of anything."""
-    return np.dtype(_NUMPY_DTYPES.get(stored, stored))
-
-
-def read_pieces(path: pathlib.Path, start: int, size: int, buffer: memoryview) -> Iterator[memoryview]:
-    """Reads `size` bytes of a file into a buffer, piece by piece. A shorter buffer is used again for each piece.
-
-    Read, not mapped: a mapped file that somebody shortens meanwhile ends the process.
-
-    Raises:
-        ValueError: if the file ends before.
-    """
-    with path.open("rb") as file:
-        file.seek(start)
-        for first in range(0, size, PIECE):
-            at = first if len(buffer) >= size else 0
-            piece = buffer[at : at + min(PIECE, size - first)]
-            if file.readinto(piece) != len(piece):
-                raise ValueError(f"{path} was shortened while it was read. Fetch the file again.")
-            yield piece
-
-
-def as_float32(values: np.ndarray, stored: str) -> np.ndarray:
-    """Values of the type `stored`, which for bfloat16 come as `V2`: floating point numbers as float32."""
-    if stored == "bfloat16":
-        # bfloat16 is the upper half of a float32.
-        return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
-        return values.astype(np.float32) if stored in ("float16", "float64") else values
-
 
 NPZ, SAFETENSORS, TORCH, INDEX = "npz", "safetensors", "torch", "index"  # what `kind_of` tells apart
 PICKLE_START = b"\x80\x02"  # protocol 2, which torch.save writes
-_HEAD = 512  # bytes that are looked at
 
 
 def kind_of(path: pathlib.Path) -> str | None:
@@ -166,10 +263,9 @@ def kind_of(path: pathlib.Path) -> str | None:
 
     Returns:
         `NPZ` for any zip archive that PyTorch did not write, `SAFETENSORS`, `TORCH` (both of its forms), `INDEX` for
-        the list of the parts of a safetensors file in several pieces.
+        the list of the shards of a safetensors file.
     """
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
+    head = _head(path)
     if head.startswith(b"PK"):
         return TORCH if _is_torch_zip(path, head) else NPZ
     if head.startswith(PICKLE_START):
@@ -182,27 +278,38 @@ def kind_of(path: pathlib.Path) -> str | None:
 
 def what_it_is(path: pathlib.Path) -> str:
     """A guess at what a file is, for messages about files of another kind than expected."""
-    with path.open("rb") as file:
-        start = file.read(_HEAD)
-    if not start:
+    head = _head(path)
+    if not head:
         return "it is empty"
-    if start.startswith(b"PK"):
-        if _is_torch_zip(path, start):
+    if head.startswith(b"PK"):
+        if _is_torch_zip(path, head):
             return "it looks like a PyTorch file"
-        if b"metadata.json" in start or b"config.json" in start:
+        if b"metadata.json" in head or b"config.json" in head:
             return "it looks like a .keras file; load it with keras.saving.load_model"
         return "its end is missing or it holds something else. It was probably not fetched completely"
-    if start.startswith(b"\x89HDF"):
-        return "it is an HDF5 file; load it with model.load_weights"
-    if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+    if is_web_page(head):
         return "it is a web page, probably the error message of a download"
-    if start.startswith(b"version https://git-lfs"):
-        return "it is a pointer of Git LFS and not the file itself; fetch that with `git lfs pull`"
-    if start.startswith(b"\x93NUMPY"):
-        return "it is a single array (.npy)"
-    if start[8:9] == b"{":
-        return "it looks like a safetensors file"
-    return f"it starts with {start[:8]!r}"
+    for start, meaning in (
+        (b"\x89HDF", "it is an HDF5 file; load it with model.load_weights"),
+        (
+            b"version https://git-lfs",
+            "it is a pointer of Git LFS, not the file itself; fetch that with `git lfs pull`",
+        ),
+        (b"\x93NUMPY", "it is a single array (.npy)"),
+    ):
+        if head.startswith(start):
+            return meaning
+    return "it looks like a safetensors file" if head[8:9] == b"{" else f"it starts with {head[:8]!r}"
+
+
+def is_web_page(head: bytes) -> bool:
+    """Whether a file that begins like this is a web page, or the XML of a storage server's error."""
+    return head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml", b"<head"))
+
+
+def _head(path: pathlib.Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_HEAD)
 
 
 def _is_torch_zip(path: pathlib.Path, head: bytes) -> bool:
@@ -210,5 +317,5 @@ def _is_torch_zip(path: pathlib.Path, head: bytes) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith("/data.pkl") for name in archive.namelist())
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError, NotImplementedError):
+    except DAMAGE:
         return b"data.pkl" in head or b"archive/" in head  # incomplete: its list of members is at its end
