@@ -82,6 +82,12 @@ def from_checkpoint(folder: Path) -> Callable[[], object]:
     return lambda: keras_vit.from_checkpoint(file)
 
 
+def timm_folder(folder: Path) -> Callable[[], object]:
+    """A model in a folder as timm writes it."""
+    keras_vit.to_checkpoint(keras_vit.ViT_Ti16(image_size=32, class_token=True), folder / "timm", layout="timm")
+    return lambda: keras_vit.from_checkpoint(folder / "timm")
+
+
 def finetune(folder: Path) -> Callable[[], object]:
     """One update on a folder of photos, with the files of a run."""
     photos = make_photos(folder / "photos")
@@ -102,7 +108,7 @@ def predict(folder: Path) -> Callable[[], object]:
     return lambda: cli.main(["predict", photo, "--weights", "glyphs"])
 
 
-CALLS = {call.__name__: call for call in (create_model, from_checkpoint, finetune, export_int8, predict)}
+CALLS = {call.__name__: call for call in (create_model, from_checkpoint, timm_folder, finetune, export_int8, predict)}
 
 
 def main() -> None:

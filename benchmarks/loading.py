@@ -38,21 +38,18 @@ PEAK = "; print(next(line.split()[1] for line in open('/proc/self/status') if li
 def make_file(path, variant):
     import numpy as np
 
+    from keras_vit.checkpoints import LAYOUTS
     from keras_vit.checkpoints.files import write_safetensors
     from keras_vit.checkpoints.files.npz import write_npz
-    from keras_vit.checkpoints.layouts import vit_jax
     from keras_vit.models import variant_config
 
     config = variant_config(variant, classes=21843)
     if path.suffix == ".npz":
-        layout, write, config = vit_jax.LAYOUT, write_npz, config.replace(representation_size=config.width)
+        layout, write, config = "vit_jax", write_npz, config.replace(representation_size=config.width)
     else:
-        from keras_vit.checkpoints.layouts import timm
-
-        layout, write = timm.LAYOUT, write_safetensors
-    sizes, random = layout.sizes(config), np.random.default_rng(0)
-    rows = sorted(layout.rows(config), key=lambda row: row.name)
-    shapes = {row.name: [sizes.get(n, n) for n in row.shape] for row in rows}
+        layout, write = "timm", write_safetensors
+    random = np.random.default_rng(0)
+    shapes = {row.name: row.shape for row in sorted(LAYOUTS[layout].rows(config), key=lambda row: row.name)}
     write(path, ((name, random.standard_normal(shape, "float32")) for name, shape in shapes.items()))
 
 

@@ -1,4 +1,4 @@
-"""Foreign files to models and back (`files`, `layouts`, `engine`); published files and how to get them."""
+"""Foreign files to models and back (`files`, `layouts`, `accounting`); published files and how to get them."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from keras_vit.checkpoints.checkpoint import (
         LAYOUTS,
         CheckpointInfo,
-        count_parameters,
         inspect_checkpoint,
         load_model,
         open_checkpoint,
@@ -34,7 +33,6 @@ __all__ = [
     "best_augreg",
     "class_names",
     "config_in_file",
-    "count_parameters",
     "find_checkpoint",
     "find_recommended",
     "inspect_checkpoint",

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import pathlib
 import warnings
@@ -14,17 +13,13 @@ from keras_vit import layers, models
 from keras_vit._files import replacing
 from keras_vit._progress import ProgressBar
 from keras_vit._text import printable
-from keras_vit.checkpoints.engine import Contents, Hints, Layout, check_arrays, extract, fill
+from keras_vit.checkpoints.accounting import Contents, Hints, Layout, check_arrays, extract, fill
 from keras_vit.checkpoints.files import open_file, read_sidecars, weights_in, write_safetensors
 from keras_vit.checkpoints.files.npz import write_npz
 from keras_vit.checkpoints.files.stored_array import ArrayFile
-from keras_vit.checkpoints.layouts import big_vision, bit, clip, huggingface, timm, vit_jax
+from keras_vit.checkpoints.layouts import LAYOUTS, in_order
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 
-# In the order in which they look at a file: vit_jax takes every Vision Transformer of Flax that big_vision left.
-_FLAX = (big_vision.LAYOUT, vit_jax.LAYOUT, bit.TF, bit.BV)
-_PYTORCH = (clip.LAYOUT, huggingface.LAYOUT, timm.LAYOUT)
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (*_FLAX, *_PYTORCH)}
 # The layout of the published files of each family.
 PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit_tf"}
 # What makes numbers official: they are those of vit_jax and big_vision, whoever has published the weights.
@@ -33,7 +28,6 @@ OFFICIAL = (
     *("gelu", "layer_norm_epsilon", "interpolation", "stem_epsilons"),
     *("pixel_mean", "pixel_std", "resize", "crop_ratio", "filter"),
 )
-NAMES_LEFT_OUT = "the class names in its note are left out"
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
 
 
@@ -74,21 +68,25 @@ def open_checkpoint(
     file = open_file(path)
     beside = read_sidecars(path)
     hints = Hints(beside.config, beside.open_clip, beside.preprocessor, heads, architecture)
-    for layout in LAYOUTS.values():
+    for layout in in_order(file, hints):
         try:
             contents = layout.read(file, hints)
         except ValueError as error:
             raise ValueError(f"{path} is no model of the layout {layout.name!r}: {error}") from error
         if contents is None:
             continue
-        contents = _with_containers(contents, file)
         _check_hints(contents, hints, str(path))
+        _add_containers(contents, file)
         grid_size = grid_size or file.grid_size
         if grid_size is None and image_size is not None and not contents.square:
-            asked = contents.config.replace(image_size=image_size).grid_size
-            grid_size = asked if np.prod(asked) == np.prod(contents.config.grid_size) else None
-        contents = _with_names(_with_grid(contents, grid_size, str(path)), file.note.get("class_names"))
-        return _with_official_numbers(contents, str(path)) if numerics == "official" else contents
+            asked = contents.stored.replace(image_size=image_size).grid_size
+            grid_size = asked if np.prod(asked) == np.prod(contents.stored.grid_size) else None
+        if grid_size is not None:
+            _set_grid(contents, grid_size, str(path))
+        _set_names(contents, file.note.get("class_names"))
+        if numerics == "official":
+            _set_official_numbers(contents, str(path))
+        return contents
     names = ", ".join(printable(name, 100) for name in sorted(file)[:5])
     raise ValueError(
         f"{file.path} holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its arrays are: "
@@ -127,16 +125,18 @@ def load_model(
     check_arrays(contents, source)
     if not contents.square:
         raise ValueError(
-            f"The position embeddings of {source} are for {np.prod(contents.config.grid_size)} patches, which is no "
+            f"The position embeddings of {source} are for {np.prod(contents.stored.grid_size)} patches, which is no "
             "square, so the grid cannot be told from the file. Pass the image_size that it was trained at, or "
             "grid_size=(rows, columns)."
         )
 
+    _warn_of_assumptions(contents, config, source)
+
     def convert(path: str, values: np.ndarray) -> np.ndarray:
-        if path != "position_embedding/table" or config.grid_size == contents.config.grid_size:
+        if path != "position_embedding/table" or config.grid_size == contents.stored.grid_size:
             return values
         values = values.reshape(1, -1, values.shape[-1])
-        return layers.resize_table(values, contents.config.grid_size, config.grid_size, config.interpolation)
+        return layers.resize_table(values, contents.stored.grid_size, config.grid_size, config.interpolation)
 
     with layers.skip_initialization():
         model = models.MODELS[type(config)](config, input_tensor=input_tensor, name=name, dtype=dtype)
@@ -145,16 +145,30 @@ def load_model(
     title = f"Loading {os.path.basename(source)}"
     with ProgressBar(title, total, in_bytes=True, shown=total >= PROGRESS_FROM) as bar:
         fill(model, contents, source, fresh, convert, bar.advance)
-    if config.classes and keep_head and any("head is all zeros" in oddity for oddity in contents.oddities):
+    if config.classes and keep_head and contents.zero_head:
         warnings.warn(
             f"The head of {source} is all zeros, so its logits mean nothing: the file is for fine-tuning. Pass "
             "classes=... for a new head or include_top=False for features.",
             stacklevel=3,
         )
-    for oddity in contents.oddities:
-        if oddity.startswith(NAMES_LEFT_OUT) and config.classes and keep_head:
-            warnings.warn(f"{source}: {oddity}", stacklevel=3)
+    if config.classes and keep_head and contents.unnamed is not None:
+        warnings.warn(f"{source}: {contents.unnamed}", stacklevel=3)
     return model
+
+
+def _warn_of_assumptions(contents: Contents, config: ModelConfig, source: str) -> None:
+    """Warns of what was assumed and the user has not decided otherwise; raises ValueError where nothing can be."""
+    usual = contents.config
+    fields = [field for field in contents.unknown if getattr(config, field) == getattr(usual, field)]
+    if fields:
+        raise ValueError(f"{source}: {'; '.join(contents.unknown[field] for field in fields)}.")
+    fields = [field for field in contents.assumed if getattr(config, field) == getattr(usual, field)]
+    if fields:
+        warnings.warn(
+            f"{source} does not tell all that its model computes: {'; '.join(contents.assumed[f] for f in fields)}. "
+            f"Another choice gives other numbers. {contents.layout.settled_by}",
+            stacklevel=4,
+        )
 
 
 def to_checkpoint(
@@ -244,16 +258,6 @@ def _write_pytorch(
             pathlib.Path(temporary).write_text(text, encoding="utf-8")
 
 
-def count_parameters(config: ViTConfig | BiTConfig) -> int:
-    """The number of weights of a model, without building it."""
-    plain = isinstance(config, ViTConfig) and config.stem_stages is None
-    layout = timm.LAYOUT if plain else LAYOUTS[PUBLISHED[type(config)]]
-    sizes = layout.sizes(config)
-    rows = [row for row in layout.rows(config) if row.path is not None]
-    stored = sum(math.prod(sizes.get(n, n) for n in row.shape) // row.part[1] for row in rows)
-    return stored + sum(values.size for values in layout.computed(config).values())
-
-
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
     """What `inspect_checkpoint` tells of a file.
@@ -319,46 +323,45 @@ def inspect_checkpoint(
         prefix=contents.prefix,
         variant=variant_of(contents.config),
         config=contents.config,
-        parameters=sum(int(np.prod(array.shape)) for array in contents.arrays.values()),
+        parameters=sum(array.size for array in contents.arrays.values()),
         bytes=os.path.getsize(weights_in(path)),
         oddities=contents.oddities,
         unused=contents.unused,
     )
 
 
-def _with_containers(contents: Contents, file: ArrayFile) -> Contents:
-    """The contents with what lies in the file outside of the dict that holds the model, if it holds several."""
+def _add_containers(contents: Contents, file: ArrayFile) -> None:
+    """Adds what lies in the file outside of the dict that holds the model, if it holds several."""
     outside = list(getattr(file, "outside", ()))
-    if not outside:
-        return contents
-    oddity = (
-        f"the model is in {file.container!r} of the file; {len(outside)} arrays outside of that are not part of it, "
-        f"such as {printable(repr(outside[0]), 200)}"
-    )
-    return dataclasses.replace(contents, unused=[*contents.unused, *outside], oddities=[*contents.oddities, oddity])
+    if outside:
+        contents.unused += outside
+        contents.notes.append(
+            f"the model is in {file.container!r} of the file; {len(outside)} arrays outside of that are not part of "
+            f"it, such as {printable(repr(outside[0]), 200)}"
+        )
 
 
 def _check_hints(contents: Contents, hints: Hints, source: str) -> None:
     """Raises ValueError if the user says of a file of Flax what its arrays tell."""
-    if contents.layout.name in {layout.name for layout in _PYTORCH}:
+    if contents.layout.settled_by is not None:
         return
     if hints.architecture is not None:
         raise ValueError(
             f"{source} is of the layout {contents.layout.name!r}: leave architecture= out, it tells itself."
         )
-    heads = getattr(contents.config, "heads", None)
+    heads = getattr(contents.stored, "heads", None)
     if hints.heads is not None and hints.heads != heads:
         raise ValueError(f"heads={hints.heads} was given, but the arrays of {source} tell that it has {heads}.")
 
 
-def _with_official_numbers(contents: Contents, source: str) -> Contents:
-    """The contents with the computation of vit_jax and big_vision."""
-    if not isinstance(contents.config, ViTConfig):
-        return contents
+def _set_official_numbers(contents: Contents, source: str) -> None:
+    """Takes the computation, the pictures and the size of vit_jax and big_vision."""
+    if not isinstance(contents.stored, ViTConfig):
+        return
     usual = {field.name: field.default for field in dataclasses.fields(ViTConfig)}
-    config = contents.config.replace(**{name: usual[name] for name in OFFICIAL})
+    config = contents.stored.replace(**{name: usual[name] for name in OFFICIAL})
     problems = []
-    for layout in (vit_jax.LAYOUT, big_vision.LAYOUT):
+    for layout in (LAYOUTS["vit_jax"], LAYOUTS["big_vision"]):
         try:
             layout.check_writable(config)
         except ValueError as error:
@@ -368,34 +371,31 @@ def _with_official_numbers(contents: Contents, source: str) -> Contents:
             f"numerics='official' is for weights that the official code has trained, but no official model is like "
             f"{source}: {problems[0]}"
         )
-    return dataclasses.replace(contents, config=config)
+    contents.stored, contents.image_size = config, None
+    contents.assumed = {field: sentence for field, sentence in contents.assumed.items() if field not in OFFICIAL}
 
 
-def _with_grid(contents: Contents, grid_size: Any, source: str) -> Contents:
-    """The contents with the grid that somebody knows, instead of the one guessed from the number of patches."""
-    if grid_size is None:
-        return contents
-    if not isinstance(contents.config, ViTConfig):
+def _set_grid(contents: Contents, grid_size: Any, source: str) -> None:
+    """Takes the grid that somebody knows, instead of the one guessed from the number of patches."""
+    if not isinstance(contents.stored, ViTConfig):
         raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
-    config, (rows, columns) = contents.config, pair("grid_size", grid_size)
+    config, (rows, columns) = contents.stored, pair("grid_size", grid_size)
     if config.position_rows and rows * columns != np.prod(config.grid_size):
         raise ValueError(
             f"grid_size must have {np.prod(config.grid_size)} patches as the position embeddings of {source} do, but "
             f"{rows} x {columns} was given."
         )
-    size = config.image_size_of((rows, columns))
-    oddities = [o for o in contents.oddities if "are no square" not in o and "is a guess" not in o]
-    return dataclasses.replace(contents, config=config.replace(image_size=size), square=True, oddities=oddities)
+    contents.stored = config.replace(image_size=config.image_size_of((rows, columns)))
+    contents.square, contents.guessed_size = True, None
 
 
-def _with_names(contents: Contents, names: Any) -> Contents:
-    """The contents with the class names that the file's note holds; the note may be a stranger's."""
+def _set_names(contents: Contents, names: Any) -> None:
+    """Takes the class names that the file's note holds; the note may be a stranger's."""
     if names is None:
-        return contents
+        return
     try:
         if not isinstance(names, list):
             raise TypeError(f"class_names must be a list of strings, but is a {type(names).__name__}.")
-        return dataclasses.replace(contents, config=contents.config.replace(class_names=names))
+        contents.stored = contents.stored.replace(class_names=names)
     except (TypeError, ValueError) as error:
-        oddity = f"{NAMES_LEFT_OUT}: {printable(error, 200)}"
-        return dataclasses.replace(contents, oddities=[*contents.oddities, oddity])
+        contents.unnamed = f"the class names in its note are left out: {printable(error, 200)}"

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit import models
 from keras_vit._files import write_text
-from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, count_parameters, to_checkpoint
+from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, to_checkpoint
 from keras_vit.checkpoints.folder import ENDINGS, NOT_WEIGHTS
 from keras_vit.checkpoints.hub import SCHEME, errors_named, is_hub_address, parse_hub_address
 from keras_vit.models import BiT, ModelConfig, VisionTransformer, ViTConfig, variant_of
@@ -117,7 +117,7 @@ def model_card(model: VisionTransformer | BiT, repository: str, layout: str, lic
         task="image-classification" if config.classes else "image-feature-extraction",
         title=repository.rpartition("/")[2],
         name=variant_of(config) or ("Vision Transformer" if isinstance(config, ViTConfig) else "BiT"),
-        weights=f"{count_parameters(config):,}",
+        weights=f"{models.count_weights(config):,}",
         size=f"{height} x {width}",
         output=_output(config),
         address=f"{SCHEME}{repository}",

@@ -31,8 +31,8 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def _model_file(path: str) -> dict[str, Any]:
-    from keras_vit.checkpoints import config_in_file, count_parameters
-    from keras_vit.models import variant_of
+    from keras_vit.checkpoints import config_in_file
+    from keras_vit.models import count_weights, variant_of
 
     if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no file {path}; the path of a model file was expected.")
@@ -42,7 +42,7 @@ def _model_file(path: str) -> dict[str, Any]:
     return {
         "layout": "weights.h5" if path.endswith(".weights.h5") else "keras",
         "variant": variant_of(config),
-        "parameters": count_parameters(config),
+        "parameters": count_weights(config),
         "bytes": os.path.getsize(path),
         "config": config.to_dict(),
     }

@@ -3,7 +3,7 @@
 GELUS = ("tanh", "exact", "quick")
 MLPS = ("plain", "plain_norm", "swiglu", "swiglu_norm")
 ATTENTION_BIASES = ("all", "no_key", "none")
-POOLINGS = ("token", "avg", "token_avg", "map", "none")
+POOLINGS = ("token_dist", "token", "avg", "token_avg", "map", "none")
 POSITION_EMBEDDINGS = ("learned", "learned_patches", "learned_without_registers", "sincos2d", "none")
 ROTARY_EMBEDDINGS = ("dinov3", "eva02")
 FINAL_NORMS = ("tokens", "pooled", "none")

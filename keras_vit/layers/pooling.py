@@ -19,8 +19,9 @@ class TokenPooling(WatchedLayer):
     """Picks a token, averages the patches (appendix D.3), or both.
 
     Args:
-        mode: `"token"`: one token; `"avg"`: the mean of the patch tokens; `"token_avg"`: the token, then the mean, as
-            DINOv2's linear classifiers read them.
+        mode: `"token"`: one token; `"token_dist"`: the mean of it and the next one, the distillation token, as timm's
+            DeiT answers without a head; `"avg"`: the mean of the patch tokens; `"token_avg"`: the token, then the mean,
+            as DINOv2's linear classifiers read them.
         prefix_tokens: Number of tokens before the patches, left out of the mean.
         token: Which token; 0 for the first.
 
@@ -33,7 +34,7 @@ class TokenPooling(WatchedLayer):
 
     def __init__(self, mode: str = "token", prefix_tokens: int = 1, token: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_choice("mode", mode, ("token", "avg", "token_avg"))
+        check_choice("mode", mode, ("token_dist", "token", "avg", "token_avg"))
         self.mode = mode
         self.prefix_tokens = prefix_tokens
         self.token = token
@@ -41,6 +42,8 @@ class TokenPooling(WatchedLayer):
     def call(self, tokens: Tensor) -> Tensor:
         if self.mode == "token":
             return tokens[:, self.token]
+        if self.mode == "token_dist":
+            return (tokens[:, self.token] + tokens[:, self.token + 1]) / 2
         patches = mean(tokens[:, self.prefix_tokens :], 1)[:, 0]
         return patches if self.mode == "avg" else ops.concatenate([tokens[:, self.token], patches], axis=-1)
 

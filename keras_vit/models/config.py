@@ -147,7 +147,8 @@ class ViTConfig(ModelConfig):
 
         final_norm: Where the last layer normalisation is: `"tokens"`: on all tokens, before pooling; `"pooled"`: after
             pooling (timm's `fc_norm`); `"none"`: nowhere.
-        pooling: What becomes of the encoded tokens: `"token"` (the class token), `"avg"` (mean of the patches),
+        pooling: What becomes of the encoded tokens: `"token"` (the class token), `"token_dist"` (mean of class and
+            distillation token, timm's DeiT without a head), `"avg"` (mean of the patches),
             `"token_avg"` (the one, then the other: 2 D numbers), `"map"` (attention pooling) or `"none"` (all of them
             go on).
         map_prefix: Whether attention pooling reads the tokens before the patches as well.
@@ -296,6 +297,8 @@ class ViTConfig(ModelConfig):
             raise ValueError(
                 f"pooling={self.pooling!r} needs class_token=True; without a class token use 'avg' or 'map'."
             )
+        if self.pooling == "token_dist" and not self.distillation_token:
+            raise ValueError("pooling='token_dist' needs distillation_token=True, which it reads.")
         if self.class_token_only and self.pooling != "token":
             raise ValueError(
                 f"class_token_only=True needs pooling='token', but pooling={self.pooling!r} reads the other tokens as "

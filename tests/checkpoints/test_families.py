@@ -1,7 +1,9 @@
 """The numbers of timm and transformers: every reference case of the families, and the files written back."""
 
 import json
+import re
 import shutil
+import warnings
 
 import keras
 import numpy as np
@@ -9,14 +11,17 @@ import pytest
 
 import keras_vit
 from keras_vit.checkpoints import LAYOUTS, open_checkpoint, to_checkpoint
+from keras_vit.checkpoints.accounting import extract
 from keras_vit.checkpoints.checkpoint import OFFICIAL
-from keras_vit.checkpoints.engine import extract
-from keras_vit.checkpoints.files import open_file
+from keras_vit.checkpoints.files import open_file, write_safetensors
+from keras_vit.layers import resize_table
 from keras_vit.models import weights_by_path
 from tests.checkpoints.state_dicts import GAMMA, LS, PATCHES, clip, norm, timm, tower, transformers, write
 from tests.compute import forward
 from tests.tolerances import ENCODED, LOGITS, SAME_FUNCTION
 
+# Files without all of what lies beside published ones.
+ASSUMED = pytest.mark.filterwarnings("ignore:.* does not tell all that its model computes")
 # Each case, and what a user has to say of its weights without the JSON files beside them: all are 48 wide.
 CASES = {
     "fam_timm_vit": {},
@@ -87,6 +92,7 @@ def too_far(found):
     return {name: error for name, error in found.items() if not error <= RESULTS[name][1]}
 
 
+@ASSUMED
 @pytest.mark.parametrize("name", CASES)
 def test_forward(golden, name, record_property):
     case = golden(name)
@@ -102,6 +108,7 @@ def test_forward(golden, name, record_property):
     assert model.output_shape[1:] == case.ref[answer].shape[1:]
 
 
+@ASSUMED
 @pytest.mark.parametrize("name", CASES)
 def test_forward_at_another_size(golden, name, record_property):
     case = golden(name)
@@ -167,6 +174,7 @@ def test_what_a_reader_should_find(golden, name, tmp_path):
     assert len(by_itself.oddities) > len(contents.oddities)
 
 
+@ASSUMED
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.once
 def test_written_back(golden, name, tmp_path):
@@ -213,6 +221,7 @@ TRANSLATIONS = {
 }
 
 
+@ASSUMED
 @pytest.mark.parametrize("name", TRANSLATIONS)
 @pytest.mark.once
 def test_translated(name, tmp_path):
@@ -248,6 +257,7 @@ def test_translated(name, tmp_path):
     np.testing.assert_allclose(forward(other, images), forward(model, images), rtol=0, atol=SAME_FUNCTION)
 
 
+@ASSUMED
 @pytest.mark.once
 def test_stored_periods_are_kept(tmp_path):
     """Facebook's DINOv3 was trained with rounded periods, which timm and transformers compute anew."""
@@ -289,6 +299,7 @@ CANNOT = {
 }
 
 
+@ASSUMED
 @pytest.mark.parametrize("name", CANNOT)
 @pytest.mark.once
 def test_what_a_layout_cannot_say(name, tmp_path):
@@ -301,6 +312,7 @@ def test_what_a_layout_cannot_say(name, tmp_path):
     assert layout in LAYOUTS
 
 
+@ASSUMED
 @pytest.mark.once
 def test_a_new_head(tmp_path):
     path = write(tmp_path, timm(dist=True, head=5))
@@ -334,3 +346,136 @@ def test_official_numbers_of_a_file_from_elsewhere(tmp_path):
         name: getattr(official.config, name) for name in OFFICIAL
     }
     assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "vit_base_patch16_224"
+
+
+# What is not said beside a file
+
+
+HEADLESS_DEIT = {"classes": None, "distillation_head": False}
+
+
+@pytest.mark.once
+def test_a_distilled_deit_without_head_answers_as_timms(golden, tmp_path):
+    """timm's `forward_head` gives the mean of class and distillation token."""
+    case = golden("fam_timm_deit_distilled")
+    with_head = keras_vit.from_checkpoint(case.folder)
+    arrays = {name: array.read() for name, array in open_file(weights_of(case)).items() if "head" not in name}
+    config = json.loads((case.folder / "config.json").read_text())
+    config["num_classes"] = config["model_args"]["num_classes"] = 0
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_safetensors(tmp_path / "model.safetensors", sorted(arrays.items()))
+    model = keras_vit.from_checkpoint(tmp_path)
+    images = case.ref["images"]
+    wanted = case.ref["encoded"][:, :2].mean(axis=1)
+    np.testing.assert_allclose(forward(model, images), wanted, rtol=0, atol=ENCODED)
+    np.testing.assert_allclose(
+        forward(with_head.with_config(pooling="token_dist", **HEADLESS_DEIT), images), wanted, rtol=0, atol=ENCODED
+    )
+    to_checkpoint(model, tmp_path / "back", layout="timm")
+    assert {name: array.read().tobytes() for name, array in open_file(tmp_path / "back").items()} == {
+        name: array.tobytes() for name, array in arrays.items()
+    }
+    assert open_checkpoint(tmp_path / "back").config == model.config
+    # With another answer timm would compute something else from the file.
+    for pooling in ("token", "avg", "none"):
+        with pytest.raises(ValueError, match="mean of class and distillation token.*pooling='token_dist'"):
+            to_checkpoint(model.with_config(pooling=pooling), tmp_path / "no", layout="timm")
+    # transformers' DeiTModel gives the class token, and its pooler the tanh layer of it.
+    with pytest.raises(ValueError, match="pooling in"):
+        to_checkpoint(model, tmp_path / "no", layout="huggingface")
+    to_checkpoint(model.with_config(pooling="token"), tmp_path / "hf", layout="huggingface")
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["architectures"] == ["DeiTModel"]
+
+
+CENTRE = {"do_center_crop": True, "crop_size": {"height": 16, "width": 16}, "size": {"shortest_edge": 20}}
+
+
+@pytest.mark.once
+def test_the_publishers_pictures_decide_the_size(tmp_path):
+    """As facebook/dinov2-*: 518 pixels in the config, and pictures of 224."""
+    config = {"model_type": "dinov2", "image_size": 32, "num_attention_heads": 1}
+    prepared = {"image_processor_type": "BitImageProcessor", "resample": 3, **CENTRE}
+    path = write(tmp_path, transformers("dinov2"), config=config, preprocessor=prepared)
+    model = keras_vit.from_checkpoint(path)
+    assert model.config.image_size == (16, 16) and (model.config.resize, model.config.crop_ratio) == ("shortest", 0.8)
+    assert model.preprocess(np.zeros((50, 70, 3), "uint8")).shape == (1, 16, 16, 3)
+    assert any("pictures of 16 x 16" in oddity for oddity in keras_vit.inspect_checkpoint(path).oddities)
+    stored = open_file(path)["dinov2.embeddings.position_embeddings"].read()
+    table = keras.ops.convert_to_numpy(weights_by_path(model)["position_embedding/table"])
+    wanted = resize_table(stored, (4, 4), (2, 2), "bicubic_hf")
+    np.testing.assert_array_equal(table, wanted)
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(weights_by_path(keras_vit.load(path, image_size=32))["position_embedding/table"]),
+        stored,
+    )
+    # A ViT whose two sizes differ; the official numbers are those of the file's own size.
+    config = {"model_type": "vit", "image_size": 32, "num_attention_heads": 1}
+    prepared = {"image_processor_type": "ViTImageProcessor", "size": {"height": 48, "width": 16}}
+    path = write(tmp_path / "vit", transformers("vit", head=3), config=config, preprocessor=prepared)
+    assert keras_vit.load(path).config.image_size == (48, 16)
+    assert keras_vit.load(path, numerics="official").config.image_size == (32, 32)
+
+
+@pytest.mark.once
+def test_the_size_at_which_timm_tests_a_model(tmp_path):
+    published = {"input_size": [3, 32, 32], "test_input_size": [3, 48, 48], "crop_pct": 0.9, "test_crop_pct": 1.0}
+    published |= {"mean": [0.5] * 3, "std": [0.5] * 3}
+    config = {"architecture": "vit_base_patch16_224", "pretrained_cfg": published}
+    path = write(tmp_path, timm(head=3), config=config)
+    assert keras_vit.load(path).config.image_size == (48, 48) and keras_vit.load(path).config.crop_ratio == 1.0
+    assert keras_vit.load(path, image_size=32).config.image_size == (32, 32)
+    # What a model was made with counts more.
+    config["model_args"] = {"img_size": 32}
+    config = open_checkpoint(write(tmp_path, timm(head=3), config=config)).config
+    assert (config.image_size, config.crop_ratio) == ((32, 32), 0.9)
+
+
+PREPARED = {"mean": [0.5] * 3, "std": [0.5] * 3}
+NAMED = {"architecture": "vit_base_patch16_224", "global_pool": "token", "pretrained_cfg": PREPARED}
+VIT = {"model_type": "vit", "num_attention_heads": 1}
+SAYS_NOTHING = {
+    "timm": (timm(head=3), {}, {}, "1 are assumed.*exact GELU is assumed.*crop are assumed.*architecture="),
+    "timm, heads": (timm(head=3), {}, {"heads": 4}, "tell all that its model computes: no config.json names"),
+    "timm without head": (timm(), {}, {}, "the class token is assumed"),
+    "timm, named": (timm(), {}, {"architecture": "vit_base_patch16_224"}, None),
+    "timm's folder": (timm(head=3), {"config": NAMED}, {}, None),
+    "official": (timm(head=3), {}, {"heads": 1, "numerics": "official"}, None),
+    "transformers": (transformers("vit"), {}, {}, "no config.json is beside it.*preprocessor_config.json"),
+    "pictures": (transformers("vit"), {"config": VIT}, {}, "usual way is assumed"),
+    "transformers' folder": (transformers("vit"), {"config": VIT, "preprocessor": {"size": 32}}, {}, None),
+    "OpenAI": (clip(), {}, {"heads": 1}, "with QuickGELU.*architecture='ViT-B-32'"),
+    "CLIP of LAION": (clip(), {}, {"architecture": "ViT-B-16"}, None),
+    "siglip, 378 of 384": (
+        tower("siglip"),
+        {"config": {"model_type": "siglip_vision_model", "num_attention_heads": 1}, "preprocessor": {"size": 35}},
+        {},
+        "leaves the rest at the right and lower edge out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAYS_NOTHING)
+@pytest.mark.once
+def test_loading_warns_once_of_what_it_assumes(tmp_path, name):
+    shapes, beside, options, message = SAYS_NOTHING[name]
+    path = write(tmp_path, shapes, **beside)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        keras_vit.from_checkpoint(path, **options)
+    assert len(caught) == (message is not None)
+    if message is not None:
+        assert re.search(message, str(caught[0].message)) and str(path) in str(caught[0].message)
+
+
+@pytest.mark.once
+def test_a_clip_of_unknown_activation_is_not_loaded(tmp_path):
+    path = write(tmp_path, timm(pre_norm=True, patch_bias=False, head=24))
+    with pytest.raises(ValueError, match="which GELU.*architecture='vit_base_patch16_clip_quickgelu_224'"):
+        keras_vit.load(path)
+    assert any("which GELU" in oddity for oddity in keras_vit.inspect_checkpoint(path).oddities)
+    for name, gelu in (("vit_base_patch16_clip_quickgelu_224", "quick"), ("vit_base_patch16_clip_224", "exact")):
+        assert keras_vit.load(path, architecture=name).config.gelu == gelu
+    quick = keras_vit.load(write(tmp_path / "open", clip()), architecture="ViT-B-32-quickgelu")
+    assert quick.config.gelu == "quick"
+    with pytest.raises(ValueError, match="another model"):
+        keras_vit.load(tmp_path / "open", architecture="vit_base_patch16_224")

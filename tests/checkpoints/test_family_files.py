@@ -3,7 +3,7 @@
 import pytest
 
 from keras_vit.checkpoints import inspect_checkpoint, open_checkpoint
-from keras_vit.checkpoints.engine import check_arrays
+from keras_vit.checkpoints.accounting import check_arrays
 from tests.checkpoints.state_dicts import (
     GAMMA,
     HIDDEN,
@@ -719,6 +719,55 @@ def test_preprocessor_config(tmp_path, i):
     config = opened(write(tmp_path, transformers("vit"), preprocessor=said)).config
     assert (config.resize, config.crop_ratio, config.filter) == expected
     assert (config.pixel_mean, config.pixel_std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+
+
+CROP = {"do_center_crop": True, "crop_size": 32}
+CANNOT_PREPARE = {
+    "box filter": {"resample": 4},
+    "no resizing": {"do_resize": False},
+    "padding": {"do_pad": True},
+    "longest edge": {"size": {"longest_edge": 32}},
+    "both edges": {"size": {"shortest_edge": 32, "longest_edge": 64}},
+    "a size of nothing": {"size": {}},
+    "crop without size": CROP,
+    "crop without its size": {"size": 36, "do_center_crop": True},
+    "no crop": {"size": {"shortest_edge": 32}},
+    "crop larger than the picture": {"size": 24, **CROP},
+    "crop of another shape": {"size": 36, "do_center_crop": True, "crop_size": {"height": 32, "width": 16}},
+    "means": {"image_mean": "0.5"},
+    "scale": {"rescale_factor": "1/255"},
+    "floats and another filter": {"image_processor_type": "DINOv3ViTImageProcessor", "resample": 3},
+}
+
+
+@pytest.mark.parametrize("name", CANNOT_PREPARE)
+def test_pictures_that_cannot_be_prepared_so(tmp_path, name):
+    stated = CANNOT_PREPARE[name]
+    with pytest.raises(ValueError, match=f"says of pictures ({'|'.join(stated).replace('image_', '')})="):
+        inspect_checkpoint(write(tmp_path, transformers("vit"), preprocessor=stated))
+
+
+def test_pictures_that_other_files_prepare_otherwise(tmp_path):
+    border = {"architecture": "vit_base_patch16_224", "pretrained_cfg": {"crop_mode": "border"}}
+    with pytest.raises(ValueError, match="crop_mode=border"):
+        inspect_checkpoint(write(tmp_path / "timm", timm(), config=border))
+    with pytest.raises(ValueError, match="resize_mode=longest"):
+        inspect_checkpoint(write(tmp_path / "clip", clip(), open_clip={"preprocess_cfg": {"resize_mode": "longest"}}))
+
+
+@pytest.mark.parametrize(
+    ("resample", "filter"), [(0, "nearest"), (1, "lanczos"), (2, "bilinear_pillow"), (3, "bicubic")]
+)
+def test_filters_by_their_numbers_in_pillow(tmp_path, resample, filter):
+    config = opened(write(tmp_path, transformers("vit"), preprocessor={"resample": resample})).config
+    assert config.filter == filter
+
+
+def test_pixels_that_are_not_scaled(tmp_path):
+    """Normalised as whole numbers of 0..255, which can be said for pixels of 0..1."""
+    stated = {"do_rescale": False, "image_mean": [127.5] * 3, "image_std": [51.0] * 3}
+    config = opened(write(tmp_path, transformers("vit"), preprocessor=stated)).config
+    assert config.pixel_mean == pytest.approx((0.5,) * 3) and config.pixel_std == pytest.approx((0.2,) * 3)
 
 
 def test_other_scales_of_pixels(tmp_path):

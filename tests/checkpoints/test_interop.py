@@ -26,6 +26,16 @@ CASES = {
     "DINOv2 with registers for transformers": ("fam_timm_dinov2_reg4", {}, "huggingface"),
     "SigLIP for timm": ("fam_timm_siglip2", {}, "timm"),
     "SigLIP for transformers": ("fam_hf_siglip_full", {}, "huggingface"),
+    "DeiT without head for timm": (
+        "fam_timm_deit_distilled",
+        {"classes": None, "distillation_head": False, "pooling": "token_dist"},
+        "timm",
+    ),
+    "DeiT without head for transformers": (
+        "fam_timm_deit_distilled",
+        {"classes": None, "distillation_head": False, "representation_size": 48},
+        "huggingface",
+    ),
     "hybrid for timm": (
         "fam_timm_hybrid",
         {"stem_stages": (), "stem_width": 64, "patch_size": 4},

@@ -16,8 +16,8 @@ import numpy as np
 
 from keras_vit._files import check_room, replacing
 from keras_vit._text import printable
-from keras_vit.checkpoints.checkpoint import count_parameters, to_checkpoint
-from keras_vit.models import BiTConfig, ModelConfig, ViTConfig
+from keras_vit.checkpoints.checkpoint import to_checkpoint
+from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, count_weights
 
 if TYPE_CHECKING:
     import keras
@@ -189,7 +189,7 @@ def _check_size(path: pathlib.Path, config: ModelConfig, size: int) -> None:
     blocks = config.depth if isinstance(config, ViTConfig) else sum(config.stages)
     least = blocks * config.width**2 // 2
     if least <= size:
-        least = count_parameters(config) // 2
+        least = count_weights(config) // 2
     if least > size:
         raise ValueError(
             f"{path} is damaged: its model has at least {least:,} bytes of weights, but there are only {size:,}."

@@ -1,15 +1,132 @@
-"""Models as transformers' `config.json` and `preprocessor_config.json` say them."""
+"""transformers' families, and models as its `config.json` and `preprocessor_config.json` say them."""
 
-from collections.abc import Callable
+import dataclasses
 from typing import Any
 
-import numpy as np
-
-from keras_vit.checkpoints.layouts.huggingface_families import FAMILIES, Family
-from keras_vit.checkpoints.layouts.pictures import FILTER_NUMBERS, RESAMPLE_FLOATS
+from keras_vit.checkpoints.accounting import check_fields
+from keras_vit.checkpoints.layouts.pictures import (
+    CLIP,
+    FILTER_NUMBERS,
+    HALF,
+    IMAGENET,
+    RESAMPLE_FLOATS,
+    pictures,
+)
+from keras_vit.checkpoints.layouts.pytorch import HEADS_OF_DINOV3, HEADS_OF_SIGLIP, Family
 from keras_vit.models import ViTConfig
 
-_TABLE = "position_embedding/table"
+# What the parts of a block are called; the first of each is that of ViT on the Hub.
+ATTENTIONS = (
+    (*(f"attention.attention.{part}" for part in ("query", "key", "value")), "attention.output.dense"),
+    tuple(f"attention.{letter}_proj" for letter in "qkvo"),
+    (*(f"self_attn.{letter}_proj" for letter in "qkv"), "self_attn.out_proj"),
+)
+NORMS = (("layernorm_before", "layernorm_after"), ("norm1", "norm2"), ("layer_norm1", "layer_norm2"))
+MLPS = (
+    ("intermediate.dense", "output.dense"),
+    ("mlp.fc1", "mlp.fc2"),
+    ("mlp.weights_in", "mlp.weights_out"),
+    ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    ("mlp.up_proj", "mlp.down_proj"),
+)
+_VIT = Family(
+    title="ViT",
+    module="vit.",
+    patches="embeddings.patch_embeddings.projection",
+    class_token="embeddings.cls_token",
+    distillation_token="embeddings.distillation_token",
+    register_tokens="embeddings.register_tokens",
+    positions="embeddings.position_embeddings",
+    pre_norm="pre_layrnorm",
+    blocks="encoder.layer.",
+    norms=NORMS[0],
+    attention=ATTENTIONS[0],
+    mlp=MLPS[0],
+    scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
+    norm="layernorm",
+    types=("vit", "vit_mae", "vit_msn"),
+    epsilon=1e-12,
+)
+_IMAGENET = pictures(IMAGENET, "shortest", 0.9)
+_DINO = {"norms": NORMS[1], "mlp": MLPS[1], "epsilon": 1e-6, "preparation": pictures(IMAGENET, "shortest", 0.875)}
+_TOWER = {
+    "module": "vision_model.",
+    "patches": "embeddings.patch_embedding",
+    "class_token": "embeddings.class_embedding",
+    "positions": "embeddings.position_embedding.weight",
+    "flat": True,
+    "blocks": "encoder.layers.",
+    "norms": NORMS[2],
+    "attention": ATTENTIONS[2],
+    "mlp": MLPS[1],
+    "norm": "post_layernorm",
+}
+# The families by their `model_type`: in what they differ from ViT.
+FAMILIES: dict[str, Family] = {
+    name: dataclasses.replace(_VIT, **fields)
+    for name, fields in {
+        "vit": {},
+        "deit": {
+            "title": "DeiT",
+            "types": ("deit",),
+            "module": "deit.",
+            "preparation": pictures(IMAGENET, "squash", 0.875),
+        },
+        "vit_mae": {"title": "MAE", "types": ("vit_mae",), "preparation": _IMAGENET},
+        "vit_msn": {"title": "MSN", "types": ("vit_msn",), "epsilon": 1e-6, "preparation": _IMAGENET},
+        "ijepa": {"title": "I-JEPA", "types": ("ijepa",), "module": "ijepa.", "preparation": _IMAGENET},
+        "dinov2": {"title": "DINOv2", "types": ("dinov2",), "module": "dinov2.", **_DINO},
+        "dinov2_with_registers": {
+            "title": "DINOv2 with registers",
+            "types": ("dinov2_with_registers",),
+            "module": "dinov2_with_registers.",
+            "interpolation": "bicubic",
+            "mask_token": (1,),
+            **_DINO,
+        },
+        "dinov3_vit": {
+            **_DINO,
+            "title": "DINOv3",
+            "types": ("dinov3_vit",),
+            "module": "",
+            "patches": "embeddings.patch_embeddings",
+            "blocks": "layer.",
+            "attention": ATTENTIONS[1],
+            "norm": "norm",
+            "epsilon": 1e-5,
+            "heads": 6,
+            "preparation": pictures(IMAGENET, "squash", 1.0, "bilinear_antialias"),
+            "heads_by_width": HEADS_OF_DINOV3,
+            "mask_token": (1, 1),
+        },
+        "clip": {
+            **_TOWER,
+            "title": "CLIP",
+            "types": ("clip", "clip_vision_model", "metaclip_2", "metaclip_2_vision_model"),
+            "activation": "quick_gelu",
+            "epsilon": 1e-5,
+            "preparation": pictures(CLIP, "shortest", 1.0),
+        },
+        "siglip": {
+            **_TOWER,
+            "title": "SigLIP",
+            "types": ("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"),
+            "activation": "gelu_pytorch_tanh",
+            "epsilon": 1e-6,
+            "preparation": pictures(HALF, "squash", 1.0),
+            "heads_by_width": HEADS_OF_SIGLIP,
+        },
+    }.items()
+}
+
+
+def own_family(family: Family, mlp: str) -> Family:
+    """The names that a family has on the Hub, for a model with a kind of MLP."""
+    if family.title == "DINOv3":
+        return dataclasses.replace(family, mlp=MLPS[3 if mlp == "swiglu" else 4])
+    return dataclasses.replace(family, mlp=MLPS[2]) if mlp == "swiglu" else family
+
+
 _ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
 # The class with and without a head.
 _CLASSES = {
@@ -53,79 +170,61 @@ _FEATURES: dict[str, dict[str, tuple[Any, ...]]] = {
 _FEATURES["dinov2_with_registers"] = _FEATURES["dinov2"]
 
 
-def family_to_write(config: ViTConfig) -> Family:
-    """The family whose code computes what a model computes, if any does."""
+def family_to_write(config: ViTConfig) -> str:
+    """The `model_type` of the family whose code computes what a model computes, if any does."""
     if config.rotary_embedding is not None:
-        name = "dinov3_vit"
-    elif config.layer_scale is not None or config.mlp != "plain" or config.pooling == "token_avg":
-        name = "dinov2_with_registers" if config.register_tokens else "dinov2"
-    elif config.pre_norm:
-        name = "clip"
-    elif config.distillation_token:
-        name = "deit"
-    elif config.pooling == "map" or (not config.class_token and config.classes and config.gelu == "tanh"):
-        name = "siglip"
-    else:
-        name = "vit" if config.class_token else "ijepa"
-    return FAMILIES[name]
+        return "dinov3_vit"
+    if config.layer_scale is not None or config.mlp != "plain" or config.pooling == "token_avg":
+        return "dinov2_with_registers" if config.register_tokens else "dinov2"
+    if config.pre_norm:
+        return "clip"
+    if config.distillation_token:
+        return "deit"
+    if config.pooling == "map" or (not config.class_token and config.classes and config.gelu == "tanh"):
+        return "siglip"
+    return "vit" if config.class_token else "ijepa"
 
 
 def check_writable(config: ViTConfig) -> None:
     """Raises ValueError unless transformers can compute what the model computes."""
-    family = family_to_write(config)
-    for field, accepted in _FEATURES[family.name].items():
-        if getattr(config, field) not in accepted:
-            raise ValueError(
-                f"The layout 'huggingface' would write this model as a {family.title}, all of which have {field} in "
-                f"{accepted}, but this one has {getattr(config, field)!r}. Save it as .keras."
-            )
-    problem = _problem(config, family)
+    name = family_to_write(config)
+    title = FAMILIES[name].title
+    check_fields(config, f"'huggingface' would write this as a {title}, and", _FEATURES[name])
+    problem = _problem(config, name)
     if problem is not None:
         raise ValueError(
-            f"The layout 'huggingface' would write this model as a {family.title}, but {problem}. Save it as .keras."
+            f"The layout 'huggingface' would write this model as a {title}, but {problem}. Save it as .keras."
         )
 
 
-def _problem(config: ViTConfig, family: Family) -> str | None:
-    """What the family cannot say of a config, in words; None where it can say all."""
+def _problem(config: ViTConfig, name: str) -> str | None:
+    """What a family cannot say of a config, in words; None where it can say all."""
+    ending = f"{'with' if config.classes else 'without'} a head that pools"
     if config.representation_size and config.classes:
         return "there the head never reads the tanh layer (the pooler)"
     if config.representation_size and config.pooling != "token":
         return "there the tanh layer (the pooler) reads the class token"
-    if config.representation_size not in (None, config.width) and family.name != "vit":
+    if config.representation_size not in (None, config.width) and name != "vit":
         return f"there the tanh layer (the pooler) has as many outputs as inputs, not {config.representation_size}"
-    if family.name.startswith("dinov2"):
+    if name.startswith("dinov2"):
         if config.distillation_token:
             return "it has a distillation token"
         if config.layer_scale is None:
             return "it has no layer scale"
         expected = "token_avg" if config.classes else "token"
         if config.pooling not in (expected, "none"):
-            return (
-                f"{'with' if config.classes else 'without'} a head that pools by {expected!r}, not {config.pooling!r}"
-            )
+            return f"{ending} by {expected!r}, not {config.pooling!r}"
         if _dinov2_ratio(config) is None:
             return f"no ratio gives its mlp_width of {config.mlp_width}"
-    if family.name == "dinov3_vit" and (config.rotary_embedding != "dinov3" or config.layer_scale is None):
+    if name == "dinov3_vit" and (config.rotary_embedding != "dinov3" or config.layer_scale is None):
         return "it has another rotary embedding, or no layer scale"
-    if family.name == "siglip" and config.pooling not in (("avg",) if config.classes else ("map", "none")):
-        return f"{'with' if config.classes else 'without'} a head that pools otherwise than by {config.pooling!r}"
-    if family.name == "siglip" and config.classes and config.pooling == "avg" and config.prefix_tokens:
-        return "it has tokens before the patches"
-    if family.name == "ijepa" and config.prefix_tokens:
+    if name == "siglip" and config.pooling not in (("avg",) if config.classes else ("map", "none")):
+        return f"{ending} otherwise than by {config.pooling!r}"
+    if config.resize == "shortest" and config.image_size[0] != config.image_size[1]:
+        return "there pictures that keep their aspect ratio are cut to squares (with_config(resize='squash') are not)"
+    if config.prefix_tokens and (name == "ijepa" or (name == "siglip" and config.classes and config.pooling == "avg")):
         return "it has tokens before the patches"
     return None
-
-
-def restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
-    """Gives class and distillation token the positions that they have there: zero, where the model has none."""
-    special = config.prefix_tokens - config.register_tokens
-    if config.position_embedding != "learned_patches" or not special:
-        return config, {}
-    table = read(_TABLE)
-    rows = np.concatenate([np.zeros_like(table[:, :special]), table], axis=1)
-    kind = "learned_without_registers" if config.register_tokens else "learned"
-    return config.replace(position_embedding=kind), {_TABLE: rows}
 
 
 def sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
@@ -139,15 +238,15 @@ _RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 def _config(config: ViTConfig) -> dict[str, Any]:
     family = family_to_write(config)
-    with_head, without = _CLASSES[family.name]
+    with_head, without = _CLASSES[family]
     name = with_head if config.classes else without
-    if config.distillation_head:
+    if config.distillation_head and config.classes:
         name = "DeiTForImageClassificationWithTeacher"
     elif config.projection:
         name = "CLIPVisionModelWithProjection"
-    said: dict[str, Any] = {
+    stated: dict[str, Any] = {
         "architectures": [name],
-        "model_type": f"{family.name}_vision_model" if family.two_towers else family.name,
+        "model_type": f"{family}_vision_model" if FAMILIES[family].flat else family,
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
@@ -158,8 +257,8 @@ def _config(config: ViTConfig) -> dict[str, Any]:
         "layer_norm_eps": config.layer_norm_epsilon,
         "dtype": "float32",
     }
-    if family.name.startswith("dinov2"):
-        said |= {
+    if family.startswith("dinov2"):
+        stated |= {
             "mlp_ratio": _dinov2_ratio(config),
             "use_swiglu_ffn": config.mlp == "swiglu",
             "qkv_bias": config.attention_bias == "all",
@@ -170,12 +269,12 @@ def _config(config: ViTConfig) -> dict[str, Any]:
             **_RATES,
         }
     else:
-        said["intermediate_size"] = config.mlp_width
-    if family.name == "dinov3_vit":
-        said |= {
+        stated["intermediate_size"] = config.mlp_width
+    if family == "dinov3_vit":
+        stated |= {
             "num_register_tokens": config.register_tokens,
             "use_gated_mlp": config.mlp == "swiglu",
-            "hidden_act": "silu" if config.mlp == "swiglu" else said["hidden_act"],
+            "hidden_act": "silu" if config.mlp == "swiglu" else stated["hidden_act"],
             "query_bias": config.attention_bias != "none",
             "key_bias": config.attention_bias == "all",
             "value_bias": config.attention_bias != "none",
@@ -186,27 +285,27 @@ def _config(config: ViTConfig) -> dict[str, Any]:
             "attention_dropout": 0.0,
             "drop_path_rate": 0.0,
         }
-    elif family.name in ("vit", "deit", "ijepa"):
-        said |= {"qkv_bias": config.attention_bias == "all", **_RATES}
+    elif family in ("vit", "deit", "ijepa"):
+        stated |= {"qkv_bias": config.attention_bias == "all", **_RATES}
         if config.representation_size:
-            said |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
+            stated |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
     if config.projection:
-        said["projection_dim"] = config.projection
+        stated["projection_dim"] = config.projection
     if config.classes:
         names = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
-        said["id2label"] = {str(i): name for i, name in enumerate(names)}
-        said["label2id"] = {name: i for i, name in enumerate(names)}
-        if len(said["label2id"]) < len(names):  # two classes of one name
-            del said["label2id"]
-    if family.name == "siglip" and config.classes:
+        stated["id2label"] = {str(i): name for i, name in enumerate(names)}
+        stated["label2id"] = {name: i for i, name in enumerate(names)}
+        if len(stated["label2id"]) < len(names):  # two classes of one name
+            del stated["label2id"]
+    if family == "siglip" and config.classes:
         # Only the model with two towers has a head, and takes what it says of the image's.
-        said = {
-            "architectures": said["architectures"],
+        stated = {
+            "architectures": stated["architectures"],
             "model_type": "siglip",
-            "vision_config": {**said, "vision_use_head": False},
-            **{key: said[key] for key in ("id2label", "label2id", "dtype") if key in said},
+            "vision_config": {**stated, "vision_use_head": False},
+            **{key: stated[key] for key in ("id2label", "label2id", "dtype") if key in stated},
         }
-    return said
+    return stated
 
 
 def _preprocessor(config: ViTConfig) -> dict[str, Any]:

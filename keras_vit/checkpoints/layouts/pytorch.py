@@ -1,7 +1,8 @@
-"""What the layouts of PyTorch's models share: rows, where in a file the model stands, and what its arrays tell.
+"""What the layouts of PyTorch's models share: where in a file the model stands, what its arrays tell, and its rows.
 
-PyTorch stores a linear layer's matrix as (out, in) and a convolution's kernel as (out, in, height, width); the rows
-say so, and the engine transposes.
+A `Family` is data: what one publisher calls the parts of a model. The same rows, made from a config and a family, read
+and write. PyTorch stores a linear layer's matrix as (out, in) and a convolution's kernel as (out, in, height, width);
+the rows say so, and `accounting` transposes.
 """
 
 import dataclasses
@@ -13,15 +14,19 @@ from typing import Any
 import numpy as np
 
 from keras_vit._text import printable
-from keras_vit.checkpoints.engine import Row, bounded, squarest_grid
+from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, bounded, listed, shape_of, squarest_grid
 from keras_vit.checkpoints.files.stored_array import StoredArray
+from keras_vit.checkpoints.layouts.pictures import HALF, Fields, pictures
 from keras_vit.models import ViTConfig
 
 LINEAR, CONVOLUTION = (1, 0), (2, 3, 1, 0)  # the order in which Keras has the axes
-NAMES_SHOWN = 8
-USUAL_SIZE = 224  # pixels
+TABLE = "position_embedding/table"
 # What a layer scale starts from where nothing says it; a trained one is in the file.
 LAYER_SCALE = 1e-5
+# Heads by width, where a head has not 64 channels: So400m; everything H/14 with 16 x 80; g/14 with 16 x 88; DINOv2's
+# giant with 24 x 64; bigG; DINOv3's 7B with 32 x 128.
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16, 4096: 32}
+HEADS_OF_DINOV3, HEADS_OF_SIGLIP = {**HEADS, 1280: 20}, {**HEADS, 1536: 16}
 
 # The keys under which training checkpoints hold models and what belongs to a training, the preferred first: averages
 # before what they are averages of, a teacher before its student, a target encoder before the one that follows it.
@@ -38,36 +43,109 @@ _TEXT = re.compile(
 _OTHER_MODELS = re.compile(r"(^|\.)(text|text_model|decoder)\.")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """Who publishes models, what they call the parts, and what they do where nothing says it.
+
+    Attributes:
+        title: Their name.
+        module: What stands before the names of the arrays, but for the head's.
+        patches: The convolution of the patches.
+        class_token: The class token; likewise the other tokens.
+        positions: The position embeddings.
+        flat: Whether class token and positions have no first axis of length 1.
+        pre_norm: The normalisation before the blocks.
+        blocks: What stands before the number of a block.
+        norms: The two normalisations of a block.
+        attention: The projections to queries, keys, values, and the output; or the beginning of the name of the matrix
+            that the first three share, and the output.
+        own_biases: The biases of the three where they share a matrix and no bias; empty where they share it.
+        attention_norm: The normalisation before the output projection.
+        mlp: The linear layers of an MLP; two for a SwiGLU mean that gate and value are one layer.
+        mlp_norm: The normalisation in it.
+        scales: The two layer scales of a block.
+        norm: The last normalisation.
+        types: The `model_type`s of transformers whose models have its arrays.
+        mask_token: The first axes of the mask token that all its models have; None where they need none.
+        activation: The usual `hidden_act`.
+        epsilon: The usual epsilon of normalisations.
+        heads: The usual number of heads.
+        heads_by_width: The heads where nobody says it, for widths whose heads have not 64 channels.
+        preparation: How pictures are usually prepared.
+        interpolation: How position embeddings are resized.
+        periods: Whether the periods of DINOv3's rotary embedding are stored.
+    """
+
+    title: str
+    module: str = ""
+    patches: str = "patch_embed.proj"
+    class_token: str = "cls_token"
+    distillation_token: str = "dist_token"
+    register_tokens: str = "reg_token"
+    positions: str = "pos_embed"
+    flat: bool = False
+    pre_norm: str = "norm_pre"
+    blocks: str = "blocks."
+    norms: tuple[str, ...] = ("norm1", "norm2")
+    attention: tuple[str, ...] = ("attn.qkv.", "attn.proj")
+    own_biases: tuple[str, ...] = ()
+    attention_norm: str = "attn.norm"
+    mlp: tuple[str, ...] = ("mlp.fc1", "mlp.fc2")
+    mlp_norm: str = "mlp.norm"
+    scales: tuple[str, ...] = ("ls1.gamma", "ls2.gamma")
+    norm: str = "norm"
+    types: tuple[str, ...] = ()
+    mask_token: tuple[int, ...] | None = None
+    activation: str = "gelu"
+    epsilon: float = 1e-6
+    heads: int = 12
+    heads_by_width: Mapping[int, int] = dataclasses.field(default_factory=lambda: HEADS)
+    preparation: Fields = dataclasses.field(default_factory=lambda: pictures(HALF, "squash", 1.0, "bilinear_pillow"))
+    interpolation: str = "bicubic_hf"
+    periods: bool = False
+
+    def as_in(self, arrays: Collection[str], choices: Mapping[str, Sequence[Any]]) -> "Family":
+        """This family with what a file calls its parts: of each field's choices the first whose arrays are there."""
+
+        def there(blocks: str, part: str) -> bool:
+            return any(
+                f"{start}{part}{end}" in arrays for start in ("", f"{blocks}0.") for end in ("", ".weight", "weight")
+            )
+
+        found = self
+        for field, options in choices.items():
+            if field == "blocks":
+                is_there = [any(name.startswith(f"{option}0.") for name in arrays) for option in options]
+            else:
+                parts = [(option,) if isinstance(option, str) else option for option in options]
+                is_there = [bool(names) and all(there(found.blocks, name) for name in names) for names in parts]
+            if any(is_there):
+                found = dataclasses.replace(found, **{field: options[is_there.index(True)]})
+        return found
+
+
+# Rows
+
+
 def linear(name: str, path: str, out: int, into: int, bias: bool = True) -> list[Row]:
     """The rows of a linear layer."""
     rows = [Row(f"{name}.weight", f"{path}/kernel", (out, into), LINEAR)]
     return [*rows, Row(f"{name}.bias", f"{path}/bias", (out,))] if bias else rows
 
 
-def fused(weight: str, bias: str | None, paths: Sequence[str], size: int, biased: Collection[int]) -> list[Row]:
-    """The rows of linear layers of equal size that share one matrix and one bias, one after the other.
+def packed(name: str, paths: Sequence[str], out: int, into: int, biased: Collection[int] | None = None) -> list[Row]:
+    """The rows of linear layers that are one in the file, with matrices and biases one after the other.
 
     Args:
-        weight: The name of the matrix.
-        bias: The name of the bias, None for none.
+        name: What stands before `weight` and `bias`.
         paths: The layers in their order.
-        size: Inputs and outputs of one of them.
-        biased: Which of the layers have a bias; the parts of the others are not read.
+        out: Outputs of one of them.
+        into: Inputs.
+        biased: Which of them have a bias, None for all; the parts of the others are not read.
     """
-    n = len(paths)
-    rows = [Row(weight, f"{path}/kernel", (n * size, size), LINEAR, (i, n)) for i, path in enumerate(paths)]
-    if bias is not None:
-        rows += [Row(bias, f"{paths[i]}/bias", (n * size,), part=(i, n)) for i in biased]
-    return rows
-
-
-def packed(name: str, paths: Sequence[str], out: int, into: int) -> list[Row]:
-    """The rows of linear layers that are one in the file, with matrices and biases one after the other."""
-    n, rows = len(paths), []
-    for i, path in enumerate(paths):
-        rows.append(Row(f"{name}.weight", f"{path}/kernel", (n * out, into), LINEAR, (i, n)))
-        rows.append(Row(f"{name}.bias", f"{path}/bias", (n * out,), part=(i, n)))
-    return rows
+    n, biased = len(paths), range(len(paths)) if biased is None else biased
+    rows = [Row(f"{name}weight", f"{path}/kernel", (n * out, into), LINEAR, (i, n)) for i, path in enumerate(paths)]
+    return rows + [Row(f"{name}bias", f"{paths[i]}/bias", (n * out,), part=(i, n)) for i in biased]
 
 
 def norm(name: str, path: str, size: int) -> list[Row]:
@@ -75,31 +153,56 @@ def norm(name: str, path: str, size: int) -> list[Row]:
     return [Row(f"{name}.weight", f"{path}/gamma", (size,)), Row(f"{name}.bias", f"{path}/beta", (size,))]
 
 
-def patches(name: str, config: ViTConfig) -> list[Row]:
-    """The rows of the convolution that embeds the patches."""
-    shape = (config.width, config.feature_map_channels, *config.patch_size)
-    rows = [Row(f"{name}.weight", "embedding/kernel", shape, CONVOLUTION)]
-    return [*rows, Row(f"{name}.bias", "embedding/bias", (config.width,))] if config.patch_bias else rows
+def trunk(config: ViTConfig, family: Family) -> list[Row]:
+    """The rows from the patches to the last normalisation, without the module's name."""
+    width, first = config.width, () if family.flat else (1,)
+    shape = (width, config.feature_map_channels, *config.patch_size)
+    rows = [Row(f"{family.patches}.weight", "embedding/kernel", shape, CONVOLUTION)]
+    rows += [Row(f"{family.patches}.bias", "embedding/bias", (width,))] if config.patch_bias else []
+    if config.class_token:
+        rows.append(Row(family.class_token, "class_token/token", (*first, *first, width)))
+    if config.distillation_token:
+        rows.append(Row(family.distillation_token, "distillation_token/token", (1, 1, width)))
+    if config.register_tokens:
+        rows.append(Row(family.register_tokens, "register_tokens/tokens", (1, config.register_tokens, width)))
+    if config.position_rows:
+        rows.append(Row(family.positions, TABLE, (*first, config.position_rows, width)))
+    if family.periods:
+        rows.append(Row("rope_embed.periods", "rotary_embedding/periods", (config.head_size // 4,)))
+    rows += norm(family.pre_norm, "pre_norm", width) if config.pre_norm else []
+    for i in range(config.depth):
+        rows += _block(f"{family.blocks}{i}.", f"block_{i}", config, family)
+    return rows + (norm(family.norm, "encoder_norm", width) if config.final_norm != "none" else [])
 
 
-def biased(config: ViTConfig) -> tuple[int, ...]:
-    """Which of query, key and value (0, 1, 2) have a bias."""
-    return {"all": (0, 1, 2), "no_key": (0, 2), "none": ()}[config.attention_bias]
-
-
-def attention_bias(query: bool, key: bool, value: bool) -> str:
-    """The name of which of the projections have a bias.
-
-    Raises:
-        ValueError: if no model has just those.
-    """
-    kinds = {(True, True, True): "all", (True, False, True): "no_key", (False, False, False): "none"}
-    if (query, key, value) not in kinds:
-        raise ValueError(
-            "Of its projections to queries, keys and values, in this order, those marked True have a bias, which is "
-            f"the case in no known family: {query}, {key}, {value}."
-        )
-    return kinds[query, key, value]
+def _block(name: str, path: str, config: ViTConfig, family: Family) -> list[Row]:
+    width, hidden = config.width, config.mlp_width
+    biased = {"all": (0, 1, 2), "no_key": (0, 2), "none": ()}[config.attention_bias]
+    rows = [row for i in range(2) for row in norm(f"{name}{family.norms[i]}", f"{path}/norm{i + 1}", width)]
+    paths = [f"{path}/attention/{part}" for part in ("query", "key", "value")]
+    *inputs, output = family.attention
+    if len(inputs) == 3:
+        for i, part in enumerate(inputs):
+            rows += linear(f"{name}{part}", paths[i], width, width, bias=i in biased)
+    else:
+        rows += packed(f"{name}{inputs[0]}", paths, width, width, () if family.own_biases else biased)
+        rows += [
+            Row(f"{name}{family.own_biases[i]}", f"{paths[i]}/bias", (width,)) for i in biased if family.own_biases
+        ]
+    rows += norm(f"{name}{family.attention_norm}", f"{path}/attention/norm", width) if config.attention_norm else []
+    rows += linear(f"{name}{output}", f"{path}/attention/out", width, width)
+    *first, last = family.mlp
+    inner = ["fc1"] if config.mlp.startswith("plain") else ["gate", "value"]
+    if len(first) < len(inner):
+        rows += packed(f"{name}{first[0]}.", [f"{path}/mlp/{layer}" for layer in inner], hidden, width)
+    else:
+        for part, layer in zip(first, inner, strict=True):
+            rows += linear(f"{name}{part}", f"{path}/mlp/{layer}", hidden, width)
+    rows += norm(f"{name}{family.mlp_norm}", f"{path}/mlp/norm", hidden) if config.mlp.endswith("norm") else []
+    rows += linear(f"{name}{last}", f"{path}/mlp/fc2", width, hidden)
+    if config.layer_scale is not None:
+        rows += [Row(f"{name}{family.scales[i]}", f"{path}/scale{i + 1}/gamma", (width,)) for i in range(2)]
+    return rows
 
 
 def computed_periods(config: ViTConfig, base: float = 100.0) -> dict[str, np.ndarray]:
@@ -109,36 +212,41 @@ def computed_periods(config: ViTConfig, base: float = 100.0) -> dict[str, np.nda
     """
     if config.rotary_embedding != "dinov3":
         return {}
-    count = config.width // config.heads // 4
+    count = config.head_size // 4
     periods = base ** (np.arange(count, dtype=np.float64) / count)
     return {"rotary_embedding/periods": periods.astype(np.float32)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where in a file a model stands.
-
-    Attributes:
-        outer: What stands before the names of the file's model, such as `"model."`; `""` for nothing.
-        module: What stands after it before those of the image model, such as `"visual."` or `"vit."`.
-    """
-
-    outer: str
-    module: str
-
-    @property
-    def prefix(self) -> str:
-        """All that stands before the names of the image model."""
-        return self.outer + self.module
+def with_prefix_positions(config: ViTConfig, read: Any) -> tuple[ViTConfig, dict[str, np.ndarray]]:
+    """Gives class and distillation token positions of zero where the model has none, for layouts that store them."""
+    special = config.prefix_tokens - config.register_tokens
+    if config.position_embedding != "learned_patches" or not special:
+        return config, {}
+    table = read(TABLE)
+    rows = np.concatenate([np.zeros_like(table[:, :special]), table], axis=1)
+    kind = "learned_without_registers" if config.register_tokens else "learned"
+    return config.replace(position_embedding=kind), {TABLE: rows}
 
 
-def find(file: Collection[str], anchor: str, modules: Sequence[str]) -> Place | None:
-    """Where the model is that has an array of the name `anchor`; None where there is none.
+# Recognition
+
+
+def collect(
+    file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str], beside: str, top: str = ""
+) -> tuple[Contents, str, str] | None:
+    """The model that has an array of the name `anchor`, and where it stands.
 
     Args:
-        file: The names of a file's arrays.
-        anchor: The name.
+        file: The arrays by name.
+        anchor: The name of an array of all such models.
         modules: What may stand before it in a whole model, the longest first; each ends with a dot.
+        beside: A pattern for arrays outside of the module that have no effect on the image model.
+        top: A pattern for arrays of the image model outside of the module, such as the head's.
+
+    Returns:
+        The contents, what stands before the file's model (such as `"model."`), and what stands after that before the
+        image model's arrays (such as `"visual."`); None for files without such an array. An array outside of the module
+        that is of no known kind is among the model's under its whole name, which no row has.
 
     Raises:
         ValueError: if there are several such models, and nothing tells which of them is meant.
@@ -147,144 +255,190 @@ def find(file: Collection[str], anchor: str, modules: Sequence[str]) -> Place | 
     prefixes = {prefix for prefix in prefixes if not _OTHER_MODELS.search(prefix)}
     if not prefixes:
         return None
-    ranks = {prefix: _rank(prefix) for prefix in prefixes}
-    best = min(ranks.values())
-    chosen = [prefix for prefix in prefixes if ranks[prefix] == best]
+    order = ("", *CONTAINERS)
+    firsts = {prefix: prefix.partition(".")[0] for prefix in prefixes}
+    ranks = {prefix: order.index(first) if first in order else len(order) for prefix, first in firsts.items()}
+    chosen = sorted(prefix for prefix in prefixes if ranks[prefix] == min(ranks.values()))
     if len(chosen) > 1:
-        raise ValueError(f"The file holds several models, under the prefixes {sorted(chosen)}; keep one of them.")
-    module = next((module for module in modules if f".{chosen[0]}".endswith(f".{module}")), "")
-    return Place(chosen[0].removesuffix(module), module)
-
-
-def _rank(prefix: str) -> int:
-    first = prefix.partition(".")[0]
-    return -1 if not prefix else CONTAINERS.index(first) if first in CONTAINERS else len(CONTAINERS)
-
-
-@dataclasses.dataclass(frozen=True)
-class Names:
-    """The names that a layout knows.
-
-    Attributes:
-        model: Those of the image model's arrays.
-        top: Those of its arrays that stand outside of the module, such as the head's.
-        unused: Those within the module that have no effect on the image model.
-        beside: Those outside of the module that have none.
-    """
-
-    model: re.Pattern[str]
-    top: re.Pattern[str] | None = None
-    unused: re.Pattern[str] | None = None
-    beside: re.Pattern[str] | None = None
-
-
-def account(file: Mapping[str, StoredArray], place: Place, names: Names) -> tuple[dict[str, StoredArray], list[str]]:
-    """The arrays of a model by their names in the layout, and the names of those that are deliberately left.
-
-    Raises:
-        ValueError: if there are arrays that are of no known family: they may mean another computation.
-    """
-    arrays: dict[str, StoredArray] = {}
-    unused, strange = [], []
+        raise ValueError(f"The file holds several models, under the prefixes {chosen}; keep one of them.")
+    prefix = chosen[0]
+    module = next((module for module in modules if f".{prefix}".endswith(f".{module}")), "")
+    outer = prefix.removesuffix(module)
+    arrays, unused = {}, []
     for name, array in file.items():
-        inner = name.removeprefix(place.prefix) if name.startswith(place.prefix) else None
-        outer = name.removeprefix(place.outer) if name.startswith(place.outer) else None
-        found = inner if _is(names.model, inner) else outer if _is(names.top, outer) else None
-        found = name if found is None and _is(names.top, name) else found  # a head above all that
-        if found is not None and found not in arrays:
-            arrays[found] = array
-        elif _is(names.unused, inner) or _is(names.beside, outer) or (place.module and _is(_TEXT, outer)):
+        around = name.removeprefix(outer) if name.startswith(outer) else name
+        if name.startswith(prefix):
+            arrays[name.removeprefix(prefix)] = array
+        elif top and re.fullmatch(top, around) and around not in arrays:
+            arrays[around] = array
+        elif re.fullmatch(beside, around) or (module and _TEXT.fullmatch(around)):
             unused.append(name)
-        elif outer is None and name.partition(".")[0] in CONTAINERS:
+        elif not name.startswith(outer) and name.partition(".")[0] in CONTAINERS:
             unused.append(name)
         else:
-            strange.append(name)
-    if strange:
-        raise ValueError(
-            f"It has {len(strange)} arrays that no known family has, so whatever computes with them is another model: "
-            f"{shown(strange)}."
-        )
-    return arrays, sorted(unused)
+            arrays[name] = array
+    return Contents(prefix=prefix, arrays=arrays, unused=unused), outer, module
 
 
-def _is(pattern: re.Pattern[str] | None, name: str | None) -> bool:
-    return pattern is not None and name is not None and pattern.fullmatch(name) is not None
-
-
-def shown(names: Collection[str]) -> str:
-    """The first of some names, for a message."""
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(printable(name, 200) for name in sorted(names)[:NAMES_SHOWN]) + more
-
-
-def depth_of(names: Collection[str], block: str) -> int:
-    """The number of blocks, from the highest number after `block`, such as `"blocks."`."""
-    numbers = [int(number) for number in re.findall(rf"^{re.escape(block)}(\d+)\.", "\n".join(names), re.MULTILINE)]
-    if not numbers:
-        raise ValueError(f"It has no blocks: no array's name begins with '{block}0.'.")
-    return bounded(1 + max(numbers))
-
-
-def heads_of(width: int, given: int | None, stated: Any, told: list[str], exceptions: Mapping[int, int] = {}) -> int:
-    """The number of attention heads, which no array tells.
+def finish(contents: Contents, layout: Layout, dialect: str, config: ViTConfig, unused: str) -> Contents:
+    """The contents with its layout and config.
 
     Args:
-        width: D.
-        given: What the user says.
-        stated: What the file's config says; None where it says nothing.
-        told: Where an assumption is noted.
-        exceptions: By width, the heads of models whose heads do not have 64 channels.
+        contents: What the file holds.
+        layout: In the names of the file.
+        dialect: See `Contents`.
+        config: The model of the arrays.
+        unused: A pattern for arrays that need no row, because they have no effect.
 
     Raises:
-        ValueError: if nothing says it, or it makes no sense.
+        ValueError: if other arrays have no row: they may mean another computation.
     """
+    contents.layout, contents.dialect, contents.stored = layout, dialect, config
+    wanted, arrays = {row.name for row in layout.rows(config)}, contents.arrays
+    without = [name for name in arrays if name not in wanted and re.fullmatch(unused, name)]
+    contents.unused = sorted([*contents.unused, *(arrays.pop(name).name for name in without)])
+    if strange := arrays.keys() - wanted:
+        names, missing = [arrays[name].name for name in strange], wanted - arrays.keys()
+        raise ValueError(
+            f"It has {len(names)} arrays that are not part of the model: {listed(names)}. No known family has them, so "
+            "whatever computes with them is another model." + (f" It lacks {listed(missing)}." if missing else "")
+        )
+    return contents
+
+
+# What arrays and configs tell
+
+
+def trunk_fields(
+    contents: Contents,
+    family: Family,
+    hints: Hints,
+    *,
+    size: tuple[int, int] | None,
+    heads: Any,
+    is_named: bool,
+    cell: int = 1,
+    **grid_options: Any,
+) -> Fields:
+    """The fields of a config that the arrays from the patches to the last normalisation tell.
+
+    Args:
+        contents: What the file holds; assumptions and notes are added to it.
+        family: What it calls the parts.
+        hints: What is known beside the arrays.
+        size: Height and width of the images in pixels, where a config says it.
+        heads: The number of heads that a config says; None where it says nothing.
+        is_named: Whether something tells which model it is, so that tables of heads are no mere assumption.
+        cell: Pixels that one cell of what is cut into patches stands for.
+        grid_options: See `_positions`.
+
+    Raises:
+        ValueError: if an array is missing, or something makes no sense.
+    """
+    arrays = contents.arrays
+    has = arrays.keys().__contains__
+    block = f"{family.blocks}0."
+    width, channels, *patch = shape_of(arrays, f"{family.patches}.weight", 4)
+    hidden = shape_of(arrays, f"{block}{family.mlp[-1]}.weight", 2)[1]
+    first = shape_of(arrays, f"{block}{family.mlp[0]}.weight", 2)[0]
+    numbers = re.findall(rf"^{re.escape(family.blocks)}(\d+)\.", "\n".join(arrays), re.MULTILINE)
+    registers = shape_of(arrays, family.register_tokens, 3)[1] if has(family.register_tokens) else 0
+    special = has(family.class_token) + has(family.distillation_token)
+    rows = shape_of(arrays, family.positions, 2 if family.flat else 3)[-2] if has(family.positions) else None
+    pixels = (patch[0] * cell, patch[1] * cell)
+    position, grid = _positions(contents, rows, size, pixels, special, registers, **grid_options)
+    gated = len(family.mlp) == 3 or first == 2 * hidden
+    return {
+        "image_size": (grid[0] * pixels[0], grid[1] * pixels[1]),
+        "patch_size": tuple(patch),
+        "width": width,
+        "depth": bounded(1 + max(map(int, numbers))),
+        "heads": _heads(contents, hints, width, heads, family.heads_by_width, is_named),
+        "mlp_width": hidden,
+        "channels": channels,
+        "patch_bias": has(f"{family.patches}.bias"),
+        "class_token": has(family.class_token),
+        "distillation_token": has(family.distillation_token),
+        "register_tokens": registers,
+        "position_embedding": position,
+        "pre_norm": has(f"{family.pre_norm}.weight"),
+        "attention_bias": _attention_bias(arrays, block, family),
+        "attention_norm": has(f"{block}{family.attention_norm}.weight"),
+        "mlp": ("swiglu" if gated else "plain") + ("_norm" if has(f"{block}{family.mlp_norm}.weight") else ""),
+        "interpolation": family.interpolation,
+    }
+
+
+def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
+    """Which of the projections to queries, keys and values have a bias."""
+    if len(family.attention) == 4:
+        biased = tuple(f"{block}{name}.bias" in arrays for name in family.attention[:3])
+    elif family.own_biases:
+        biased = tuple(f"{block}{name}" in arrays for name in family.own_biases)
+    else:
+        biased = (f"{block}{family.attention[0]}bias" in arrays,) * 3
+    kinds = {(True, True, True): "all", (True, False, True): "no_key", (False, False, False): "none"}
+    if biased not in kinds:
+        raise ValueError(
+            "Of its projections to queries, keys and values, in this order, those marked True have a bias, which is "
+            f"the case in no known family: {', '.join(map(str, biased))}."
+        )
+    return kinds[biased]
+
+
+def _heads(
+    contents: Contents, hints: Hints, width: int, stated: Any, by_width: Mapping[int, int], is_named: bool
+) -> int:
+    """The number of attention heads, which no array tells."""
+    given = hints.heads
     if given is None and isinstance(stated, bool) or not isinstance(stated, int | None):
         raise ValueError(f"Its config gives the number of heads as {printable(stated, 60)}, expected an integer.")
     heads = stated if given is None else given
     if heads is None:
-        heads = exceptions.get(width, width // 64 if width % 64 == 0 else None)
+        heads = by_width.get(width, width // 64 if width % 64 == 0 else None)
         if heads is None:
             raise ValueError(
                 f"Nothing tells its number of attention heads: there is no config.json beside it, and its width "
                 f"{width} is no multiple of 64. Pass heads=..."
             )
-        told.append(f"no config.json says how many attention heads it has; {heads} are assumed")
+        sentence = f"no config.json says how many attention heads it has; {heads} are assumed"
+        if is_named:
+            contents.notes.append(sentence)
+        else:
+            contents.assumed["heads"] = sentence
     elif given is not None and stated is not None and given != stated:
-        told.append(f"its config says {stated} attention heads, {given} were asked for")
+        contents.notes.append(f"its config says {stated} attention heads, {given} were asked for")
     if heads < 1 or width % heads:
         raise ValueError(f"It cannot have {heads} attention heads: its width is {width}.")
     return heads
 
 
-def grid_of(
+def _positions(
+    contents: Contents,
     rows: int | None,
     stated: tuple[int, int] | None,
     patch: tuple[int, int],
     special: int,
     registers: int,
-    told: list[str],
+    *,
     registers_first: bool = False,
-    usual_size: int = USUAL_SIZE,
-) -> tuple[str, tuple[int, int], bool]:
+    usual_size: int = 224,
+) -> tuple[str, tuple[int, int]]:
     """What the rows of the position embeddings belong to, and the grid of patches.
 
     Args:
+        contents: Where an assumption is noted.
         rows: The number of rows; None where there is no table.
         stated: Height and width of the images in pixels, where the config says it.
-        patch: Height and width of a patch.
+        patch: Height and width of a patch in pixels.
         special: Number of class and distillation tokens.
         registers: Number of register tokens.
-        told: Where an assumption is noted.
-        registers_first: Whether the names are timm's, whose models with registers and a class token have added the
-            class token's position to it.
+        registers_first: Whether the table is timm's, where the class token beside registers has its position in it.
         usual_size: The size that is assumed without a table and a config.
-
-    Returns:
-        The config's `position_embedding`, the grid, and whether the grid is known and no mere guess.
     """
     grid = None if stated is None else (max(stated[0] // patch[0], 1), max(stated[1] // patch[1], 1))
     if stated is not None and (stated[0] % patch[0] or stated[1] % patch[1]):
-        told.append(
+        contents.notes.append(
             f"its images of {stated[0]} x {stated[1]} pixels are no whole number of patches; the rest at their right "
             "and lower edge never had an effect, and is not taken here"
         )
@@ -292,60 +446,42 @@ def grid_of(
         if grid is None:
             grid = tuple(max(round(usual_size / size), 1) for size in patch)
             size = " x ".join(str(n * p) for n, p in zip(grid, patch, strict=True))
-            told.append(f"nothing tells the size of its images, as there are no position embeddings; {size} is a guess")
-        return "none", grid, True
+            contents.guessed_size = (
+                f"nothing tells the size of its images, as there are no position embeddings; {size} is a guess"
+            )
+        return "none", grid
     # Where two of them mean the same, the last one is the name.
     kinds = {special: "learned_without_registers", 0: "learned_patches", special + registers: "learned"}
     if grid is not None and rows - math.prod(grid) in kinds:
-        return kinds[rows - math.prod(grid)], grid, True
+        return kinds[rows - math.prod(grid)], grid
     first = 0 if registers_first and registers and special else special
     order = [n for n in (first, special + registers, special, 0) if n < rows]
     extra = next((n for n in order if math.isqrt(rows - n) ** 2 == rows - n), None)
-    if grid is not None:
-        told.append(
+    if stated is not None:
+        contents.notes.append(
             f"its config says images of {stated[0]} x {stated[1]} pixels, but its {rows} position embeddings are for "
             "others, which count"
         )
-    if extra is None:
-        extra = order[0] if order else 0
-        return kinds[extra], squarest_grid(rows - extra), False
-    side = math.isqrt(rows - extra)
-    return kinds[extra], (side, side), True
+    contents.square = extra is not None
+    extra = extra if extra is not None else order[0] if order else 0
+    return kinds[extra], squarest_grid(rows - extra)
 
 
-def value_oddities(arrays: Mapping[str, StoredArray], unused: list[str], *head: str) -> list[str]:
-    """What a user should know about a file, in words; `head` are the names of the head's arrays."""
-    told = []
-    if unused:
-        told.append(
-            f"{len(unused)} arrays beside the model are not part of it, such as {printable(repr(unused[0]), 200)}"
-        )
-    kinds = sorted({array.stored for array in arrays.values()})
-    if kinds != ["float32"]:
-        told.append(f"stored as {' and '.join(kinds)}, read as float32")
-    # The bias first: it is small, and a trained head has one that is not zero.
-    names = [name for name in sorted(head) if name in arrays]
-    if names and not any(arrays[name].read().any() for name in names):
-        told.append("the head is all zeros: its logits mean nothing, the file is for fine-tuning")
-    return told
+def mapping(config: Mapping[str, Any] | None, key: str) -> Mapping[str, Any]:
+    """An object in a config; empty where there is none."""
+    value = (config or {}).get(key)
+    return value if isinstance(value, dict) else {}
 
 
-def grid_oddity(grid: tuple[int, int]) -> str:
-    """What a user should know where the grid is a guess."""
-    return f"its {math.prod(grid)} patches are no square: image_size or grid_size has to be given"
+def number(config: Mapping[str, Any], key: str, default: float) -> float:
+    """A positive number in a config; ValueError where something else stands there."""
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ValueError(f"the config beside it says {key}={printable(value, 60)}; a positive number was expected.")
+    return float(value)
 
 
-def check_config(config: Mapping[str, Any], key: str, actual: int) -> None:
-    """Raises ValueError if a config states another size than the arrays have: it belongs to another file."""
-    stated = config.get(key)
-    if stated is not None and stated != actual:
-        raise ValueError(
-            f"The config.json beside it belongs to another file: it says {key}={printable(stated, 60)}, but the arrays "
-            f"have {actual}."
-        )
-
-
-def labels_in(value: Any, classes: int) -> tuple[str, ...] | None:
+def class_names(value: Any, classes: int) -> tuple[str, ...] | None:
     """The names of the classes from what a config says; None unless it is a list of as many names."""
     if not isinstance(value, list) or len(value) != classes:
         return None
@@ -356,7 +492,6 @@ def labels_in(value: Any, classes: int) -> tuple[str, ...] | None:
 def image_size_in(value: Any) -> tuple[int, int] | None:
     """Height and width from what a config says: an integer, or a list of two; None for anything else."""
     values = [value, value] if isinstance(value, int) else value
-    if not isinstance(values, list) or len(values) != 2:
-        return None
-    sizes = all(isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**20 for size in values)
-    return (values[0], values[1]) if sizes else None
+    if isinstance(values, list) and len(values) == 2 and all(type(n) is int and 0 < n < 2**20 for n in values):
+        return values[0], values[1]
+    return None

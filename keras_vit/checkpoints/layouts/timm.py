@@ -1,207 +1,191 @@
 """The layout of timm's Vision Transformers, and of Facebook's own files (DINO, DINOv2, DINOv3, MAE, DeiT-III, I-JEPA).
 
-They have the same names but for a few (`timm_dialects.py`). The same layout stands in open_clip's files whose image
-tower is timm's (SigLIP, EVA-02-CLIP), under `visual.trunk.`.
+They have the same names but for a few. The same layout stands in open_clip's files whose image tower is timm's
+(SigLIP, EVA-02-CLIP), under `visual.trunk.`, and the hybrids have a ResNet before the patches. What timm calls its
+models, and how a model is said to it, is in `timm_models.py`.
 """
 
 import dataclasses
+import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from keras_vit._text import printable
-from keras_vit.checkpoints.engine import Contents, Hints, Layout, Row, shape_of
+from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, bounded, resnet_convolutions, shape_of
 from keras_vit.checkpoints.files.stored_array import StoredArray
-from keras_vit.checkpoints.layouts import timm_architectures as by_name
+from keras_vit.checkpoints.layouts import timm_models
 from keras_vit.checkpoints.layouts.pictures import CLIP, HALF, IMAGENET, Fields, of_open_clip, of_timm, pictures
 from keras_vit.checkpoints.layouts.pytorch import (
+    CONVOLUTION,
+    HEADS_OF_DINOV3,
+    HEADS_OF_SIGLIP,
     LAYER_SCALE,
     LINEAR,
-    Names,
-    account,
-    attention_bias,
-    biased,
+    Family,
+    class_names,
+    collect,
     computed_periods,
-    depth_of,
-    find,
-    fused,
-    grid_oddity,
-    grid_of,
-    heads_of,
+    finish,
     image_size_in,
-    labels_in,
     linear,
+    mapping,
     norm,
     packed,
-    patches,
-    value_oddities,
+    trunk,
+    trunk_fields,
 )
-from keras_vit.checkpoints.layouts.timm_config import ACTIVATIONS, check_writable, restate, sidecars
-from keras_vit.checkpoints.layouts.timm_dialects import Dialect, dialect_of, timms_own
-from keras_vit.checkpoints.layouts.timm_hybrids import STEM_NAMES, patch_pixels, stem_fields, stem_rows
 from keras_vit.models import ViTConfig
 
 _ANCHOR = "patch_embed.proj.weight"
 _TRUNK = "visual.trunk."
 _MODULES = (_TRUNK, "module.backbone.", "backbone.", "timm_model.", "module.")
-_PAIR = r"\.(weight|bias)"
-_NAMES = Names(
-    model=re.compile(
-        rf"patch_embed\.proj{_PAIR}|cls_token|dist_token|reg_token|register_tokens|storage_tokens|pos_embed"
-        rf"|rope_embed\.periods|(norm_pre|norm|fc_norm|head|head_dist){_PAIR}"
-        rf"|blocks\.(\d+\.)?\d+\.(norm[12]{_PAIR}|attn\.((qkv|[qkv]_proj|proj|norm){_PAIR}|[qv]_bias)"
-        rf"|mlp\.(fc1|fc2|fc1_[gx]|w12|w[123]|norm){_PAIR}|ls[12]\.gamma|gamma_[12])"
-        rf"|attn_pool\.(latent|(q|kv|proj|norm|mlp\.fc[12]){_PAIR})|{STEM_NAMES}"
-    ),
-    unused=re.compile(
-        rf"mask_token|local_cls_norm{_PAIR}|blocks\.(\d+\.)?\d+\.attn\.qkv\.bias_mask|decoder.*|num_batches_tracked"
-    ),
-    # What a self-distillation learns besides its backbone.
-    beside=re.compile(r"(head|dino_head|ibot_head)\..*"),
-)
+# What a self-distillation learns besides its backbone.
+_BESIDE = r"(head|dino_head|ibot_head)\..*"
+_UNUSED = r"mask_token|local_cls_norm\..*|blocks\.\d+\.attn\.qkv\.bias_mask|decoder.*|num_batches_tracked"
 _CHUNK = re.compile(r"^blocks\.\d+\.(\d+\.)")  # blocks in chunks, counted through
 _POOLINGS = {"token": "token", "tok": "token", "avg": "avg", "map": "map", "": "none"}
+_TIMM = Family(title="timm", interpolation="bicubic")
+# What files call their parts. A key never has a bias where the others have none in common.
+_CHOICES = {
+    "register_tokens": ("storage_tokens", "register_tokens", "reg_token"),
+    "scales": (("gamma_1", "gamma_2"), ("ls1.gamma", "ls2.gamma")),
+    "attention": (("attn.qkv.", "attn.proj"), ("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.proj")),
+    "mlp": (
+        ("mlp.fc1_g", "mlp.fc1_x", "mlp.fc2"),
+        ("mlp.w1", "mlp.w2", "mlp.w3"),
+        ("mlp.w12", "mlp.w3"),
+        ("mlp.fc1", "mlp.fc2"),
+    ),
+    "norm": ("fc_norm", "norm"),
+}
+_OWN_BIASES = ("attn.q_bias", "attn.k_bias", "attn.v_bias")
+_STEM = "patch_embed.backbone."
+_MOST_STAGES = 4  # every stage halves the picture, and no such model has more
 
 
-def _rows(config: ViTConfig, dialect: Dialect) -> list[Row]:
-    width = config.width
-    rows = stem_rows(config) + patches("patch_embed.proj", config)
-    if config.class_token:
-        rows.append(Row("cls_token", "class_token/token", (1, 1, width)))
-    if config.distillation_token:
-        rows.append(Row("dist_token", "distillation_token/token", (1, 1, width)))
-    if config.register_tokens:
-        rows.append(Row(dialect.registers, "register_tokens/tokens", (1, config.register_tokens, width)))
-    if config.position_rows:
-        rows.append(Row("pos_embed", "position_embedding/table", (1, config.position_rows, width)))
-    if dialect.periods:
-        rows.append(Row("rope_embed.periods", "rotary_embedding/periods", (config.width // config.heads // 4,)))
-    rows += norm("norm_pre", "pre_norm", width) if config.pre_norm else []
-    for i in range(config.depth):
-        rows += _block(f"blocks.{i}", f"block_{i}", config, dialect)
-    rows += norm(dialect.norm, "encoder_norm", width) if config.final_norm != "none" else []
+# Rows
+
+
+def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
+    """The rows in the names of a family; None for those that timm itself has for a model."""
+    width, hidden = config.width, config.mlp_width
+    rows = _stem_rows(config) + trunk(config, family or _own(config))
     if config.pooling == "map":
         rows.append(Row("attn_pool.latent", "pooling/probe", (1, 1, width)))
         rows += linear("attn_pool.q", "pooling/attention/query", width, width)
-        rows += packed("attn_pool.kv", ("pooling/attention/key", "pooling/attention/value"), width, width)
+        rows += packed("attn_pool.kv.", ("pooling/attention/key", "pooling/attention/value"), width, width)
         rows += linear("attn_pool.proj", "pooling/attention/out", width, width)
         rows += norm("attn_pool.norm", "pooling/norm", width)
-        rows += linear("attn_pool.mlp.fc1", "pooling/mlp/fc1", config.mlp_width, width)
-        rows += linear("attn_pool.mlp.fc2", "pooling/mlp/fc2", width, config.mlp_width)
+        rows += linear("attn_pool.mlp.fc1", "pooling/mlp/fc1", hidden, width)
+        rows += linear("attn_pool.mlp.fc2", "pooling/mlp/fc2", width, hidden)
     if config.projection:
         rows.append(Row("head.weight", "projection/kernel", (config.projection, width), LINEAR))
         rows.append(Row("head.bias", None, (config.projection,)))
-    # timm has no tanh layer and no head on two vectors, which `check_writable` says; they are here to be counted.
-    features = config.pooled_size
-    if config.representation_size:
-        rows += linear("pre_logits.fc", "pre_logits", config.representation_size, features)
-        features = config.representation_size
     if config.classes:
-        rows += linear("head", "head", config.classes, features)
+        rows += linear("head", "head", config.classes, config.pooled_size)
         rows += linear("head_dist", "head_dist", config.classes, width) if config.distillation_head else []
     return rows
 
 
-def _block(name: str, path: str, config: ViTConfig, dialect: Dialect) -> list[Row]:
-    width, hidden = config.width, config.mlp_width
-    rows = norm(f"{name}.norm1", f"{path}/norm1", width) + norm(f"{name}.norm2", f"{path}/norm2", width)
-    paths = [f"{path}/attention/{module}" for module in ("query", "key", "value")]
-    if dialect.fused:
-        bias = f"{name}.attn.qkv.bias" if dialect.fused_bias else None
-        rows += fused(f"{name}.attn.qkv.weight", bias, paths, width, biased(config))
-        if not dialect.fused_bias:
-            rows += [Row(f"{name}.attn.{'qkv'[i]}_bias", f"{paths[i]}/bias", (width,)) for i in biased(config)]
-    else:
-        for i in range(3):
-            rows += linear(f"{name}.attn.{'qkv'[i]}_proj", paths[i], width, width, bias=i in biased(config))
-    rows += norm(f"{name}.attn.norm", f"{path}/attention/norm", width) if config.attention_norm else []
-    rows += linear(f"{name}.attn.proj", f"{path}/attention/out", width, width)
-    *first, last = (f"{name}.mlp.{module}" for module in dialect.mlp)
-    inner = ["fc1"] if config.mlp.startswith("plain") else ["gate", "value"]
-    if len(first) < len(inner):
-        rows += packed(first[0], [f"{path}/mlp/{module}" for module in inner], hidden, width)
-    else:
-        for module, other in zip(first, inner, strict=True):
-            rows += linear(module, f"{path}/mlp/{other}", hidden, width)
-    rows += norm(f"{name}.mlp.norm", f"{path}/mlp/norm", hidden) if config.mlp.endswith("norm") else []
-    rows += linear(last, f"{path}/mlp/fc2", width, hidden)
-    if config.layer_scale is not None:
-        rows += [Row(f"{name}.{dialect.scales[i]}", f"{path}/scale{i + 1}/gamma", (width,)) for i in range(2)]
-    return rows
-
-
-def _computed(config: ViTConfig, dialect: Dialect) -> dict[str, np.ndarray]:
-    return {} if dialect.periods else computed_periods(config)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Statements:
-    """What the JSON files beside a file say, and the user; empty where they say nothing."""
-
-    architecture: str = ""
-    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    pooling: Any = None
-    labels: Any = None
-    image_size: tuple[int, int] | None = None
-    open_clip: Mapping[str, Any] | None = None
-
-
-def _read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
-    place = find(file, _ANCHOR, _MODULES)
-    if place is None:
-        return None
-    arrays, unused = account(file, place, _NAMES)
-    arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in arrays.items()}
-    told: list[str] = []
-    said = _statements(hints, place.module == _TRUNK, told)
-    container = getattr(file, "container", "") or place.outer.partition(".")[0]
-    dialect = dialect_of(arrays, unused, "teacher" if place.module.endswith("backbone.") else container)
-    _refuse(arrays, said)
-    fields, square = _fields(arrays, said, dialect, hints, told)
-    config = ViTConfig(**fields)
-    told += value_oddities(arrays, unused, "head.weight", "head.bias")
-    told += [] if square else [grid_oddity(config.grid_size)]
-    return Contents(_layout(dialect), dialect.name, place.prefix, config, arrays, unused, told, square)
-
-
-def _statements(hints: Hints, trunk: bool, told: list[str]) -> _Statements:
-    config = hints.config or {}
-    if trunk and hints.open_clip is not None:
-        model = _mapping(hints.open_clip, "model_cfg")
-        vision = _mapping(model, "vision_cfg")
-        name = hints.architecture or vision.get("timm_model_name", "")
-        return _Statements(
-            architecture=_plain(name),
-            arguments=_mapping(vision, "timm_model_kwargs"),
-            pooling=vision.get("timm_pool") or None,
-            image_size=image_size_in(vision.get("image_size")),
-            open_clip=_mapping(hints.open_clip, "preprocess_cfg"),
-        )
-    if config and "architecture" not in config:
-        told.append("the config.json beside it is not timm's and is left out")
-        config = {}
-    arguments = _mapping(config, "model_args")
-    published = _mapping(config, "pretrained_cfg") or config  # older files have it all on one level
-    size = image_size_in(arguments.get("img_size"))
-    channels_first = published.get("input_size")
-    if size is None and isinstance(channels_first, list):
-        size = image_size_in(channels_first[1:])
-    return _Statements(
-        architecture=_plain(hints.architecture or config.get("architecture", "")),
-        arguments=arguments,
-        published=published,
-        pooling=config.get("global_pool", arguments.get("global_pool")),
-        labels=config.get("label_names"),
-        image_size=size,
+def _own(config: ViTConfig) -> Family:
+    """The names that timm itself has for a model."""
+    eva, separate = timm_models.is_eva(config), config.mlp == "swiglu_norm"
+    unpacked = separate or (config.mlp == "swiglu" and config.rotary_embedding == "dinov3")
+    return dataclasses.replace(
+        _TIMM,
+        scales=_CHOICES["scales"][0 if eva else 1],
+        attention=_CHOICES["attention"][1 if separate else 0],
+        own_biases=_OWN_BIASES if eva and not separate else (),
+        mlp=_CHOICES["mlp"][0 if unpacked else 3],
+        norm="fc_norm" if config.final_norm == "pooled" else "norm",
     )
 
 
-def _mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = config.get(key)
-    return value if isinstance(value, dict) else {}
+def _stem_rows(config: ViTConfig) -> list[Row]:
+    """The rows of a hybrid's ResNet (timm's `models/resnetv2.py`); none for a model without one."""
+    if config.stem_stages is None:
+        return []
+    rows = []
+    convolutions = resnet_convolutions(config.channels, config.stem_width, config.stem_stages)
+    for stage, unit, layer, size, into, out in convolutions:
+        if not stage:  # without stages, it stands in no module of its own
+            name, path, number = f"{_STEM}stem." if config.stem_stages else _STEM, "", ""
+        else:
+            name, path = f"{_STEM}stages.{stage - 1}.blocks.{unit - 1}.", f"block{stage}_unit{unit}/"
+            number = layer.removeprefix("conv")
+        if layer == "conv_proj":
+            name, number = f"{name}downsample.", ""
+        kernel = (out, into, size, size)
+        rows.append(Row(f"{name}conv{number}.weight", f"{path}{layer}/kernel", kernel, CONVOLUTION))
+        rows += norm(f"{name}norm{number}", f"{path}{layer.replace('conv', 'gn')}", out)
+    return rows
+
+
+# Recognition
+
+
+def _read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
+    found = collect(file, _ANCHOR, _MODULES, _BESIDE)
+    if found is None:
+        return None
+    contents, outer, module = found
+    contents.head = ("head.bias", "head.weight")
+    contents.arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in contents.arrays.items()}
+    stated = _stated(contents, hints, module == _TRUNK)
+    container = getattr(file, "container", "") or outer.partition(".")[0]
+    family = _family(contents, "teacher" if module.endswith("backbone.") else container)
+    _refuse(contents, stated["architecture"])
+    config = ViTConfig(**_fields(contents, stated, family, hints))
+    if stated["image_size"] is None and stated["test_size"] is not None:
+        _use_at(contents, config, stated["test_size"])
+    unused = _UNUSED if module else rf"{_UNUSED}|{_BESIDE}"
+    return finish(contents, _layout(family), family.title, config, unused)
+
+
+def _use_at(contents: Contents, config: ViTConfig, size: tuple[int, int]) -> None:
+    """Notes that the publisher uses the model at a size that is not that of its position embeddings."""
+    if size != config.image_size and not any(n % config.image_size_of((1, 1))[i] for i, n in enumerate(size)):
+        contents.image_size = size
+        contents.notes.append(
+            f"its position embeddings are for {config.image_size[0]} x {config.image_size[1]} pixels, and its "
+            f"publisher uses it at {size[0]} x {size[1]}, as is done here: they are resized. image_size=... takes "
+            "another size"
+        )
+
+
+def _stated(contents: Contents, hints: Hints, is_trunk: bool) -> dict[str, Any]:
+    """What the JSON files beside a file say, and the user; empty where they say nothing."""
+    config = hints.config or {}
+    stated: dict[str, Any] = {"open_clip": {}, "published": {}, "labels": None, "test_size": None}
+    if is_trunk and hints.open_clip is not None:
+        vision = mapping(mapping(hints.open_clip, "model_cfg"), "vision_cfg")
+        return stated | {
+            "architecture": _plain(hints.architecture or vision.get("timm_model_name", "")),
+            "arguments": mapping(vision, "timm_model_kwargs"),
+            "pooling": vision.get("timm_pool") or None,
+            "image_size": image_size_in(vision.get("image_size")),
+            "open_clip": mapping(hints.open_clip, "preprocess_cfg"),
+        }
+    if config and "architecture" not in config:
+        contents.notes.append("the config.json beside it is not timm's and is left out")
+        config = {}
+    arguments = mapping(config, "model_args")
+    published = mapping(config, "pretrained_cfg") or config  # older files have it all on one level
+    return stated | {
+        "architecture": _plain(hints.architecture or config.get("architecture", "")),
+        "arguments": arguments,
+        "published": published,
+        "pooling": config.get("global_pool", arguments.get("global_pool")),
+        "labels": config.get("label_names"),
+        "image_size": image_size_in(arguments.get("img_size")),
+        "input_size": _without_channels(published.get("input_size")),
+        "test_size": _without_channels(published.get("test_input_size")),
+    }
+
+
+def _without_channels(value: Any) -> tuple[int, int] | None:
+    return image_size_in(value[1:]) if isinstance(value, list) else None
 
 
 def _plain(architecture: Any) -> str:
@@ -209,12 +193,37 @@ def _plain(architecture: Any) -> str:
     return str(architecture).rpartition("/")[2].partition(".")[0]
 
 
-def _refuse(arrays: Mapping[str, StoredArray], said: _Statements) -> None:
-    """Raises ValueError where the names are known and the computation is another."""
-    why = by_name.refusal(said.architecture)
-    if why is not None:
-        raise ValueError(f"{printable(said.architecture, 100)} {why}. It cannot be computed here.")
+def _family(contents: Contents, container: str) -> Family:
+    """Who has published a file, and what it calls its parts; `container` is the dict that the model was in."""
+    arrays = contents.arrays
     has = arrays.keys().__contains__
+    bias = has("blocks.0.attn.qkv.bias")
+    title = "timm"
+    if has("storage_tokens") or has("rope_embed.periods"):
+        title = "Facebook DINOv3"
+    elif has("register_tokens") or (has("mask_token") and has("blocks.0.ls1.gamma")):
+        title = "Facebook DINOv2"
+    elif any("decoder" in name for name in (*arrays, *contents.unused)):
+        title = "Facebook MAE"
+    elif has("blocks.0.gamma_1") and bias and has("pos_embed"):
+        title = "Facebook DeiT-III"
+    elif container == "teacher":
+        title = "Facebook DINO"
+    elif container in ("target_encoder", "encoder"):
+        title = "Facebook I-JEPA"
+    elif container == "model" and has("cls_token") and has("fc_norm.weight") and bias:
+        title = "Facebook MAE"  # fine-tuned
+    own_biases = _OWN_BIASES if has("blocks.0.attn.q_bias") else ()
+    family = dataclasses.replace(_TIMM, title=title, own_biases=own_biases, periods=has("rope_embed.periods"))
+    return family.as_in(arrays, _CHOICES)
+
+
+def _refuse(contents: Contents, architecture: str) -> None:
+    """Raises ValueError where the names are known and the computation is another."""
+    why = timm_models.refusal(architecture)
+    if why is not None:
+        raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
+    has = contents.arrays.keys().__contains__
     if has("norm_pre.weight") and (has("attn_pool.latent") or not (has("norm.weight") or has("fc_norm.weight"))):
         raise ValueError(
             "it has 'norm_pre' together with 'attn_pool' or without 'norm', as perception encoders have, whose rotary "
@@ -222,155 +231,142 @@ def _refuse(arrays: Mapping[str, StoredArray], said: _Statements) -> None:
         )
     if has("attn_pool.latent") and not has("norm.weight"):
         raise ValueError("it has 'attn_pool' without 'norm', which no known family has.")
-    if shape_of(arrays, _ANCHOR, 4)[0] == 1792 and (has("blocks.0.attn.q_bias") or has("blocks.0.attn.q_proj.weight")):
+    own_bias = has("blocks.0.attn.q_bias") or has("blocks.0.attn.q_proj.weight")
+    if shape_of(contents.arrays, _ANCHOR, 4)[0] == 1792 and own_bias:
         raise ValueError("it is EVA-02-E, which normalises after each branch instead of before.")
-    registers = any(map(has, ("reg_token", "register_tokens", "storage_tokens")))
-    periods = has("rope_embed.periods")
-    if has("cls_token") and not (has("pos_embed") or registers or periods):
+    registers = any(map(has, _CHOICES["register_tokens"]))
+    if has("cls_token") and not (has("pos_embed") or registers or has("rope_embed.periods")):
         raise ValueError(
             "it has 'cls_token', but neither 'pos_embed' nor 'reg_token', as models have whose rotary embedding is not "
             "known here (vit_*_rope_*)."
         )
-    qkv_bias = any(map(has, ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")))
-    if has("fc_norm.weight") and not (has("cls_token") or registers or qkv_bias):
+    biases = any(map(has, ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")))
+    if has("fc_norm.weight") and not (has("cls_token") or registers or biases):
         raise ValueError(
             "it has 'fc_norm', but neither 'cls_token' nor biases of queries, keys and values, as the models have that "
             "normalise after each branch instead of before (vit_*_rpn_*)."
         )
 
 
-def _fields(
-    arrays: Mapping[str, StoredArray], said: _Statements, dialect: Dialect, hints: Hints, told: list[str]
-) -> tuple[dict[str, Any], bool]:
-    """The config of the model, and whether its grid is known."""
-    has = arrays.keys().__contains__
-    block = "blocks.0."
-    width, channels, *patch = shape_of(arrays, _ANCHOR, 4)
-    stem = stem_fields(arrays)
-    pixels = patch_pixels(patch, stem)
-    hidden = shape_of(arrays, f"{block}mlp.{dialect.mlp[-1]}.weight", 2)[1]
-    first = shape_of(arrays, f"{block}mlp.{dialect.mlp[0]}.weight", 2)[0]
-    gated = len(dialect.mlp) == 3 or (first == 2 * hidden)
-    mlp = ("swiglu" if gated else "plain") + ("_norm" if has(f"{block}mlp.norm.weight") else "")
-    special = has("cls_token") + has("dist_token")
-    registers = shape_of(arrays, dialect.registers, 3)[1] if has(dialect.registers) else 0
-    dinov3 = dialect.periods or (has("cls_token") and bool(registers) and not has("pos_embed"))
-    own_bias = has(f"{block}attn.q_bias") or has(f"{block}attn.q_proj.weight")
-    eva02 = not dinov3 and ((gated and own_bias) or not (has("cls_token") or has("pos_embed")))
-    position, grid, square = grid_of(
-        shape_of(arrays, "pos_embed", 3)[1] if has("pos_embed") else None,
-        said.image_size,
-        pixels,
-        special,
-        registers,
-        told,
-        registers_first=dialect.name == "timm",
-        usual_size=256 if dinov3 and dialect.name == "timm" else 224,
+# Configs
+
+
+def _fields(contents: Contents, stated: Mapping[str, Any], family: Family, hints: Hints) -> Fields:
+    """The config of the model."""
+    has = contents.arrays.keys().__contains__
+    architecture, arguments = stated["architecture"], stated["arguments"]
+    is_timms = family.title == "timm"
+    stem = _stem_fields(contents)
+    own_bias = has("blocks.0.attn.q_bias") or has("blocks.0.attn.q_proj.weight")
+    dinov3 = family.periods or (has("cls_token") and has(family.register_tokens) and not has("pos_embed"))
+    gated = len(family.mlp) == 3 or _is_packed(contents, family)
+    family = dataclasses.replace(
+        family,
+        interpolation=_interpolation(architecture, family, has(family.register_tokens)),
+        heads_by_width=HEADS_OF_DINOV3 if dinov3 else _TIMM.heads_by_width if gated else HEADS_OF_SIGLIP,
     )
-    table = by_name.HEADS_OF_DINOV3 if dinov3 else by_name.HEADS if gated else by_name.HEADS_OF_SIGLIP
-    stated = said.arguments.get("num_heads")
-    stated = by_name.heads_by_name(said.architecture, width) if stated is None else stated
-    fields = {
-        "image_size": (grid[0] * pixels[0], grid[1] * pixels[1]),
-        "patch_size": tuple(patch),
-        "width": width,
-        "depth": depth_of(arrays, "blocks."),
-        "heads": heads_of(width, hints.heads, stated, told, table),
-        "mlp_width": hidden,
-        "channels": channels,
-        "patch_bias": has("patch_embed.proj.bias"),
-        "class_token": has("cls_token"),
-        "distillation_token": has("dist_token"),
-        "register_tokens": registers,
-        "position_embedding": position,
+    heads = arguments.get("num_heads")
+    fields = trunk_fields(
+        contents,
+        family,
+        hints,
+        size=stated["image_size"] or stated.get("input_size"),
+        heads=timm_models.heads(architecture, contents.arrays[_ANCHOR].shape[0]) if heads is None else heads,
+        is_named=bool(architecture),
+        cell=4 * 2 ** max(len(stem["stem_stages"]) - 1, 0) if stem else 1,
+        registers_first=is_timms,
+        usual_size=256 if dinov3 and is_timms else 224,
+    )
+    if dinov3 and family.title == "Facebook DINOv3" and has("blocks.0.attn.qkv.bias"):
+        fields["attention_bias"] = "no_key"  # it multiplies the keys' part by a mask of zeros
+    eva02 = not dinov3 and ((gated and own_bias) or not (has("cls_token") or has("pos_embed")))
+    clip, beit3 = fields["pre_norm"], fields["mlp"] == "plain_norm"
+    if architecture:
+        clip, beit3 = timm_models.is_clip(architecture), architecture.startswith("beit3_")
+    fields |= {
+        **stem,
         "rotary_embedding": "dinov3" if dinov3 else "eva02" if eva02 else None,
-        "interpolation": _interpolation(said, dialect, bool(registers)),
-        "pre_norm": has("norm_pre.weight"),
-        "attention_bias": _attention_bias(arrays, dialect, dinov3),
-        "attention_norm": has(f"{block}attn.norm.weight"),
-        "mlp": mlp,
-        "gelu": _gelu(said),
-        "layer_scale": _layer_scale(said) if has(f"{block}{dialect.scales[0]}") else None,
-        "layer_norm_epsilon": 1e-5 if dinov3 or _is_clip(arrays, said) or _is_beit3(mlp, said) else 1e-6,
+        "gelu": timm_models.gelu(architecture, arguments),
+        "layer_norm_epsilon": 1e-5 if dinov3 or clip or beit3 else 1e-6,
     }
-    fields |= stem
-    if eva02:
-        fields |= _rotary_grid(said)
-    if not (said.architecture or gated):
-        told.append("no config.json names its architecture; the exact GELU is assumed, as timm computes most models")
-    fields |= _end(arrays, said, dialect, dinov3, told)
-    return fields | _pictures(said, fields, dialect, told), square
+    if has(f"blocks.0.{family.scales[0]}"):
+        value = arguments.get("init_values")
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        fields["layer_scale"] = float(value) if is_number else LAYER_SCALE
+    if eva02 and (grid := image_size_in(arguments.get("ref_feat_shape"))) is not None:
+        fields["rotary_grid"] = grid
+    if not (architecture or gated):
+        if fields["pre_norm"]:
+            contents.unknown["gelu"] = (
+                "nothing tells which GELU this CLIP computes, and the other one gives other answers: pass "
+                "architecture='vit_base_patch16_clip_quickgelu_224' for the quick one (weights of OpenAI, "
+                "DFN, MetaCLIP) or 'vit_base_patch16_clip_224' for the exact one (LAION, DataComp), whatever its size"
+            )
+        else:
+            contents.assumed["gelu"] = (
+                "no config.json names its architecture; the exact GELU is assumed, as timm computes most models"
+            )
+    fields |= _end(contents, stated, dinov3 and is_timms, fields)
+    return fields | _pictures(contents, stated, fields, family)
 
 
-def _interpolation(said: _Statements, dialect: Dialect, registers: bool) -> str:
-    if dialect.name in ("Facebook MAE", "Facebook I-JEPA"):
+def _is_packed(contents: Contents, family: Family) -> bool:
+    first, last = (shape_of(contents.arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
+    return first[0] == 2 * last[1]
+
+
+def _stem_fields(contents: Contents) -> Fields:
+    """The fields of the config that say which ResNet a file has; none for a file without one."""
+    if not any(re.match(rf"{_STEM}(stem|conv|norm|stages)\.", name) for name in contents.arrays):
+        return {}
+    pattern = rf"^{re.escape(_STEM)}stages\.(\d+)\.blocks\.(\d+)\."
+    units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(contents.arrays), re.MULTILINE)}
+    count = 1 + max((stage for stage, _ in units), default=-1)
+    if count > _MOST_STAGES:
+        raise ValueError(f"Its ResNet has {count} stages, but those of known models have {_MOST_STAGES} at most.")
+    bounded(1 + max((unit for _, unit in units), default=0))
+    root = f"{_STEM}stem.conv.weight" if count else f"{_STEM}conv.weight"
+    width, channels, *_ = shape_of(contents.arrays, root, 4)
+    stages = tuple(1 + max((unit for stage, unit in units if stage == s), default=0) for s in range(count))
+    return {"stem_stages": stages, "stem_width": width, "stem_epsilons": "timm", "channels": channels}
+
+
+def _interpolation(architecture: str, family: Family, registers: bool) -> str:
+    if family.title in ("Facebook MAE", "Facebook I-JEPA"):
         return "bicubic_hf"
-    if dialect.name == "Facebook DINO" or (dialect.name == "Facebook DINOv2" and not registers):
+    if family.title == "Facebook DINO" or (family.title == "Facebook DINOv2" and not registers):
         return "bicubic_offset"
-    return by_name.interpolation_of(said.architecture)
+    return "bilinear" if "flexi" in architecture else "bicubic"
 
 
-def _attention_bias(arrays: Mapping[str, StoredArray], dialect: Dialect, dinov3: bool) -> str:
+def _end(contents: Contents, stated: Mapping[str, Any], averages: bool, trunk: Fields) -> Fields:
+    """From the tokens to the answer; `averages` is whether models of that kind answer with a mean without a config."""
+    arrays, arguments = contents.arrays, stated["arguments"]
     has = arrays.keys().__contains__
-    block = "blocks.0.attn."
-    if not dialect.fused:
-        return attention_bias(*(has(f"{block}{letter}_proj.bias") for letter in "qkv"))
-    if not dialect.fused_bias:
-        return attention_bias(True, False, has(f"{block}v_bias"))
-    # Facebook's DINOv3 multiplies the keys' part by a mask of zeros.
-    masked = dinov3 and dialect.name == "Facebook DINOv3"
-    return ("no_key" if masked else "all") if has(f"{block}qkv.bias") else "none"
-
-
-def _gelu(said: _Statements) -> str:
-    activation = said.arguments.get("act_layer")
-    if activation is None:
-        return by_name.gelu_of(said.architecture)
-    if activation not in (names := list(ACTIVATIONS.values())):
-        raise ValueError(f"its config.json says act_layer={printable(activation, 60)}; one of {names} was expected.")
-    return next(gelu for gelu, name in ACTIVATIONS.items() if name == activation)
-
-
-def _is_clip(arrays: Mapping[str, StoredArray], said: _Statements) -> bool:
-    """Whether its epsilon is that of CLIP's models, which is not timm's usual."""
-    return by_name.is_clip(said.architecture) if said.architecture else "norm_pre.weight" in arrays
-
-
-def _is_beit3(mlp: str, said: _Statements) -> bool:
-    """Whether it is a BEiT-3, the only published models with a norm in an MLP that has no gate."""
-    return by_name.is_beit3(said.architecture) if said.architecture else mlp == "plain_norm"
-
-
-def _layer_scale(said: _Statements) -> float:
-    value = said.arguments.get("init_values")
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else LAYER_SCALE
-
-
-def _rotary_grid(said: _Statements) -> Fields:
-    grid = image_size_in(said.arguments.get("ref_feat_shape"))
-    return {} if grid is None else {"rotary_grid": grid}
-
-
-def _end(
-    arrays: Mapping[str, StoredArray], said: _Statements, dialect: Dialect, dinov3: bool, told: list[str]
-) -> Fields:
-    """From the tokens to the answer."""
-    has = arrays.keys().__contains__
-    if said.pooling not in (None, *_POOLINGS):
-        raise ValueError(f"its config says that it pools by {printable(said.pooling, 60)}, which is not known here.")
-    pooling = None if said.pooling is None else _POOLINGS[said.pooling]
-    special, pools_all = has("cls_token") or has(dialect.registers), said.arguments.get("pool_include_prefix") is True
+    if stated["pooling"] not in (None, *_POOLINGS):
+        raise ValueError(
+            f"its config says that it pools by {printable(stated['pooling'], 60)}, which is not known here."
+        )
+    pooling = None if stated["pooling"] is None else _POOLINGS[stated["pooling"]]
+    special = has("cls_token") or trunk["register_tokens"] > 0
+    pools_all = arguments.get("pool_include_prefix") is True
     fields: Fields = {}
     if has("attn_pool.latent"):
         pooling = "map"
         if special:
-            fields["map_prefix"] = pools_all or by_name.pools_prefix(said.architecture)
+            fields["map_prefix"] = pools_all or stated["architecture"].startswith("test_vit3")
     elif pooling is None:
-        mean = has("fc_norm.weight") or not has("cls_token") or (dinov3 and dialect.name == "timm")
+        mean = has("fc_norm.weight") or not has("cls_token") or averages
         pooling = "avg" if mean else "token"
-        if not (has("fc_norm.weight") or has("head.weight")):
+        if not (has("fc_norm.weight") or has("head.weight") or has("dist_token")):
             what = "the mean of the patches" if mean else "the class token"
-            told.append(f"no config.json says what it answers with; {what} is assumed")
+            sentence = f"no config.json says what it answers with; {what} is assumed"
+            if stated["architecture"]:
+                contents.notes.append(sentence)
+            else:
+                contents.assumed["pooling"] = sentence
+    if pooling == "token" and has("dist_token") and not has("head.weight"):
+        pooling = "token_dist"
     if pooling == "avg" and special and pools_all:
         raise ValueError("its config.json says pool_include_prefix=true: a mean of all tokens is not known here.")
     fields |= {"pooling": pooling, "final_norm": "pooled" if has("fc_norm.weight") else "tokens"}
@@ -382,47 +378,50 @@ def _end(
         out = shape_of(arrays, "head.weight", 2)[0]
         bias = arrays.get("head.bias")
         if has("norm_pre.weight") and bias is not None and not bias.read().any():
-            told.append(f"its head has a bias of zeros: a projection to the {out} numbers of the text's space")
-            fields["projection"] = out
-        else:
-            fields |= {"classes": out, "class_names": labels_in(said.labels, out)}
-            fields["distillation_head"] = has("head_dist.weight")
+            contents.notes.append(
+                f"its head has a bias of zeros: a projection to the {out} numbers of the text's space"
+            )
+            return fields | {"projection": out}
+        fields |= {"classes": out, "class_names": class_names(stated["labels"], out)}
+        fields["distillation_head"] = has("head_dist.weight")
     return fields
 
 
-def _pictures(said: _Statements, fields: Mapping[str, Any], dialect: Dialect, told: list[str]) -> Fields:
-    if said.open_clip:
-        return of_open_clip(said.open_clip, pictures(HALF, "squash", 1.0), told)
-    if not said.published.get("mean"):
-        told.append("no config.json says how its pictures are prepared; means, deviations and crop are assumed")
-    if said.architecture:
-        default = by_name.pictures_of(said.architecture)
+def _pictures(contents: Contents, stated: Mapping[str, Any], fields: Fields, family: Family) -> Fields:
+    if stated["open_clip"]:
+        return of_open_clip(stated["open_clip"], pictures(HALF, "squash", 1.0))
+    if stated["architecture"]:
+        default = timm_models.pictures_of(stated["architecture"])
     elif fields["pre_norm"] or fields["rotary_embedding"] == "eva02":
         default = pictures(CLIP, "shortest", 1.0)
-    elif fields["rotary_embedding"] == "dinov3" or dialect.name == "Facebook DINOv2":
+    elif fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2":
         default = pictures(IMAGENET, "shortest", 1.0)
-    elif dialect.name != "timm" or fields["distillation_token"] or fields["layer_scale"] is not None:
+    elif family.title != "timm" or fields["distillation_token"] or "layer_scale" in fields:
         default = pictures(IMAGENET, "shortest", 0.9)
     else:
         default = pictures(HALF, "shortest", 0.9)
-    return of_timm(said.published, default, told)
+    if not stated["published"].get("mean"):
+        sentence = "no config.json says how its pictures are prepared; means, deviations and crop are assumed"
+        if stated["architecture"]:
+            contents.notes.append(sentence)
+        else:
+            contents.assumed["crop_ratio"] = sentence
+    tests = stated["test_size"] is not None and stated["image_size"] is None
+    return of_timm(stated["published"], default, "test_crop_pct" if tests else "crop_pct")
 
 
-def _layout(dialect: Dialect | None = None) -> Layout:
-    """The layout in the names of a dialect; None for those that timm itself has for a model."""
-
-    def spoken(function: Callable[..., Any]) -> Callable[[ViTConfig], Any]:
-        return lambda config: function(config, dialect or timms_own(config))
-
+def _layout(family: Family | None = None) -> Layout:
+    """The layout in the names of a family; None for those that timm itself has for a model."""
+    own = family is None or family.title == "timm"
     return Layout(
         "timm",
-        spoken(_rows),
-        lambda config: {},
+        functools.partial(_rows, family=family),
         _read,
-        check_writable,
-        restate if dialect is None or dialect.name == "timm" else lambda config, read: (config, {}),
-        computed=spoken(_computed),
-        sidecars=sidecars,
+        timm_models.check_writable,
+        timm_models.restate if own else lambda config, read: (config, {}),
+        computed=lambda config: {} if family is not None and family.periods else computed_periods(config),
+        sidecars=timm_models.sidecars,
+        settled_by="Pass heads=... and architecture=..., timm's name of the model, or put its config.json beside it.",
     )
 
 

@@ -1,15 +1,34 @@
-"""Models as timm's `config.json` says them: the architecture whose code computes them, and what it is called with."""
+"""timm's models: what their names tell and nothing in their arrays does, and how a model is said to timm.
 
-from collections.abc import Callable
+A name is `architecture` in a repository's config.json, such as `vit_base_patch16_clip_quickgelu_224`; its tag, such as
+`openai`, stands there in `pretrained_cfg`. That file says whose code computes a model, and what it is called with.
+"""
+
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.layouts.pictures import FILTER_NAMES
+from keras_vit._text import printable
+from keras_vit.checkpoints.accounting import check_fields
+from keras_vit.checkpoints.layouts.pictures import CLIP, FILTER_NAMES, HALF, IMAGENET, NONE, Fields, pictures
+from keras_vit.checkpoints.layouts.pytorch import TABLE
 from keras_vit.models import ViTConfig
 
-_TABLE = "position_embedding/table"
-_POOLINGS = {"token": "token", "avg": "avg", "map": "map", "none": ""}
+# Models whose arrays have the names of others, but which compute something else.
+REFUSED = {
+    r"_rpn_": "normalises after each branch instead of before",
+    r"eva02_enormous": "normalises after each branch instead of before, and does not turn its queries and keys",
+    r"_rope_(ape_|mixed_)*\d+$": "turns its queries and keys by a rotary embedding that is not known here",
+    r"vit_pe_": "is a perception encoder, whose rotary embedding and pooling are not known here",
+}
+# Of timm's SigLIPs only these compute the approximation that all of them were trained with.
+_TANH_GELU = (
+    r"vit_base_patch32_siglip(_gap)?_256|vit_large_patch16_siglip(_gap)?_512"
+    r"|vit_so400m_patch16_siglip(_gap)?_(256|384|512)|vit_giantopt_patch16_siglip(_gap)?_(256|384)"
+)
+_POOLINGS = {"token": "token", "token_dist": "token", "avg": "avg", "map": "map", "none": ""}
 # timm's hybrids, by the units in the stages of their ResNet: no argument changes them.
 HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
@@ -17,7 +36,68 @@ HYBRIDS = {
     (3, 4, 9): "vit_base_r50_s16_224",
     (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
-ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
+_ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
+
+
+# What names tell
+
+
+def refusal(architecture: str) -> str | None:
+    """Why a model is not read although its arrays look like one that is; None for all others."""
+    return next((why for pattern, why in REFUSED.items() if re.search(pattern, architecture)), None)
+
+
+def gelu(architecture: str, arguments: Mapping[str, Any]) -> str:
+    """Which GELU timm computes: what a model is called with, or by its name: exact, but for a few.
+
+    Raises:
+        ValueError: if it is called with another activation.
+    """
+    activation = arguments.get("act_layer")
+    if activation is not None:
+        names = {name: kind for kind, name in _ACTIVATIONS.items()}
+        if not isinstance(activation, str) or activation not in names:
+            raise ValueError(
+                f"its config.json says act_layer={printable(activation, 60)}; one of {list(names)} was expected."
+            )
+        return names[activation]
+    if "quickgelu" in architecture:
+        return "quick"
+    return "tanh" if re.fullmatch(_TANH_GELU, architecture) else "exact"
+
+
+def is_clip(architecture: str) -> bool:
+    """Whether a model is one of timm's Vision Transformers for CLIP, whose epsilon is 1e-5."""
+    return re.match(r"vit_.*_clip_", architecture) is not None
+
+
+def heads(architecture: str, width: int) -> int | None:
+    """The heads of models whose width tells something else; None for all others."""
+    if architecture.startswith("test_vit"):
+        return width // 32
+    if architecture.startswith("vit_base_patch16_gap_") and width == 768:
+        return 16
+    return 16 if "giantopt" in architecture and width == 1536 else None
+
+
+def pictures_of(architecture: str) -> Fields:
+    """How pictures are prepared, for files without a `pretrained_cfg`, as most files of that kind have it."""
+    if re.search(r"clip|eva02|eva_", architecture):
+        return pictures(CLIP, "shortest", 1.0)
+    if re.search(r"dinov[23]|beit3", architecture):
+        return pictures(IMAGENET, "shortest", 1.0)
+    if "miil" in architecture:
+        return pictures(NONE, "shortest", 0.875, "bilinear_pillow")
+    if "tipsv2" in architecture:
+        return pictures(NONE, "shortest", 1.0)
+    if re.search(r"deit3_.*_384", architecture):
+        return pictures(IMAGENET, "shortest", 1.0)
+    if re.search(r"deit|dino|mae|ijepa", architecture):
+        return pictures(IMAGENET, "shortest", 0.9)
+    return pictures(HALF, "shortest", 1.0 if re.search(r"_384", architecture) else 0.9)
+
+
+# How a model is said to timm
 
 
 def is_eva(config: ViTConfig) -> bool:
@@ -31,21 +111,19 @@ def is_eva(config: ViTConfig) -> bool:
     )
 
 
+_ACCEPTED = {
+    "stem_stages": (None, *HYBRIDS),
+    "representation_size": (None,),
+    "position_embedding": ("learned", "learned_patches", "learned_without_registers", "none"),
+    "pooling": tuple(_POOLINGS),
+    "layer_norm_epsilon": (1e-5, 1e-6),
+}
+
+
 def check_writable(config: ViTConfig) -> None:
     """Raises ValueError unless timm can compute what the model computes."""
-    for field, accepted, reason in (
-        ("stem_stages", (None, *HYBRIDS), "no other ResNets"),
-        ("representation_size", (None,), "no tanh layer before the head"),
-        ("position_embedding", ("learned", "learned_patches", "learned_without_registers", "none"), "none such"),
-        ("pooling", tuple(_POOLINGS), "no such pooling"),
-        ("layer_norm_epsilon", (1e-5, 1e-6), "no other epsilons"),
-    ):
-        if getattr(config, field) not in accepted:
-            raise ValueError(
-                f"The layout 'timm' is for models with {field} in {accepted}, but this one has "
-                f"{getattr(config, field)!r}: timm has {reason}. Change it with model.with_config({field}=...) where "
-                "that is what you mean, or save the model as .keras."
-            )
+    advice = "timm has no others. Change it with model.with_config({field}=...) where that is what you mean. "
+    check_fields(config, "'timm'", _ACCEPTED, advice)
     problem = _problem(config) or _problem_of_hybrid(config)
     if problem is not None:
         raise ValueError(f"The layout 'timm' has no place for this model: {problem}. Save it as .keras.")
@@ -60,8 +138,15 @@ def _problem(config: ViTConfig) -> str | None:
         return "it has both a projection and a head"
     if config.projection and config.distillation_token:
         return "it has a projection and a distillation token"
-    if config.distillation_token and bool(config.classes) != config.distillation_head:
+    if config.distillation_token and config.classes and not config.distillation_head:
         return "its distillation token has no head of its own"
+    if config.distillation_token and not config.classes and config.pooling != "token_dist":
+        return (
+            "without a head timm answers with the mean of class and distillation token, as "
+            "model.with_config(pooling='token_dist') does"
+        )
+    if config.pooling == "token_dist" and config.classes:
+        return "its head reads the mean of class and distillation token"
     if config.final_norm == "none" and (config.pre_norm or eva):
         return "it has no last normalisation"
     if config.final_norm == "pooled" and config.pooling == "map":
@@ -95,9 +180,9 @@ def restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTCo
     """Adds the positions of class and distillation token to them, where timm's models with registers have none."""
     if config.position_embedding != "learned_without_registers" or not config.register_tokens:
         return config, {}
-    table = read(_TABLE)
+    table = read(TABLE)
     special = config.prefix_tokens - config.register_tokens
-    changed = {_TABLE: table[:, special:]}
+    changed = {TABLE: table[:, special:]}
     for i, path in enumerate(["class_token/token", "distillation_token/token"][:special]):
         changed[path] = read(path) + table[:, i : i + 1]
     return config.replace(position_embedding="learned_patches"), changed
@@ -175,7 +260,7 @@ def _architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
             **arguments,
             "mlp_ratio": _ratio(2 * config.mlp_width, config.width),
         }
-    arguments["act_layer"] = ACTIVATIONS[config.gelu]
+    arguments["act_layer"] = _ACTIVATIONS[config.gelu]
     if config.stem_stages is not None:
         return HYBRIDS[config.stem_stages], arguments
     if config.attention_norm or config.mlp == "plain_norm":

@@ -1,4 +1,8 @@
-"""The engine: applies any table of names, both ways, with strict accounting."""
+"""Strict accounting: what a file holds, and the rows of a layout applied both ways.
+
+A `Layout` is how a kind of file stores a model: it recognises a file (`read`), reads the config off its arrays, and
+lists the arrays of any config (`rows`). `Contents` is what it finds in one file.
+"""
 
 import dataclasses
 import math
@@ -16,18 +20,18 @@ if TYPE_CHECKING:
     import keras
 
 MOST_BLOCKS = 1000  # the deepest published models have 50, BiT-R152 has 50 units
-ROWS_SHOWN = 8  # names listed in an error message
-NAME_SHOWN = 300  # characters of each
+NAMES_LISTED = 8  # in an error message
+NAME_LENGTH = 300  # characters of each
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A weight and the array of a layout that it is stored in; one per block where the names contain `{i}`.
+    """A weight and the array that it is stored in.
 
     Attributes:
         name: The array's name in the file.
         path: The weight of the model (see `models.weights_by_path`); None for an array that is zero in every file.
-        shape: The array's shape in the file, in the symbols of `Layout.sizes`.
+        shape: The array's shape in the file.
         axes: The order in which the weight has the array's axes: `(1, 0)` for a transposed matrix. None where the
             order of the values is the weight's.
         part: Which of how many equal parts of the array, along its first axis, the weight is: `(1, 3)` for the keys
@@ -36,7 +40,7 @@ class Row:
 
     name: str
     path: str | None
-    shape: tuple[str | int, ...]
+    shape: tuple[int, ...]
     axes: tuple[int, ...] | None = None
     part: tuple[int, int] = (0, 1)
 
@@ -52,9 +56,9 @@ class Row:
         """Values in the order of the weight, from those of `stored`."""
         return values if self.axes is None else values.transpose(self.axes)
 
-    def values(self, weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """The part of an array of a given shape that holds a weight: the inverse of `stored` and `weight`."""
-        shape = (shape[0] // self.part[1], *shape[1:]) if self.part[1] > 1 else shape
+    def values(self, weight: np.ndarray) -> np.ndarray:
+        """The part of the file's array that holds a weight: the inverse of `stored` and `weight`."""
+        shape = (self.shape[0] // self.part[1], *self.shape[1:])
         if self.axes is None:
             return weight.reshape(shape)
         return weight.reshape([shape[axis] for axis in self.axes]).transpose(np.argsort(self.axes))
@@ -62,19 +66,19 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Hints:
-    """What is known of a file beside its arrays.
+    """What is known of a file beside its arrays; empty or None for what is not.
 
     Attributes:
-        config: The `config.json` beside it, as timm and transformers write; None where there is none.
+        config: The `config.json` beside it, as timm and transformers write.
         open_clip: The `open_clip_config.json` beside it.
         preprocessor: The `preprocessor_config.json` beside it.
         heads: The number of attention heads, where the user gives it.
         architecture: timm's name of the model, where the user gives it.
     """
 
-    config: dict[str, Any] | None = None
-    open_clip: dict[str, Any] | None = None
-    preprocessor: dict[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
+    open_clip: Mapping[str, Any] | None = None
+    preprocessor: Mapping[str, Any] | None = None
     heads: int | None = None
     architecture: str | None = None
 
@@ -86,9 +90,7 @@ class Layout:
     Attributes:
         name: What users call it.
         rows: Lists the arrays of a model with a given config.
-        sizes: The meaning of the symbols in the rows' shapes.
-        read: Recognises a file, with what is known beside its arrays, and describes it; None if the file is of another
-            layout.
+        read: Recognises a file, with what is known beside its arrays, and describes it; None for other files.
         check_writable: Raises ValueError if a model with that config cannot be said in this layout.
         restate: Takes the config of a writable model and a function that reads a weight by its path. Gives the
             config of a model that computes the same and has rows for everything, and the values, by path, of the
@@ -98,68 +100,111 @@ class Layout:
         computed: The weights of a model that the layout does not store, by path: they are computed.
         sidecars: The JSON files that say what the arrays do not, by name, for a model with a given config; None for
             layouts that have none.
+        settled_by: Where its files leave something open: what a user can do about it, for messages.
         config_type: The class of the configs of its models.
     """
 
     name: str
     rows: Callable[[Any], list[Row]]
-    sizes: Callable[[Any], dict[str, int]]
     read: Callable[[Mapping[str, StoredArray], Hints], "Contents | None"]
     check_writable: Callable[[Any], None]
     restate: Callable[..., tuple[Any, dict[str, np.ndarray]]] = lambda config, read: (config, {})
     stacked: Callable[[str], str] | None = None
     computed: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     sidecars: Callable[[Any], dict[str, dict[str, Any]]] | None = None
+    settled_by: str | None = None
     config_type: type[ModelConfig] = ViTConfig
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(kw_only=True)
 class Contents:
-    """What a file of a known layout holds.
+    """What a file of a known layout holds; filled by the layout that reads it.
 
     Attributes:
-        layout: Its layout.
-        dialect: Which of the layout's ways to name arrays it uses.
         prefix: What stands before every name.
-        config: The model, as far as the arrays tell.
         arrays: The model's arrays by their names in the layout.
         unused: Names of arrays beside the model (optimizer state, other towers), deliberately not read.
-        oddities: What a user should know about the file, in words.
-        square: False where the number of patches is no square, so that the grid in `config` is only a guess.
+        layout: Its layout, with the names of this file.
+        dialect: Which of the layout's ways to name arrays it uses.
+        stored: The config of the model whose weights these are, with the image size of its position embeddings.
+        image_size: The size at which the publisher uses the model, where that is another one.
+        square: False where the number of patches is no square, so that the grid in `stored` is only a guess.
+        head: The names of the head's arrays.
+        assumed: What was assumed because neither the arrays nor what lies beside them tells it: a sentence for each
+            field of the config.
+        unknown: What nobody tells and cannot be assumed: a sentence for each field.
+        guessed_size: What says that the image size is a guess, because no position embeddings tell it; None otherwise.
+        notes: What else a user should know, in sentences.
+        unnamed: Why the class names in the file were left out; None where there are none, or good ones.
     """
 
-    layout: Layout
-    dialect: str
     prefix: str
-    config: ModelConfig
     arrays: dict[str, StoredArray]
     unused: list[str]
-    oddities: list[str]
+    layout: Layout = dataclasses.field(init=False)
+    dialect: str = dataclasses.field(init=False)
+    stored: ModelConfig = dataclasses.field(init=False)
+    image_size: tuple[int, int] | None = None
     square: bool = True
+    head: tuple[str, ...] = ()
+    assumed: dict[str, str] = dataclasses.field(default_factory=dict)
+    unknown: dict[str, str] = dataclasses.field(default_factory=dict)
+    guessed_size: str | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+    unnamed: str | None = None
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model as its publisher uses it."""
+        return self.stored if self.image_size is None else self.stored.replace(image_size=self.image_size)
+
+    @property
+    def zero_head(self) -> bool:
+        """Whether the head is all zeros: the file is for fine-tuning."""
+        # The bias first: it is small, and a trained head has one that is not zero.
+        names = [name for name in sorted(self.head) if name in self.arrays]
+        return bool(names and self.stored.classes) and not any(self.arrays[name].read().any() for name in names)
+
+    @property
+    def oddities(self) -> list[str]:
+        """All that a user should know about the file, in words."""
+        found = [*self.notes, *self.unknown.values(), *self.assumed.values()]
+        found += [] if self.guessed_size is None else [self.guessed_size]
+        if self.unused:
+            example = printable(repr(self.unused[0]), 200)
+            found.append(f"{len(self.unused)} arrays beside the model are not part of it, such as {example}")
+        if not self.square:
+            patches = math.prod(self.stored.grid_size)
+            found.append(f"its {patches} patches are no square: image_size or grid_size has to be given")
+        kinds = sorted({array.stored for array in self.arrays.values()})
+        if kinds != ["float32"]:
+            found.append(f"stored as {' and '.join(kinds)}, read as float32")
+        if self.zero_head:
+            found.append("the head is all zeros: its logits mean nothing, the file is for fine-tuning")
+        return found if self.unnamed is None else [*found, self.unnamed]
 
 
 def check_arrays(contents: Contents, source: str) -> None:
     """Raises ValueError unless the arrays are exactly those that the config needs, in the right shapes."""
-    layout, config = contents.layout, contents.config
-    sizes = layout.sizes(config)
-    wanted = {row.name: tuple(sizes.get(n, n) for n in row.shape) for row in layout.rows(config)}
-    missing = sorted(wanted.keys() - contents.arrays.keys())
-    extra = sorted(contents.arrays.keys() - wanted.keys())
+    wanted = {row.name: row.shape for row in contents.layout.rows(contents.stored)}
     wrong = [
         f"{name} is {array.shape}, expected {wanted[name]}"
         for name, array in sorted(contents.arrays.items())
         if name in wanted and not _fits(array.shape, wanted[name])
     ]
     problems = [
-        f"{words}: {_some(names)}"
-        for words, names in (("missing", missing), ("not part of the model", extra), ("of the wrong shape", wrong))
+        f"{words}: {listed(names)}"
+        for words, names in (
+            ("missing", wanted.keys() - contents.arrays.keys()),
+            ("not part of the model", contents.arrays.keys() - wanted.keys()),
+            ("of the wrong shape", wrong),
+        )
         if names
     ]
     if problems:
         raise ValueError(
-            f"{source} is not a complete checkpoint of the layout {layout.name!r} ({contents.dialect} names). Arrays "
-            + "; ".join(problems)
-            + ". Nothing was loaded."
+            f"{source} is not a complete checkpoint of the layout {contents.layout.name!r} ({contents.dialect} names). "
+            f"Arrays {'; '.join(problems)}. Nothing was loaded."
         )
 
 
@@ -168,7 +213,7 @@ def fill(
     contents: Contents,
     source: str,
     fresh: tuple[str, ...] = (),
-    convert: Callable[[str, np.ndarray], np.ndarray] | None = None,
+    convert: Callable[[str, np.ndarray], np.ndarray] = lambda path, values: values,
     report: Callable[[int], None] = lambda bytes: None,
 ) -> None:
     """Assigns every weight of `model` once from a file's arrays, one array in memory at a time.
@@ -188,11 +233,11 @@ def fill(
 
     weights = models.weights_by_path(model)
     left = {path for path in weights if not path.startswith(fresh)}
-    for path, values in contents.layout.computed(contents.config).items():
+    for path, values in contents.layout.computed(contents.stored).items():
         if path in left:
             assign(weights[path], values.reshape(weights[path].shape))
             left.remove(path)
-    rows = [row for row in contents.layout.rows(contents.config) if row.path in left]
+    rows = [row for row in contents.layout.rows(contents.stored) if row.path in left]
     # Largest first: what reading takes beside the weights then falls while the weights fill up. Pieces of one stored
     # array follow each other.
     stored = contents.arrays
@@ -207,22 +252,20 @@ def fill(
                 f"{source} holds {count} values that are NaN or infinite in {array.name!r}: the training that wrote it "
                 "has diverged, or the file is damaged. Nothing was loaded."
             )
-        values = row.weight(values)
-        if convert is not None:
-            values = convert(row.path, values)
+        values = convert(row.path, row.weight(values))
         assign(weights[row.path], values.reshape(weights[row.path].shape))
         left.remove(row.path)
         del values
         report(array.bytes)
     if left:
-        raise ValueError(f"{source} has no arrays for these weights of the model: {_some(sorted(left))}.")
+        raise ValueError(f"{source} has no arrays for these weights of the model: {listed(left)}.")
 
 
 def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:
     """The arrays of a model in the names and shapes of a layout, sorted by name.
 
     Args:
-        model: A `VisionTransformer`.
+        model: A `VisionTransformer` or a `BiT`.
         layout: The layout.
         stack: Whether the arrays of all blocks are stacked along a new first axis.
 
@@ -266,16 +309,13 @@ def arrays_of(
     if stack and layout.stacked is None:
         raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
     config, changed = layout.restate(config, read)
-    sizes = layout.sizes(config)
-    rows = layout.rows(config)
-    computed = layout.computed(config)
-    strange = sorted(set(paths) - computed.keys() - {row.path for row in rows})
+    rows, computed = layout.rows(config), layout.computed(config)
+    strange = set(paths) - computed.keys() - {row.path for row in rows}
     if strange:
         raise ValueError(
-            f"The model has weights that the layout {layout.name!r} has no place for: {_some(strange)}. If it was "
+            f"The model has weights that the layout {layout.name!r} has no place for: {listed(strange)}. If it was "
             "quantized, write it before; LoRA adapters have to be merged first: keras_vit.training.merge_lora(model)."
         )
-
     for path, values in computed.items():
         # Where they were read from a file, they may be those of another precision.
         if not np.array_equal(read(path).ravel(), values.ravel()):
@@ -284,30 +324,45 @@ def arrays_of(
                 "this model has other values there. Save it as .keras."
             )
 
-    def value(group: list[Row]) -> np.ndarray:
-        shape = tuple(sizes.get(n, n) for n in group[0].shape)
-        parts = group[0].part[1]
-        zeros = np.zeros((shape[0] // parts, *shape[1:]), np.float32) if len(group) < parts else None
-        pieces = [zeros] * parts
-        for row in group:
-            if row.path is None:
-                return np.zeros(shape, np.float32)
-            values = changed[row.path] if row.path in changed else read(row.path)
-            pieces[row.part[0]] = row.values(values, shape)
-        return pieces[0] if parts == 1 else np.concatenate(pieces)
-
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(layout.stacked(row.name) if stack else row.name, []).append(row)
 
+    def value(group: list[Row]) -> np.ndarray:
+        shape, parts = group[0].shape, group[0].part[1]
+        if group[0].path is None:
+            return np.zeros(shape, np.float32)
+        pieces = (
+            [np.zeros((shape[0] // parts, *shape[1:]), np.float32)] * parts if len(group) < parts else [None] * parts
+        )
+        for row in group:
+            pieces[row.part[0]] = row.values(changed[row.path] if row.path in changed else read(row.path))
+        return pieces[0] if parts == 1 else np.concatenate(pieces)
+
     def arrays() -> Iterator[tuple[str, np.ndarray]]:
         for name, group in sorted(groups.items(), key=lambda item: item[0]):
-            if name == group[0].name:
-                yield name, value(group)
-            else:
-                yield name, np.stack([value([row]) for row in group])
+            yield name, value(group) if name == group[0].name else np.stack([value([row]) for row in group])
 
     return arrays()
+
+
+def check_fields(config: ModelConfig, layout: str, accepted: Mapping[str, Any], advice: str = "") -> None:
+    """Raises ValueError unless the fields of a config have the values that a layout can say.
+
+    Args:
+        config: The config.
+        layout: The layout's name, or what it would write the model as.
+        accepted: For each field its value, or a tuple of those that are accepted.
+        advice: What to do next.
+    """
+    for field, values in accepted.items():
+        value, several = getattr(config, field), isinstance(values, tuple)
+        if value not in (values if several else (values,)):
+            raise ValueError(
+                f"The layout {layout} is for models with {field}{f' in {values}' if several else f'={values!r}'}, but "
+                f"this one has {value!r}: whoever reads the file would compute something else. "
+                f"{advice.format(field=field)}Save the model as .keras."
+            )
 
 
 def _fits(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -315,9 +370,10 @@ def _fits(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     return given == wanted or (wanted[:-1] == (1, 1, 1) and given == wanted[-1:])
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - ROWS_SHOWN} more" if len(names) > ROWS_SHOWN else ""
-    return ", ".join(printable(name, NAME_SHOWN) for name in names[:ROWS_SHOWN]) + more
+def listed(names: Collection[str]) -> str:
+    """The first of these names, for a message."""
+    more = f" and {len(names) - NAMES_LISTED} more" if len(names) > NAMES_LISTED else ""
+    return ", ".join(printable(name, NAME_LENGTH) for name in sorted(names)[:NAMES_LISTED]) + more
 
 
 # What layouts read off arrays
@@ -334,11 +390,6 @@ def shape_of(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[i
     if len(arrays[name].shape) != ndim:
         raise ValueError(f"The array {name!r} has the shape {arrays[name].shape}; {ndim} axes were expected.")
     return arrays[name].shape
-
-
-def length_of(arrays: Mapping[str, StoredArray], name: str) -> int | None:
-    """The number of columns of a matrix, or None if there is no such array."""
-    return shape_of(arrays, name, 2)[1] if name in arrays else None
 
 
 def bounded(blocks: int) -> int:
@@ -358,21 +409,22 @@ def squarest_grid(patches: int) -> tuple[int, int]:
     return rows, patches // rows
 
 
-def oddities(
-    arrays: Mapping[str, StoredArray], unused: list[str], config: Any, square: bool = True, head: str = "head"
-) -> list[str]:
-    """What a user should know about a file, in words (see `Contents`); `head` is what it calls the head."""
-    found = []
-    if unused:
-        found.append(f"{len(unused)} arrays beside the model are not part of it, such as {unused[0]!r}")
-    if not square:
-        patches = math.prod(config.grid_size)
-        found.append(f"its {patches} patches are no square: image_size or grid_size has to be given")
-    kinds = sorted({array.stored for array in arrays.values()})
-    if kinds != ["float32"]:
-        found.append(f"stored as {' and '.join(kinds)}, read as float32")
-    # The bias first: it is small, and a trained head has one that is not zero.
-    names = [name for name in (f"{head}/bias", f"{head}/kernel") if name in arrays]
-    if config.classes and not any(arrays[name].read().any() for name in names):
-        found.append("the head is all zeros: its logits mean nothing, the file is for fine-tuning")
-    return found
+def resnet_convolutions(
+    channels: int, width: int, stages: tuple[int, ...]
+) -> Iterator[tuple[int, int, str, int, int, int]]:
+    """The convolutions of a hybrid's ResNet or of a BiT, which have the same ones.
+
+    Gives `(stage, unit, layer, kernel size, inputs, outputs)`: stages and units count from 1, and the first convolution
+    is in stage 0. `layer` is its name in the model.
+    """
+    yield 0, 0, "conv_root", 7, channels, width
+    before = width
+    for stage, units in enumerate(stages, start=1):
+        inner = width * 2 ** (stage - 1)
+        for unit in range(1, units + 1):
+            yield stage, unit, "conv1", 1, before, inner
+            yield stage, unit, "conv2", 3, inner, inner
+            yield stage, unit, "conv3", 1, inner, 4 * inner
+            if unit == 1:
+                yield stage, unit, "conv_proj", 1, before, 4 * inner
+            before = 4 * inner

@@ -1,0 +1,387 @@
+"""The two layouts of Flax: the official `vit_models/*.npz` (vit_jax), and big_vision's `models/vit.py`.
+
+Both have the same modules. Published files of vit_jax number all modules of a block with one counter; today's Flax
+(Linen) has one counter per class, and so has big_vision. What else differs in big_vision: position embeddings are for
+patches only (or computed, and then not stored), attention pooling has weights, and blocks may be stacked along a first
+axis (`scan=True`). Inside this file all names are Linen's.
+
+Old files of big_vision are read as its own loader reads them: position embeddings under their two former names, arrays
+of the attention pooling at the top, names from before Linen. A table of n^2 + 1 rows begins with the class token's.
+The loader adds that row to `cls`; here it stays a row of the model, which computes the same and can be written back.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_vit.checkpoints.accounting import (
+    Contents,
+    Hints,
+    Layout,
+    Row,
+    bounded,
+    check_fields,
+    resnet_convolutions,
+    shape_of,
+    squarest_grid,
+)
+from keras_vit.checkpoints.files.stored_array import StoredArray
+from keras_vit.models import ViTConfig
+
+Arrays = dict[str, StoredArray]
+
+# Prefixes that loaders know, most trusted first; and what may stand beside the model in a file without a prefix.
+_PREFIXES = ("", "params/", "opt/target/", "target/", "params/img/", "img/")
+_BESIDE = re.compile(r"(opt|opt_state|optimizer|extra|txt)/.*|step|t|b")
+_TABLE = "position_embedding/table"
+_PATCHES = "embedding/kernel"
+_BLOCK, _STACK = "Transformer/encoderblock_", "Transformer/encoderblock/"
+_POSITION, _VIT_JAX_POSITION = "pos_embedding", "Transformer/posembed_input/pos_embedding"
+_OLD_POSITIONS = (_VIT_JAX_POSITION, "Transformer/pos_embedding")
+# The modules of a block in the names of the published files, and in Linen's.
+_LINEN = {
+    "LayerNorm_2": "LayerNorm_1",
+    "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
+    "MlpBlock_3": "MlpBlock_0",
+}
+_PUBLISHED = {linen: published for published, linen in _LINEN.items()}
+_IN_BLOCK = re.compile(rf"({_BLOCK}\d+/)(\w+)(/.*)")
+_POOLING = re.compile(r"(MAPHead_0/)?(probe|((?:MlpBlock|MultiHeadDotProductAttention|LayerNorm)_)\d+(/.*))")
+_USUAL_SIZE = 224  # pixels: what the published files without position embeddings were trained at
+
+
+# Rows
+
+
+def _rows(config: ViTConfig, layout: str) -> list[Row]:
+    rows = _stem(config) if config.stem_stages is not None else []
+    width = config.width
+    rows.append(Row(_PATCHES, _PATCHES, (*config.patch_size, config.feature_map_channels, width)))
+    rows.append(Row("embedding/bias", "embedding/bias", (width,)))
+    if config.position_rows:
+        name = _VIT_JAX_POSITION if layout == "vit_jax" else _POSITION
+        rows.append(Row(name, _TABLE, (1, config.position_rows, width)))
+    rows += [Row("cls", "class_token/token", (1, 1, width))] if config.class_token else []
+    for i in range(config.depth):
+        name, path = f"{_BLOCK}{i}", f"block_{i}"
+        rows += _norm(f"{name}/LayerNorm_0", f"{path}/norm1", width)
+        rows += _attention_and_mlp(f"{name}/", "LayerNorm_1", f"{path}/", "norm2", config)
+    rows += _norm("Transformer/encoder_norm", "encoder_norm", width)
+    if config.pooling == "map":
+        rows.append(Row("MAPHead_0/probe", "pooling/probe", (1, 1, width)))
+        rows += _attention_and_mlp("MAPHead_0/", "LayerNorm_0", "pooling/", "norm", config)
+    features = config.representation_size or width
+    rows += _dense("pre_logits", "pre_logits", width, features) if config.representation_size else []
+    rows += _dense("head", "head", features, config.classes) if config.classes else []
+    return [_renamed(row, _PUBLISHED) for row in rows] if layout == "vit_jax" else rows
+
+
+def _attention_and_mlp(name: str, norm: str, path: str, norm_path: str, config: ViTConfig) -> list[Row]:
+    width, heads, size = config.width, config.heads, config.head_size
+    attention, rows = f"{name}MultiHeadDotProductAttention_0", []
+    for part in ("query", "key", "value"):
+        rows += _dense(f"{attention}/{part}", f"{path}attention/{part}", width, heads, size)
+    rows.append(Row(f"{attention}/out/kernel", f"{path}attention/out/kernel", (heads, size, width)))
+    rows.append(Row(f"{attention}/out/bias", f"{path}attention/out/bias", (width,)))
+    rows += _norm(f"{name}{norm}", f"{path}{norm_path}", width)
+    rows += _dense(f"{name}MlpBlock_0/Dense_0", f"{path}mlp/fc1", width, config.mlp_width)
+    return rows + _dense(f"{name}MlpBlock_0/Dense_1", f"{path}mlp/fc2", config.mlp_width, width)
+
+
+def _dense(name: str, path: str, into: int, *out: int) -> list[Row]:
+    return [Row(f"{name}/kernel", f"{path}/kernel", (into, *out)), Row(f"{name}/bias", f"{path}/bias", out)]
+
+
+def _norm(name: str, path: str, *shape: int) -> list[Row]:
+    return [Row(f"{name}/scale", f"{path}/gamma", shape), Row(f"{name}/bias", f"{path}/beta", shape)]
+
+
+def _stem(config: ViTConfig) -> list[Row]:
+    """The ResNet of the hybrids. Published files give group normalisation four axes (Flax before 0.3.6)."""
+    rows = []
+    for stage, unit, layer, size, into, out in resnet_convolutions(
+        config.channels, config.stem_width, config.stem_stages or ()
+    ):
+        name, path = (f"block{stage}/unit{unit}/", f"block{stage}_unit{unit}/") if stage else ("", "")
+        norm = layer.replace("conv", "gn")
+        rows.append(Row(f"{name}{layer}/kernel", f"{path}{layer}/kernel", (size, size, into, out)))
+        rows += _norm(f"{name}{norm}", f"{path}{norm}", 1, 1, 1, out)
+    return rows
+
+
+def _renamed(row: Row, modules: Mapping[str, str]) -> Row:
+    return dataclasses.replace(row, name=_in_block(row.name, modules))
+
+
+def _in_block(name: str, modules: Mapping[str, str]) -> str:
+    return _IN_BLOCK.sub(lambda match: f"{match[1]}{modules.get(match[2], match[2])}{match[3]}", name)
+
+
+# Recognition
+
+
+def model_under(prefixes: set[str], file: Mapping[str, StoredArray]) -> tuple[str, Arrays] | None:
+    """Of the prefixes under which a model was seen, the one that loaders know best, and the arrays without it.
+
+    Args:
+        prefixes: Where there are none, None is returned.
+        file: The file.
+
+    Raises:
+        ValueError: if there are several, none of which loaders know.
+    """
+    known = [prefix for prefix in _PREFIXES if prefix in prefixes]
+    if not known and len(prefixes) > 1:
+        raise ValueError(f"The file holds several models, under the prefixes {sorted(prefixes)}; keep one of them.")
+    if not prefixes:
+        return None
+    prefix = known[0] if known else prefixes.pop()
+    inside = {name.removeprefix(prefix): array for name, array in file.items() if name.startswith(prefix)}
+    # Under a prefix lies the model and nothing else; without one, other things may stand beside it.
+    return prefix, {name: array for name, array in inside.items() if prefix or not _BESIDE.fullmatch(name)}
+
+
+def _read(file: Mapping[str, StoredArray], hints: Hints, layout: str) -> Contents | None:
+    starts = (f"{_BLOCK}0/LayerNorm_0/scale", f"{_STACK}LayerNorm_0/scale")
+    found = model_under(
+        {
+            name.removesuffix(_PATCHES)
+            for name in file
+            if (name == _PATCHES or name.endswith(f"/{_PATCHES}"))
+            and any(f"{name.removesuffix(_PATCHES)}{start}" in file for start in starts)
+        },
+        file,
+    )
+    if found is None or _is_big_vision(found[1].keys()) != (layout == "big_vision"):
+        return None
+    prefix, arrays = found
+    if layout == "big_vision" and len(arrays[_PATCHES].shape) == 2:
+        raise ValueError("its patches go through a matrix, not a convolution. NaFlex models are not supported.")
+    unused = sorted(file.keys() - {array.name for array in arrays.values()})
+    arrays, dialect = _in_linen(arrays)
+    contents = Contents(prefix=prefix, arrays=arrays, unused=unused, head=("head/bias", "head/kernel"))
+    if layout == "vit_jax":
+        grid = squarest_grid(shape_of(arrays, _VIT_JAX_POSITION, 3)[1] - ("cls" in arrays))
+        config = _config(arrays, grid, "learned")
+        contents.arrays = {_in_block(name, _PUBLISHED): array for name, array in arrays.items()}
+    else:
+        for old in _OLD_POSITIONS:
+            if old in arrays and _POSITION not in arrays:
+                arrays[_POSITION] = arrays.pop(old)
+        grid = _grid(contents, getattr(file, "grid_size", None))
+        position = "sincos2d"
+        if _POSITION in arrays:
+            own_row = arrays[_POSITION].shape[1] > math.prod(grid)
+            # Without a class token the two kinds are the same.
+            position = "learned" if own_row or "cls" not in arrays else "learned_patches"
+        config = _config(arrays, grid, position)
+    contents.layout = VIT_JAX if layout == "vit_jax" else BIG_VISION
+    contents.dialect, contents.stored = dialect, config
+    contents.square = grid[0] == grid[1] or not config.position_rows
+    return contents
+
+
+def _is_big_vision(names: Iterable[str]) -> bool:
+    """Whether a Flax model is of this layout and not of vit_jax, whose models know but one way to hold positions."""
+    names = set(names)
+    if names & {"MAPHead_0/probe", "probe", _POSITION, _OLD_POSITIONS[1]} or any(n.startswith(_STACK) for n in names):
+        return True
+    # Without any position embeddings: computed ones, unless the file is a vit_jax one that lacks an array.
+    return _VIT_JAX_POSITION not in names and _is_linen(names) and "conv_root/kernel" not in names
+
+
+def _is_linen(names: Iterable[str]) -> bool:
+    return any(f"/{module}/" in name for name in names for module in _PUBLISHED if module != "LayerNorm_1")
+
+
+def _in_linen(arrays: Arrays) -> tuple[Arrays, str]:
+    """The arrays by Linen's names, block by block, and what the file's own names are."""
+    dialect = "Linen" if _is_linen(arrays) else "published"
+    if any(name.startswith(_STACK) for name in arrays):
+        arrays, dialect = _unstacked(arrays), "stacked"
+    elif dialect == "published":
+        arrays = _each_once({_in_block(name, _LINEN): array for name, array in arrays.items()}, arrays)
+    pools = "probe" in arrays or "MAPHead_0/probe" in arrays
+
+    def pooling(name: str) -> str:
+        match = _POOLING.fullmatch(name) if pools else None
+        return name if match is None else f"MAPHead_0/{f'{match[3]}0{match[4]}' if match[3] else match[2]}"
+
+    return _each_once({pooling(name): array for name, array in arrays.items()}, arrays), dialect
+
+
+def _each_once(renamed: Arrays, arrays: Arrays) -> Arrays:
+    if len(renamed) < len(arrays):
+        lost = {array.name for array in arrays.values()} - {array.name for array in renamed.values()}
+        raise ValueError(f"It has several modules for one place of a block, such as {min(lost)!r}.")
+    return renamed
+
+
+def _unstacked(arrays: Arrays) -> Arrays:
+    """The same with each array of all blocks as one array per block, of which only its part is read."""
+    depth = bounded(shape_of(arrays, f"{_STACK}LayerNorm_0/scale", 2)[0])
+    single = {}
+    for name, array in arrays.items():
+        if name.startswith(_STACK) and array.shape[:1] == (depth,):
+            shape = array.shape[1:]
+            for i in range(depth):
+                single[name.replace(_STACK, f"{_BLOCK}{i}/")] = array.piece(i * math.prod(shape), shape)
+        else:
+            single[name] = array
+    return single
+
+
+# Configs
+
+
+def _config(arrays: Arrays, grid: tuple[int, int], position: str) -> ViTConfig:
+    """The model that the arrays' shapes tell of."""
+    height, width, channels, hidden = shape_of(arrays, _PATCHES, 4)
+    fields: dict[str, Any] = {
+        field: shape_of(arrays, f"{name}/kernel", 2)[1]
+        for field, name in (("representation_size", "pre_logits"), ("classes", "head"))
+        if f"{name}/kernel" in arrays
+    }
+    step = 1  # any size that divides will do until the grid is known
+    if "conv_root/kernel" in arrays:
+        _, _, channels, fields["stem_width"] = shape_of(arrays, "conv_root/kernel", 4)
+        fields["stem_stages"] = _stages(arrays)
+        step = 4 * 2 ** len(fields["stem_stages"])
+    numbers = re.findall(rf"^{_BLOCK}(\d+)/", "\n".join(arrays), re.MULTILINE)
+    token = "cls" in arrays
+    config = ViTConfig(
+        image_size=(height * step, width * step),
+        patch_size=(height, width),
+        width=hidden,
+        depth=bounded(1 + max(int(number) for number in numbers)),
+        heads=shape_of(arrays, f"{_BLOCK}0/MultiHeadDotProductAttention_0/query/kernel", 3)[1],
+        mlp_width=shape_of(arrays, f"{_BLOCK}0/MlpBlock_0/Dense_0/kernel", 2)[1],
+        channels=channels,
+        class_token=token,
+        position_embedding=position,
+        pooling="map" if "MAPHead_0/probe" in arrays else "token" if token else "avg",
+        **fields,
+    )
+    return config.replace(image_size=config.image_size_of(grid))
+
+
+def _grid(contents: Contents, noted: tuple[int, int] | None) -> tuple[int, int]:
+    """The grid of patches of a big_vision model. A class token's row without a class token is taken away."""
+    arrays = contents.arrays
+    if _POSITION not in arrays:
+        height, width, *_ = shape_of(arrays, _PATCHES, 4)
+        grid = noted or (max(round(_USUAL_SIZE / height), 1), max(round(_USUAL_SIZE / width), 1))
+        if not noted:
+            size = f"{grid[0] * height} x {grid[1] * width}"
+            contents.guessed_size = (
+                f"its position embeddings are computed, so the file does not tell the image size; {size} is a guess"
+            )
+        return grid
+    _, rows, width = shape_of(arrays, _POSITION, 3)
+    patches = rows - 1 if rows > 1 and math.isqrt(rows - 1) ** 2 == rows - 1 else rows
+    if noted and math.prod(noted) in (rows, rows - 1):
+        patches = math.prod(noted)
+    if patches < rows and "cls" not in arrays:
+        arrays[_POSITION] = arrays[_POSITION].piece(width, (1, patches, width))
+        contents.notes.append("the first row of its position embeddings is of a class token that it has not")
+    return squarest_grid(patches)
+
+
+def _stages(arrays: Arrays) -> tuple[int, ...]:
+    """How many units each stage of the ResNet has."""
+    units = {(int(s), int(u)) for s, u in re.findall(r"^block(\d+)/unit(\d+)/", "\n".join(arrays), re.MULTILINE)}
+    stages = max((stage for stage, _ in units), default=0)
+    bounded(max(map(max, units), default=0))
+    return tuple(max((u for s, u in units if s == stage), default=1) for stage in range(1, stages + 1))
+
+
+# What the models of vit_jax and big_vision all have.
+_COMMON = {
+    "stem_epsilons": "official",
+    "patch_bias": True,
+    "distillation_token": False,
+    "register_tokens": 0,
+    "rotary_embedding": None,
+    "pre_norm": False,
+    "attention_bias": "all",
+    "attention_norm": False,
+    "mlp": "plain",
+    "gelu": "tanh",
+    "layer_scale": None,
+    "layer_norm_epsilon": 1e-6,
+    "final_norm": "tokens",
+    "projection": None,
+}
+
+
+def _check_writable(config: ViTConfig, layout: str) -> None:
+    check_fields(config, repr(layout), _COMMON)
+    if config.stem_folded:
+        raise ValueError(
+            f"The layout {layout!r} keeps raw kernels, but those of this model have been standardised by folded(). "
+            "Write the model that it was made from."
+        )
+    if config.pooling == "map" and config.class_token and not config.map_prefix:
+        raise ValueError(f"The layout {layout!r} is for attention pooling of all tokens: map_prefix=True.")
+    with_token = config.class_token
+    poolings = ("token",) if with_token else ("avg",) if layout == "vit_jax" else ("avg", "map")
+    problem = None
+    if config.position_embedding in ("learned_without_registers", "none"):
+        problem = f"position_embedding={config.position_embedding!r}"
+    elif config.pooling not in (*poolings, "none"):
+        problem = f"pooling={config.pooling!r} {'with' if with_token else 'without'} a class token"
+    elif layout == "vit_jax" and config.position_embedding == "sincos2d":
+        problem = "position_embedding='sincos2d', but 'big_vision' has"
+    elif layout == "big_vision" and config.stem_stages is not None:
+        problem = "a ResNet, but 'vit_jax' has"
+    if problem is not None:
+        raise ValueError(f"The layout {layout!r} has no place for {problem}. Or save the model as .keras.")
+
+
+Restated = tuple[ViTConfig, dict[str, np.ndarray]]
+
+
+def _restate_vit_jax(config: ViTConfig, read: Callable[[str], np.ndarray]) -> Restated:
+    """Gives the class token the position that this layout has for it: zero, where the model has none."""
+    if config.position_embedding == "learned":
+        return config, {}
+    table = read(_TABLE)
+    prefix = np.zeros_like(table[:, : config.prefix_tokens])
+    return config.replace(position_embedding="learned"), {_TABLE: np.concatenate([prefix, table], axis=1)}
+
+
+def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) -> Restated:
+    """Keeps the class token's position where big_vision's loader understands it; else adds it to the token.
+
+    The loader knows a table of n^2 + 1 rows. On other grids the sum is what the model computes, bit for bit, but what
+    was the token and what its position is lost. A row of zeros, as from a big_vision model, says nothing.
+    """
+    if not (config.class_token and config.position_embedding == "learned"):
+        return config, {}
+    table, token = read(_TABLE), read("class_token/token")
+    row, patches = table[:, :1], table[:, 1:]
+    if row.any() and math.isqrt(patches.shape[1]) ** 2 == patches.shape[1]:
+        return config, {}
+    changed = {_TABLE: patches, "class_token/token": np.where(row == 0, token, token + row)}
+    return config.replace(position_embedding="learned_patches"), changed
+
+
+def _layout(name: str, **functions: Any) -> Layout:
+    return Layout(
+        name,
+        functools.partial(_rows, layout=name),
+        functools.partial(_read, layout=name),
+        functools.partial(_check_writable, layout=name),
+        **functions,
+    )
+
+
+VIT_JAX = _layout("vit_jax", restate=_restate_vit_jax)
+BIG_VISION = _layout(
+    "big_vision", restate=_restate_big_vision, stacked=lambda name: re.sub(rf"^{_BLOCK}\d+/", _STACK, name)
+)
