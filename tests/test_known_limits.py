@@ -1,0 +1,70 @@
+"""docs/known_limits.md: each limit is still there. A test that fails here says that one is gone: take it off the page.
+
+These are limits of Keras and the frameworks, and nobody's wish: a failure after an update of theirs is good news.
+"""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests.export.tiny import CONFIG, new_model
+
+
+def images(count=2):
+    return np.random.default_rng(0).normal(size=(count, 8, 12, 3)).astype("float32")
+
+
+@pytest.fixture
+def torch(backend):
+    if backend != "torch":
+        pytest.skip("a limit of PyTorch")
+    return pytest.importorskip("torch")
+
+
+def test_gone_if_it_fails_functional_call_ignores_its_parameters(torch):
+    model, x = new_model(), torch.from_numpy(images())
+    zeros = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    answers = model(x).detach()
+    np.testing.assert_array_equal(torch.func.functional_call(model, zeros, (x,)).detach(), answers)
+    # The way out:
+    changed, _ = model.stateless_call([weight.value * 0 for weight in model.trainable_variables], [], x)
+    assert answers.abs().max() > 0.1 and changed.abs().max() == 0
+
+
+def second_order(torch, model, x):
+    x = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    return torch.autograd.grad(slope.square().sum(), x)[0]
+
+
+def forward_mode(torch, model, x):
+    return torch.func.jvp(lambda images: model(images).sum(), (x,), (torch.ones_like(x),))[1]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # PyTorch's own forward mode
+@pytest.mark.parametrize("derivative", [second_order, forward_mode])
+def test_gone_if_it_fails_fused_attention_has_first_derivatives_only(torch, derivative):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    model, x = new_model(), torch.from_numpy(images())
+    with pytest.raises((RuntimeError, NotImplementedError), match="scaled_dot_product"):
+        derivative(torch, model, x)
+    with sdpa_kernel(SDPBackend.MATH):  # the way out
+        assert derivative(torch, model, x).isfinite().all()
+
+
+def trained(dtype):
+    """How many weights have changed after a few updates."""
+    keras.utils.set_random_seed(0)
+    model = keras_vit.VisionTransformer(CONFIG, dtype=dtype)
+    model.compile(keras.optimizers.AdamW(1e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    before = [keras.ops.convert_to_numpy(keras.ops.cast(w, "float32")) for w in model.trainable_weights]
+    model.fit(images(10), np.arange(10) % 5, epochs=5, batch_size=10, verbose=0)
+    after = [keras.ops.convert_to_numpy(keras.ops.cast(w, "float32")) for w in model.trainable_weights]
+    return sum(int((old != new).sum()) for old, new in zip(before, after, strict=True))
+
+
+def test_gone_if_it_fails_adam_does_not_train_weights_of_bfloat16(torch):
+    assert trained("bfloat16") == 0
+    assert trained("mixed_bfloat16") > 1000  # the way out
