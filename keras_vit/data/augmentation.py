@@ -131,16 +131,7 @@ class ImageTransform:
 
 
 def augmented(image: np.ndarray, augmentation: Augmentation, seed: list[int]) -> np.ndarray:
-    """An image after RandAugment.
-
-    Args:
-        image: `(height, width, 3)` in 0..255. Fractions are cut off, as big_vision's crops do.
-        augmentation: Says how many operations follow each other, and their magnitude.
-        seed: The same seed gives the same image.
-
-    Returns:
-        uint8 of the same shape.
-    """
+    """An image `(height, width, 3)` after RandAugment, uint8; fractions are cut off before, as in big_vision."""
     whole = image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype("uint8")
     layers, magnitude = augmentation.randaugment or (0, 0)
     return randaugment(whole, layers, magnitude, np.random.default_rng(seed))
@@ -181,14 +172,8 @@ def crop_and_flip(
 ) -> np.ndarray:
     """The random crop of a training image at the model's size, perhaps mirrored.
 
-    Args:
-        pixels: `(height, width, 3)` in 0..255, any dtype.
-        size: `(height, width)` of the result.
-        augmentation: `crop`, `min_area` and `flip` are used here.
-        generator: Where all randomness comes from.
-
     Returns:
-        `(*size, 3)` in 0..255, float32 and not rounded, or whole numbers for `crop="random"`, as in the original.
+        float32 `(*size, 3)` in 0..255, not rounded, or whole numbers for `crop="random"`, as in the original.
     """
     if augmentation.crop == "inception":
         top, left, height, width = inception_box(*pixels.shape[:2], generator, augmentation.min_area)
@@ -250,16 +235,7 @@ def inception_box(
 
 
 def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:
-    """A test image at the model's size.
-
-    Args:
-        pixels: `(height, width, 3)` in 0..255, any dtype.
-        size: `(height, width)` of the result.
-        resize: As in `open_data`.
-
-    Returns:
-        float32 `(*size, 3)` in 0..255, equal to what `load_image` gives for a file of these pixels.
-    """
+    """A test image at the model's size, float32 `(*size, 3)`: what `load_image` gives for a file of these pixels."""
     if isinstance(resize, Pipeline):
         return dataclasses.replace(resize, image_size=size).resized(pixels, pixels.shape[-1])[0]
     return bring_to_size(pixels, size, resize)

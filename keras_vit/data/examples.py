@@ -79,19 +79,16 @@ def open_arrays(
     class_names: Sequence[str] | None = None,
     on_bad_image: str = "stop",
 ) -> Examples:
-    """Images and labels that are in memory, or in an array that is mapped into it.
+    """Images and labels that are in memory, or in an array that is mapped into it; they are not copied.
 
     Args:
         images: `(n, height, width, 3)`, grey `(n, height, width)` or `(n, height, width, 1)`, in 0..255; or a list
             of images of different sizes.
         labels: `(n,)` numbers or `(n, classes)` shares.
         training: Whether one class alone is an error.
-        classes: How many there are; `None` for as many as the labels show.
-        class_names: Their names in order.
-        on_bad_image: `"skip"` leaves out images with NaN or infinite values; `"stop"` raises an error.
-
-    Returns:
-        The examples. The arrays are not copied.
+        classes: As in `open_data`.
+        class_names: Likewise.
+        on_bad_image: Likewise.
 
     Raises:
         ValueError: if counts differ, pixels or labels are out of range, or there are fewer than two classes.
@@ -136,7 +133,7 @@ def open_arrays(
             raise ValueError(f'{name(i)} holds NaN or infinite values. Go on without: on_bad_image="skip".')
     if not keep:
         raise ValueError("All images hold NaN or infinite values.")
-    if ragged:
+    if isinstance(images, list):
         for i in keep:
             check_pixels(_rgb(images[i][None]), name=name(i), item=lambda _, i=i: name(i), scaled="raise")
     else:
@@ -163,14 +160,9 @@ def _rgb(images: np.ndarray) -> np.ndarray:
 
 
 def open_tfds(name: str, split: str) -> Examples:
-    """A data set of tensorflow-datasets that was prepared for random access.
+    """A data set of tensorflow-datasets that was prepared for random access, such as `"oxford_iiit_pet:4.0.0"`.
 
-    Args:
-        name: Such as `"cifar10"` or `"oxford_iiit_pet:4.0.0"`.
-        split: `"train"`, or `"test"`, for which `validation` is taken where there is no test split with labels.
-
-    Returns:
-        The examples, which are read from disk.
+    For `"test"`, `validation` is taken where there is no test split with labels.
 
     Raises:
         ImportError: if tensorflow-datasets is not installed.
@@ -194,14 +186,14 @@ def open_tfds(name: str, split: str) -> Examples:
     builder.download_and_prepare()
     wanted = ("train",) if split == "train" else ("test", "validation")
     there = list(builder.info.splits)
-    split = next((s for s in wanted if s in there), None)
-    if split is None:
+    found = next((s for s in wanted if s in there), None)
+    if found is None:
         raise ValueError(f"tfds:{name} has no split {' or '.join(wanted)}, only {there}.")
-    pictures = builder.as_data_source(split=split, decoders={"image": tfds.decode.SkipDecoding()})
+    pictures = builder.as_data_source(split=found, decoders={"image": tfds.decode.SkipDecoding()})
     label = builder.info.features["label"]
 
     def called(i: int) -> str:
-        return f"tfds:{name}/{split}[{i}]"
+        return f"tfds:{name}/{found}[{i}]"
 
     # The labels of test splits that are kept secret are -1: check_labels says so.
     numbers = np.array([int(picture["label"]) for picture in pictures])
@@ -273,15 +265,7 @@ def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 def check_class_name(name: str, where: str) -> None:
-    """Refuse a name that cannot be written on a line of its own.
-
-    Args:
-        name: Of a folder, or one that was given.
-        where: What the name belongs to, for the message.
-
-    Raises:
-        ValueError: if it is empty, has line breaks or space around it, or is not valid UTF-8.
-    """
+    """Raises ValueError for a name that cannot be written on a line of its own; `where` is what it belongs to."""
     if not name.strip():
         fault = "it is empty"
     elif len(name.splitlines()) > 1 or name != name.strip():

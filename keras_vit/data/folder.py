@@ -62,18 +62,7 @@ def open_folder(
     on_bad_image: str = "stop",
     check: str = "headers",
 ) -> Examples:
-    """The pictures of a split, sorted by class and name.
-
-    Args:
-        root: A folder with `train/` and `test/` (or `val/`, `validation/`), each with one folder for each class, or
-            the folder of the classes itself. Classes may have sub-folders.
-        split: `"train"` or `"test"`.
-        class_names: The classes in the order of the labels; `None` for the names of the training folders, sorted.
-        on_bad_image: `"stop"` or `"skip"`.
-        check: `"headers"` opens every file and looks at its end; `"decode"` decodes every file; `"none"` looks at none.
-
-    Returns:
-        The examples; their `read` decodes a file.
+    """The pictures of a split, sorted by class and name; the arguments are those of `open_data`.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -92,19 +81,48 @@ def open_folder(
         raise ValueError(f"There is no {missing} folder in {printable(root)}, which has {other.name}.")
     folder = folders[split]
     training = folders.get("train", folder)
+    files, others = _class_files(folder)
     bad: list[BadImage] = []
-    names = list(class_names) if class_names is not None else _classes(training, on_bad_image, bad)
-    files = _files(folder, names, on_bad_image, bad, one_split=folder == training)
-    paths = [path for name in names for path in files[name]]
-    labels = np.repeat(np.arange(len(names)), [len(files[name]) for name in names])
+
+    def leave_out(path: Path, reason: str, advice: str) -> None:
+        if on_bad_image == "stop":
+            raise ValueError(f'{printable(path)}: {reason}. {advice}, or go on without: on_bad_image="skip".')
+        bad.append(BadImage(str(path), reason))
+
+    if class_names is None:
+        found = files if folder == training else _class_files(training)[0]
+        for name in (name for name, paths in found.items() if not paths):
+            leave_out(training / name, "a class folder without pictures", "Fill or remove it")
+        names = [name for name, paths in found.items() if paths]
+        _check_classes(training, names)
+    else:
+        names = list(class_names)
+    unknown = [name for name, paths in files.items() if name not in names and paths]
+    if unknown:
+        raise ValueError(
+            f"{str(folder)!r} has classes that {'class_names' if folder == training else 'the training data'} "
+            f"does not have: {listing(unknown)}. The classes are {listing(names)}."
+        )
+    for name in (name for name in names if not files.get(name)):
+        leave_out(folder / name, f"no pictures of the class {name!r}", "Add some")
+    if others:
+        what = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+        text = (
+            f"{what} no picture of a class, by name or by place, and left out: {', '.join(map(printable, others[:3]))}."
+        )
+        warnings.warn(text, stacklevel=3)
+    paths = [path for name in names for path in files.get(name, ())]
+    labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
     converted: list[BadImage] = []
     if check != "none":
-        keep = _look_at(paths, check, bad, converted)
-        if len(keep) < len(paths) and on_bad_image == "stop":
-            _stop(bad)
+        faults = _look_at(paths, check, converted)
+        if faults and on_bad_image == "stop":
+            _stop([BadImage(str(paths[i]), fault) for i, fault in faults.items()])
+        bad += [BadImage(str(paths[i]), fault) for i, fault in faults.items()]
+        keep = [i for i in range(len(paths)) if i not in faults]
         paths, labels = [paths[i] for i in keep], labels[keep]
     for label, name in enumerate(names):
-        if files[name] and not (labels == label).any():
+        if files.get(name) and not (labels == label).any():
             raise ValueError(f"Class {name!r}: none of the {len(files[name])} pictures in {folder / name} can be read.")
     return Examples(
         labels=labels,
@@ -155,22 +173,23 @@ def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> lis
     return images
 
 
-def _classes(folder: Path, on_bad_image: str, bad: list[BadImage]) -> list[str]:
-    names = [entry.name for entry in visible(folder) if is_folder(entry)]
-    empty = [name for name in names if not image_files(folder / name)]
-    for name in empty:
-        if on_bad_image == "stop":
-            raise ValueError(
-                f"The class folder {str(folder / name)!r} has no pictures. Fill or remove it, "
-                'or leave the class out with on_bad_image="skip".'
-            )
-        bad.append(BadImage(str(folder / name), "a class folder without pictures: there is no such class"))
-    names = [name for name in names if name not in empty]
-    spellings = collections.defaultdict(list)
+def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
+    """The pictures in the folder of each class, and what is none of a class, by name or by place."""
+    others: list[str] = []
+    files = {}
+    for entry in visible(folder):
+        if is_folder(entry):
+            files[entry.name] = image_files(entry.path, others)
+        elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
+            others.append(entry.path)
+    return files, others
+
+
+def _check_classes(folder: Path, names: list[str]) -> None:
     for name in names:
         check_class_name(name, f"The folder {str(folder / name)!r}")
-        spellings[name.casefold()].append(name)
-    alike = [name for same in spellings.values() if len(same) > 1 for name in same]
+    spellings = collections.Counter(name.casefold() for name in names)
+    alike = [name for name in names if spellings[name.casefold()] > 1]
     if alike:
         warnings.warn(
             f"The class folders {listing(alike)} in {printable(folder)} differ in capitals only, and are classes of "
@@ -183,58 +202,23 @@ def _classes(folder: Path, on_bad_image: str, bad: list[BadImage]) -> list[str]:
             f"A classifier needs two classes or more, but {str(folder)!r} has {found}. "
             "Expected: one folder of pictures for each class, directly or in train/ and test/."
         )
-    return names
 
 
-def _files(
-    folder: Path, names: list[str], on_bad_image: str, bad: list[BadImage], one_split: bool
-) -> dict[str, list[Path]]:
-    """The pictures of every class, after a look at whether the classes are the same."""
-    others: list[str] = []
-    files: dict[str, list[Path]] = {}
-    for entry in visible(folder):
-        if is_folder(entry):
-            files[entry.name] = image_files(entry.path, others)
-        elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
-            others.append(entry.path)  # beside the folders of the classes
-    unknown = [name for name, paths in files.items() if name not in names and paths]
-    if unknown:
-        raise ValueError(
-            f"{str(folder)!r} has classes that {'class_names' if one_split else 'the training data'} "
-            f"does not have: {listing(unknown)}. The classes are {listing(names)}."
-        )
-    for name in names:
-        if not files.get(name):
-            reason = f"no pictures of the class {name!r}"
-            if on_bad_image == "stop":
-                raise ValueError(f'{str(folder)!r} has {reason}. Add some, or go on with on_bad_image="skip".')
-            bad.append(BadImage(str(folder / name), reason))
-    if others:
-        what = "1 file is" if len(others) == 1 else f"{len(others)} files are"
-        listed = ", ".join(map(printable, others[:3]))
-        text = f"{what} no picture of a class, by name or by place, and left out: {listed}."
-        warnings.warn(text, stacklevel=4)
-    return {name: files.get(name, []) for name in names}
-
-
-def _look_at(paths: list[Path], check: str, bad: list[BadImage], converted: list[BadImage]) -> np.ndarray:
-    """The indices of the files that can be read, as far as `check` sees."""
+def _look_at(paths: list[Path], check: str, converted: list[BadImage]) -> dict[int, str]:
+    """What is wrong with files, by their numbers, as far as `check` sees."""
     text = "Decoding pictures" if check == "decode" else "Looking at pictures"
-    shown = len(paths) >= PROGRESS_FROM
-    keep = []
+    faults = {}
     with (
         ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool,
-        ProgressBar(text, len(paths), shown=shown) as bar,
+        ProgressBar(text, len(paths), shown=len(paths) >= PROGRESS_FROM) as bar,
     ):
         looked = pool.map(lambda path: _look(path, check == "decode"), paths)
         for i, (fault, mode) in enumerate(bar.track(looked)):
             if fault:
-                bad.append(BadImage(str(paths[i]), fault))
-            else:
-                keep.append(i)
-                if mode in CONVERTED:
-                    converted.append(BadImage(str(paths[i]), CONVERTED[mode]))
-    return np.array(keep, dtype="int64")
+                faults[i] = fault
+            elif mode in CONVERTED:
+                converted.append(BadImage(str(paths[i]), CONVERTED[mode]))
+    return faults
 
 
 def _look(path: Path, decode: bool) -> tuple[str | None, str]:
@@ -273,10 +257,8 @@ def _has_its_end(path: Path, kind: str | None, size: int) -> bool:
 
 
 def _stop(bad: list[BadImage]) -> None:
-    kinds = collections.Counter(Path(image.path).parent.name for image in bad)
-    more = (
-        f" There are {len(bad)} such files, in {', '.join(map(printable, sorted(kinds)[:5]))}." if len(bad) > 1 else ""
-    )
+    classes = sorted({Path(image.path).parent.name for image in bad})
+    more = f" There are {len(bad)} such files, in {listing(classes)}." if len(bad) > 1 else ""
     raise ValueError(
         f'{printable(bad[0].path)}: {bad[0].reason}.{more} Repair them, or go on without: on_bad_image="skip".'
     )
@@ -298,14 +280,9 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
-    """The folders of classes in a data set.
+    """The folders of classes in a data set, by `"train"` and `"test"`; one for both where there are no splits.
 
-    Args:
-        root: A folder of splits, or a folder of classes, which is then that of both splits.
-        class_names: The classes, if they are known: a folder that is called like one of them is no split.
-
-    Returns:
-        From `"train"` and `"test"`, as far as they exist, to a folder.
+    A folder that is called like one of `class_names` is no split.
 
     Raises:
         ValueError: if it cannot be told what is a split and what is a class.
@@ -387,14 +364,14 @@ def _split_of(name: object) -> tuple[str, int] | None:
 
 def _matched(names: Iterable[Any], where: str) -> dict[str, Any]:
     """From split to the best name of it."""
-    matches: dict[str, dict[int, list[Any]]] = {}
-    for name in names:
-        match = _split_of(name)
-        if match is not None:
-            matches.setdefault(match[0], {}).setdefault(match[1], []).append(name)
-    # Training images belong together; of test and validation images, one of both is enough.
-    best = {s: sum(m.values(), []) if s == "train" else m[min(m)] for s, m in matches.items()}
-    for split, candidates in best.items():
-        if len(candidates) > 1:
-            raise ValueError(f"{where} has more than one {split} split: {candidates}. Leave one, or rename the others.")
-    return {split: best[split][0] for split in SPLITS if split in best}
+    matches = [(found, name) for name in names if (found := _split_of(name))]
+    result = {}
+    for split in SPLITS:
+        ranks = [rank for (kind, rank), _ in matches if kind == split]
+        # Training images belong together; of test and validation images, one of both is enough.
+        best = [name for (kind, rank), name in matches if kind == split and (split == "train" or rank == min(ranks))]
+        if len(best) > 1:
+            raise ValueError(f"{where} has more than one {split} split: {best}. Leave one, or rename the others.")
+        if best:
+            result[split] = best[0]
+    return result

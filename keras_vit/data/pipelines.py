@@ -45,16 +45,11 @@ class PipelineStream(ImageStream):
 
     Args:
         source: The pipeline: batches or single examples of (images, labels), or dicts of these.
-        image_size: `(height, width)` that its images must have.
+        image_size: `(height, width)` that its images must have in training.
         batch_size: How many single examples make a batch. A pipeline of batches keeps its own size.
         augmentation: `randaugment` and `mixup` are used; crop and flip are the pipeline's own business. Or `None`.
-        seed: Of RandAugment and mixup.
-        classes: How many there are; needed where labels are numbers.
-        class_names: Their names in order.
-        on_bad_image: `"skip"` leaves out bad batches, or bad examples if they come one by one.
         training: Whether it starts again when it ends.
-        resize: How images of another size come to `image_size`, where they are not trained on.
-        shard: (i, n): of each batch the i-th of n parts. The pipeline is read as a whole.
+        seed, classes, class_names, on_bad_image, resize, shard: As in `open_data`.
     """
 
     def __init__(

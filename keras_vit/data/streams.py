@@ -150,13 +150,7 @@ class ExampleStream(ImageStream):
         examples: The data.
         transform: What is done to each image. With an augmentation it is a training stream, and mixup is done here;
             without, all images come once and in order.
-        batch_size: Images in a batch.
-        on_bad_image: `"stop"` or `"skip"`.
-        workers: How many read and transform; `None` for one on every core.
-        processes: Whether the workers are processes, which examples in files can have; `None`: for training data on
-            `MANY_CORES` or more.
-        prefetch: How many batches are made ahead.
-        shard: (i, n): of each batch only the i-th of n parts is read.
+        batch_size, on_bad_image, workers, processes, prefetch, shard: As in `open_data`.
     """
 
     def __init__(

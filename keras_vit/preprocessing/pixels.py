@@ -284,16 +284,7 @@ def resize_images(images: Any, image_size: int | tuple[int, int], interpolation:
 
 
 def resample(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarray:
-    """Scales images to a size with a filter of `FILTERS`.
-
-    Args:
-        images: `(..., height, width, channels)`, integers or floats.
-        size: `(height, width)`.
-        filter: A name in `FILTERS`.
-
-    Returns:
-        float32 `(..., *size, channels)`.
-    """
+    """Images `(..., height, width, channels)` at a size, float32, by a filter of `FILTERS`."""
     how = FILTERS[filter]
     rows, columns = how.matrix(images.shape[-3], size[0]), how.matrix(images.shape[-2], size[1])
     if not (how.whole and images.dtype.kind in "iu"):
@@ -311,19 +302,7 @@ def resample(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarr
 def resize_and_crop(
     images: np.ndarray, size: tuple[int, int], resize: str, crop_ratio: float, filter: str
 ) -> np.ndarray:
-    """Scales images so that their centre has a size, and cuts it out.
-
-    Args:
-        images: `(..., height, width, channels)`, integers or floats.
-        size: `(height, width)` of the result.
-        resize: `"squash"`: straight to `size / crop_ratio`; `"shortest"`: to the least size that covers it with the
-            images' own aspect ratio.
-        crop_ratio: In (0, 1].
-        filter: A name in `FILTERS`.
-
-    Returns:
-        float32 `(..., *size, channels)`.
-    """
+    """Images `(..., height, width, channels)` scaled so that their centre has a size, and cut: see `Pipeline`."""
     target = _uncropped(size, crop_ratio)
     if resize == "shortest":
         target = covering_size(images.shape[-3:], size, crop_ratio, int)
@@ -362,18 +341,7 @@ def bring_to_size(
     interpolation: str = "bilinear",
     crop_fraction: float | None = None,
 ) -> np.ndarray:
-    """One picture at a size, in one of the ways of `RESIZES`.
-
-    Args:
-        pixels: `(height, width, 3)` in 0..255, any dtype.
-        size: `(height, width)` of the result.
-        resize: A name in `RESIZES`.
-        interpolation: For `"squash"`: one of `keras_vit.interpolation.METHODS`.
-        crop_fraction: The share of each side that a crop keeps; None for the one in `RESIZES`.
-
-    Returns:
-        float32 `(*size, 3)`, whole numbers but for `"squash"`.
-    """
+    """One picture `(height, width, 3)` at a size, float32, in one of the ways of `RESIZES`: see `load_image`."""
     if resize == "squash":
         return resize_images(pixels, size, interpolation)
     if pixels.dtype != np.uint8:
