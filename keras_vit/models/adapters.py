@@ -1,10 +1,11 @@
-"""Models with LoRA's adapters: which layers have some, what files say of them, and the same model without them."""
+"""LoRA's adapters and frozen weights: what files say of them, and the same model without adapters."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
 
+from keras_vit._keras import layers_inside, own_trainable_weights
 from keras_vit.layers import skip_initialization
 from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
 
@@ -14,28 +15,32 @@ def adapted_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
     return {name: layer for name, layer in layers_by_path(model).items() if has_adapters(layer)}
 
 
-def adapter_config(model: keras.Model) -> dict[str, Any]:
-    """What the config of a model says of its adapters, as plain data; nothing where it has none."""
-    adapted = adapted_layers(model)
-    if not adapted:
-        return {}
-    return {
-        "adapters": {name: {"rank": layer.lora_rank, "alpha": layer.lora_alpha} for name, layer in adapted.items()},
-        "frozen_weights": [name for name, weight in weights_by_path(model).items() if not weight.trainable],
+def training_config(model: keras.Model) -> dict[str, Any]:
+    """What the config of a model says of adapters and of frozen weights, as plain data; nothing of what is not there.
+
+    Layers that are frozen as a whole are not its subject.
+    """
+    training = [layer for layer in layers_inside(model, include_self=False) if layer.trainable]
+    frozen = {id(weight) for layer in training for weight in own_trainable_weights(layer) if not weight.trainable}
+    config = {
+        "adapters": {
+            name: {"rank": layer.lora_rank, "alpha": layer.lora_alpha} for name, layer in adapted_layers(model).items()
+        },
+        "frozen_weights": [name for name, weight in weights_by_path(model).items() if id(weight) in frozen],
     }
+    return {key: value for key, value in config.items() if value}
 
 
-def add_adapters(model: keras.Model, adapters: Mapping[str, Any], frozen_weights: Iterable[str]) -> None:
-    """Gives a new model the adapters that `adapter_config` tells of, and lets the same weights train."""
+def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_weights: Collection[str]) -> None:
+    """Gives a new model the adapters that `training_config` tells of, and lets the same weights train."""
     layers = layers_by_path(model) if adapters else {}
     for name, options in adapters.items():
         if not has_adapters(layers[name]):
             layers[name].enable_lora(options["rank"])
         layers[name].lora_alpha = options["alpha"]
-    frozen = set(frozen_weights)
-    for name, weight in weights_by_path(model).items() if frozen else ():
-        if name in frozen:
-            weight.trainable = False
+    weights = weights_by_path(model) if frozen_weights else {}
+    for name in frozen_weights:
+        weights[name].trainable = False
 
 
 def merge_lora(model: Any) -> Any:

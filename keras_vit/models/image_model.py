@@ -11,7 +11,7 @@ from keras_vit._keras import ClonableModel, call_layers, layers_inside, without_
 from keras_vit.layers.base import float32_or_better, quantized_policies
 from keras_vit.layers.fast_paths import runs_eagerly_in_torch
 from keras_vit.layers.keras_layers import is_plain
-from keras_vit.models.adapters import adapter_config, add_adapters
+from keras_vit.models.adapters import restore_training, training_config
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,
@@ -282,7 +282,7 @@ class ImageModel(ClonableModel):
             "dtype": dtype,
             "trainable": self.trainable,
             "frozen": _frozen(self),
-            **adapter_config(self),
+            **training_config(self),
         }
 
     @classmethod
@@ -294,7 +294,7 @@ class ImageModel(ClonableModel):
         for layer in layers_inside(model, include_self=False):
             if layer.path in frozen:
                 layer.trainable = False
-        add_adapters(model, adapters, frozen_weights)
+        restore_training(model, adapters, frozen_weights)
         return model
 
     def __repr__(self) -> str:

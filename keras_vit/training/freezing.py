@@ -2,18 +2,18 @@
 
 import difflib
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import keras
 
 from keras_vit._keras import layers_inside, own_trainable_weights
-from keras_vit.models import has_adapters, layers_by_path, weights_by_path
+from keras_vit.models import adapted_layers, layers_by_path, weights_by_path
 
 
 def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
     """Keeps layers from training. Compile the model after this.
 
-    Keras freezes layers, not single weights, and files keep it: what is frozen stays so in a `.keras` file.
+    What is frozen stays so in a `.keras` file.
 
     Args:
         model: The model, changed in place.
@@ -25,7 +25,7 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
 
     Raises:
         TypeError: if a pattern is not a string.
-        ValueError: if a pattern fits nothing, or only some weights of a layer.
+        ValueError: if a pattern fits nothing.
 
     Examples:
         >>> training.freeze(keras_vit.VisionTransformer(config), "block_0")[:2]
@@ -46,7 +46,7 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
 
     Raises:
         TypeError: if a pattern is not a string.
-        ValueError: if a pattern fits nothing, or only some weights of a layer.
+        ValueError: if a pattern fits nothing.
 
     Examples:
         >>> frozen = keras_vit.VisionTransformer(config)
@@ -58,79 +58,41 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
 
 
 def _set_trainable(model: keras.Model, patterns: tuple[str, ...], trainable: bool) -> list[str]:
-    layers, weights = layers_by_path(model), weights_by_path(model)
-    owners = _own_weights(layers)
-    chosen = set().union(*(_chosen(pattern, layers, owners) for pattern in patterns))
-    frozen = {name for name in owners if not layers[name].trainable}
-    frozen = frozen - chosen if trainable else frozen | chosen
-    _check_whole(owners, frozen)
-    # LoRA keeps single weights from training, which what comes next would change. Those beside adapters stay so, the
-    # others unless they are asked for.
-    single = [
-        weights[name]
-        for owner, names in owners.items()
-        for name in names
-        if (
-            "/lora_kernel" not in name
-            if has_adapters(layers[owner])
-            else layers[owner].trainable and not weights[name].trainable and not (trainable and owner in chosen)
-        )
-    ]
-    train_everything(model)
-    for name, layer in layers.items():  # outer layers first
-        inside = {owner for owner in owners if _is_inside(owner, name)}
-        if inside and inside <= frozen:
-            layer.trainable = False
-    for weight in single:
-        weight.trainable = False
+    names = list(weights_by_path(model))
+    chosen: set[str] = set()
+    for pattern in patterns:
+        fitting = {name for name in names if fits(name, (pattern,))}
+        if not fitting:
+            raise nothing_matches(pattern, [*layers_by_path(model), *names])
+        chosen |= fitting
+    if not trainable:
+        return train_only(model, set(trained_weights(model)) - chosen)
+    beside = tuple(f"{owner}/" for owner in adapted_layers(model))  # a kernel with adapters stays as it is
+    chosen = {name for name in chosen if not name.startswith(beside) or "/lora_kernel" in name}
+    return train_only(model, set(trained_weights(model)) | chosen)
+
+
+def trained_weights(model: keras.Model) -> dict[str, keras.Variable]:
+    """The weights of a model that train, by their names."""
     training = {id(weight) for weight in model.trainable_weights}
-    return [name for name, weight in weights.items() if id(weight) not in training]
+    return {name: weight for name, weight in weights_by_path(model).items() if id(weight) in training}
 
 
-def _own_weights(layers: dict[str, keras.layers.Layer]) -> dict[str, list[str]]:
-    """The layers that have weights of their own, and the names of these."""
-    owners = {}
-    for name, layer in layers.items():
-        others = {id(w) for inner in layers_inside(layer, include_self=False) for w in inner.weights}
-        own = [f"{name}{w.path.removeprefix(layer.path)}" for w in layer.weights if id(w) not in others]
-        if own:
-            owners[name] = own
-    return owners
-
-
-def _chosen(pattern: str, layers: dict[str, keras.layers.Layer], owners: dict[str, list[str]]) -> set[str]:
-    """The layers with weights of their own that a pattern means, by their own name, an outer one's or a weight's."""
-    outer = [name for name in layers if matches(name, pattern)]
-    chosen = {owner for owner in owners if any(_is_inside(owner, name) for name in outer)}
-    for owner, weights in owners.items():
-        fitting = [weight for weight in weights if matches(weight, pattern)]
-        if not fitting or owner in chosen:
-            continue
-        if len(fitting) < len(weights):
-            rest = ", ".join(repr(weight) for weight in weights if weight not in fitting)
-            raise ValueError(
-                f"{pattern!r} fits {fitting[0]!r}, but Keras trains or freezes a layer as a whole, and {owner!r} also "
-                f"has {rest}. Name the layer."
-            )
-        chosen.add(owner)
-    if not chosen:
-        raise nothing_matches(pattern, [*owners, *(w for weights in owners.values() for w in weights)])
-    return chosen
-
-
-def _check_whole(owners: dict[str, list[str]], frozen: set[str]) -> None:
-    """A layer with weights of its own and others inside cannot stop training while those go on."""
-    for name in frozen:
-        going_on = [owner for owner in owners if _is_inside(owner, name) and owner not in frozen]
-        if going_on:
-            raise ValueError(
-                f"The weights of {name!r} cannot be frozen while those of the layers inside it, such as "
-                f"{going_on[0]!r}, train: Keras freezes a layer with all that is in it."
-            )
-
-
-def _is_inside(name: str, outer: str) -> bool:
-    return name == outer or name.startswith(f"{outer}/")
+def train_only(model: keras.Model, names: Collection[str]) -> list[str]:
+    """Lets the weights of some names train and no others; returns the names of the others."""
+    frozen = {name: weight for name, weight in weights_by_path(model).items() if name not in names}
+    # One by one: on TensorFlow an assignment that does not change the model itself would not reach its layers.
+    for layer in layers_inside(model):
+        layer.trainable = True
+        for weight in own_trainable_weights(layer):
+            weight.trainable = True
+    for weight in frozen.values():
+        weight.trainable = False
+    for layer in layers_inside(model, include_self=False):
+        inside = [weight for inner in layers_inside(layer) for weight in own_trainable_weights(inner)]
+        if inside and not any(weight.trainable for weight in inside):
+            layer.trainable = False
+    return list(frozen)
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -144,13 +106,9 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")
 
 
-def train_everything(model: keras.Model) -> None:
-    """Lets all layers of a model train, and all their weights that are made for it."""
-    # One by one: on TensorFlow an assignment that does not change the model itself would not reach its layers.
-    for layer in layers_inside(model):
-        layer.trainable = True
-        for weight in own_trainable_weights(layer):
-            weight.trainable = True
+def fits(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a layer or a weight is what a pattern names, or inside it."""
+    return any(matches(name, pattern) or matches(name, f"{pattern}/*") for pattern in patterns)
 
 
 def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:

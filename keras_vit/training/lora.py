@@ -5,7 +5,6 @@ import os
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from keras_vit._types import whole_number
 from keras_vit.checkpoints.files.npz import write_npz
 from keras_vit.models import adapted_layers, layers_by_path, require_adapters, weights_by_path
-from keras_vit.training.freezing import check_patterns, matches, nothing_matches, train_everything
+from keras_vit.training.freezing import check_patterns, fits, matches, nothing_matches, train_only, trained_weights
 
 _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they belong to
 
@@ -64,15 +63,12 @@ def add_lora(
         fitting = {name: layer for name, layer in able.items() if matches(name, pattern)}
         if not fitting:
             raise nothing_matches(pattern, able)
-        chosen |= {name: layer for name, layer in fitting.items() if not _fits(name, trained)}
-    train_everything(model)  # adapters of a layer that is frozen would never train
+        chosen |= {name: layer for name, layer in fitting.items() if not fits(name, trained)}
     for layer in chosen.values():
         layer.enable_lora(rank, lora_alpha=alpha)
-    # Weight by weight, as Keras lets the biases beside adapters train. In a saved model, which has its adapters merged,
-    # nothing is frozen.
-    for name, weight in weights_by_path(model).items():
-        weight.trainable = name.rpartition("/")[2].startswith("lora_kernel") or _fits(name, trained)
-    return list(_trained(model))
+    names = weights_by_path(model)
+    train_only(model, {name for name in names if "/lora_kernel" in name or fits(name, trained)})
+    return list(trained_weights(model))
 
 
 def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
@@ -97,7 +93,7 @@ def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
     adapted = require_adapters(model)
     layer = next(iter(adapted.values()))
     about = {"rank": layer.lora_rank, "alpha": float(layer.lora_alpha), "targets": list(adapted)}
-    arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in _trained(model).items()}
+    arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in trained_weights(model).items()}
     arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     write_npz(path, arrays.items(), overwrite=True)
     return Path(path)
@@ -150,14 +146,6 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
             raise ValueError(f"{model.name} has adapters of other layers or of another rank. merge_lora() first.")
     for name, array in arrays.items():
         weights[name].assign(array)
+    for layer in adapted_layers(model).values():
+        layer.lora_alpha = about["alpha"]
     return list(arrays)
-
-
-def _fits(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a layer or a weight is what a pattern names, or inside it."""
-    return any(matches(name, pattern) or matches(name, f"{pattern}/*") for pattern in patterns)
-
-
-def _trained(model: keras.Model) -> dict[str, Any]:
-    ids = {id(weight) for weight in model.trainable_weights}
-    return {name: weight for name, weight in weights_by_path(model).items() if id(weight) in ids}

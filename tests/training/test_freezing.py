@@ -68,18 +68,20 @@ def test_says_what_is_wrong(model):
     with pytest.raises(ValueError, match="fits no layer and no weight.*'block_0"):
         freeze(model, ["embedding", "blok_0"])
     assert training(model) == list(weights_by_path(model))  # nothing is half done
-    with pytest.raises(ValueError, match="as a whole, and 'block_0/attention/query' also has '.*bias'"):
-        freeze(model, "block_0/attention/query/kernel")
     with pytest.raises(TypeError, match="patterns"):
         freeze(model, [3])
 
 
 @pytest.mark.once
-def test_a_layer_with_weights_and_layers_inside():
+def test_single_weights_and_layers_with_layers_inside(tmp_path):
     model = VisionTransformer(CONFIG.replace(pooling="map"))
-    with pytest.raises(ValueError, match="cannot be frozen while"):
-        freeze(model, "pooling/probe")
+    frozen = freeze(model, ["pooling/probe", "block_0/attention/query/kernel"])
+    assert frozen == ["block_0/attention/query/kernel", "pooling/probe"]
+    model.save(tmp_path / "model.keras")
+    assert training(keras.saving.load_model(tmp_path / "model.keras")) == training(model)
+    assert training(model.with_config(classes=5)) == training(model)
     freeze(model, "pooling/mlp")
-    assert "pooling/probe" in training(model) and "pooling/mlp/fc1/kernel" not in training(model)
+    assert "pooling/attention/out/bias" in training(model) and "pooling/mlp/fc1/kernel" not in training(model)
+    assert model.get_layer("pooling").trainable and not model.get_layer("pooling").mlp.trainable
     freeze(model, "pooling")
     assert not any(name.startswith("pooling") for name in training(model))
