@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.models import VisionTransformer
 from keras_vit.models.macs import count_macs
-from keras_vit.training.masked_patches import mean_colours
+from keras_vit.training.pretraining import mean_colours
 from miniature.workshop import ARCHITECTURES, Workshop
 
 

@@ -1,25 +1,18 @@
-"""`pretrain`: from random weights, with labels or without."""
+"""`pretrain`: from random weights, with labels or by masked patch prediction (appendix B.1.2 of the paper)."""
 
 import inspect
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_vit._processes import share
 from keras_vit._types import DType, Source
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
-from keras_vit.models import BiT, VisionTransformer, find_variant
+from keras_vit.models import BEFORE_BLOCKS, BiT, VisionTransformer, find_variant
 from keras_vit.training.finetuning import Model, Task, adapted, as_input, labelled_batches, logits_model
-from keras_vit.training.masked_patches import (
-    NO_TARGET,
-    MaskedPatchAccuracy,
-    MaskedPatchLoss,
-    masked_patch_model,
-    mean_colours,
-    plan_corruption,
-)
 from keras_vit.training.recipes import Recipe, build_loss
 from keras_vit.training.run import Trained, finetune
 from keras_vit.training.sharing import Batch
@@ -116,6 +109,155 @@ def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) 
         return {"images": as_input(model, pixels), "plan": plan}, targets
 
     return batch
+
+
+# Masked patch prediction: corrupt patches, predict their colour
+
+CORRUPTED = 0.5  # of the patches of an image; of these:
+MASKED, REPLACED = 0.8, 0.1  # by the mask token, by another patch; the rest stays as it is
+LEVELS = 8  # of each colour, that is 3 bits
+COLOURS = LEVELS**3
+
+KEEP, MASK = -1, -2  # instead of the number of a patch, in the plan of a corruption
+NO_TARGET = -1
+
+
+def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Which patches are corrupted, and how.
+
+    Args:
+        images: Number of images.
+        patches: Patches of each.
+        seed: What `numpy.random.default_rng` takes; the same seed gives the same plan.
+
+    Returns:
+        int32 `(images, patches)`: what stands in the place of each patch, either `KEEP`, `MASK` or the number of
+        another patch of the same image; and bool `(images, patches)`: which are to be predicted, a quarter of whose
+        plan may be to keep them.
+
+    Raises:
+        ValueError: if there are not two patches.
+    """
+    if patches < 2:
+        raise ValueError(f"Half of the patches are corrupted, so there must be at least 2, but there is {patches}.")
+    rng = np.random.default_rng(seed)
+    count = round(CORRUPTED * patches)
+    corrupted = np.argsort(rng.random((images, patches)), axis=1) < count
+    fate = rng.random((images, patches))
+    # Another patch: a step of 1 to patches - 1 away, round the end.
+    others = (np.arange(patches) + rng.integers(1, patches, (images, patches))) % patches
+    plan = np.where(fate < MASKED, MASK, np.where(fate < MASKED + REPLACED, others, KEEP))
+    return np.where(corrupted, plan, KEEP).astype("int32"), corrupted
+
+
+def mean_colours(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """The 3-bit mean colour of each patch.
+
+    Args:
+        pixels: `(images, height, width, 3)`, values 0..255.
+        grid: Rows and columns of patches.
+
+    Returns:
+        int32 `(images, rows * columns)` in 0..511: 64 red + 8 green + blue, each 0..7.
+    """
+    images, height, width, channels = pixels.shape
+    if channels != 3:
+        raise ValueError(f"Masked patch prediction is about colours of 3 channels, but images have {channels}.")
+    rows, columns = grid
+    blocks = np.reshape(pixels, (images, rows, height // rows, columns, width // columns, 3))
+    means = np.mean(blocks, axis=(2, 4), dtype="float64").reshape(images, rows * columns, 3)
+    levels = np.clip(means * LEVELS // 256, 0, LEVELS - 1).astype("int32")
+    return levels @ np.array([LEVELS**2, LEVELS, 1], "int32")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class CorruptPatches(keras.layers.Layer):
+    """Puts a learned token, or another patch, in the place of some patches.
+
+    Call it with tokens `(batch, N, D)` and a plan `(batch, N)` of integers (see `plan_corruption`).
+    """
+
+    def build(self, tokens_shape: Any, plan_shape: Any = None) -> None:
+        self.mask_token = self.add_weight((tokens_shape[-1],), initializer="zeros", name="mask_token")
+
+    def call(self, tokens: Any, plan: Any) -> Any:
+        places = ops.broadcast_to(ops.arange(ops.shape(plan)[1], dtype=plan.dtype), ops.shape(plan))
+        source = ops.where(plan < 0, places, plan)
+        taken = ops.take_along_axis(tokens, source[..., None], axis=1)
+        return ops.where((plan == MASK)[..., None], ops.cast(self.mask_token, tokens.dtype), taken)
+
+    def compute_output_shape(self, tokens_shape: Any, plan_shape: Any = None) -> Any:
+        return tokens_shape
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MaskedPatchLoss(keras.losses.Loss):
+    """Cross-entropy of the colours of corrupted patches: their mean over all of the batch.
+
+    Targets are `(batch, N)` integers, `NO_TARGET` where nothing is to be predicted; predictions `(batch, N, 512)`
+    logits.
+    """
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """The loss of each image, `(batch,)`, in such a way that their mean is that over the corrupted patches."""
+        y_true = ops.cast(y_true, "int32")
+        logits = ops.cast(y_pred, "float32")
+        counts = ops.cast(y_true >= 0, "float32")
+        losses = keras.losses.sparse_categorical_crossentropy(ops.maximum(y_true, 0), logits, from_logits=True)
+        return ops.sum(losses * counts, axis=-1) / ops.maximum(ops.mean(ops.sum(counts, axis=-1)), 1e-9)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MaskedPatchAccuracy(keras.metrics.Mean):
+    """Share of the corrupted patches whose colour is named right."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        y_true = ops.cast(y_true, "int32")
+        right = ops.cast(ops.cast(ops.argmax(y_pred, axis=-1), "int32") == y_true, "float32")
+        counts = ops.cast(y_true >= 0, "float32")
+        if sample_weight is not None:
+            counts = counts * ops.reshape(ops.cast(sample_weight, "float32"), (-1, 1))
+        super().update_state(right, sample_weight=counts)
+
+
+def masked_patch_model(model: VisionTransformer) -> keras.Model:
+    """A model that predicts the colours of corrupted patches, on the encoder of another, with the same weights.
+
+    Args:
+        model: The Vision Transformer whose encoder is to be trained; hybrids as well.
+
+    Returns:
+        A Keras model of `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, to
+        logits `(batch, N, 512)`. It shares its layers with `model`; only the mask token and the head are its own.
+
+    Raises:
+        TypeError: if `model` is no `VisionTransformer`.
+        ValueError: if it takes images of any size, or of a single patch.
+    """
+    if not isinstance(model, VisionTransformer):
+        raise TypeError(f"Masked patch prediction needs a VisionTransformer, but {type(model).__name__} was given.")
+    config = model.config
+    if config.dynamic:
+        raise ValueError("Masked patch prediction needs images of one size: call model.with_image_size((h, w)) first.")
+    if config.grid_size == (1, 1):
+        raise ValueError(
+            f"Masked patch prediction corrupts half of the patches, but images of {config.image_size} pixels are one "
+            f"patch of {config.patch_size}. Take larger images or smaller patches."
+        )
+    plan = keras.Input((config.grid_size[0] * config.grid_size[1],), dtype="int32", name="plan")
+    x = CorruptPatches(dtype=model.dtype_policy, name="corrupt_patches")(model.get_layer("tokens").output, plan)
+    names = {layer.name for layer in model.layers}
+    for name in BEFORE_BLOCKS[1:]:
+        if name in names:
+            x = model.get_layer(name)(x)
+    rotation = [model.get_layer("rotary_embedding").output] if config.rotary_embedding else []
+    for i in range(config.depth):
+        x = model.get_layer(f"block_{i}")(x, *rotation)
+    if config.final_norm != "none":
+        x = model.get_layer("encoder_norm")(x)
+    x = x[:, config.prefix_tokens :]
+    head = keras.layers.Dense(COLOURS, dtype="float32", name="colours")
+    return keras.Model({"images": model.input, "plan": plan}, head(x), name=f"{model.name}_masked_patches")
 
 
 OBJECTIVES = {

@@ -17,7 +17,7 @@ from keras_vit.training.recipe_table import ROWS
 if TYPE_CHECKING:
     import keras
 
-    from keras_vit.training.schedules import WarmupDecay
+    from keras_vit.training.optimizers import WarmupDecay
 
 LOSSES = ("softmax", "sigmoid")
 OPTIMIZERS = ("sgd", "adam", "adamw")
@@ -63,7 +63,7 @@ def build_schedule(recipe: "Recipe", steps: int | None = None) -> "WarmupDecay":
         >>> float(schedule(0))
         0.0
     """
-    from keras_vit.training.schedules import WarmupDecay
+    from keras_vit.training.optimizers import WarmupDecay
 
     warmup = recipe.warmup_steps
     if steps is not None and warmup > max(steps / 2, 1):

@@ -18,9 +18,7 @@ from keras_vit.data import ImageStream, has_test_split, open_data
 from keras_vit.models import BiT, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.tables import Table
 from keras_vit.training.finetuning import FINE_TUNING, Model, Task
-from keras_vit.training.freezing import freeze
 from keras_vit.training.loop import jit_compile, say, train
-from keras_vit.training.lora import add_lora, save_adapters
 from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.run_folder import RunFolder
@@ -31,6 +29,7 @@ from keras_vit.training.sharing import (
     distributed,
     reset_randomness,
 )
+from keras_vit.training.trainable import add_lora, freeze, save_adapters
 from keras_vit.zoo import load
 
 

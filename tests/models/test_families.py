@@ -8,7 +8,7 @@ import keras_vit
 import keras_vit.preprocessing
 from keras_vit import layers
 from keras_vit.models import BEFORE_BLOCKS, count_macs, weights_by_path
-from keras_vit.training.masked_patches import masked_patch_model
+from keras_vit.training.pretraining import masked_patch_model
 from tests.compute import forward, gradients
 from tests.layers import in_numpy
 

@@ -15,7 +15,7 @@ import pytest
 import keras_vit
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, cli, training
 from keras_vit.training import pretraining
-from keras_vit.training.masked_patches import masked_patch_model
+from keras_vit.training.pretraining import masked_patch_model
 from tests.processes import REPOSITORY, environment
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, dropout=0.1)

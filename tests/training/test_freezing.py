@@ -7,7 +7,7 @@ import pytest
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.models import weights_by_path
 from keras_vit.training import MomentumSGD, SoftmaxLoss
-from keras_vit.training.freezing import freeze, unfreeze
+from keras_vit.training.trainable import freeze, unfreeze
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
 

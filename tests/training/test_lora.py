@@ -10,8 +10,7 @@ import pytest
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.models import merge_lora, weights_by_path
 from keras_vit.training import AdamW, SoftmaxLoss
-from keras_vit.training.freezing import freeze, unfreeze
-from keras_vit.training.lora import add_lora, load_adapters, save_adapters
+from keras_vit.training.trainable import add_lora, freeze, load_adapters, save_adapters, unfreeze
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig
-from keras_vit.training.masked_patches import (
+from keras_vit.training.pretraining import (
     KEEP,
     MASK,
     NO_TARGET,

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit.training.optimizers import DECAYS, WarmupDecay
 from keras_vit.training.recipes import SCHEDULES
-from keras_vit.training.schedules import DECAYS, WarmupDecay
 
 # What the reference file calls an argument of ours.
 NAMES = {
