@@ -1,8 +1,7 @@
-"""Several processes that do one job: which one this is, and the few things that they tell each other.
+"""Several processes that do one job: which one this is, and the sums and arrays that they exchange.
 
-Launchers (`keras-vit launch`, torchrun, Slurm) start the same program several times and say so in environment
-variables. `connect` reads them and joins the processes by the engine of the backend: torch.distributed or
-jax.distributed. No other file knows either of them.
+torchrun and Slurm start the same program several times and say so in environment variables. `connect` reads them and
+joins the processes by torch.distributed or jax.distributed; no other file knows either of them.
 """
 
 import atexit
@@ -24,7 +23,6 @@ import numpy as np
 ALONE_BY_NAME = "alone"  # what a user says for a process that does its job by itself
 ENGINES = {"torch": "torch.distributed", "jax": "jax.distributed"}
 LOST = "Another of the processes of this run has ended"
-_BUCKET = 25 * 2**20  # bytes of gradients that are averaged at once, as in torch's DistributedDataParallel
 _FIRST_PORT, _PORTS = 20000, 20000  # where jobs of Slurm meet, by the number of the job
 # What engines say when a process at the other end is gone.
 _LOSS = re.compile(
@@ -35,21 +33,13 @@ _LOSS = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a launcher has put this process.
-
-    Attributes:
-        index: Its number, from 0.
-        count: How many processes there are.
-        local_index: Its number on its machine, from 0.
-        local_count: How many there are on its machine.
-        address: Where process 0 is to be reached, as `"host:port"`.
-    """
+    """Where a launcher has put this process: its number of how many, the same on its machine, and who is process 0."""
 
     index: int
     count: int
     local_index: int
     local_count: int
-    address: str
+    address: str  # "host:port" of process 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,22 +89,14 @@ class Processes:
         array = np.asarray(array, order="C")  # ascontiguousarray gives numbers an axis
         if self.count == 1:
             return [array]
-        parts = self._exchange(array.tobytes())
-        return [
-            np.frombuffer(part, array.dtype).reshape(-1, *array.shape[1:])
-            if array.ndim
-            else np.frombuffer(part, array.dtype)[0]
-            for part in parts
-        ]
+        parts = [np.frombuffer(part, array.dtype) for part in self._exchange(array.tobytes())]
+        return [part.reshape(-1, *array.shape[1:]) if array.ndim else part[0] for part in parts]
 
     def joined(self, pieces: Sequence[np.ndarray]) -> np.ndarray:
         """All rows in their order, where each process has its piece of every batch (see `share`)."""
-        if self.count == 1:
-            return np.concatenate(pieces)
         lengths = self.gather(np.array([len(piece) for piece in pieces], "int64"))
-        rows = [
-            np.split(part, np.cumsum(lengths[k])[:-1]) for k, part in enumerate(self.gather(np.concatenate(pieces)))
-        ]
+        parts = self.gather(np.concatenate(pieces))
+        rows = [np.split(part, np.cumsum(sizes)[:-1]) for part, sizes in zip(parts, lengths, strict=True)]
         return np.concatenate([rows[k][batch] for batch in range(len(pieces)) for k in range(self.count)])
 
     def from_first(self, value: Any = None) -> Any:
@@ -128,15 +110,7 @@ class Processes:
         return bool(self.total(int(flag)))
 
     def check_same(self, what: str, value: Any) -> None:
-        """Makes sure that all processes were called in the same way.
-
-        Args:
-            what: What the value is, for the message.
-            value: Plain data for JSON.
-
-        Raises:
-            ValueError: in every process, if one has another value than process 0.
-        """
+        """Raises a `ValueError` in every process if one gives another value (plain data for JSON) than process 0."""
         if self.count == 1:
             return
         digests = self._exchange(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest())
@@ -168,31 +142,13 @@ class Processes:
         return [part.view(array.dtype).reshape(array.shape) for part, array in zip(received, arrays, strict=True)]
 
     def mean(self, tensors: Sequence[Any]) -> list[Any]:
-        """The means of torch tensors over the processes, on the devices where they are.
-
-        Args:
-            tensors: Of the same shapes and types in all processes. They are put together in large pieces, which are
-                on their way while the next ones are made.
-        """
+        """The means of torch tensors over the processes, on the devices where they are."""
         import torch
 
-        pieces: list[list[Any]] = []
-        size = 0
-        for tensor in tensors:
-            bytes_ = tensor.numel() * tensor.element_size()
-            if not pieces or size + bytes_ > _BUCKET or pieces[-1][0].dtype != tensor.dtype:
-                pieces.append([])
-                size = 0
-            pieces[-1].append(tensor)
-            size += bytes_
-        flat = [torch.cat([tensor.reshape(-1) for tensor in piece]) for piece in pieces]
-        for work in [torch.distributed.all_reduce(part, async_op=True) for part in flat]:
+        means = [tensor.clone() for tensor in tensors]
+        for work in [torch.distributed.all_reduce(tensor, async_op=True) for tensor in means]:
             work.wait()
-        means = []
-        for piece, part in zip(pieces, flat, strict=True):
-            rows = torch.split(part.div_(self.count), [tensor.numel() for tensor in piece])
-            means += [row.view(tensor.shape) for row, tensor in zip(rows, piece, strict=True)]
-        return means
+        return [tensor.div_(self.count) for tensor in means]
 
     @contextlib.contextmanager
     def failing_together(self) -> Iterator[None]:
@@ -219,36 +175,30 @@ class Processes:
 
     def _exchange(self, data: bytes) -> list[bytes]:
         """What every process has given, in the order of their numbers."""
-        lengths = [int(length[0]) for length in self._all_gather(np.array([len(data)], "int64").view("uint8"), "int64")]
+        lengths = [int(length.view("int64")[0]) for length in self._all_gather(np.array([len(data)]).view("uint8"))]
         # Powers of two: JAX compiles for every length.
         padded = np.zeros(1 << max(max(lengths) - 1, 63).bit_length(), "uint8")
         padded[: len(data)] = np.frombuffer(data, "uint8")
-        parts = self._all_gather(padded, "uint8")
-        return [part[:length].tobytes() for part, length in zip(parts, lengths, strict=True)]
+        return [part[:n].tobytes() for part, n in zip(self._all_gather(padded), lengths, strict=True)]
 
-    def _all_gather(self, data: np.ndarray, dtype: str) -> list[np.ndarray]:
+    def _all_gather(self, data: np.ndarray) -> list[np.ndarray]:
         """Bytes of one length from every process."""
         if keras.backend.backend() == "jax":
             from jax.experimental import multihost_utils
 
-            parts = list(np.asarray(multihost_utils.process_allgather(data)))
-        else:
-            import torch
+            return list(np.asarray(multihost_utils.process_allgather(data)))
+        import torch
 
-            tensors = [torch.empty(len(data), dtype=torch.uint8) for _ in range(self.count)]
-            torch.distributed.all_gather(tensors, torch.from_numpy(data), group=_torch_group())
-            parts = [tensor.numpy() for tensor in tensors]
-        return [part.view(dtype) for part in parts]
+        tensors = [torch.empty(len(data), dtype=torch.uint8) for _ in range(self.count)]
+        torch.distributed.all_gather(tensors, torch.from_numpy(data), group=_torch_group())
+        return [tensor.numpy() for tensor in tensors]
 
 
 ALONE = Processes()
 
 
 def _exit_at_once_after_failure(failed: bool) -> None:
-    """Whether this process, when its program ends, does so without waiting for the others, which wait for it.
-
-    JAX waits at the exit until all processes are there, for five minutes.
-    """
+    """Whether this process ends without waiting for the others: JAX waits for them at the exit, for five minutes."""
     atexit.unregister(_exit_with_failure)
     if failed and keras.backend.backend() == "jax":
         atexit.register(_exit_with_failure)  # runs before what was registered before, JAX's included
@@ -261,12 +211,7 @@ def _exit_with_failure() -> None:
 
 
 def share(length: int, shard: tuple[int, int]) -> slice:
-    """Which rows of a batch are a process's part: as many as those of the others, or one less.
-
-    Args:
-        length: Rows of the whole batch.
-        shard: Index and count of the processes.
-    """
+    """The rows of a batch of a length that are a process's part: as many as those of the others, or one less."""
     index, count = shard
     return slice(index * length // count, (index + 1) * length // count)
 
@@ -278,9 +223,8 @@ def connect(distribution: str | None = None) -> Processes:
     and in one process, nothing happens. On torch each process takes the GPU of its number on the machine, on JAX with
     GPUs likewise where there are several processes on a machine, and otherwise all devices of the machine.
 
-    Looked for, in this order: torch.distributed or jax.distributed that the program has started itself; `RANK`,
-    `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` (`keras-vit launch`, torchrun); Slurm's step of several tasks;
-    `TPU_WORKER_HOSTNAMES` of several hosts.
+    Looked for, in this order: torch.distributed or jax.distributed that the program has started itself; torchrun's
+    `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`; Slurm's step of several tasks; `TPU_WORKER_HOSTNAMES`.
 
     Args:
         distribution: None, or `"alone"`: this process does its job by itself, whatever has started it.
@@ -340,7 +284,7 @@ def current() -> Processes:
 
 
 def placement(environment: Mapping[str, str]) -> Place | None:
-    """What a launcher says of this process in the environment; None where there is none, or only one process.
+    """Where the variables of torchrun or Slurm put this process; None where there are none, or only one process.
 
     Raises:
         ValueError: if a variable is no number, or the numbers do not fit.

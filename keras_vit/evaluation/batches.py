@@ -14,6 +14,7 @@ from keras_vit._processes import ALONE, Processes, share
 from keras_vit._progress import ProgressBar
 from keras_vit._types import whole_number
 from keras_vit.data import ImageStream, open_data, pick_split
+from keras_vit.data.examples import check_labels
 from keras_vit.models import BiT, VisionTransformer
 from keras_vit.preprocessing import preprocess_input
 
@@ -61,39 +62,22 @@ def batches(
         raise ValueError("There are no images in the data. (A generator can be gone through once only.)")
 
 
-def hard_labels(labels: Any, where: str = "labels") -> np.ndarray:
-    """One class per image from integers `(batch,)` or `(batch, 1)`, or from one-hot rows `(batch, classes)`.
-
-    Args:
-        labels: What was given.
-        where: What messages call it.
-
-    Returns:
-        int64 `(batch,)`.
+def hard_labels(labels: Any, where: str = "the data") -> np.ndarray:
+    """One class for each image, int64 `(batch,)`, from integers or one-hot rows `(batch, classes)`.
 
     Raises:
-        TypeError: if they are something else.
-        ValueError: if one is negative, or a row is no one-hot row (as after mixup).
+        TypeError, ValueError: if they are something else, also shares of several classes, as after mixup.
     """
-    labels = to_numpy(labels)
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        wrong = ((labels == 1).sum(1) != 1) | ((labels == 0).sum(1) != labels.shape[1] - 1)
-        if wrong.any():
-            raise ValueError(
-                f"Row {int(np.argmax(wrong))} of the labels in {where} is not one-hot: one 1 among zeros was expected. "
-                "Evaluation needs one class per image; mixup and label smoothing belong to training."
-            )
-        return labels.argmax(1)
-    labels = labels[:, 0] if labels.ndim == 2 else labels
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-        raise TypeError(
-            f"The labels in {where} must be integers (batch,) or one-hot rows (batch, classes), but {_spell(labels)} "
-            "was given."
+    checked, _ = check_labels(labels, None, where)
+    if checked.ndim == 1:
+        return checked
+    wrong = ((checked == 1).sum(1) != 1) | ((checked == 0).sum(1) != checked.shape[1] - 1)
+    if wrong.any():
+        raise ValueError(
+            f"Row {int(np.argmax(wrong))} of the labels of {where} is not one-hot: one 1 among zeros was expected. "
+            "Evaluation needs one class per image; mixup and label smoothing belong to training."
         )
-    if len(labels) and labels.min() < 0:
-        row = int(labels.argmin())
-        raise ValueError(f"Label {row} in {where} is {labels[row]}; classes are counted from 0.")
-    return labels.astype("int64")
+    return checked.argmax(1)
 
 
 @contextlib.contextmanager
@@ -202,48 +186,41 @@ def _parts(
 
 
 def predictions(model: Any, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What a model says to each batch, with the labels.
+    """What a model answers to each batch, with the labels.
 
     Shorter batches are filled up to the size of the largest before them, which spares JAX another compilation, and
     every batch to a multiple of the number of devices that share it. What is filled in is dropped from the answers.
 
     Args:
-        model: As in `predict`.
+        model: A Keras model with one output, or a function from a batch to an array.
         pairs: Batches of what the model takes, with labels.
+
+    Yields:
+        Floats `(batch, n)`, and the labels.
+
+    Raises:
+        ValueError: if there is not one output row per image, or one is not finite.
     """
     length = 0
     shares = batch_shares(model)
     model = here(model) if isinstance(model, keras.Model) else model
     for inputs, labels in pairs:
         length = max(length, -(-len(inputs) // shares) * shares)
-        yield predict(model, inputs, length), labels
+        count = len(inputs)
+        inputs = inputs if count else fill_up(inputs, 1)  # the part of a process may be empty
+        if isinstance(model, keras.Model):
+            inputs = fill_up(inputs, length)
+            answer = model.predict(inputs, batch_size=len(inputs), verbose=0)
+        else:
+            answer = model(inputs)
+        outputs = keras.tree.flatten(answer)
+        if len(outputs) != 1:
+            raise ValueError(f"The model must have one output, but it has {len(outputs)}: {_spell(answer)}.")
+        yield checked_rows(to_numpy(outputs[0])[:count], count), labels
 
 
-def predict(model: Any, images: np.ndarray, length: int = 0) -> np.ndarray:
-    """What a model says to a batch, as a float array.
-
-    Args:
-        model: A Keras model with one output, or a function from a batch to an array.
-        images: `(batch, ...)`.
-        length: What a shorter batch is filled up to for a Keras model.
-
-    Returns:
-        `(batch, n)`, without what was filled in.
-
-    Raises:
-        ValueError: if there is not one output row per image, or one is not finite.
-    """
-    count = len(images)
-    images = images if count else fill_up(images, 1)  # the part of a process may be empty
-    if isinstance(model, keras.Model):
-        images = fill_up(images, length)
-        answer = model.predict(images, batch_size=len(images), verbose=0)
-    else:
-        answer = model(images)
-    flat = keras.tree.flatten(answer)
-    if len(flat) != 1:
-        raise ValueError(f"The model must have one output, but it has {len(flat)}: {_spell(answer)}.")
-    rows = to_numpy(flat[0])[:count]
+def checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
+    """One finite vector of floats for each of `count` images."""
     rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype("float32")
     if rows.ndim != 2 or len(rows) != count:
         raise ValueError(

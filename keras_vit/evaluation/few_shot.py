@@ -16,7 +16,7 @@ import numpy as np
 from keras_vit._arrays import to_numpy
 from keras_vit._processes import ALONE, Processes, connect
 from keras_vit.data import has_test_split, match_labels
-from keras_vit.evaluation.batches import hard_labels, open_batches, predict, predictions
+from keras_vit.evaluation.batches import checked_rows, hard_labels, open_batches, predictions
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.tables import Table, TableResult
 from keras_vit.zoo import as_model
@@ -320,7 +320,7 @@ def _features(model: Any, data: Any, split: str, **options: Any) -> tuple[np.nda
         features, labels = to_numpy(data[0]), hard_labels(data[1])
         if features.shape[:1] != labels.shape:
             raise ValueError(f"There are {len(features)} rows of features, but {len(labels)} labels.")
-        return predict(_features_model(None), features), labels, None
+        return checked_rows(features, len(features)), labels, None
     processes: Processes = options.get("processes", ALONE)
     with processes.failing_together(), open_batches(model, data, split, **options) as (pairs, names):
         features, labels = zip(*predictions(_features_model(model), pairs), strict=True)

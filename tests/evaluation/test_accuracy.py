@@ -124,8 +124,8 @@ def test_names_and_the_worst_classes():
 ROWS = np.zeros((4, 3))
 BAD = {
     "label too large": ((ROWS, np.array([0, 1, 2, 3])), ValueError, "a label 3, but the model has 3 outputs"),
-    "label below zero": ((ROWS, np.array([0, 1, 2, -1])), ValueError, "Label 3 in batch 0 is -1"),
-    "label not whole": ((ROWS, np.array([0, 1, 2, 0.5])), TypeError, "must be integers"),
+    "label below zero": ((ROWS, np.array([0, 1, 2, -1])), ValueError, "image 3 of batch 0 has the label -1"),
+    "label not whole": ((ROWS, np.array([0, 1, 2, 0.5])), ValueError, "image 3 of batch 0 has the label 0.5"),
     "mixed up": ((ROWS, np.array([[0, 1.0, 0]] * 3 + [[0.5, 0.5, 0]])), ValueError, "Row 3 .* not one-hot"),
     "two ones": ((ROWS, np.array([[0, 1, 1]] * 4)), ValueError, "Row 0 .* not one-hot"),
     "lengths": ((ROWS, np.array([0])), ValueError, "must be of one length"),
