@@ -36,6 +36,7 @@ def test_two_processes_do_what_one_does(backend, tmp_path):
     codes, output, errors = run_together(["-m", "tests.training.in_processes", str(tmp_path)], 2, variables)
     assert output == ""  # what process 0 prints is the program's alone: gloo tells elsewhere that it is connected
 
+    assert (tmp_path / "1.json").exists(), errors
     both = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2)]
     assert both[0] == both[1]
     if backend == "jax":
