@@ -2,17 +2,19 @@
 
 import abc
 import io
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from keras_vit._text import printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table as RichTable
     from rich.text import Text
 
-WIDTH = 200  # columns where there is no terminal
+_WIDTH = 200  # columns where neither a terminal nor COLUMNS says how many there are
+_NARROW = 20  # columns that a text can do with
 _LONG_LIST = 60  # characters of a list that is still shown on one line
 
 
@@ -29,22 +31,30 @@ class Table(list[dict[str, Any]]):
     def __str__(self) -> str:
         return as_text(self)
 
-    def __rich__(self) -> "RichTable":
-        """The table that rich draws, for a terminal of any width."""
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RichTable]":
+        """The table that rich draws; where it is too wide, without the last columns, which it then names."""
         from rich import box
         from rich.table import Table as RichTable
 
+        columns = dict(self.columns or {key: key.replace("_", " ") for key in (self[0] if self else {})})
+        numbers = {key for key in columns if key == "size" or any(isinstance(row[key], (int, float)) for row in self)}
+        longest = {key: max([len(title), *(len(_value(row, key)) for row in self)]) for key, title in columns.items()}
+        widths = {key: width if key in numbers else min(width, _NARROW) for key, width in longest.items()}
+        left_out = []
+        while len(columns) > 1 and sum(widths[key] + 3 for key in columns) > options.max_width:
+            left_out.insert(0, columns.popitem()[1])
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-        columns = self.columns or {key: key.replace("_", " ") for key in (self[0] if self else {})}
         for key, title in columns.items():
-            numbers = any(isinstance(row[key], (int, float)) for row in self) or key == "size"
-            table.add_column(_text(title), justify="right" if numbers else "left", no_wrap=numbers, overflow="fold")
+            is_number = key in numbers
+            table.add_column(_text(title), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
         for row in self:
             table.add_row(*(_text(_value(row, key)) for key in columns))
-        if any(row.get("inferred") for row in self):
-            table.caption = "~ deduced, not seen"
+        notes = ["~ deduced, not seen"] if any(row.get("inferred") for row in self) else []
+        notes += [f"too narrow for: {', '.join(left_out)}"] if left_out else []
+        if notes:
+            table.caption = _text("; ".join(notes))
             table.caption_justify = "left"
-        return table
+        yield table
 
 
 class TableResult(abc.ABC):
@@ -57,9 +67,9 @@ class TableResult(abc.ABC):
     def __str__(self) -> str:
         return str(self.table())
 
-    def __rich__(self) -> "RichTable":
-        """The table that rich draws."""
-        return self.table().__rich__()
+    def __rich__(self) -> Table:
+        """What rich draws."""
+        return self.table()
 
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> "RenderableType":
@@ -87,12 +97,22 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:.2f} MB"
 
 
-def as_text(renderable: "RenderableType", width: int = WIDTH) -> str:
-    """What rich would draw, as plain text without colours and without spaces at the ends of lines."""
+def terminal_width() -> int:
+    """How many columns a table may take: what `COLUMNS` says, or the terminal has; many where there is none."""
+    return shutil.get_terminal_size((_WIDTH, 24)).columns
+
+
+def as_text(renderable: "RenderableType", width: int | None = None) -> str:
+    """What rich would draw, as plain text without colours and without spaces at the ends of lines.
+
+    Args:
+        renderable: A table or the like.
+        width: In columns; None for `terminal_width()`.
+    """
     from rich.console import Console
 
     file = io.StringIO()
-    Console(file=file, width=width, color_system=None).print(renderable)
+    Console(file=file, width=width or terminal_width(), color_system=None).print(renderable)
     return "\n".join(line.rstrip() for line in file.getvalue().rstrip().split("\n"))
 
 

@@ -45,3 +45,14 @@ def test_pairs_without_a_value_are_left_out():
     assert "empty" not in text and "nothing" not in text and "no names" not in text
     many = as_text(pairs_table("", {"names": [f"name {i}" for i in range(20)]}))
     assert sum("name " in line for line in many.split("\n")) == 20
+
+
+@pytest.mark.parametrize("columns", [30, 60, 80, 120, 200])
+def test_tables_fit_the_width_that_they_are_given(columns, monkeypatch):
+    """In a pipe as on a terminal; what has no room is named, not squeezed."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    rows = [{"name": "a/long-name" * 5, "params": 86_567_656, "text": "words " * 9, "top1": 84.5, "size": "393.69 MiB"}]
+    text = str(Table(rows))
+    assert max(map(len, text.splitlines())) <= columns and "a/long" in text
+    assert all(title in text for title in rows[0])
+    assert max(map(len, as_text(pairs_table("title", rows[0])).splitlines())) <= columns

@@ -1,18 +1,23 @@
-"""What commands have in common: kinds of arguments, as types for argparse, and an answer.
-
-Each command is a module with `HELP`, `NEEDS_KERAS` (whether Keras has to be there before `run`), `add_arguments` and
-`run`.
-"""
+"""What commands have in common: `Command`, its result, kinds of arguments, and checks that need no Keras."""
 
 import argparse
 import dataclasses
+import faulthandler
 import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from keras_vit._backend import choose_backend
+from keras_vit._lazy import IS_PROGRAM
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-SOURCE = "a file, an address, a name of the catalogue, or a variant"
+TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and libraries may print what they like
+SOURCE = "a file, a folder, an address, a name of the catalogue, or a variant"
 # What Keras calls a dtype policy; without Keras, which would take seconds to be asked.
 DTYPES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
@@ -30,6 +35,23 @@ class Answer:
     data: Any
     shown: "str | RenderableType | None"
     ok: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command of the program.
+
+    Attributes:
+        help: What it does, in a sentence.
+        add_arguments: Adds its arguments to a parser.
+        run: Does the job. It calls `start_keras` once everything is checked that can be checked without.
+        examples: Command lines, without `keras-vit` and the command's name.
+    """
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], Answer]
+    examples: tuple[str, ...]
 
 
 class Whole:
@@ -66,6 +88,66 @@ def image_size(text: str) -> int | tuple[int, int]:
 def image_size_or_dynamic(text: str) -> int | tuple[int, int] | str:
     """Image sizes, or `dynamic` for any."""
     return text if text == "dynamic" else image_size(text)
+
+
+def check_source(source: str) -> None:
+    """Raises the error of `load` where no model can be of that name, without Keras."""
+    from keras_vit.checkpoints import resolve_source
+
+    resolve_source(source)
+
+
+def check_exists(*paths: str | None) -> None:
+    """Raises FileNotFoundError if there is no file or folder at one of the paths that are not None."""
+    for path in paths:
+        if path is not None and not os.path.exists(path):
+            raise FileNotFoundError(f"There is no file or folder {path}.")
+
+
+def check_data(source: str) -> None:
+    """Raises FileNotFoundError or ValueError if labelled images cannot be read from there."""
+    from keras_vit.data.folder import split_folders
+
+    if not source.startswith("tfds:"):
+        if not os.path.isdir(source):
+            what = "It is a file." if os.path.exists(source) else "There is no such folder."
+            raise FileNotFoundError(f"DATA must be an image folder or tfds:NAME, but {source!r} was given. {what}")
+        split_folders(Path(source))
+
+
+def check_target(path: str, overwrite: bool) -> None:
+    """Raises FileExistsError if something would be replaced that may not be."""
+    if not overwrite and (os.path.isfile(path) or (os.path.isdir(path) and os.listdir(path))):
+        raise FileExistsError(f"{path} exists. Choose another path or pass --overwrite.")
+
+
+def start_keras() -> None:
+    """Imports Keras and its framework, without their start-up lines, if that has not been done.
+
+    Raises:
+        ImportError, ValueError: if there is no framework, or `KERAS_BACKEND` names another one.
+    """
+    if "keras" in sys.modules:
+        return
+    choose_backend()
+    if IS_PROGRAM and not os.environ.get(TRACEBACK):
+        _silence_libraries()
+    import keras  # noqa: F401
+
+
+def _silence_libraries() -> None:
+    """Lets only Python write to standard error from now on.
+
+    Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
+    other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # for worker processes
+    sys.stderr.flush()
+    sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 2)
+    os.close(silence)
+    faulthandler.enable(sys.stderr)  # a library that ends the process cannot say so any more
 
 
 def _number(kind: type, text: str, name: str) -> float:

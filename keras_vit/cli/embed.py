@@ -1,17 +1,12 @@
 """`keras-vit embed`."""
 
 import argparse
-import os
 
 from keras_vit._text import printable
-from keras_vit.cli.command import COUNT, SOURCE, Answer
-
-HELP = "Writes the features of many images to a file; a run that is killed goes on."
-NEEDS_KERAS = True
+from keras_vit.cli.command import COUNT, SOURCE, Answer, Command, check_exists, check_source, start_keras
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments to a parser."""
+def _arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("images", nargs="+", metavar="FOLDER|FILE", help="a folder with all that is in it, or files and folders")
     add("-o", "--output", required=True, metavar="OUT", help="the .npz file to write")
@@ -32,15 +27,15 @@ def shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def _run(options: argparse.Namespace) -> Answer:
     """Looks for the files before anything that takes long, and embeds them."""
+    check_exists(*options.images)
+    check_source(options.weights)
+    start_keras()
     from keras_vit.evaluation import embed
     from keras_vit.evaluation.embedding import check_output
 
     check_output(options.output)
-    for path in options.images:
-        if not os.path.exists(path):
-            raise FileNotFoundError(f"There is no file or folder {path}.")
     done = embed(
         options.weights,
         options.images if len(options.images) > 1 else options.images[0],
@@ -60,3 +55,11 @@ def run(options: argparse.Namespace) -> Answer:
         text += f"; {len(done.skipped)} could not be read: {names}{' ...' if len(done.skipped) > 5 else ''}"
     data = {"path": str(done.path), "images": done.count, "shape": [*done.shape], "skipped": [*done.skipped]}
     return Answer({**data, "already_complete": done.already_complete}, text)
+
+
+EMBED = Command(
+    "Writes the features of many images to a file; a run that is killed goes on.",
+    _arguments,
+    _run,
+    ("photos -o features.npz", "photos --weights glyphs --features block_-1 -o features.npz"),
+)

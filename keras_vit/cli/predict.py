@@ -3,30 +3,31 @@
 import argparse
 from typing import Any
 
-from keras_vit.cli.command import COUNT, SOURCE, Answer
+from keras_vit.cli.command import COUNT, SOURCE, Answer, Command, check_exists, check_source, start_keras
 from keras_vit.tables import Table
 
-HELP = "Classifies images."
-NEEDS_KERAS = True
 TOP = 5
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments to a parser."""
+def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="IMAGE")
     parser.add_argument("--weights", default="ViT-B/16", help=f"{SOURCE} (default: %(default)s)")
     parser.add_argument("--top", type=COUNT, help=f"how many classes to show (default: {TOP}, or all if fewer)")
 
 
-def run(options: argparse.Namespace) -> Answer:
+def _run(options: argparse.Namespace) -> Answer:
     """Reads all images before anything that takes long, and classifies them as one batch."""
+    from keras_vit.preprocessing import decode_predictions, load_image
+
+    check_exists(*options.images)
+    pictures = [load_image(path) for path in options.images]
+    check_source(options.weights)
+    start_keras()
     import keras
     import numpy as np
 
-    from keras_vit.preprocessing import decode_predictions, load_image
     from keras_vit.zoo import load
 
-    pictures = [load_image(path) for path in options.images]
     model = load(options.weights)
     classes = model.config.classes
     if classes is None:
@@ -38,11 +39,10 @@ def run(options: argparse.Namespace) -> Answer:
         raise ValueError(f"{options.weights} has a head on every token or place, so that no image gets one answer.")
     if options.top is not None and options.top > classes:
         raise ValueError(f"--top must be at most {classes}, the classes of {options.weights}, but got {options.top}.")
-    images = np.concatenate([model.preprocess(picture) for picture in pictures])
-    answers = model.predict(images, verbose=0)
+    outputs = model.predict(np.concatenate([model.preprocess(picture) for picture in pictures]), verbose=0)
     if model.config.classifier_activation in (None, "linear"):
-        answers = keras.ops.convert_to_numpy(keras.ops.softmax(answers))
-    decoded = decode_predictions(answers, top=options.top or min(TOP, classes), class_names=model.config.class_names)
+        outputs = keras.ops.convert_to_numpy(keras.ops.softmax(outputs))
+    decoded = decode_predictions(outputs, top=options.top or min(TOP, classes), class_names=model.config.class_names)
     pairs = list(zip(options.images, decoded, strict=True))
     table = Table(
         {"image": "" if place else path, "class": name, "probability": f"{100 * probability:.1f} %"}
@@ -54,3 +54,8 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _class(identifier: str, name: str, probability: float) -> dict[str, Any]:
     return {"id": identifier, "name": name, "probability": float(probability)}
+
+
+PREDICT = Command(
+    "Classifies images.", _arguments, _run, ("photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1")
+)

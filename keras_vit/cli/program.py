@@ -5,57 +5,49 @@
 
 import argparse
 import contextlib
-import faulthandler
 import json
 import os
+import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import keras_vit
-from keras_vit._backend import choose_backend
-from keras_vit._lazy import IS_PROGRAM
-from keras_vit._text import printable
-from keras_vit.cli import (
-    convert,
-    demo,
-    download,
-    embed,
-    evaluate,
-    export,
-    finetune,
-    info,
-    inspect,
-    launch,
-    plan,
-    predict,
-    recipes,
-    verify,
-)
-from keras_vit.cli import list as listing
-from keras_vit.cli.command import Answer
-from keras_vit.tables import WIDTH
+from keras_vit._text import did_you_mean, printable
+from keras_vit.cli import catalogue, embed, evaluate, finetune, launch, plan
+from keras_vit.cli.command import TRACEBACK, Answer, Command
+from keras_vit.cli.convert import CONVERT
+from keras_vit.cli.export import EXPORT
+from keras_vit.cli.inspect import INSPECT
+from keras_vit.cli.predict import PREDICT
+from keras_vit.tables import terminal_width
 
 DESCRIPTION = "Vision Transformers in Keras 3: list, inspect, download, convert and use checkpoints."
-TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and libraries may print what they like
 COMMANDS = {
-    "list": listing,
-    "info": info,
-    "download": download,
-    "predict": predict,
-    "inspect": inspect,
-    "convert": convert,
-    "finetune": finetune,
-    "evaluate": evaluate,
-    "embed": embed,
-    "launch": launch,
-    "recipes": recipes,
-    "plan": plan,
-    "export": export,
-    "verify": verify,
-    "demo": demo,
+    "list": catalogue.LIST,
+    "info": catalogue.INFO,
+    "download": catalogue.DOWNLOAD,
+    "predict": PREDICT,
+    "inspect": INSPECT,
+    "convert": CONVERT,
+    "finetune": finetune.FINETUNE,
+    "evaluate": evaluate.EVALUATE,
+    "embed": embed.EMBED,
+    "launch": launch.LAUNCH,
+    "recipes": catalogue.RECIPES,
+    "plan": Command(plan.HELP, plan.add_arguments, plan.run, ("ViT-H/14 --devices 8 --memory 80GB",)),
+    "export": EXPORT,
+    "verify": evaluate.VERIFY,
+    "demo": finetune.DEMO,
+}
+# What messages of the package name, and how the program has it.
+_IN_THE_PROGRAM = {
+    r"\bresume=False\b": "--restart",
+    r"\blist_weights\([^()]*\)": "`keras-vit list`",
+    r"\blist_models\([^()]*\)": "`keras-vit list --models`",
+    r"\blist_recipes\([^()]*\)": "`keras-vit recipes`",
 }
 
 
@@ -71,15 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: for wrong usage (2), `--help` and `--version` (0).
     """
+    flags: dict[str, str] = {}
     try:
         arguments = sys.argv[1:] if arguments is None else list(arguments)
-        options = _parser(arguments).parse_args(arguments)
-        command = COMMANDS[options.command]
-        with _own_warnings():
-            if command.NEEDS_KERAS and "keras" not in sys.modules:
-                _start_keras()
-            answer = command.run(options)
-            if command.NEEDS_KERAS and not _is_first():
+        parser, flags = _parser(arguments)
+        options = parser.parse_args(arguments)
+        with _own_warnings(flags):
+            answer = COMMANDS[options.command].run(options)
+            if not _is_first():
                 return 0 if answer.ok else 1
         _show(answer, options.json)
         sys.stdout.flush()
@@ -94,63 +85,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _interrupted()
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        _complain(_first_words(error))
+        _complain(_first_words(error), flags)
         return 1
     return 0 if answer.ok else 1
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser with all commands, of which only the one that is going to run has its arguments."""
+def _parser(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, str]]:
+    """The parser with all commands, of which only the one that is going to run has its arguments.
+
+    Returns:
+        The parser; and the options of that command, from the names of their values to how they are written.
+    """
     parser = argparse.ArgumentParser(
         prog="keras-vit", description=DESCRIPTION, epilog=f"{TRACEBACK}=1 shows where an error came from."
     )
     parser.add_argument("--version", action="version", version=f"keras-vit {keras_vit.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if chosen is not None and chosen not in COMMANDS:
+        hint = did_you_mean(chosen, {name: name for name in COMMANDS})
+        parser.error(f"there is no command {chosen!r}.{hint} `keras-vit --help` shows all")
+    flags: dict[str, str] = {}
     for name, command in COMMANDS.items():
-        sub = commands.add_parser(name, help=command.HELP, description=command.HELP)
+        sub = commands.add_parser(
+            name, help=command.help, description=command.help, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         if name == chosen:
             sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
             command.add_arguments(sub)
-    return parser
-
-
-def _start_keras() -> None:
-    """Imports Keras and its framework, without their start-up lines.
-
-    Raises:
-        ImportError, ValueError: if there is no framework, or `KERAS_BACKEND` names another one.
-    """
-    choose_backend()
-    if IS_PROGRAM and not os.environ.get(TRACEBACK):
-        _silence_libraries()
-    import keras  # noqa: F401
+            sub.epilog = "examples:" + "".join(f"\n  keras-vit {name} {example}" for example in command.examples)
+            written = re.findall(r"--[a-z0-9-]+", sub.format_help())
+            flags = {flag.removeprefix("--").replace("-", "_"): flag for flag in written}
+    return parser, flags
 
 
 def _is_first() -> bool:
     """Whether this is the process, of those that did the job together, that says what came of it."""
+    if "keras" not in sys.modules:
+        return True
     from keras_vit._processes import current
 
     return current().first
 
 
-def _silence_libraries() -> None:
-    """Lets only Python write to standard error from now on.
-
-    Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
-    other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # for worker processes
-    sys.stderr.flush()
-    sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 2)
-    os.close(silence)
-    faulthandler.enable(sys.stderr)  # a library that ends the process cannot say so any more
-
-
 def _show(answer: Answer, as_json: bool) -> None:
-    """Prints an answer on standard output: as wide as the terminal, or `WIDTH` where it is none."""
+    """Prints an answer on standard output, as wide as the terminal or `COLUMNS` says."""
     if as_json:
         print(json.dumps(answer.data, indent=2))
     elif isinstance(answer.shown, str):
@@ -158,31 +137,37 @@ def _show(answer: Answer, as_json: bool) -> None:
     elif answer.shown is not None:
         from rich.console import Console
 
-        Console(width=None if sys.stdout.isatty() else WIDTH).print(answer.shown)
+        Console(width=terminal_width()).print(answer.shown)
 
 
 @contextlib.contextmanager
-def _own_warnings() -> Iterator[None]:
+def _own_warnings(flags: Mapping[str, str]) -> Iterator[None]:
     """Warnings of this package are a line each; those of others, which a user of the program cannot act on, go."""
     package = str(Path(__file__).parents[1])
 
     def show_warning(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:
         if filename.startswith(package) and issubclass(category, UserWarning):
-            _complain(str(message))
+            _complain(str(message), flags)
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning  # ty: ignore[invalid-assignment]
         yield
 
 
-def _complain(text: str) -> None:
-    """Prints a message on standard error, safe for a terminal whatever names are in it."""
+def _complain(text: str, flags: Mapping[str, str]) -> None:
+    """Prints a message on standard error, safe for a terminal whatever names are in it, with `flags` for arguments."""
+    for pattern, words in _IN_THE_PROGRAM.items():
+        text = re.sub(pattern, words, text)
+    for name, flag in flags.items():
+        text = re.sub(rf"\b{name}=True\b", flag, text)
+        text = re.sub(rf"(?<![-\w/]){name}=(['\"]?)([\w./-]+)\1", rf"{flag} \2", text)
+        text = re.sub(rf"^{name}(?= must )", flag, text)
     lines = [printable(line) for line in text.split("\n")]
     print("keras-vit: " + "\n".join(lines), file=sys.stderr)
 
 
 def _interrupted() -> int:
-    _complain("interrupted")
+    _complain("interrupted", {})
     return 130
 
 

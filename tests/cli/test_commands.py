@@ -10,6 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.cli import main
+from keras_vit.tables import megabytes
 from tests.test_readme import with_a_head
 
 RECOMMENDED = "augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_384"
@@ -107,6 +108,32 @@ def test_convert_replaces_nothing_unasked(run, golden, tmp_path):
     assert target.read_text() == "precious" and list(tmp_path.iterdir()) == [target]
     run("convert", golden("mini_token").path, target, "--overwrite")
     assert isinstance(keras.saving.load_model(target), keras_vit.VisionTransformer)
+
+
+@pytest.mark.parametrize("target", ["folder", "model.safetensors"])
+@pytest.mark.parametrize(
+    ("layout", "fields"),
+    [
+        ("timm", {"gelu": "exact"}),
+        ("huggingface", {"gelu": "exact"}),
+        ("clip", {"gelu": "quick", "pre_norm": True, "patch_bias": False, "layer_norm_epsilon": 1e-5, "projection": 8}),
+    ],
+)
+@pytest.mark.once
+def test_convert_writes_the_layout_and_the_size_that_it_names(run, tiny, tmp_path, layout, fields, target):
+    if layout == "clip":
+        fields = {**fields, "classes": None}
+    path = tmp_path / "made" / target
+    text = run("convert", tiny("tiny.keras", **fields), path, "--layout", layout).out
+    written = list(path.iterdir()) if path.is_dir() else [path]
+    size = sum(file.stat().st_size for file in written)
+    assert text == f"Wrote {path} ({megabytes(size)})\n"
+    assert json.loads(run("info", path, "--json").out)["layout"] == layout
+
+
+@pytest.mark.once
+def test_commands_say_the_same_of_a_file_that_is_not_there(run):
+    assert run("info", "missing.npz", code=1).err == run("convert", "missing.npz", "out.keras", code=1).err
 
 
 FAILURES = {

@@ -1,12 +1,13 @@
 """However a command fails, it says so in words, without a traceback, and nothing controls the terminal."""
 
+import dataclasses
 import warnings
 import zipfile
 
 import pytest
 
-from keras_vit.cli import list as listing
 from keras_vit.cli import main
+from keras_vit.cli.program import COMMANDS
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def fails(monkeypatch, run):
         def raise_error(options):
             raise error
 
-        monkeypatch.setattr(listing, "run", raise_error)
+        monkeypatch.setitem(COMMANDS, "list", dataclasses.replace(COMMANDS["list"], run=raise_error))
         return run("list", code=code).err
 
     return fail
@@ -53,7 +54,7 @@ def test_a_warning_is_a_line(monkeypatch, capsys):
         warnings.warn_explicit("of a library", UserWarning, "/usr/lib/python3/library.py", 1)
         raise ValueError("the end")
 
-    monkeypatch.setattr(listing, "run", warn)
+    monkeypatch.setitem(COMMANDS, "list", dataclasses.replace(COMMANDS["list"], run=warn))
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         main(["list"])

@@ -22,6 +22,12 @@ def test_the_one_that_comes_along(run):
     assert json.loads(run("info", "glyphs", "--json").out)["config"]["classes"] == 164
 
 
+def test_the_model_comes_first_and_its_classes_last(run):
+    rows = [line.split() for line in run("info", "glyphs").out.splitlines() if line.strip()]
+    assert [row[0] for row in rows[:5]] == ["glyphs", "model", "layout", "parameters", "size"]
+    assert rows[4][-1] == "MB" and " ".join(rows[-1]) == "class names Oo0, 1, 2, 3, 4 and 159 more"
+
+
 def test_names_of_the_catalogue(run):
     rows = json.loads(run("info", "B/16", "--json").out)
     assert len(rows) > 10 and {row["variant"] for row in rows} == {"ViT-B/16"}

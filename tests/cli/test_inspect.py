@@ -9,7 +9,7 @@ pytest.importorskip("PIL")
 
 def test_a_page_of_a_file_and_photos(run, tiny, photo, tmp_path):
     out = run("inspect", tiny(), "--image", photo, "--image", photo, "-o", tmp_path / "page.html").out
-    assert out.startswith(f"Wrote {tmp_path / 'page.html'}") and out.rstrip().endswith("kB)")
+    assert out.startswith(f"Wrote {tmp_path / 'page.html'}") and out.rstrip().endswith(" MB)")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "tiny.npz" in page and "photo.png" in page and "vit_jax" in page and "Where it looks" in page
     data = json.loads(run("inspect", "glyphs", "-o", tmp_path / "b.html", "--json").out)

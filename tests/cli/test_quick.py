@@ -71,10 +71,10 @@ def test_what_is_imported_late_is_there(program, tmp_path):
 def test_an_interrupt_while_importing_is_130(program, tmp_path, keras):
     (tmp_path / "keras.py").write_text(keras)
     path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
-    out, err, _ = program("predict", "photo.png", code=130, PYTHONPATH=path)
+    out, err, _ = program("demo", code=130, PYTHONPATH=path)
     assert (out, err) == ("", "keras-vit: interrupted\n")
 
 
 def test_an_unknown_backend_is_one_line(program):
-    out, err, _ = program("predict", "photo.png", code=1, KERAS_BACKEND="foo")
+    out, err, _ = program("demo", code=1, KERAS_BACKEND="foo")
     assert out == "" and err == "keras-vit: KERAS_BACKEND must be one of tensorflow, jax, torch, but it is 'foo'.\n"

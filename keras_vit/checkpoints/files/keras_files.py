@@ -1,4 +1,4 @@
-"""Models as files, whatever the format: `.npz` of a known layout, `.keras`, `.weights.h5`."""
+"""Models as files of any format: `.npz`, `.safetensors` and folders of a known layout, `.keras`, `.weights.h5`."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit._files import check_room, replacing
 from keras_vit._text import printable
-from keras_vit.checkpoints.checkpoint import to_checkpoint
+from keras_vit.checkpoints.checkpoint import LAYOUTS, to_checkpoint
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, count_weights
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from keras_vit.models import BiT, VisionTransformer
 
-FORMATS = (".npz", ".keras", ".weights.h5")
 _CONFIG_TYPES: dict[str, type[ModelConfig]] = {"VisionTransformer": ViTConfig, "BiT": BiTConfig}
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _WEIGHTS = "model.weights.h5"  # what Keras calls the weights inside a .keras file
@@ -33,18 +32,35 @@ _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _NOTE = "keras_vit"  # the attribute of a .weights.h5 file that says which model it is of
 
 
-def format_of(path: str | os.PathLike[str]) -> str:
-    """Which of `FORMATS` a path ends with.
+def check_format(path: str | os.PathLike[str], layout: str | None = None) -> None:
+    """Checks that a path names a format that models are written in, and one that the layout has.
+
+    Args:
+        path: Where a model is to be written.
+        layout: A name in `LAYOUTS`; None for the official files' layout, or a format of Keras.
 
     Raises:
-        ValueError: if it is none of them.
+        ValueError: if the layout is unknown, the ending names no format, or that of another layout.
     """
-    for ending in FORMATS:
-        if str(path).endswith(ending):
-            return ending
-    raise ValueError(
-        f"The name of a model file must end with one of {', '.join(FORMATS)}, but {str(path)!r} was given."
-    )
+    ending = next((end for end in (".keras", ".weights.h5") if str(path).endswith(end)), pathlib.Path(path).suffix)
+    with_sidecars = [name for name, known in LAYOUTS.items() if known.sidecars is not None]
+    if layout is not None and layout not in LAYOUTS:
+        raise ValueError(f"layout must be one of {list(LAYOUTS)}, but {layout!r} was given.")
+    if layout in with_sidecars:
+        if ending not in (".safetensors", ""):
+            raise ValueError(
+                f"The layout {layout!r} is a .safetensors file, or a folder with one, but {str(path)!r} was given."
+            )
+    elif layout is not None and ending != ".npz":
+        raise ValueError(f"The layout {layout!r} is an .npz file, but {str(path)!r} was given.")
+    elif ending in (".safetensors", ""):
+        names = ", ".join(with_sidecars)
+        raise ValueError(f"{str(path)!r} can have several layouts: pass layout=... with one of {names}.")
+    elif ending not in (".npz", ".keras", ".weights.h5"):
+        raise ValueError(
+            "The name of a model file must end with .npz, .safetensors, .keras or .weights.h5, or be that of a folder, "
+            f"but {str(path)!r} was given."
+        )
 
 
 def save_model(
@@ -57,28 +73,27 @@ def save_model(
 
     Args:
         model: A model of this package.
-        path: Where the file shall be.
-        layout: Of an `.npz`: a name in `LAYOUTS`; None for the model's own.
+        path: Where the file shall be, or the folder for a `model.safetensors` and its JSON files.
+        layout: Of an `.npz`, a `.safetensors` or a folder: a name in `LAYOUTS`; None for that of the official `.npz`.
         overwrite: Whether a file at `path` may be replaced.
 
     Raises:
         FileExistsError: if there is a file already and `overwrite` is false.
         OSError: if the file cannot be written, on a full disk for example. What was there before is kept.
-        ValueError: if the ending is unknown, or `layout` is given for another format than `.npz`.
+        ValueError: see `check_format`.
     """
-    path, ending = pathlib.Path(path), format_of(path)
-    if ending == ".npz":
+    check_format(path, layout)
+    path = pathlib.Path(path)
+    if not path.name.endswith((".keras", ".weights.h5")):
         to_checkpoint(model, path, layout, overwrite)
         return
-    if layout is not None:
-        raise ValueError(f"layout={layout!r} is for .npz files, but {path.name!r} is to be written.")
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists. Choose another path or allow to overwrite it.")
     from keras_vit._keras import without_importing_tensorflow  # imports Keras, which is not needed to look into a file
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, without_importing_tensorflow():
-        if ending == ".keras":
+        if path.suffix == ".keras":
             model.save(temporary)
         else:
             # HDF5 ends the process where it cannot write, when its file is closed.
@@ -154,7 +169,7 @@ def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
         ValueError: if the file is damaged, or what it says is no config.
     """
     path = pathlib.Path(path)
-    if format_of(path) == ".keras":
+    if path.suffix == ".keras":
         with _archive(path) as archive:
             size = archive.getinfo("config.json").file_size
             if size > LONGEST_CONFIG:
