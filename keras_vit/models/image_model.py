@@ -1,7 +1,9 @@
 """What the models of this package share: each is a functional Keras model and a function of one config."""
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import keras
@@ -78,6 +80,7 @@ class ImageModel(ClonableModel):
     def _set_up(self, config: Any, policy: Any) -> None:
         self._config = config
         self._policy = policy
+        self._warned = False
         # Keras asks the model, not its layers, whether the loss has to be scaled for float16.
         self.dtype_policy = getattr(policy, "default_policy", policy)
         self.input_spec = None  # call() below says more than Keras does when images do not fit
@@ -95,6 +98,91 @@ class ImageModel(ClonableModel):
         self._set_up(source._config, source._policy)
         self.trainable = source.trainable
         copy_structure(source, self)
+
+    # Keras takes the weights of a model away while it runs on JAX: what is wrong has to be known before.
+
+    def predict(self, x: Any, *args: Any, **options: Any) -> Any:
+        with self._checked(x):
+            return super().predict(x, *args, **options)
+
+    def fit(self, x: Any = None, *args: Any, **options: Any) -> Any:
+        with self._checked(x):
+            return super().fit(x, *args, **options)
+
+    def evaluate(self, x: Any = None, *args: Any, **options: Any) -> Any:
+        with self._checked(x):
+            return super().evaluate(x, *args, **options)
+
+    def train_on_batch(self, x: Any, *args: Any, **options: Any) -> Any:
+        with self._checked(x):
+            return super().train_on_batch(x, *args, **options)
+
+    def test_on_batch(self, x: Any, *args: Any, **options: Any) -> Any:
+        with self._checked(x):
+            return super().test_on_batch(x, *args, **options)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        with self._checked(x):
+            return super().predict_on_batch(x)
+
+    @contextlib.contextmanager
+    def _checked(self, x: Any) -> Iterator[None]:
+        """Checks images, and gives a model of JAX its weights back where something fails while Keras has them.
+
+        Raises:
+            ValueError: if `x` has a shape, or batches of a shape that is known, which the model does not take.
+        """
+        spec = getattr(x, "element_spec", None)  # of tf.data
+        batch = (spec[0] if isinstance(spec, tuple) else spec) if spec is not None else x
+        if hasattr(keras.tree.flatten(batch)[0] if batch is not None else None, "shape"):
+            self._check_images(batch, batch_of_none=False)
+            self._check_values(batch)
+        if keras.backend.backend() != "jax":
+            yield
+            return
+        values = [variable.value for variable in self.variables]
+        try:
+            yield
+        except BaseException:
+            if any(value.is_deleted() for value in values):  # training has given new ones to the next step
+                self.jax_state_sync()
+            else:
+                for variable, value in zip(self.variables, values, strict=True):
+                    variable.assign(value)
+            raise
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            self._check_values(args[0])
+        return super().__call__(*args, **kwargs)
+
+    def _check_values(self, images: Any) -> None:
+        """Warns, once for each model, where images are not in the range that the model takes.
+
+        Only what is known without reading from a device: the dtype, and of NumPy arrays the first image.
+        """
+        flat = keras.tree.flatten(images)
+        if self._warned or len(flat) != 1 or not hasattr(flat[0], "dtype"):
+            return
+        image, message = flat[0], None
+        if not self._config.include_preprocessing:
+            if "int" in keras.backend.standardize_dtype(image.dtype):
+                message = (
+                    f"{self.name} was given integers, which can only be pixels of 0..255, but takes images that are "
+                    "normalised as config.pixel_mean and pixel_std say. Pass model.preprocess(images), or make the "
+                    "model normalise them itself: model.with_config(include_preprocessing=True)."
+                )
+        elif isinstance(image, np.ndarray) and image.dtype.kind == "f" and image.size and image.ndim == 4:
+            low, high = float(image[0].min()), float(image[0].max())
+            if low < 0 or (high <= 1 and (image[0] % 1).any()):
+                message = (
+                    f"{self.name} normalises pixels of 0..255 itself, but was given values in [{low:.3g}, {high:.3g}], "
+                    "which seem to be normalised already. Pass the pixels, or take "
+                    "model.with_config(include_preprocessing=False)."
+                )
+        if message is not None:
+            self._warned = True
+            warnings.warn(message, stacklevel=3)
 
     def call(self, images: Any, training: bool | None = None, mask: Any = None) -> Any:
         self._check_images(images)
@@ -117,15 +205,18 @@ class ImageModel(ClonableModel):
         self._check_images(images)
         return call_layers(self, images, call)
 
-    def _check_images(self, images: Any) -> None:
+    def _check_images(self, images: Any, batch_of_none: bool = True) -> None:
+        """Raises ValueError unless images have the shape that the model takes."""
         config = self._config
         flat = keras.tree.flatten(images)  # Keras also takes the one input in a list or a dictionary
-        given = tuple(getattr(flat[0], "shape", ())) if len(flat) == 1 else ()
+        given = tuple(getattr(flat[0], "shape", None) or ()) if len(flat) == 1 else ()
         if len(given) != 4:
             raise ValueError(
                 f"{self.name} takes a batch of images (batch, height, width, channels), but the shape {given} was "
                 "given. A single image needs a batch axis: images[None]."
             )
+        if given[0] == 0 and not batch_of_none:
+            raise ValueError(f"{self.name} takes at least one image, but the shape {given} was given.")
         if given[3] is not None and given[3] != config.channels:
             raise ValueError(
                 f"{self.name} takes images with {config.channels} channels on the last axis, but the shape {given} "
@@ -183,13 +274,18 @@ class ImageModel(ClonableModel):
             dtype: Dtype policy of the new model; None for this one's.
             fresh: Names of layers that start anew, such as `"head"`, because their weights are not wanted or cannot
                 be kept.
-            changes: New values of fields of the config, such as `image_size=384, classes=37`.
+            changes: New values of fields of the config, such as `image_size=384, classes=37`. `image_size="dynamic"` is
+                for any size at run time, and a number for that size alone.
 
         Raises:
             TypeError: if the config has no such field, or a value has a wrong type.
             ValueError: if a value makes no sense, if the weights do not fit it (`width`, `depth`, ...), or if weights
                 would be lost that `fresh` does not give up. No model is returned half-filled.
         """
+        if "image_size" in changes and "dynamic" not in changes:
+            dynamic = isinstance(changes["image_size"], str) and changes["image_size"] == "dynamic"
+            changes = {name: value for name, value in changes.items() if name != "image_size" or not dynamic}
+            changes["dynamic"] = dynamic
         config = replaced(self._config, changes)
         fresh = {fresh} if isinstance(fresh, str) else set(fresh)
         anew = layers_to_start_anew(self._config, config, fresh)
@@ -218,9 +314,7 @@ class ImageModel(ClonableModel):
         Args:
             image_size: An integer, (height, width), or `"dynamic"` for any size at run time.
         """
-        if image_size == "dynamic":
-            return self.with_config(dynamic=True)
-        return self.with_config(image_size=image_size, dynamic=False)
+        return self.with_config(image_size=image_size)
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
         """A new model with the same answers that computes no more than they need.

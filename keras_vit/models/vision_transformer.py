@@ -305,9 +305,9 @@ class VisionTransformer(ImageModel):
         Raises:
             ValueError: if the patches do not divide the image; the message names the sizes nearest to it that they do.
         """
-        return self.with_config(
-            patch_size=patch_size, image_size=self.config.image_size if image_size is None else image_size
-        )
+        config = self.config
+        image_size = config.image_size if image_size is None else image_size
+        return self.with_config(patch_size=patch_size, image_size=image_size, dynamic=config.dynamic)
 
     def with_classes(
         self, classes: int | None, keep_pre_logits: bool = False, *, class_names: Sequence[str] | None = None

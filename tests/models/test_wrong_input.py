@@ -1,0 +1,122 @@
+"""Wrong images: an error that names what was given, before Keras takes anything apart, and a model that goes on."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+
+CONFIG = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 1, "heads": 2, "mlp_width": 12, "classes": 3}
+
+
+def made(**changes):
+    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**CONFIG | changes))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return made()
+
+
+def images(*shape, dtype="float32"):
+    return np.random.default_rng(0).integers(0, 2, shape).astype(dtype) - (0.5 if dtype == "float32" else 0)
+
+
+def labels(x):
+    return np.zeros(len(x), "int64")
+
+
+ENTRIES = {
+    "predict": lambda model, x: model.predict(x, verbose=0),
+    "fit": lambda model, x: model.fit(x, labels(x), verbose=0),
+    "evaluate": lambda model, x: model.evaluate(x, labels(x), verbose=0),
+    "train_on_batch": lambda model, x: model.train_on_batch(x, labels(x)),
+    "test_on_batch": lambda model, x: model.test_on_batch(x, labels(x)),
+    "predict_on_batch": lambda model, x: model.predict_on_batch(x),
+}
+WRONG = {
+    (2, 12, 12, 3): "built for images of 8 x 8 pixels, but the shape .2, 12, 12, 3. was",
+    (2, 8, 8, 4): "images with 3 channels",
+    (8, 8, 3): "batch of images .batch, height, width, channels., but the shape .8, 8, 3. was",
+    (0, 8, 8, 3): "at least one image, but the shape .0, 8, 8, 3. was",
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_wrong_shape_is_told_and_destroys_nothing(entry, model):
+    good = images(2, 8, 8, 3)
+    before = keras.ops.convert_to_numpy(model(good))
+    for shape, message in WRONG.items():
+        with pytest.raises(ValueError, match=message):
+            ENTRIES[entry](model, images(*shape))
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(model(good)), before)
+
+
+class Batches(keras.utils.PyDataset):
+    """Nobody knows the shapes before they come."""
+
+    def __init__(self, *shapes):
+        super().__init__()
+        self.shapes = shapes
+
+    def __len__(self):
+        return len(self.shapes)
+
+    def __getitem__(self, index):
+        x = images(*self.shapes[index])
+        return x, labels(x)
+
+
+@pytest.mark.parametrize("first", ["the first batch", "a later batch"])
+@pytest.mark.parametrize("entry", ["predict", "fit", "evaluate"])
+def test_a_wrong_shape_among_batches_destroys_nothing(entry, first):
+    model = made()
+    shapes = [(2, 12, 12, 3)] if first == "the first batch" else [(2, 8, 8, 3), (2, 12, 12, 3)]
+    good = images(2, 8, 8, 3)
+    with pytest.raises((ValueError, RuntimeError), match="built for images of 8 x 8 pixels"):
+        getattr(model, entry)(Batches(*shapes), verbose=0, **({"shuffle": False} if entry == "fit" else {}))
+    assert np.isfinite(keras.ops.convert_to_numpy(model(good))).all()
+    assert np.isfinite(model.predict(good, verbose=0)).all()
+    model.fit(good, labels(good), verbose=0)
+
+
+PIXELS = "integers.*pixels of 0..255.*model.preprocess"
+
+
+@pytest.mark.parametrize("entry", [*ENTRIES, "call"])
+def test_integers_are_raw_pixels(entry):
+    """An integer dtype can be nothing else; it is said once."""
+    model = made()
+    run = ENTRIES.get(entry, lambda model, x: model(x))
+    x = images(2, 8, 8, 3, dtype="uint8")
+    with pytest.warns(UserWarning, match=PIXELS):
+        run(model, x)
+    run(model, x)
+
+
+@pytest.mark.parametrize("entry", [*ENTRIES, "call"])
+def test_images_that_are_normalised_are_no_pixels(entry):
+    model = made(include_preprocessing=True)
+    run = ENTRIES.get(entry, lambda model, x: model(x))
+    with pytest.warns(UserWarning, match="normalises pixels of 0..255 itself.*values in"):
+        run(model, images(2, 8, 8, 3))
+    run(model, images(2, 8, 8, 3))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=UserWarning)
+        made(include_preprocessing=True).predict(images(2, 8, 8, 3, dtype="uint8"), verbose=0)
+
+
+def test_any_size_is_asked_for_like_a_size():
+    model = made()
+    dynamic = model.with_config(image_size="dynamic")
+    assert dynamic.config.dynamic and dynamic.config.image_size == (8, 8)
+    assert dynamic.predict(images(1, 12, 8, 3), verbose=0).shape == (1, 3)
+    fixed = dynamic.with_config(image_size=12)
+    assert not fixed.config.dynamic and fixed.config.image_size == (12, 12)
+    assert dynamic.with_config(image_size=12, dynamic=True).config.dynamic
+    with pytest.raises(TypeError, match="image_size must be"):
+        model.with_config(image_size="any")
