@@ -277,6 +277,22 @@ class ViTConfig(ModelConfig):
             object.__setattr__(self, name, per_channel(name, getattr(self, name), self.channels))
         _ = self.pipeline  # which checks its fields
 
+    def replace(self, **changes: Any) -> Self:
+        """A config like this one with the given fields changed.
+
+        Another number of `classes` drops the `class_names`, unless the new ones are given as well. Where neither a
+        pooling nor a head stays, a normalisation after pooling goes as well: what is left are the encoded tokens.
+        """
+        new = super().replace(**changes)
+        if "final_norm" in changes or new.final_norm != "pooled" or not new._gives_tokens or self._gives_tokens:
+            return new
+        return dataclasses.replace(new, final_norm="none")
+
+    @property
+    def _gives_tokens(self) -> bool:
+        """Whether all tokens are given, and nothing is made of them."""
+        return self.pooling == "none" and not (self.projection or self.representation_size or self.classes)
+
     def _check_tokens(self) -> None:
         """Raises unless tokens, heads and position embeddings fit each other."""
         if self.width % self.heads:

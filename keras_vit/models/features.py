@@ -17,6 +17,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "stem": ("embedding",),  # (batch, rows, columns, D): the patches before position embeddings
     "root": ("pool_root",),  # (batch, rows, columns, width): of a hybrid, the map before the first unit
     "embedded": BEFORE_BLOCKS,  # (batch, tokens, D): what goes into the first block, z_0 of equation 1
+    "before_norm": ("encoder_norm",),  # (batch, tokens, D): all tokens after the last block; CLIP's last_hidden_state
     "encoded": ("encoder_norm",),  # (batch, tokens, D): all tokens, normalised unless that happens after pooling
     "pooled": ("pooling",),  # (batch, D): y of equation 4
     "projection": ("projection",),
@@ -67,8 +68,9 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
             - `"block_0"`, `"block_1"`, ... or from the end `"block_-1"`, ...: the output of a block, `(batch, tokens,
               D)`; with `/attention`, `/+attention`, `/mlp` what attention adds, the sum, and what the MLP adds; with
               `/attention_weights` `(batch, heads, tokens, tokens)`, float32 or better.
-            - `"stem"`, `"embedded"`, `"encoded"`, `"pooled"`, `"logits"`, `"predictions"`: see `FEATURES`; for a `BiT`
-              `BIT_FEATURES`.
+            - `"stem"`, `"embedded"`, `"before_norm"`, `"encoded"`, `"pooled"`, `"logits"`, `"predictions"`: see
+              `FEATURES`; for a `BiT` `BIT_FEATURES`. What transformers calls `last_hidden_state` is `"encoded"`, of a
+              CLIP `"before_norm"`.
             - `"pre_logits"`: what the head is applied to.
             - `"logits_2d"`: what the head says of every patch by itself, `(batch, rows, columns, classes)`, as in
               big_vision. Where patches are averaged and no tanh layer follows, its mean over the places is the
@@ -139,6 +141,8 @@ def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
         present = [layer for layer in givers if layer in layers]
         if present:
             given[name] = present[-1]
+    if not isinstance(model, BiT):
+        given["before_norm"] = f"block_{config.depth - 1}"
     if not isinstance(model, BiT) and config.final_norm != "tokens":
         given["encoded"] = f"block_{config.depth - 1}"
         if config.final_norm == "pooled" and "pooled" in given:
@@ -158,7 +162,7 @@ def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
             table[LOGITS_2D] = (layer, LOGITS_2D)
     if getattr(config, "class_token_only", False):
         last = f"block_{config.depth - 1}"
-        names = {last, "encoded", LOGITS_2D, *(f"{last}/{name}" for name in BLOCK_ACTIVATIONS)}
+        names = {last, "before_norm", "encoded", LOGITS_2D, *(f"{last}/{name}" for name in BLOCK_ACTIVATIONS)}
         table = {name: source for name, source in table.items() if name not in names}
     return table
 

@@ -1,6 +1,7 @@
 """What the models of this package share: each is a functional Keras model and a function of one config."""
 
 import contextlib
+import functools
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,17 @@ from keras_vit.models.changes import (
 from keras_vit.models.config import ModelConfig
 from keras_vit.models.inference import shortcuts, xla
 from keras_vit.preprocessing import Pipeline
+
+
+def _checking_images(method: Callable[..., Any]) -> Any:
+    """A method of `keras.Model` that checks images first: on JAX, Keras has taken the weights when it finds an error."""
+
+    @functools.wraps(method)
+    def checking(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        with self._checked(x):
+            return method(self, x, *args, **kwargs)
+
+    return checking
 
 
 class ImageModel(ClonableModel):
@@ -99,31 +111,12 @@ class ImageModel(ClonableModel):
         self.trainable = source.trainable
         copy_structure(source, self)
 
-    # Keras takes the weights of a model away while it runs on JAX: what is wrong has to be known before.
-
-    def predict(self, x: Any, *args: Any, **options: Any) -> Any:
-        with self._checked(x):
-            return super().predict(x, *args, **options)
-
-    def fit(self, x: Any = None, *args: Any, **options: Any) -> Any:
-        with self._checked(x):
-            return super().fit(x, *args, **options)
-
-    def evaluate(self, x: Any = None, *args: Any, **options: Any) -> Any:
-        with self._checked(x):
-            return super().evaluate(x, *args, **options)
-
-    def train_on_batch(self, x: Any, *args: Any, **options: Any) -> Any:
-        with self._checked(x):
-            return super().train_on_batch(x, *args, **options)
-
-    def test_on_batch(self, x: Any, *args: Any, **options: Any) -> Any:
-        with self._checked(x):
-            return super().test_on_batch(x, *args, **options)
-
-    def predict_on_batch(self, x: Any) -> Any:
-        with self._checked(x):
-            return super().predict_on_batch(x)
+    predict = _checking_images(keras.Model.predict)
+    fit = _checking_images(keras.Model.fit)
+    evaluate = _checking_images(keras.Model.evaluate)
+    train_on_batch = _checking_images(keras.Model.train_on_batch)
+    test_on_batch = _checking_images(keras.Model.test_on_batch)
+    predict_on_batch = _checking_images(keras.Model.predict_on_batch)
 
     @contextlib.contextmanager
     def _checked(self, x: Any) -> Iterator[None]:

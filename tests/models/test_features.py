@@ -187,3 +187,14 @@ def test_what_is_no_model_and_no_layout():
     for function in (keras_vit.feature_names, lambda m: keras_vit.feature_extractor(m, ["encoded"])):
         with pytest.raises(TypeError, match=r"must be a VisionTransformer or a BiT, but Sequential.*get_layer"):
             function(outer)
+
+
+@pytest.mark.parametrize("kind", ["normalised_mean", "gap"])
+def test_without_head_and_pooling_a_model_gives_the_encoded_tokens(kind):
+    """A normalisation that comes after pooling is none of tokens: timm's `forward_features` has none, either."""
+    model = make(kind)
+    images = images_for(model)
+    given = forward(keras_vit.feature_extractor(model, ["before_norm", "encoded"]), images)
+    headless = model.with_config(classes=None, classifier_activation=None, pooling="none")
+    np.testing.assert_allclose(forward(headless, images), given["encoded"], rtol=0, atol=SAME_FUNCTION)
+    assert (np.abs(given["encoded"] - given["before_norm"]).max() > 1e-2) == (kind == "gap")
