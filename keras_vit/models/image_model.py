@@ -30,7 +30,7 @@ from keras_vit.preprocessing import Pipeline
 
 
 def _checking_images(method: Callable[..., Any]) -> Any:
-    """A method of `keras.Model` that checks images first: on JAX, Keras has taken the weights when it finds an error."""
+    """A method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error."""
 
     @functools.wraps(method)
     def checking(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
