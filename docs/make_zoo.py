@@ -21,7 +21,7 @@ on a heading sorts a table.
 
 "M" are millions of weights, "G" billions of multiply-accumulate operations for one image (a floating point operation
 count is about twice as much), of the plain variant at that size, whatever head a file has. `~` marks what was deduced
-and not seen: a licence is then that of the code beside which the files were published. A top-1 is the accuracy on
+and not seen: a license is then that of the code beside which the files were published. A top-1 is the accuracy on
 ImageNet-1k that was published, in percent; its source is in `keras_vit.list_weights(name)[0]["top1_source"]`. An empty
 cell means that nobody has said.
 
@@ -65,13 +65,13 @@ def text() -> str:
             "" if row["params"] is None else _mark(row, "params") + _millions(row["params"]),
             _macs(row),
             row["size"] or "",
-            _cell(row, "licence"),
+            _cell(row, "license"),
         )
         for row in keras_vit.list_weights()
     ]
     titles = ("variant", "function", "family", "pixels", "M", "G", "MiB in float32")
     parts = [HEAD, VARIANTS_HEAD, _table(titles, variants)]
-    titles = ("name", "variant", "family", "pixels", "trained on", "top-1", "M", "G", "file", "licence")
+    titles = ("name", "variant", "family", "pixels", "trained on", "top-1", "M", "G", "file", "license")
     return "".join([*parts, "\n", WEIGHTS_HEAD, _table(titles, weights)])
 
 

@@ -83,7 +83,7 @@ def parse_augreg_name(name: str) -> Entry:
         target, classes = FINE_TUNING[match["adapt_ds"]]
         dataset = f"{dataset}, then {target}"
     # The spelling of the names with i21k_30 was not seen.
-    inferred = ("classes", "licence", "name") if match["ds"] == "i21k_30" else ("classes", "licence")
+    inferred = ("classes", "license", "name") if match["ds"] == "i21k_30" else ("classes", "license")
     return Entry(
         name=FOLDER + stem,
         layout="vit_jax",
@@ -92,7 +92,7 @@ def parse_augreg_name(name: str) -> Entry:
         classes=classes,
         dataset=dataset,
         urls=(published_url(BUCKET, FOLDER + stem),),
-        licence="Apache-2.0",
+        license="Apache-2.0",
         inferred=inferred,
     )
 

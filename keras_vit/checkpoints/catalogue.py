@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import re
+import warnings
 from typing import Any
 
 from keras_vit._files import weights_folder
@@ -154,7 +155,7 @@ def _load() -> tuple[dict[str, Entry], dict[str, str]]:
 @functools.cache
 def _repository_rows() -> tuple[dict[str, Any], ...]:
     """The repositories of other people, as rows of `list_weights`."""
-    empty = dict.fromkeys(("params", "image_size", "classes", "top1", "licence", "size"))
+    empty = dict.fromkeys(("params", "image_size", "classes", "top1", "license", "size"))
     rows = []
     for group in _read("repositories.json")["groups"]:
         for listed in group["repositories"]:
@@ -178,6 +179,16 @@ def _entry(folder: str, base: str, common: dict[str, Any], row: dict[str, Any]) 
     return Entry(name=folder + file, urls=(published_url(base, file), *mirrors), **fields)
 
 
+class _Row(dict[str, Any]):
+    """A row of `list_weights`; the old spelling of one column is known for one more version."""
+
+    def __missing__(self, column: str) -> Any:
+        if column != "licence":
+            raise KeyError(column)
+        warnings.warn("The column 'licence' is called 'license' now.", DeprecationWarning, stacklevel=2)
+        return self["license"]
+
+
 class WeightsTable(Table):
     """Rows of the catalogue; printing it draws a table, in which `~` marks what is deduced and was not seen."""
 
@@ -191,7 +202,7 @@ class WeightsTable(Table):
         "dataset": "trained on",
         "top1": "top-1 %",
         "size": "size",
-        "licence": "licence",
+        "license": "license",
     }
 
 
@@ -205,7 +216,7 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
 
     Returns:
         A list of dicts with `name` (what `load` takes), `variant`, `family`, `params`, `image_size`, `classes`,
-        `dataset`, `top1` (percent), `top1_source`, `licence`, `url`, `mirrors`, `size`, `layout` (None for
+        `dataset`, `top1` (percent), `top1_source`, `license`, `url`, `mirrors`, `size`, `layout` (None for
         repositories, whose files tell), `notes` and `inferred` (the names of those that are deduced). Printing it
         draws a table.
 
@@ -219,7 +230,7 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
     """
     if not isinstance(query, str | None):
         raise TypeError(f"query must be a variant or part of a name, but {query!r} was given.")
-    rows = [*map(_row, catalogue().values()), *map(dict, _repository_rows())]
+    rows = [*map(_row, catalogue().values()), *_repository_rows()]
     if query is not None:
         name, variant = query.removesuffix(".npz"), plain_variant(query)
         rows = (
@@ -228,7 +239,7 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
             or [row for row in rows if name.lower() in row["name"].lower()]
             or [_row(find_entry(query))]
         )
-    return WeightsTable(_of_family(rows, family))
+    return WeightsTable(map(_Row, _of_family(rows, family)))
 
 
 def list_models(query: str | None = None, family: str | None = None) -> Table:
@@ -289,7 +300,7 @@ def _plain_family(name: str) -> str:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    fields = ("name", "variant", "params", "image_size", "classes", "dataset", "top1", "top1_source", "licence", "url")
+    fields = ("name", "variant", "params", "image_size", "classes", "dataset", "top1", "top1_source", "license", "url")
     row = {field: getattr(entry, field) for field in (*fields, "size", "layout")}
     row |= {"mirrors": list(entry.urls[1:]), "notes": list(entry.notes), "inferred": list(entry.inferred)}
     return {**row, "family": entry.family}

@@ -25,7 +25,7 @@ class Entry:
         top1_source: Who published it, for which evaluation.
         params: Number of weights of the model in it.
         size: Size of the file as listed, such as `"393.69 MiB"`.
-        licence: SPDX name of its licence.
+        license: SPDX name of its license.
         notes: What is unusual about it.
         urls: Where it is, in the order to try.
         inferred: Names of the fields that are deduced.
@@ -42,7 +42,7 @@ class Entry:
     top1_source: str | None = None
     params: int | None = None
     size: str | None = None
-    licence: str | None = None
+    license: str | None = None
     notes: tuple[str, ...] = ()
     inferred: tuple[str, ...] = ()
 

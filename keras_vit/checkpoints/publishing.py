@@ -112,7 +112,7 @@ def model_card(model: VisionTransformer | BiT, repository: str, layout: str, lic
     library, loading = _OTHERS.get(layout, ("", ""))
     height, width = models.pair("image_size", config.image_size)
     return _CARD.format(
-        license=f"license: {license}\n" if license else "",
+        head=f"license: {license}\n" if license else "",
         library=f"library_name: {library}\n" if library else "",
         task="image-classification" if config.classes else "image-feature-extraction",
         title=repository.rpartition("/")[2],
@@ -123,12 +123,12 @@ def model_card(model: VisionTransformer | BiT, repository: str, layout: str, lic
         address=f"{SCHEME}{repository}",
         preprocessing=_preprocessing(config),
         loading=f"# {library}: {loading.format(repository=repository)}\n" if library else "",
-        licence=license or "Not said. Ask the owner before you use the weights.",
+        license=license or "Not said. Ask the owner before you use the weights.",
     )
 
 
 _CARD = """---
-{license}{library}pipeline_tag: {task}
+{head}{library}pipeline_tag: {task}
 tags: [keras, keras-vit, vision-transformer]
 ---
 
@@ -151,7 +151,7 @@ answers = model.predict(model.preprocess("picture.jpg"))
 
 ## License
 
-{licence}
+{license}
 """
 # By layout: the library that the Hub names, and how it loads the model.
 _OTHERS = {

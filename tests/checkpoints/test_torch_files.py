@@ -5,6 +5,7 @@ import collections
 import io
 import os
 import pathlib
+import pickle
 import struct
 import time
 import tracemalloc
@@ -349,39 +350,27 @@ HOSTILE = {
         archive(CALL % (b"os", b"system")),
         "asks for the class or function os.system, which is never imported",
     ),
-    "posix.system": (archive(CALL % (b"posix", b"system")), "posix.system"),
-    "subprocess": (archive(CALL % (b"subprocess", b"check_output")), "subprocess.check_output"),
     "eval": (archive(CALL % (b"builtins", b"eval")), "builtins.eval"),
-    "eval of Python 2": (archive(CALL % (b"__builtin__", b"eval")), "__builtin__.eval"),
     "getattr": (archive(CALL % (b"builtins", b"getattr")), "builtins.getattr"),
-    "importlib": (archive(CALL % (b"importlib", b"import_module")), "importlib.import_module"),
-    "torch.load": (archive(CALL % (b"torch", b"load")), "torch.load"),
     "a function beside those that are known": (archive(CALL % (b"torch._utils", b"_rebuild_tensor_v3")), "_v3"),
     "a name with a dot": (archive(CALL % (b"collections", b"OrderedDict.fromkeys")), "OrderedDict.fromkeys"),
-    "a name split elsewhere": (archive(CALL % (b"torch", b"_utils._rebuild_tensor_v2")), "which is never imported"),
-    "a class of NumPy": (archive(b"cnumpy.core.multiarray\nscalar\n"), "numpy.core.multiarray.scalar"),
     "a whole module": (archive(b"ctimm.models\nViT\n)\x81}b"), "timm.models.ViT"),
     "a name with escapes": (archive(b"c\x1b[2J\nx\n"), r"function \\x1b\[2J.x"),
     "an endless name": (archive(b"c" + b"a" * 10_000), "no newline found"),
     "behind good weights": (archive(b"}" + BEHIND + text("x") + CALL % (b"os", b"system") + b"s"), "os.system"),
-    "in the older form": (older(CALL % (b"os", b"system")), "os.system"),
     "instead of the older form": (pickled(CALL % (b"os", b"system")), "os.system"),
     "INST": (archive(b"(" + text(MARKER) + b"ios\nsystem\n"), "os.system"),
     "OBJ": (archive(b"(cos\nsystem\n" + text(MARKER) + b"o"), "os.system"),
     "STACK_GLOBAL": (archive(text("os") + text("system") + b"\x93"), "os.system"),
     "EXT1": (archive(b"\x82\x01"), "unregistered extension code 1"),
-    "NEWOBJ_EX": (archive(b"cargparse\nNamespace\n" + text("x") + b"\x85}\x92"), "positional argument"),
-    "PERSID": (archive(b"P0\n"), "something else than a storage"),
     # Calls of what may be named.
     "a call of a storage": (archive(b"ctorch\nFloatStorage\n)R"), "not callable"),
-    "a call of a text": (archive(text("os.system") + text("x") + b"\x85R"), "not callable"),
     "an object of a function": (archive(b"ctorch._utils\n_rebuild_tensor_v2\n)\x81"), "must be a type"),
     "a namespace with arguments": (archive(b"cargparse\nNamespace\n" + text("x") + b"\x85\x81"), "positional argument"),
     "attributes of a tensor": (
         archive(tensor() + dictionary(data=number(1)) + b"b"),
         "it changes what stands for a tensor",
     ),
-    "attributes of a dict": (archive(b"}" + dictionary(data=number(1)) + b"b"), "no attribute '__dict__'"),
     "attributes of a function": (
         archive(b"ctorch._utils\n_rebuild_tensor_v2\n" + dictionary(x=number(1)) + b"b"),
         "it changes what stands for a tensor or a function",
@@ -401,48 +390,34 @@ HOSTILE = {
         archive(dictionary(w=tensor().replace(numbers((3, 4)), doubled(200)))),
         "that no array has",
     ),
-    "a list in itself": (archive(b"]q\x00h\x00a"), "It has: a list"),
     "a far number of the memo": (archive(b"]r\xff\xff\xff\xff"), "remembers a value under the number 4,294,967,295"),
-    "a number that is not in the memo": (archive(b"h\x07"), "Memo value not found"),
-    "deep lists": (archive(deep(b"", b"]", 5000, b"a" * 4999)), "holds no state dict"),
     "deep tuples": (archive(deep(b")", b"\x85", 50_000)), "holds no state dict"),
-    "deep marks": (archive(b"(" * 50_000), "unexpected MARK"),
     "deep dicts": (archive(nested(1000)), "holds no state dict"),
     "a long pickle": (archive(text("x" * 2**23)), "data.pkl has 8,388,616 bytes, the most are 8,388,608"),
     "a long pickle of the older form": (older(text("x" * 2**23)), "but only 8388529 remain"),
     "a text of gigabytes": (archive(b"X\xff\xff\xff\xff" + b"abc"), "but only 4 remain"),
     "compressed": (archive(GOOD, compression=zipfile.ZIP_DEFLATED), "is compressed, which torch.save never does"),
-    "a zip bomb": (archive(GOOD, {"0": bytes(2**26)}, zipfile.ZIP_DEFLATED), "is compressed"),
-    "a pickle bomb": (archive(b"N" * 2**26, compression=zipfile.ZIP_BZIP2), "is compressed"),
     "one storage as many arrays": (
         archive(dictionary(**{f"w{i}": tensor() for i in range(5)})),
         "more than 4 times its 48 bytes: too many arrays share",
     ),
     # Tensors that are not in their storage.
     "out of range": (archive(dictionary(w=tensor((4, 4)))), "'w' leaves its storage, which has 12 values"),
-    "offset out of range": (archive(dictionary(w=tensor(offset=1))), "'w' leaves its storage"),
     "stride out of range": (archive(dictionary(w=tensor((3,), (6,)))), "'w' leaves its storage"),
     "a stride that overflows": (archive(dictionary(w=tensor((3,), (2**59,)))), "'w' leaves its storage"),
     "negative offset": (archive(dictionary(w=tensor(offset=-1))), "that no array has"),
-    "negative stride": (archive(dictionary(w=tensor((3,), (-1,), 5))), "that no array has"),
-    "negative shape": (archive(dictionary(w=tensor((-3,), (1,)))), "that no array has"),
     "huge numbers": (archive(dictionary(w=tensor((2**800,), (1,)))), "that no array has"),
     "overlapping": (archive(dictionary(w=tensor((3, 4), (1, 1)))), "stores values of 'w' on top of each other"),
-    "overlapping by one": (archive(dictionary(w=tensor((2, 4), (3, 1)))), "on top of each other"),
     "expanded": (archive(dictionary(w=tensor((2**40,), (0,)))), "on top of each other"),
     "expanded beyond numbers": (archive(dictionary(w=tensor((2**40, 2**40), (0, 0)))), "that no array has"),
-    "other lengths": (archive(dictionary(w=tensor((3, 4), (1,)))), "that no array has"),
     "33 axes": (archive(dictionary(w=tensor((1,) * 33, (1,) * 33))), "that no array has"),
     # Storages that are not what they should be.
     "no storage": (archive(GOOD, {}), "a storage that the file does not have"),
-    "another storage": (archive(GOOD, {"1": FLOATS}), "that the file does not have"),
     "a short storage": (archive(GOOD, {"0": FLOATS[:-1]}), "it has 47 bytes"),
-    "a long storage": (archive(GOOD, {"0": FLOATS + b"x"}), "it has 49 bytes"),
     "another type": (
         archive(dictionary(w=tensor(of=storage(kind="torch\nHalfStorage")))),
         "of float16; it has 48 bytes",
     ),
-    "a storage by a path": (archive(dictionary(w=tensor(of=storage("../data/0")))), "that the file does not have"),
     "a storage of -1 values": (
         archive(dictionary(w=tensor(of=storage(count=-1)))),
         "should have -1 values",
@@ -457,22 +432,9 @@ HOSTILE = {
         ),
         "a view perhaps",
     ),
-    "a module outside": (
-        archive(many(text("module"), number(1), number(2), number(3), number(4)) + b"Q"),
-        "whole module",
-    ),
     "a tensor without a storage": (archive(dictionary(w=tensor(of=number(3)))), "that the file does not have"),
     # Damage.
-    "nothing on the stack": (archive(b""), "stack underflow"),
-    "two values on the stack": (archive(b"NN"), "holds no state dict"),
-    "an open mark": (archive(b"(N"), "holds no state dict"),
-    "a pop from nothing": (archive(b"\x87"), "stack underflow"),
-    "a key without a value": (archive(b"}(" + text("w") + b"u"), "odd number of items"),
-    "an item of a number": (archive(number(1) + text("w") + b"Ns"), "does not support item assignment"),
-    "an item behind a tuple": (archive(b")Na"), "no attribute 'append'"),
-    "no utf-8": (archive(b"X\x02\0\0\0\xff\xfe"), "codec can't decode"),
     "bytes behind the end": (archive(GOOD + b"." + b"N"), "2 bytes follow the end of its pickle"),
-    "older: another pickle": (pickled(number(5)), "is a pickle, but none that torch.save wrote"),
     "older: another version": (older(GOOD, version=1002), "none that torch.save wrote"),
     "older: big endian": (older(GOOD, little=b"\x89"), "not in the byte order"),
     "older: truncated": (older(GOOD)[:-1], "is truncated: the storage 0 has 12 values"),
@@ -483,7 +445,6 @@ HOSTILE = {
     "older: a storage twice": (older(GOOD, ("0", "0")), "its list of storages makes no sense"),
     "older: a storage of nobody": (older(GOOD, ("1",)), "has a storage 1 that no array is in"),
     "older: storages that are no texts": (older(GOOD).replace(b"](" + text("0"), b"](" + number(0)), "makes no sense"),
-    "older: fewer values": (older(GOOD, storages=((11, FLOATS[:-4]),)), "should have 12 values of float32; it has 44"),
 }
 
 
@@ -522,8 +483,6 @@ def test_a_pickle_without_end_of_instructions(file):
 
 def test_the_same_commands_would_run_in_python(tmp_path, monkeypatch):
     """The files above are what they seem: Python's own pickle runs them."""
-    import pickle
-
     monkeypatch.chdir(tmp_path)
     pickle.loads(pickled(CALL % (b"os", b"system")))
     assert os.listdir(tmp_path) == [MARKER]
@@ -552,25 +511,6 @@ def test_zips_that_lie(file):
     encrypted = good[: entry + 8] + b"\x01" + good[entry + 9 :]
     with pytest.raises(ValueError, match="is encrypted"):
         open_file(file(encrypted))
-
-
-@pytest.mark.parametrize("form", [archive, older])
-def test_damage_anywhere_is_a_value_error_or_harmless(file, form):
-    """Bytes changed at random: a clear error that names the file, or arrays within the file."""
-    whole = bytearray(form(dictionary(w=tensor(), row=tensor((4,), (1,), 4))))
-    random = np.random.default_rng(0)
-    errors = 0
-    for _ in range(400):
-        bad = whole.copy()
-        bad[random.integers(len(bad))] ^= 1 << random.integers(8)
-        try:
-            read = values(file(bad))
-        except ValueError as error:
-            assert "model.pth" in str(error)
-            errors += 1
-        else:
-            assert sum(np.size(array) for array in read.values()) <= 48
-    assert errors > 100
 
 
 def test_every_end_is_too_early(file):

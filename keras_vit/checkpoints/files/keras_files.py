@@ -5,9 +5,7 @@ import json
 import math
 import os
 import pathlib
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ import numpy as np
 from keras_vit._files import check_room, replacing
 from keras_vit._text import printable
 from keras_vit.checkpoints.checkpoint import LAYOUTS, to_checkpoint
+from keras_vit.checkpoints.files.stored_array import DAMAGE
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, count_weights
 
 if TYPE_CHECKING:
@@ -113,18 +112,8 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     """
     import keras
 
-    path = _existing(path)
-    config = config_in_file(path)
-    if config is None:
-        raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
-    with _archive(path) as archive:
-        # Keras unpacks the others beside the file. None of ours has any.
-        names = archive.namelist()
-        strange = sorted({name for name in names if name not in _MEMBERS or names.count(name) > 1})
-        if strange or _WEIGHTS not in names:
-            what = f"a member {printable(repr(strange[0]), 80)} too many" if strange else "no weights"
-            raise ValueError(f"{path} is not a .keras file of this package, or it is damaged: it has {what}.")
-        _check_size(path, config, archive.getinfo(_WEIGHTS).file_size)
+    path = pathlib.Path(path)
+    _check(path)
     with _damage_named(path):
         return keras.saving.load_model(path, compile=False)
 
@@ -142,19 +131,10 @@ def read_weights_h5(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     """
     import keras
 
-    path = _existing(path)
-    note = _read_note(path)
-    if note is None:
-        raise ValueError(
-            f"{path} does not say which model it is of. Build the model and pass the file: "
-            f"keras_vit.ViT_B16(weights={str(path)!r})."
-        )
-    config = _config_of(path, note)
-    if config is None:
-        raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
-    _check_size(path, config, path.stat().st_size)
+    path = pathlib.Path(path)
+    description = _check(path)
     with _damage_named(path):
-        model = keras.saving.deserialize_keras_object(json.loads(note))
+        model = keras.saving.deserialize_keras_object(json.loads(description))
         model.load_weights(path)
     return model
 
@@ -169,17 +149,68 @@ def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
         ValueError: if the file is damaged, or what it says is no config.
     """
     path = pathlib.Path(path)
+    description, _ = _describe(path)
+    return None if description is None else _config_of(path, description)
+
+
+def _check(path: pathlib.Path) -> str | bytes:
+    """What a file says about its model, once it is clear that this is one of ours and that its weights are there."""
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}; the path of a model file was expected.")
+    description, members = _describe(path)
+    if description is None:
+        raise ValueError(
+            f"{path} does not say which model it is of. Build the model and pass the file: "
+            f"keras_vit.ViT_B16(weights={str(path)!r})."
+        )
+    config = _config_of(path, description)
+    if config is None:
+        raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
+    # Keras unpacks other members beside the file. None of ours has any.
+    names = [member.filename for member in members]
+    strange = sorted({name for name in names if name not in _MEMBERS or names.count(name) > 1})
+    if strange or (names and _WEIGHTS not in names):
+        what = f"a member {printable(repr(strange[0]), 80)} too many" if strange else "no weights"
+        raise ValueError(f"{path} is not a .keras file of this package, or it is damaged: it has {what}.")
+    size = sum(member.file_size for member in members if member.filename == _WEIGHTS) or path.stat().st_size
+    # Counting goes over every block: first a bound that a file which claims a billion of them does not pass. A block
+    # or unit has more weights than its width squared; a weight takes four bits at least (int4).
+    blocks = config.depth if isinstance(config, ViTConfig) else sum(config.stages)
+    least = blocks * config.width**2 // 2
+    least = count_weights(config) // 2 if least <= size else least
+    if least > size:
+        raise ValueError(
+            f"{path} is damaged: its model has at least {least:,} bytes of weights, but there are only {size:,}."
+        )
+    return description
+
+
+def _describe(path: pathlib.Path) -> tuple[str | bytes | None, list[zipfile.ZipInfo]]:
+    """What a file says about its model, None where it says nothing; and the members of a `.keras` file."""
     if path.suffix == ".keras":
-        with _archive(path) as archive:
-            size = archive.getinfo("config.json").file_size
-            if size > LONGEST_CONFIG:
-                raise ValueError(f"{path} is damaged: its config.json has {size:,} bytes.")
-            text = archive.read("config.json")
-    else:
-        text = _read_note(path)
-        if text is None:
-            return None
-    return _config_of(path, text)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                # What Python's other methods raise for damage is no error of theirs alone.
+                if any(member.compress_type not in _COMPRESSIONS for member in archive.infolist()):
+                    raise zipfile.BadZipFile("a member is compressed in a way that Keras does not use")
+                size = archive.getinfo("config.json").file_size
+                description = archive.read("config.json") if size <= LONGEST_CONFIG else None
+                members = archive.infolist()
+        except (*DAMAGE, KeyError) as error:
+            raise ValueError(f"{path} is not a .keras file, or it is damaged: {printable(error, 200)}.") from None
+        if description is None:
+            raise ValueError(f"{path} is damaged: its config.json has {size:,} bytes.")
+        return description, members
+    import h5py
+
+    try:
+        with h5py.File(path) as file:
+            note = file.attrs.get(_NOTE)
+    except Exception as error:
+        raise ValueError(f"{path} is not an HDF5 file, or it is damaged: {printable(error, 200)}.") from None
+    if note is not None and not isinstance(note, str):
+        raise ValueError(f"{path} says nothing sensible about its model: its note is a {type(note).__name__}.")
+    return note, []
 
 
 def _config_of(path: pathlib.Path, text: str | bytes) -> ModelConfig | None:
@@ -197,20 +228,6 @@ def _config_of(path: pathlib.Path, text: str | bytes) -> ModelConfig | None:
         raise ValueError(f"{path} says nothing sensible about its model: {printable(error, 200)}.") from None
 
 
-def _check_size(path: pathlib.Path, config: ModelConfig, size: int) -> None:
-    """Raises ValueError if a file is too small for the weights of its model, before memory is taken for them."""
-    # Counting goes over every block: first a bound that a file which claims a billion of them does not pass. A block
-    # or unit has more weights than its width squared; a weight takes four bits at least (int4).
-    blocks = config.depth if isinstance(config, ViTConfig) else sum(config.stages)
-    least = blocks * config.width**2 // 2
-    if least <= size:
-        least = count_weights(config) // 2
-    if least > size:
-        raise ValueError(
-            f"{path} is damaged: its model has at least {least:,} bytes of weights, but there are only {size:,}."
-        )
-
-
 @contextlib.contextmanager
 def _damage_named(path: pathlib.Path) -> Iterator[None]:
     """Gives every error of Keras and HDF5 the name of the file: they raise what the wrong bytes lead them to."""
@@ -222,39 +239,6 @@ def _damage_named(path: pathlib.Path) -> Iterator[None]:
         raise ValueError(
             f"{path} cannot be loaded, it is damaged or was written by another version: {printable(error, 300)}"
         ) from error
-
-
-@contextlib.contextmanager
-def _archive(path: pathlib.Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            # What Python's other methods raise for damage is no error of theirs alone.
-            if any(member.compress_type not in _COMPRESSIONS for member in archive.infolist()):
-                raise zipfile.BadZipFile("a member is compressed in a way that Keras does not use")
-            yield archive
-    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OSError, RuntimeError) as error:
-        raise ValueError(f"{path} is not a .keras file, or it is damaged: {printable(error, 200)}.") from None
-
-
-def _existing(path: str | os.PathLike[str]) -> pathlib.Path:
-    path = pathlib.Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}; the path of a model file was expected.")
-    return path
-
-
-def _read_note(path: pathlib.Path) -> str | None:
-    """What a `.weights.h5` says about its model; None where it says nothing."""
-    import h5py
-
-    try:
-        with h5py.File(path) as file:
-            note = file.attrs.get(_NOTE)
-    except Exception as error:
-        raise ValueError(f"{path} is not an HDF5 file, or it is damaged: {printable(error, 200)}.") from None
-    if note is not None and not isinstance(note, str):
-        raise ValueError(f"{path} says nothing sensible about its model: its note is a {type(note).__name__}.")
-    return note
 
 
 def _bytes_in_hdf5(model: "keras.Model") -> int:
