@@ -3,11 +3,19 @@
 from collections.abc import Collection
 
 from keras_vit.checkpoints.accounting import Hints, Layout
-from keras_vit.checkpoints.layouts import bit, clip, flax, huggingface, timm
+from keras_vit.checkpoints.layouts import clip, flax, huggingface, timm
 
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
-    for layout in (flax.BIG_VISION, flax.VIT_JAX, bit.TF, bit.BV, clip.LAYOUT, huggingface.LAYOUT, timm.LAYOUT)
+    for layout in (
+        flax.BIG_VISION,
+        flax.VIT_JAX,
+        flax.BIT_TF,
+        flax.BIT_BV,
+        clip.LAYOUT,
+        huggingface.LAYOUT,
+        timm.LAYOUT,
+    )
 }
 
 

@@ -1,13 +1,16 @@
-"""The two layouts of Flax: the official `vit_models/*.npz` (vit_jax), and big_vision's `models/vit.py`.
+"""The layouts of Flax: the official `vit_models/*.npz` (vit_jax), big_vision's `models/vit.py`, and those of BiT.
 
-Both have the same modules. Published files of vit_jax number all modules of a block with one counter; today's Flax
-(Linen) has one counter per class, and so has big_vision. What else differs in big_vision: position embeddings are for
-patches only (or computed, and then not stored), attention pooling has weights, and blocks may be stacked along a first
-axis (`scan=True`). Inside this file all names are Linen's.
+vit_jax and big_vision have the same modules. Published files of vit_jax number all modules of a block with one counter;
+today's Flax (Linen) has one counter per class, and so has big_vision. What else differs in big_vision: position
+embeddings are for patches only (or computed, and then not stored), attention pooling has weights, and blocks may be
+stacked along a first axis (`scan=True`). The functions below take Linen's names.
 
 Old files of big_vision are read as its own loader reads them: position embeddings under their two former names, arrays
 of the attention pooling at the top, names from before Linen. A table of n^2 + 1 rows begins with the class token's.
 The loader adds that row to `cls`; here it stays a row of the model, which computes the same and can be written back.
+
+BiT has the names of the TensorFlow code that trained the published `bit_models/*.npz` (`bit_tf`), or those of
+big_vision's `models/bit_paper.py` (`bit_bv`). The arrays are the same but for axes of length 1.
 """
 
 import dataclasses
@@ -31,7 +34,7 @@ from keras_vit.checkpoints.accounting import (
     squarest_grid,
 )
 from keras_vit.checkpoints.files.stored_array import StoredArray
-from keras_vit.models import ViTConfig
+from keras_vit.models import BiTConfig, ViTConfig
 
 Arrays = dict[str, StoredArray]
 
@@ -78,7 +81,9 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
     features = config.representation_size or width
     rows += _dense("pre_logits", "pre_logits", width, features) if config.representation_size else []
     rows += _dense("head", "head", features, config.classes) if config.classes else []
-    return [_renamed(row, _PUBLISHED) for row in rows] if layout == "vit_jax" else rows
+    if layout == "vit_jax":
+        rows = [dataclasses.replace(row, name=_in_block(row.name, _PUBLISHED)) for row in rows]
+    return rows
 
 
 def _attention_and_mlp(name: str, norm: str, path: str, norm_path: str, config: ViTConfig) -> list[Row]:
@@ -114,10 +119,6 @@ def _stem(config: ViTConfig) -> list[Row]:
     return rows
 
 
-def _renamed(row: Row, modules: Mapping[str, str]) -> Row:
-    return dataclasses.replace(row, name=_in_block(row.name, modules))
-
-
 def _in_block(name: str, modules: Mapping[str, str]) -> str:
     return _IN_BLOCK.sub(lambda match: f"{match[1]}{modules.get(match[2], match[2])}{match[3]}", name)
 
@@ -125,16 +126,8 @@ def _in_block(name: str, modules: Mapping[str, str]) -> str:
 # Recognition
 
 
-def model_under(prefixes: set[str], file: Mapping[str, StoredArray]) -> tuple[str, Arrays] | None:
-    """Of the prefixes under which a model was seen, the one that loaders know best, and the arrays without it.
-
-    Args:
-        prefixes: Where there are none, None is returned.
-        file: The file.
-
-    Raises:
-        ValueError: if there are several, none of which loaders know.
-    """
+def _model_under(prefixes: set[str], file: Mapping[str, StoredArray]) -> tuple[str, Arrays] | None:
+    """Of the prefixes under which a model was seen, the one that loaders know best, and the arrays without it."""
     known = [prefix for prefix in _PREFIXES if prefix in prefixes]
     if not known and len(prefixes) > 1:
         raise ValueError(f"The file holds several models, under the prefixes {sorted(prefixes)}; keep one of them.")
@@ -148,7 +141,7 @@ def model_under(prefixes: set[str], file: Mapping[str, StoredArray]) -> tuple[st
 
 def _read(file: Mapping[str, StoredArray], hints: Hints, layout: str) -> Contents | None:
     starts = (f"{_BLOCK}0/LayerNorm_0/scale", f"{_STACK}LayerNorm_0/scale")
-    found = model_under(
+    found = _model_under(
         {
             name.removesuffix(_PATCHES)
             for name in file
@@ -205,21 +198,21 @@ def _in_linen(arrays: Arrays) -> tuple[Arrays, str]:
     if any(name.startswith(_STACK) for name in arrays):
         arrays, dialect = _unstacked(arrays), "stacked"
     elif dialect == "published":
-        arrays = _each_once({_in_block(name, _LINEN): array for name, array in arrays.items()}, arrays)
+        arrays = _renamed(arrays, lambda name: _in_block(name, _LINEN))
     pools = "probe" in arrays or "MAPHead_0/probe" in arrays
 
     def pooling(name: str) -> str:
         match = _POOLING.fullmatch(name) if pools else None
         return name if match is None else f"MAPHead_0/{f'{match[3]}0{match[4]}' if match[3] else match[2]}"
 
-    return _each_once({pooling(name): array for name, array in arrays.items()}, arrays), dialect
+    return _renamed(arrays, pooling), dialect
 
 
-def _each_once(renamed: Arrays, arrays: Arrays) -> Arrays:
-    if len(renamed) < len(arrays):
-        lost = {array.name for array in arrays.values()} - {array.name for array in renamed.values()}
-        raise ValueError(f"It has several modules for one place of a block, such as {min(lost)!r}.")
-    return renamed
+def _renamed(arrays: Arrays, name: Callable[[str], str]) -> Arrays:
+    new = {name(old): array for old, array in arrays.items()}
+    if len(new) < len(arrays):
+        raise ValueError("It has several arrays whose names differ in nothing but a number that has no meaning.")
+    return new
 
 
 def _unstacked(arrays: Arrays) -> Arrays:
@@ -292,11 +285,13 @@ def _grid(contents: Contents, noted: tuple[int, int] | None) -> tuple[int, int]:
     return squarest_grid(patches)
 
 
-def _stages(arrays: Arrays) -> tuple[int, ...]:
+def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[int, ...]:
     """How many units each stage of the ResNet has."""
-    units = {(int(s), int(u)) for s, u in re.findall(r"^block(\d+)/unit(\d+)/", "\n".join(arrays), re.MULTILINE)}
+    units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(arrays), re.MULTILINE)}
+    highest = bounded(max(map(max, units), default=0))
+    if highest > len(units):
+        raise ValueError(f"It has {len(units)} units, but their numbers go up to {highest}.")
     stages = max((stage for stage, _ in units), default=0)
-    bounded(max(map(max, units), default=0))
     return tuple(max((u for s, u in units if s == stage), default=1) for stage in range(1, stages + 1))
 
 
@@ -371,17 +366,103 @@ def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) ->
     return config.replace(position_embedding="learned_patches"), changed
 
 
-def _layout(name: str, **functions: Any) -> Layout:
-    return Layout(
-        name,
-        functools.partial(_rows, layout=name),
-        functools.partial(_read, layout=name),
-        functools.partial(_check_writable, layout=name),
-        **functions,
+# BiT
+
+_CONV = "standardized_conv2d"
+# What the two layouts call the model's layers, where that is another name.
+_BIT_NAMES = {
+    "bit_tf": {
+        "conv_root": f"root_block/{_CONV}",
+        "conv_proj": f"a/proj/{_CONV}",
+        **{f"conv{i}": f"{letter}/{_CONV}" for i, letter in enumerate("abc", start=1)},
+        **{f"gn{i}": f"{letter}/group_norm" for i, letter in enumerate("abc", start=1)},
+        "norm_pre_head": "group_norm",
+        "head": "head/conv2d",
+    },
+    "bit_bv": {
+        "conv_root": "root_block/conv_root",
+        "norm_pre_head": "norm-pre-head",
+        "gamma": "scale",
+        "beta": "bias",
+    },
+}
+_BIT_TOP = {"bit_tf": "resnet/", "bit_bv": ""}
+
+
+def _bit_name(path: str, layout: str) -> str:
+    """What a layout calls a weight of the model."""
+    parts = [_BIT_NAMES[layout].get(part, part) for part in path.split("/")]
+    name = re.sub(r"block(\d+)_unit(\d+)", lambda m: f"block{m[1]}/unit{int(m[2]):02d}", "/".join(parts))
+    return f"{_BIT_TOP[layout]}{name}"
+
+
+def _bit_rows(config: BiTConfig, layout: str) -> list[Row]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    vector, matrix = ((), (1, 1)) if layout == "bit_tf" else ((1, 1, 1), ())
+
+    def norm(path: str, channels: int) -> None:
+        shapes.update({f"{path}/{weight}": (*vector, channels) for weight in ("gamma", "beta")})
+
+    for stage, unit, layer, size, into, out in resnet_convolutions(config.channels, config.width, config.stages):
+        path = f"block{stage}_unit{unit}/" if stage else ""
+        shapes[f"{path}{layer}/kernel"] = (size, size, into, out)
+        if layer in ("conv1", "conv2", "conv3"):  # with a normalisation before it
+            norm(f"{path}{layer.replace('conv', 'gn')}", into)
+    norm("norm_pre_head", config.features)
+    if config.classes:
+        shapes |= {"head/kernel": (*matrix, config.features, config.classes), "head/bias": (config.classes,)}
+    return [Row(_bit_name(path, layout), path, shape) for path, shape in shapes.items()]
+
+
+def _read_bit(file: Mapping[str, StoredArray], hints: Hints, layout: str) -> Contents | None:
+    def plain(name: str) -> str:  # some published files number the convolutions; big_vision drops the number too
+        return re.sub(rf"/{_CONV}_\d+/", f"/{_CONV}/", name)
+
+    ends = [_bit_name(path, layout) for path in ("conv_root/kernel", "block1_unit1/conv1/kernel")]
+    roots, units = ({plain(name).removesuffix(end) for name in file if plain(name).endswith(end)} for end in ends)
+    prefixes = {prefix for prefix in roots & units if not prefix or prefix.endswith("/")}
+    found = _model_under(prefixes, _renamed(dict(file), plain)) if prefixes else None
+    if found is None:
+        return None
+    prefix, arrays = found
+    arrays = {name: array for name, array in arrays.items() if name.startswith(_BIT_TOP[layout])}
+    unused = sorted(file.keys() - {array.name for array in arrays.values()})
+    head = (_bit_name("head/kernel", layout), _bit_name("head/bias", layout))
+    contents = Contents(prefix=prefix, arrays=arrays, unused=unused, head=head)
+    contents.layout = BIT_TF if layout == "bit_tf" else BIT_BV
+    numbered = any(array.name != f"{prefix}{name}" for name, array in arrays.items())
+    contents.dialect = "numbered" if numbered else "published" if layout == "bit_tf" else "big_vision"
+    *_, channels, width = shape_of(arrays, ends[0], 4)
+    contents.stored = BiTConfig(
+        stages=_stages(arrays, rf"^{_BIT_TOP[layout]}block(\d+)/unit(\d+)/"),
+        width=width,
+        channels=channels,
+        dynamic=True,
+        classes=shape_of(arrays, head[0], 4 if layout == "bit_tf" else 2)[-1] if head[0] in arrays else None,
     )
+    return contents
+
+
+def _check_bit(config: BiTConfig, layout: str) -> None:
+    if config.folded:
+        raise ValueError(
+            "The layouts of BiT keep raw kernels, but those of this model have been standardised by folded(). Write "
+            "the model that it was made from."
+        )
+    if layout == "bit_bv" and config.pool_padding != "-inf":
+        raise ValueError(
+            f"The layout 'bit_bv' is for models with pool_padding='-inf', but this one has {config.pool_padding!r}. "
+            "big_vision would compute something else. Write it as layout='bit_tf', or save it as .keras."
+        )
+
+
+def _layout(name: str, rows: Any = _rows, read: Any = _read, check: Any = _check_writable, **functions: Any) -> Layout:
+    rows, read, check = (functools.partial(function, layout=name) for function in (rows, read, check))
+    return Layout(name, rows, read, check, **functions)
 
 
 VIT_JAX = _layout("vit_jax", restate=_restate_vit_jax)
 BIG_VISION = _layout(
     "big_vision", restate=_restate_big_vision, stacked=lambda name: re.sub(rf"^{_BLOCK}\d+/", _STACK, name)
 )
+BIT_TF, BIT_BV = (_layout(name, _bit_rows, _read_bit, _check_bit, config_type=BiTConfig) for name in _BIT_NAMES)
