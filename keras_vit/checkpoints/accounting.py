@@ -275,30 +275,11 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
     """
     import keras
 
-    weights = models.weights_by_path(model)
+    config, weights = model.config, models.weights_by_path(model)
 
     def read(path: str) -> np.ndarray:
         return keras.ops.convert_to_numpy(weights[path]).astype(np.float32, copy=False)
 
-    return arrays_of(model.config, weights.keys(), read, layout, stack)
-
-
-def arrays_of(
-    config: ModelConfig,
-    paths: Collection[str],
-    read: Callable[[str], np.ndarray],
-    layout: Layout,
-    stack: bool = False,
-) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of a model as `extract` gives them, from its config and a function that reads a weight by its path.
-
-    Args:
-        config: The model's.
-        paths: Those of all its weights.
-        read: Gives the float32 values of one.
-        layout: As for `extract`, as are `stack` and what is raised.
-        stack: See there.
-    """
     layout.check_writable(config)
     if getattr(config, "preprocessing_folded", False):
         raise ValueError(
@@ -310,7 +291,7 @@ def arrays_of(
         raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
     config, changed = layout.restate(config, read)
     rows, computed = layout.rows(config), layout.computed(config)
-    strange = set(paths) - computed.keys() - {row.path for row in rows}
+    strange = weights.keys() - computed.keys() - {row.path for row in rows}
     if strange:
         raise ValueError(
             f"The model has weights that the layout {layout.name!r} has no place for: {listed(strange)}. If it was "
@@ -332,12 +313,11 @@ def arrays_of(
         shape, parts = group[0].shape, group[0].part[1]
         if group[0].path is None:
             return np.zeros(shape, np.float32)
-        pieces = (
-            [np.zeros((shape[0] // parts, *shape[1:]), np.float32)] * parts if len(group) < parts else [None] * parts
-        )
-        for row in group:
-            pieces[row.part[0]] = row.values(changed[row.path] if row.path in changed else read(row.path))
-        return pieces[0] if parts == 1 else np.concatenate(pieces)
+        pieces = {
+            row.part[0]: row.values(changed[row.path] if row.path in changed else read(row.path)) for row in group
+        }
+        zeros = np.zeros((shape[0] // parts, *shape[1:]), np.float32) if len(pieces) < parts else None
+        return pieces[0] if parts == 1 else np.concatenate([pieces.get(i, zeros) for i in range(parts)])
 
     def arrays() -> Iterator[tuple[str, np.ndarray]]:
         for name, group in sorted(groups.items(), key=lambda item: item[0]):

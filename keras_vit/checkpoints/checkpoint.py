@@ -17,7 +17,7 @@ from keras_vit.checkpoints.accounting import Contents, Hints, Layout, check_arra
 from keras_vit.checkpoints.files import open_file, read_sidecars, weights_in, write_safetensors
 from keras_vit.checkpoints.files.npz import write_npz
 from keras_vit.checkpoints.files.stored_array import ArrayFile
-from keras_vit.checkpoints.layouts import LAYOUTS, in_order
+from keras_vit.checkpoints.layouts import LAYOUTS
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 
 # The layout of the published files of each family.
@@ -68,7 +68,7 @@ def open_checkpoint(
     file = open_file(path)
     beside = read_sidecars(path)
     hints = Hints(beside.config, beside.open_clip, beside.preprocessor, heads, architecture)
-    for layout in in_order(file, hints):
+    for layout in _in_order(file, hints):
         try:
             contents = layout.read(file, hints)
         except ValueError as error:
@@ -92,6 +92,13 @@ def open_checkpoint(
         f"{file.path} holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its arrays are: "
         f"{names}{' ...' if len(file) > 5 else ''}."
     )
+
+
+def _in_order(file: ArrayFile, hints: Hints) -> list[Layout]:
+    """The layouts in the order in which they are asked: first whose JSON files lie beside; only Flax's have slashes."""
+    beside = {"clip": hints.open_clip, "timm": (hints.config or {}).get("architecture"), "huggingface": hints.config}
+    first = [name for name, there in beside.items() if there] if not any("/" in name for name in file) else []
+    return [LAYOUTS[name] for name in dict.fromkeys([*first, *LAYOUTS])]
 
 
 def load_model(

@@ -12,6 +12,7 @@ import keras_vit
 from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints.files import stored_array
 from keras_vit.layers import sincos2d, skip_initialization
+from tests.checkpoints.npz_files import STORED, as_bfloat16, assert_same_bits, read, save
 from tests.compute import forward
 from tests.tolerances import EARLY, ENCODED, LOGITS, SAME_FUNCTION
 
@@ -30,16 +31,6 @@ POSITION = "pos_embedding"
 OLD_POSITION = "Transformer/posembed_input/pos_embedding"
 
 
-def read(path, prefix=""):
-    with np.load(path, allow_pickle=False) as file:
-        return {name.removeprefix(prefix): values for name, values in file.items()}
-
-
-def save(path, arrays, prefix="", **beside):
-    np.savez(path, **{f"{prefix}{name}": values for name, values in arrays.items()}, **beside)
-    return path
-
-
 def load(case, **options):
     return keras_vit.from_checkpoint(case.path, **{"image_size": tuple(case.meta["image_hw"])} | options)
 
@@ -47,13 +38,6 @@ def load(case, **options):
 def written(model, path, layout="big_vision", **options):
     keras_vit.to_checkpoint(model, path, layout=layout, overwrite=True, **options)
     return read(path)
-
-
-def assert_same_bits(got, wanted):
-    assert list(got) == sorted(wanted)
-    for name, values in wanted.items():
-        assert got[name].dtype == np.float32 and got[name].shape == values.shape, name
-        np.testing.assert_array_equal(got[name].view(np.uint32), values.view(np.uint32), err_msg=name)
 
 
 def images(size=32, seed=0):
@@ -275,13 +259,6 @@ def test_pre_logits(golden, tmp_path, rep_size):
     assert_same_bits(written(model, tmp_path / "back.npz"), arrays)
 
 
-STORED = {
-    "compressed": np.savez_compressed,
-    "fortran": lambda path, **arrays: np.savez(path, **{n: np.asfortranarray(a) for n, a in arrays.items()}),
-    "float64": lambda path, **arrays: np.savez(path, **{n: a.astype("f8") for n, a in arrays.items()}),
-}
-
-
 @pytest.mark.parametrize("how", STORED)
 @pytest.mark.once
 def test_storage_of_stacked_blocks(golden, tmp_path, how):
@@ -295,13 +272,11 @@ def test_storage_of_stacked_blocks(golden, tmp_path, how):
 @pytest.mark.parametrize("name", ["bv_map", "bv_scan_map"])
 @pytest.mark.once
 def test_bfloat16(golden, tmp_path, name):
-    """bfloat16 arrives as two bytes without a type."""
     arrays = read(golden(name).path, "params/")
-    halves = {n: (a.view(np.uint32) >> 16).astype(np.uint16).view("V2") for n, a in arrays.items()}
-    path = save(tmp_path / "file.npz", halves, "params/")
+    path = save(tmp_path / "file.npz", {name: as_bfloat16(a)[0] for name, a in arrays.items()}, "params/")
     assert keras_vit.inspect_checkpoint(path).oddities == ["stored as bfloat16, read as float32"]
     back = written(keras_vit.from_checkpoint(path), tmp_path / "back.npz", stack=name == "bv_scan_map")
-    assert_same_bits(back, {n: (a.view(np.uint32) >> 16 << 16).view("f4") for n, a in arrays.items()})
+    assert_same_bits(back, {name: as_bfloat16(a)[1] for name, a in arrays.items()})
 
 
 @pytest.mark.once

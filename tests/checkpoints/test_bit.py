@@ -6,6 +6,7 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints import LAYOUTS
 from keras_vit.models import variant_config
+from tests.checkpoints.npz_files import assert_same_bits, read, save
 from tests.compute import forward
 from tests.models.test_bit import PARAMETERS
 from tests.tolerances import EARLY, LOGITS, SAME_FUNCTION
@@ -14,24 +15,6 @@ CASES = {"bit_mini_tf": "bit_tf", "bit_mini_bv": "bit_bv"}
 # The maps after the root reach 30, where float32 has steps of 2e-6; the reference itself is 1.3e-5 away from float64.
 STEM = 5e-5
 RESULTS = {"stem": STEM, "pre_logits": EARLY, "logits": LOGITS}
-
-
-def read(path):
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
-
-
-def write(path, arrays):
-    np.savez(path, **arrays)
-    return path
-
-
-def assert_same_bits(got, wanted):
-    assert list(got) == sorted(wanted)
-    for name, values in wanted.items():
-        assert got[name].dtype == np.float32 and got[name].shape == values.shape, name
-        # As integers: -0.0 is not 0.0.
-        np.testing.assert_array_equal(got[name].view(np.uint32), values.view(np.uint32), err_msg=name)
 
 
 def errors(model, reference):
@@ -115,13 +98,13 @@ def numbered(arrays):
 def test_numbered_convolutions(golden, tmp_path):
     arrays = read(golden("bit_mini_tf").path)
     assert len(numbered(arrays).keys() - arrays.keys()) == 7
-    path = write(tmp_path / "file.npz", numbered(arrays))
+    path = save(tmp_path / "file.npz", numbered(arrays))
     assert keras_vit.inspect_checkpoint(path).dialect == "numbered"
     keras_vit.to_checkpoint(keras_vit.from_checkpoint(path), tmp_path / "back.npz")
     assert_same_bits(read(tmp_path / "back.npz"), arrays)
 
     # Two for one place: which of them is meant?
-    path = write(tmp_path / "two.npz", arrays | numbered(arrays))
+    path = save(tmp_path / "two.npz", arrays | numbered(arrays))
     with pytest.raises(ValueError, match="'bit_tf'.*differ in nothing but a number"):
         keras_vit.from_checkpoint(path)
 
@@ -139,7 +122,7 @@ BESIDE = [
 @pytest.mark.once
 def test_prefixes_and_what_stands_beside(golden, tmp_path, name, prefix, beside):
     arrays = read(golden(name).path)
-    path = write(tmp_path / "file.npz", {f"{prefix}{name}": array for name, array in arrays.items()} | beside)
+    path = save(tmp_path / "file.npz", {f"{prefix}{name}": array for name, array in arrays.items()} | beside)
     info = keras_vit.inspect_checkpoint(path)
     assert (info.layout, info.prefix) == (CASES[name], prefix)
     assert any(f"{len(beside)} arrays beside the model" in oddity for oddity in info.oddities)
@@ -151,7 +134,7 @@ def test_prefixes_and_what_stands_beside(golden, tmp_path, name, prefix, beside)
 def test_vectors_without_axes_of_length_one(golden, tmp_path):
     arrays = read(golden("bit_mini_bv").path)
     flat = {name: array.reshape(-1) if "/gn" in name or "norm" in name else array for name, array in arrays.items()}
-    path = write(tmp_path / "file.npz", flat)
+    path = save(tmp_path / "file.npz", flat)
     keras_vit.to_checkpoint(keras_vit.from_checkpoint(path), tmp_path / "back.npz", layout="bit_bv")
     assert_same_bits(read(tmp_path / "back.npz"), arrays)
 
@@ -194,13 +177,13 @@ def test_heads(golden, tmp_path, name):
     arrays = read(case.path)
     headless = {name: array for name, array in arrays.items() if "head/" not in name or "norm" in name}
     assert len(headless) == len(arrays) - 2
-    model = keras_vit.from_checkpoint(write(tmp_path / "headless.npz", headless))
+    model = keras_vit.from_checkpoint(save(tmp_path / "headless.npz", headless))
     assert model.config.classes is None and model.output_shape == (None, 256)
     keras_vit.to_checkpoint(model, tmp_path / "back.npz", layout=CASES[name])
     assert_same_bits(read(tmp_path / "back.npz"), headless)
 
     zero = {name: array * 0 if name in arrays.keys() - headless.keys() else array for name, array in arrays.items()}
-    path = write(tmp_path / "zero.npz", zero)
+    path = save(tmp_path / "zero.npz", zero)
     with pytest.warns(UserWarning, match="head of .*zero.npz is all zeros"):
         keras_vit.from_checkpoint(path)
     keras_vit.from_checkpoint(path, classes=3)
@@ -242,7 +225,7 @@ BAD = {
 @pytest.mark.once
 def test_bad_files(golden, tmp_path, what):
     change, message = BAD[what]
-    path = write(tmp_path / "file.npz", change(read(golden("bit_mini_bv").path)))
+    path = save(tmp_path / "file.npz", change(read(golden("bit_mini_bv").path)))
     with pytest.raises(ValueError, match=message):
         keras_vit.from_checkpoint(path)
 

@@ -22,164 +22,74 @@ from tests.checkpoints.state_dicts import (
 
 DINOV3 = {"rows": None, "registers": 4, "scales": GAMMA}
 
-# Who publishes it: its arrays, and the fields of the config that differ from those of a plain ViT in its names.
+# Who publishes it: its arrays, and the fields of the config that differ from those of a plain ViT in its names. First
+# what several of them have in common.
+HEAD, SCALE, REGISTERS, AVG = {"classes": 11}, {"layer_scale": 1e-5}, {"register_tokens": 4}, {"pooling": "avg"}
+PATCHES_ONLY, NO_CLASS = {"position_embedding": "learned_patches"}, {"class_token": False}
+FC_NORM = AVG | {"final_norm": "pooled"}
+ROPE3 = SCALE | REGISTERS | {"position_embedding": "none", "rotary_embedding": "dinov3", "layer_norm_epsilon": 1e-5}
+NO_KEY, SWIGLU, NO_QKV = {"attention_bias": "no_key"}, {"mlp": "swiglu"}, {"attention_bias": "none"}
+EVA02 = NO_KEY | {"rotary_embedding": "eva02"}
+CLIP = {"pre_norm": True, "patch_bias": False, "layer_norm_epsilon": 1e-5}
 TIMM = {
-    "augreg": (timm(head=11), {"classes": 11}),
+    "augreg": (timm(head=11), HEAD),
     "in21k without head": (timm(), {}),
-    "gap": (timm(cls=False), {"class_token": False, "pooling": "avg"}),
-    "gap, fc_norm": (timm(last="fc_norm", head=11), {"pooling": "avg", "final_norm": "pooled", "classes": 11}),
-    "no qkv bias, gap": (
-        timm(cls=False, qkv="none", scales=LS),
-        {"class_token": False, "pooling": "avg", "attention_bias": "none", "layer_scale": 1e-5},
-    ),
-    "InternViT": (timm(scales=LS, last=None), {"layer_scale": 1e-5, "final_norm": "none"}),
-    "DeiT distilled": (
-        timm(dist=True, head=11),
-        {"distillation_token": True, "distillation_head": True, "classes": 11},
-    ),
-    "DeiT-III": (
-        timm(rows=PATCHES, scales=LS, head=11),
-        {"position_embedding": "learned_patches", "layer_scale": 1e-5, "classes": 11},
-    ),
-    "DINOv2 giant": (timm(scales=LS, mlp="packed"), {"layer_scale": 1e-5, "mlp": "swiglu"}),
-    "DINOv2 reg4": (
-        timm(rows=PATCHES, scales=LS, registers=4),
-        {"layer_scale": 1e-5, "register_tokens": 4, "position_embedding": "learned_patches"},
-    ),
+    "gap": (timm(cls=False), NO_CLASS | AVG),
+    "gap, fc_norm": (timm(last="fc_norm", head=11), FC_NORM | HEAD),
+    "no qkv bias, gap": (timm(cls=False, qkv="none", scales=LS), NO_CLASS | AVG | NO_QKV | SCALE),
+    "InternViT": (timm(scales=LS, last=None), SCALE | {"final_norm": "none"}),
+    "DeiT distilled": (timm(dist=True, head=11), HEAD | {"distillation_token": True, "distillation_head": True}),
+    "DeiT distilled without head": (timm(dist=True), {"distillation_token": True, "pooling": "token_dist"}),
+    "DeiT-III": (timm(rows=PATCHES, scales=LS, head=11), PATCHES_ONLY | SCALE | HEAD),
+    "DINOv2 giant": (timm(scales=LS, mlp="packed"), SCALE | SWIGLU),
+    "DINOv2 reg4": (timm(rows=PATCHES, scales=LS, registers=4), SCALE | REGISTERS | PATCHES_ONLY),
     "reg4_gap": (
         timm(cls=False, rows=PATCHES, scales=LS, registers=4, last="fc_norm"),
-        {
-            "class_token": False,
-            "register_tokens": 4,
-            "layer_scale": 1e-5,
-            "pooling": "avg",
-            "final_norm": "pooled",
-            "position_embedding": "learned_patches",
-        },
+        NO_CLASS | REGISTERS | SCALE | FC_NORM | PATCHES_ONLY,
     ),
     "so150m reg4_gap": (
         timm(cls=False, rows=4 + PATCHES, registers=4, last="fc_norm"),
-        {"class_token": False, "register_tokens": 4, "pooling": "avg", "final_norm": "pooled"},
+        NO_CLASS | REGISTERS | FC_NORM,
     ),
-    "SigLIP": (timm(cls=False, pool=True), {"class_token": False, "pooling": "map"}),
-    "CLIP": (
-        timm(pre_norm=True, patch_bias=False, head=24),
-        {"pre_norm": True, "patch_bias": False, "layer_norm_epsilon": 1e-5, "classes": 24},
-    ),
-    "DINOv3": (
-        timm(**DINOV3, qkv="none"),
-        {
-            "register_tokens": 4,
-            "layer_scale": 1e-5,
-            "layer_norm_epsilon": 1e-5,
-            "position_embedding": "none",
-            "rotary_embedding": "dinov3",
-            "attention_bias": "none",
-            "pooling": "avg",
-        },
-    ),
-    "DINOv3 qkvb, S+": (
-        timm(**DINOV3, qkv="q_bias", mlp="unpacked"),
-        {
-            "register_tokens": 4,
-            "layer_scale": 1e-5,
-            "layer_norm_epsilon": 1e-5,
-            "position_embedding": "none",
-            "rotary_embedding": "dinov3",
-            "attention_bias": "no_key",
-            "mlp": "swiglu",
-            "pooling": "avg",
-        },
-    ),
+    "SigLIP": (timm(cls=False, pool=True), NO_CLASS | {"pooling": "map"}),
+    "CLIP": (timm(pre_norm=True, patch_bias=False, head=24), CLIP | {"classes": 24}),
+    "DINOv3": (timm(**DINOV3, qkv="none"), ROPE3 | NO_QKV | AVG),
+    "DINOv3 qkvb, S+": (timm(**DINOV3, qkv="q_bias", mlp="unpacked"), ROPE3 | NO_KEY | SWIGLU | AVG),
     "rope_reg1_gap": (
         timm(cls=False, rows=None, registers=1, scales=GAMMA, qkv="q_bias", last="fc_norm"),
-        {
-            "class_token": False,
-            "register_tokens": 1,
-            "layer_scale": 1e-5,
-            "position_embedding": "none",
-            "rotary_embedding": "eva02",
-            "attention_bias": "no_key",
-            "pooling": "avg",
-            "final_norm": "pooled",
-        },
+        NO_CLASS | SCALE | EVA02 | FC_NORM | {"register_tokens": 1, "position_embedding": "none"},
     ),
     "BEiT-3": (
         timm(mlp="plain_norm", attn_norm=True, last="fc_norm", head=11),
-        {
-            "attention_norm": True,
-            "mlp": "plain_norm",
-            "layer_norm_epsilon": 1e-5,
-            "pooling": "avg",
-            "final_norm": "pooled",
-            "classes": 11,
-        },
+        FC_NORM | HEAD | {"attention_norm": True, "mlp": "plain_norm", "layer_norm_epsilon": 1e-5},
     ),
-    "EVA giant": (
-        timm(qkv="q_bias", last="fc_norm", head=11),
-        {"attention_bias": "no_key", "pooling": "avg", "final_norm": "pooled", "classes": 11},
-    ),
-    "EVA-02 S": (
-        timm(qkv="q_bias", mlp="packed", last="fc_norm", head=11),
-        {
-            "attention_bias": "no_key",
-            "mlp": "swiglu",
-            "rotary_embedding": "eva02",
-            "pooling": "avg",
-            "final_norm": "pooled",
-            "classes": 11,
-        },
-    ),
+    "EVA giant": (timm(qkv="q_bias", last="fc_norm", head=11), NO_KEY | FC_NORM | HEAD),
+    "EVA-02 S": (timm(qkv="q_bias", mlp="packed", last="fc_norm", head=11), EVA02 | SWIGLU | FC_NORM | HEAD),
     "EVA-02 B": (
         timm(qkv="separate", mlp="unpacked_norm", last="fc_norm", head=11),
-        {
-            "attention_bias": "no_key",
-            "mlp": "swiglu_norm",
-            "rotary_embedding": "eva02",
-            "pooling": "avg",
-            "final_norm": "pooled",
-            "classes": 11,
-        },
+        EVA02 | FC_NORM | HEAD | {"mlp": "swiglu_norm"},
     ),
     "EVA-02-CLIP L": (
         timm(qkv="separate", mlp="unpacked_norm", attn_norm=True, head=24),
-        {
-            "attention_bias": "no_key",
-            "attention_norm": True,
-            "mlp": "swiglu_norm",
-            "rotary_embedding": "eva02",
-            "classes": 24,
-        },
+        EVA02 | {"attention_norm": True, "mlp": "swiglu_norm", "classes": 24},
     ),
 }
+MASK, OFFSET = {"mask_token": (1, 64)}, {"interpolation": "bicubic_offset"}
+NO_REGISTERS = {"position_embedding": "learned_without_registers"}
 FACEBOOK = {
-    "DINOv2": (timm(scales=LS) | {"mask_token": (1, 64)}, {"layer_scale": 1e-5, "interpolation": "bicubic_offset"}),
-    "DINOv2 giant": (
-        timm(scales=LS, mlp="w12") | {"mask_token": (1, 64)},
-        {"layer_scale": 1e-5, "mlp": "swiglu", "interpolation": "bicubic_offset"},
-    ),
+    "DINOv2": (timm(scales=LS) | MASK, SCALE | OFFSET),
+    "DINOv2 giant": (timm(scales=LS, mlp="w12") | MASK, SCALE | SWIGLU | OFFSET),
     "DINOv2 with registers": (
-        timm(scales=LS, registers=4, register_name="register_tokens") | {"mask_token": (1, 64)},
-        {"layer_scale": 1e-5, "register_tokens": 4, "position_embedding": "learned_without_registers"},
+        timm(scales=LS, registers=4, register_name="register_tokens") | MASK,
+        SCALE | REGISTERS | NO_REGISTERS,
     ),
     "DINOv3": (
         timm(rows=None, registers=4, register_name="storage_tokens", scales=LS, qkv="masked", mlp="w123")
         | {"rope_embed.periods": (16,), "mask_token": (1, 64)}
         | norm("local_cls_norm"),
-        {
-            "register_tokens": 4,
-            "layer_scale": 1e-5,
-            "layer_norm_epsilon": 1e-5,
-            "position_embedding": "none",
-            "rotary_embedding": "dinov3",
-            "attention_bias": "no_key",
-            "mlp": "swiglu",
-        },
+        ROPE3 | NO_KEY | SWIGLU,
     ),
-    "DeiT-III": (
-        timm(rows=PATCHES, scales=GAMMA, head=11),
-        {"position_embedding": "learned_patches", "layer_scale": 1e-5, "classes": 11},
-    ),
+    "DeiT-III": (timm(rows=PATCHES, scales=GAMMA, head=11), PATCHES_ONLY | SCALE | HEAD),
     "MAE": (
         timm()
         | linear("decoder_embed", 8, 64)
@@ -250,83 +160,47 @@ def test_facebook_by_arrays_alone(tmp_path, name):
     assert {array.name for array in contents.arrays.values()} | set(contents.unused) == shapes.keys()
 
 
+DINOV2, DIST = SCALE | {"layer_norm_epsilon": 1e-6}, {"distillation_token": True}
 HUGGING_FACE = {
-    "ViT": (transformers("vit", head=11), {"classes": 11}),
+    "ViT": (transformers("vit", head=11), HEAD),
     "ViT in21k": (transformers("vit", module=False, pooler=True), {"representation_size": 64}),
-    "ViT with pooler and head": (transformers("vit", pooler=True, head=11), {"classes": 11}),
-    "DeiT": (transformers("deit", head=11), {"distillation_token": True, "classes": 11}),
+    "ViT with pooler and head": (transformers("vit", pooler=True, head=11), HEAD),
+    "DeiT": (transformers("deit", head=11), DIST | HEAD),
+    "DeiT without head": (transformers("deit", module=False, pooler=True), DIST | {"representation_size": 64}),
     "DeiT with teacher": (
         {name.replace("classifier", "cls_classifier"): shape for name, shape in transformers("deit", head=11).items()}
         | linear("distillation_classifier", 11, 64),
-        {"distillation_token": True, "distillation_head": True, "classes": 11},
+        DIST | HEAD | {"distillation_head": True},
     ),
     "MAE": (transformers("vit_mae") | linear("decoder.decoder_embed", 8, 64) | {"decoder.mask_token": (1, 1, 8)}, {}),
-    "I-JEPA": (transformers("ijepa", head=11), {"class_token": False, "pooling": "avg", "classes": 11}),
-    "DINOv2": (transformers("dinov2"), {"layer_scale": 1e-5, "layer_norm_epsilon": 1e-6}),
+    "I-JEPA": (transformers("ijepa", head=11), NO_CLASS | AVG | HEAD),
+    "DINOv2": (transformers("dinov2"), DINOV2),
     "DINOv2, classes": (
         transformers("dinov2", head=11, swiglu=True) | {"dinov2.embeddings.mask_token": (1, 64)},
-        {"layer_scale": 1e-5, "layer_norm_epsilon": 1e-6, "mlp": "swiglu", "pooling": "token_avg", "classes": 11},
+        DINOV2 | SWIGLU | HEAD | {"pooling": "token_avg"},
     ),
     "DINOv2 with registers": (
         transformers("dinov2_with_registers", registers=4),
-        {
-            "layer_scale": 1e-5,
-            "layer_norm_epsilon": 1e-6,
-            "register_tokens": 4,
-            "position_embedding": "learned_without_registers",
-            "interpolation": "bicubic",
-        },
+        DINOV2 | REGISTERS | NO_REGISTERS | {"interpolation": "bicubic"},
     ),
     "DINOv3": (
         transformers("dinov3_vit", registers=4, swiglu=True) | {"embeddings.mask_token": (1, 1, 64)},
-        {
-            "layer_scale": 1e-5,
-            "layer_norm_epsilon": 1e-5,
-            "register_tokens": 4,
-            "position_embedding": "none",
-            "rotary_embedding": "dinov3",
-            "attention_bias": "no_key",
-            "mlp": "swiglu",
-        },
+        ROPE3 | NO_KEY | SWIGLU,
     ),
 }
+QUICK = CLIP | {"gelu": "quick"}
+SIGLIP = NO_CLASS | {"gelu": "tanh", "layer_norm_epsilon": 1e-6, "pooling": "map"}
 TOWERS = {
     "CLIP": (
         tower("clip", projection=24) | TEXT | {"vision_model.embeddings.position_ids": (1, 17)},
-        {"pre_norm": True, "patch_bias": False, "gelu": "quick", "layer_norm_epsilon": 1e-5, "projection": 24},
+        QUICK | {"projection": 24},
     ),
-    "CLIP for classes": (
-        tower("clip", head=11),
-        {
-            "pre_norm": True,
-            "patch_bias": False,
-            "gelu": "quick",
-            "layer_norm_epsilon": 1e-5,
-            "pooling": "avg",
-            "final_norm": "none",
-            "classes": 11,
-        },
-    ),
-    "CLIP of transformers 5": (
-        tower("clip", prefix=""),
-        {"pre_norm": True, "patch_bias": False, "gelu": "quick", "layer_norm_epsilon": 1e-5},
-    ),
-    "SigLIP": (
-        tower("siglip") | TEXT | {"logit_bias": ()},
-        {"class_token": False, "gelu": "tanh", "layer_norm_epsilon": 1e-6, "pooling": "map"},
-    ),
-    "SigLIP of transformers 5": (
-        tower("siglip", prefix=""),
-        {"class_token": False, "gelu": "tanh", "layer_norm_epsilon": 1e-6, "pooling": "map"},
-    ),
-    "SigLIP for classes": (
-        tower("siglip", head=11),
-        {"class_token": False, "gelu": "tanh", "layer_norm_epsilon": 1e-6, "pooling": "avg", "classes": 11},
-    ),
-    "SigLIP without head": (
-        tower("siglip", pool=False),
-        {"class_token": False, "gelu": "tanh", "layer_norm_epsilon": 1e-6, "pooling": "avg"},
-    ),
+    "CLIP for classes": (tower("clip", head=11), QUICK | AVG | HEAD | {"final_norm": "none"}),
+    "CLIP of transformers 5": (tower("clip", prefix=""), QUICK),
+    "SigLIP": (tower("siglip") | TEXT | {"logit_bias": ()}, SIGLIP),
+    "SigLIP of transformers 5": (tower("siglip", prefix=""), SIGLIP),
+    "SigLIP for classes": (tower("siglip", head=11), SIGLIP | AVG | HEAD),
+    "SigLIP without head": (tower("siglip", pool=False), SIGLIP | AVG),
 }
 
 
@@ -380,14 +254,7 @@ def test_the_names_of_both_versions_mean_the_same(tmp_path, family):
 def test_openai_and_open_clip(tmp_path):
     shapes = clip() | OPENAI_TEXT
     alone = opened(write(tmp_path / "openai", shapes))
-    expected = {
-        "pre_norm": True,
-        "patch_bias": False,
-        "gelu": "quick",
-        "layer_norm_epsilon": 1e-5,
-        "projection": 24,
-    }
-    got, wanted = fields(alone.config, expected)
+    got, wanted = fields(alone.config, QUICK | {"projection": 24})
     assert got == wanted and (alone.dialect, alone.prefix) == ("OpenAI", "visual.")
     assert sorted(alone.unused) == sorted(OPENAI_TEXT)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests.checkpoints.npz_files import STORED, as_bfloat16, assert_same_bits, read
 
 PUBLISHED = (
     "mini_token",
@@ -20,24 +21,11 @@ PUBLISHED = (
 )
 
 
-def read(path):
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
-
-
 def round_trip(path, folder, **options):
     """The model of a file, and the arrays that come of it."""
     model = keras_vit.from_checkpoint(path, **options)
     keras_vit.to_checkpoint(model, folder / "back.npz")
     return model, read(folder / "back.npz")
-
-
-def assert_same_bits(got, wanted):
-    assert list(got) == sorted(wanted)
-    for name, values in wanted.items():
-        assert got[name].dtype == np.float32 and got[name].shape == values.shape, name
-        # As integers: -0.0 is not 0.0.
-        np.testing.assert_array_equal(got[name].view(np.uint32), values.view(np.uint32), err_msg=name)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -129,13 +117,6 @@ def test_the_trained_prefix_wins_over_copies(golden, tmp_path):
     assert_same_bits(back, arrays)
 
 
-STORED = {
-    "compressed": np.savez_compressed,
-    "fortran": lambda path, **arrays: np.savez(path, **{n: np.asfortranarray(a) for n, a in arrays.items()}),
-    "float64": lambda path, **arrays: np.savez(path, **{n: a.astype("f8") for n, a in arrays.items()}),
-}
-
-
 @pytest.mark.parametrize("how", STORED)
 @pytest.mark.once
 def test_storage(golden, tmp_path, how):
@@ -154,8 +135,7 @@ def test_storage(golden, tmp_path, how):
 def test_half_precision_storage(golden, tmp_path, dtype, order):
     arrays = read(golden("mini_token").path)
     if dtype == "V2":
-        stored = {n: (a.view(np.uint32) >> 16).astype(np.uint16).view("V2") for n, a in arrays.items()}
-        wanted = {n: (a.view(np.uint16).astype(np.uint32) << 16).view("f4") for n, a in stored.items()}
+        stored, wanted = ({n: as_bfloat16(a)[i] for n, a in arrays.items()} for i in range(2))
     else:
         stored = {n: a.astype(dtype) for n, a in arrays.items()}
         wanted = {n: a.astype("f4") for n, a in stored.items()}

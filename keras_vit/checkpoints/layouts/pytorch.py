@@ -47,31 +47,21 @@ _OTHER_MODELS = re.compile(r"(^|\.)(text|text_model|decoder)\.")
 class Family:
     """Who publishes models, what they call the parts, and what they do where nothing says it.
 
-    Attributes:
-        title: Their name.
+    Names of parts:
         module: What stands before the names of the arrays, but for the head's.
-        patches: The convolution of the patches.
-        class_token: The class token; likewise the other tokens.
-        positions: The position embeddings.
+        blocks: What stands before the number of a block; `norms` to `scales` are in a block.
         flat: Whether class token and positions have no first axis of length 1.
-        pre_norm: The normalisation before the blocks.
-        blocks: What stands before the number of a block.
-        norms: The two normalisations of a block.
         attention: The projections to queries, keys, values, and the output; or the beginning of the name of the matrix
             that the first three share, and the output.
         own_biases: The biases of the three where they share a matrix and no bias; empty where they share it.
-        attention_norm: The normalisation before the output projection.
         mlp: The linear layers of an MLP; two for a SwiGLU mean that gate and value are one layer.
-        mlp_norm: The normalisation in it.
-        scales: The two layer scales of a block.
-        norm: The last normalisation.
-        types: The `model_type`s of transformers whose models have its arrays.
-        mask_token: The first axes of the mask token that all its models have; None where they need none.
-        activation: The usual `hidden_act`.
-        epsilon: The usual epsilon of normalisations.
-        heads: The usual number of heads.
+
+    What is usual:
+        types: The `model_type`s of transformers whose models have these arrays.
+        mask_token: The first axes of the mask token that all models have; None where they need none.
+        activation, epsilon, heads: `hidden_act`, `layer_norm_eps` and `num_attention_heads`.
         heads_by_width: The heads where nobody says it, for widths whose heads have not 64 channels.
-        preparation: How pictures are usually prepared.
+        preparation: How pictures are prepared; fields of a `ViTConfig`.
         interpolation: How position embeddings are resized.
         periods: Whether the periods of DINOv3's rotary embedding are stored.
     """
