@@ -48,6 +48,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 def pytest_configure(config):
     config.addinivalue_line("markers", f"once: knows no backend, so that it runs on {BACKENDS[-1]} only")
+    config.addinivalue_line("markers", "long: of the files that take longest, which begin")
     # By itself, xdist begins with the files that have most tests, and ends with those that take longest.
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
@@ -55,77 +56,13 @@ def pytest_configure(config):
         raise pytest.UsageError(f"KERAS_BACKEND={os.environ['KERAS_BACKEND']!r}: expected one of {BACKENDS}")
 
 
-# Files about what knows no backend, in Python, NumPy or a process of its own; running them on each would only take
-# time. In other files such tests have the mark `once`. What a backend computes, compiles, trains, saves or draws at
-# random is tested on each.
-ONCE = (
-    "test_backend.py",
-    "test_bad_files.py",
-    "test_bad_keras_files.py",
-    "test_benchmarks.py",
-    "test_catalogue.py",
-    "test_class_names.py",
-    "test_counts.py",
-    "test_download.py",
-    "test_embed.py",
-    "test_evaluate.py",
-    "test_failures.py",
-    "test_packaging.py",
-    "test_family_files.py",
-    "test_files.py",
-    "test_finetune.py",
-    "test_fuzz.py",
-    "test_hub.py",
-    "test_info.py",
-    "test_inspect.py",
-    "test_interop.py",
-    "test_macs.py",
-    "test_page.py",
-    "test_pictures.py",
-    "test_pipeline.py",
-    "test_plan.py",
-    "test_planning.py",
-    "test_plots.py",
-    "test_predict.py",
-    "test_published.py",
-    "test_publishing.py",
-    "test_quick.py",
-    "test_randaugment.py",
-    "test_run_files.py",
-    "test_running.py",
-    "test_safetensors.py",
-    "test_safety.py",
-    "test_tables.py",
-    "test_text.py",
-    "test_torch_files.py",
-    "test_weights.py",
-    "test_worker.py",
-)
-
-
-# Files that take longest, in that order. They begin, so that no process is left with one of them when the others end.
-DEAREST = (
-    "test_distribution.py",
-    "test_examples.py",
-    "test_demo.py",
-    "test_attention.py",
-    "test_processes.py",
-    "test_readme.py",
-    "test_every_family.py",
-    "test_evidence.py",
-    "test_export.py",
-    "test_finetuning.py",
-    "test_docs.py",
-)
-
-
 def pytest_collection_modifyitems(items):
     if os.environ["KERAS_BACKEND"] != BACKENDS[-1]:
         for item in items:
-            if item.path.name in ONCE or item.get_closest_marker("once"):
+            if item.get_closest_marker("once"):
                 item.add_marker(pytest.mark.skip(reason=f"knows no backend: run once, on {BACKENDS[-1]}"))
-    rank = {name: number for number, name in enumerate(DEAREST)}
-    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+    # They begin, so that no process is left with one of them when the others end.
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_unconfigure(config):

@@ -7,6 +7,8 @@ import pytest
 
 from keras_vit import _backend
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):

@@ -15,6 +15,8 @@ from keras_vit.checkpoints import save_model
 from keras_vit.checkpoints.files.npz import write_npz
 from keras_vit.zoo import load
 
+pytestmark = pytest.mark.once
+
 NAMES = ("Straßenbahn", "猫", "a, b")
 VIT = keras_vit.ViTConfig(
     image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, class_names=NAMES

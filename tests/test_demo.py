@@ -19,6 +19,8 @@ from keras_vit.demo import digits, job
 from keras_vit.export import FORMATS
 from tests.processes import environment
 
+pytestmark = pytest.mark.long
+
 SCRIPT = Path(__file__).resolve().parent.parent / "weights" / "train_glyphs.py"
 CHECKPOINT = weights_folder() / "glyphs.npz"
 

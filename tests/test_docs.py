@@ -18,6 +18,8 @@ import keras_vit
 from keras_vit.cli import program
 from tests.processes import environment
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -20,6 +20,7 @@ EXPERIMENTS = ["transfer", "data", "few_shot", "resolution", "masked"]
 if os.environ.get("KERAS_BACKEND") != "torch":
     pytest.skip("what they call is tested on every backend; torch compiles nothing", allow_module_level=True)
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples are part of the repository only"),
     *(
         pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"needs {name}")

@@ -8,6 +8,8 @@ import pytest
 
 from keras_vit._files import check_room, replacing, write_text
 
+pytestmark = pytest.mark.once
+
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.once
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 VERSION = re.search(r'^__version__ = "(.+)"$', (REPOSITORY / "keras_vit" / "__init__.py").read_text(), re.MULTILINE)[1]

@@ -11,6 +11,8 @@ import pytest
 import keras_vit
 from tests.processes import environment
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 
 

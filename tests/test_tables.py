@@ -7,6 +7,8 @@ from rich.console import Console
 
 from keras_vit.tables import Table, as_text, pairs_table
 
+pytestmark = pytest.mark.once
+
 HOSTILE = "[bold]a[/bold] [/] \x1b]0;title\x07\x1b[31mred\nnext"
 
 

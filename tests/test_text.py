@@ -4,6 +4,8 @@ import pytest
 
 from keras_vit._text import did_you_mean, printable
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize(
     ("text", "shown"),

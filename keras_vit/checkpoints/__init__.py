@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     )
     from keras_vit.checkpoints.class_list import class_names
     from keras_vit.checkpoints.download import find_checkpoint, find_recommended, is_copy
-    from keras_vit.checkpoints.files.keras_files import (
+    from keras_vit.checkpoints.folder import with_names_beside
+    from keras_vit.checkpoints.hub import DownloadError
+    from keras_vit.checkpoints.keras_files import (
         check_format,
         config_in_file,
         read_keras,
         read_weights_h5,
         save_model,
     )
-    from keras_vit.checkpoints.folder import with_names_beside
-    from keras_vit.checkpoints.hub import DownloadError
     from keras_vit.checkpoints.publishing import push_to_hub
     from keras_vit.checkpoints.source import is_keras_file, is_variant, resolve_source
 

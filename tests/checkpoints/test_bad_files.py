@@ -12,6 +12,8 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints.files import npz
 
+pytestmark = pytest.mark.once
+
 EVERY_READER = (keras_vit.from_checkpoint, keras_vit.inspect_checkpoint)
 
 

@@ -13,6 +13,8 @@ from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.checkpoints import class_names, read_keras, read_weights_h5, save_model
 from keras_vit.zoo import load
 
+pytestmark = pytest.mark.once
+
 CONFIG = ViTConfig(image_size=8, patch_size=8, width=8, depth=1, heads=2, mlp_width=8, classes=3)
 
 

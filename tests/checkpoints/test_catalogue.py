@@ -11,6 +11,8 @@ from keras_vit.checkpoints.entry import Entry, plain_variant
 from keras_vit.checkpoints.hub import parse_hub_address
 from keras_vit.models import VARIANTS, count_weights, variant_config
 
+pytestmark = pytest.mark.once
+
 B16 = "augreg/B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 B16_FINE_TUNED = f"{B16}--imagenet2012-steps_20k-lr_0.03-res_384"
 

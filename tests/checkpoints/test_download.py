@@ -26,6 +26,8 @@ from keras_vit.checkpoints.catalogue import find_entry
 from keras_vit.checkpoints.download import DownloadError, cache_folder, find_checkpoint
 from keras_vit.checkpoints.entry import Entry
 
+pytestmark = pytest.mark.once
+
 PACKAGE = pathlib.Path(download.__file__).parent.parent
 
 

@@ -20,6 +20,8 @@ from tests.checkpoints.state_dicts import (
     write,
 )
 
+pytestmark = pytest.mark.once
+
 DINOV3 = {"rows": None, "registers": 4, "scales": GAMMA}
 
 # Who publishes it: its arrays, and the fields of the config that differ from those of a plain ViT in its names. First

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
 COUNTS = {"npz": 40, "image": 80, "classes": 40, "run": 30, "index": 80, "safetensors": 80, "torch": 60}
 

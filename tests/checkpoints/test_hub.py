@@ -18,6 +18,8 @@ from keras_vit.checkpoints.files import open_file, read_sidecars, write_safetens
 from keras_vit.checkpoints.hub import HubAddress, fetch_from_hub, parse_hub_address
 from tests.checkpoints.hub_server import Repository, local_hub
 
+pytestmark = pytest.mark.once
+
 PACKAGE = pathlib.Path(keras_vit.__file__).parent
 
 

@@ -14,7 +14,10 @@ from tests.checkpoints.state_dicts import GAMMA, PATCHES, timm, write
 from tests.compute import forward
 from tests.tolerances import SAME_FUNCTION
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 
 # The reference file (None: a DeiT-III of random weights), what becomes of its config (with random weights), and whom it
 # is written for.

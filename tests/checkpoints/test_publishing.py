@@ -10,6 +10,8 @@ import keras_vit
 from keras_vit.checkpoints import DownloadError
 from tests.checkpoints.hub_server import Repository, local_hub
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):

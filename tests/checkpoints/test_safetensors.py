@@ -11,6 +11,8 @@ from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints.files import SafetensorsFile, open_file, read_sidecars, safetensors_file, write_safetensors
 from keras_vit.checkpoints.files.stored_array import PIECE
 
+pytestmark = pytest.mark.once
+
 
 def raw(header, data=b"", length=None):
     """The bytes of a file with any header, true or not."""

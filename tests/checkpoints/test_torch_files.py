@@ -17,6 +17,8 @@ import pytest
 
 from keras_vit.checkpoints.files import TorchFile, open_file, torch_file, torch_pickle
 
+pytestmark = pytest.mark.once
+
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "fam_pth_zip"
 FLOATS = np.arange(12, dtype="<f4").tobytes()
 

@@ -6,6 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip("PIL")
 
 

@@ -8,6 +8,8 @@ import pytest
 from keras_vit import VisionTransformer, ViTConfig, to_checkpoint
 from keras_vit.cli import main
 
+pytestmark = pytest.mark.once
+
 NAMES = ("blue", "green", "red")
 
 

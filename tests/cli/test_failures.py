@@ -9,6 +9,8 @@ import pytest
 from keras_vit.cli import main
 from keras_vit.cli.program import COMMANDS
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def fails(monkeypatch, run):

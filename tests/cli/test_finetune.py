@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.once
+
 NAMES = ("[red] one", "two")
 
 

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize("file", ["tiny.npz", "tiny.keras", "tiny.weights.h5"])
 def test_files(run, tiny, file):

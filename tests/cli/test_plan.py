@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 
 def test_table_and_json(run):
     arguments = ("plan", "ViT-H/14", "--devices", 8, "--memory", "80GB", "--batch", 4096, "--peak-tflops", 989)

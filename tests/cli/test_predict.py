@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 HOSTILE = "[red]\x1b]0;title\x07 name"
 SHOWN = r"[red]\x1b]0;title\x07 name"
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.processes import REPOSITORY, environment
 
+pytestmark = pytest.mark.once
+
 # As the program, which imports late: every name that a room offers can be had.
 LATE = """
 import importlib, sys

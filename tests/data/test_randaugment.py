@@ -9,6 +9,8 @@ import pytest
 from keras_vit.data import randaugment, randaugment_operation
 from keras_vit.data.randaugment import OPERATIONS, SIGNED_OPERATIONS
 
+pytestmark = pytest.mark.once
+
 CASES = ("randaugment", "randaugment_sizes")
 
 

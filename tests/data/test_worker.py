@@ -14,6 +14,8 @@ from keras_vit.data.streams import ExampleStream
 from keras_vit.data.worker import Worker
 from tests.data.sources import folder, plain_colours
 
+pytestmark = pytest.mark.once
+
 OPTIONS = {"image_size": (8, 12), "batch_size": 5, "workers": 2}
 
 

@@ -6,6 +6,8 @@ import pytest
 from keras_vit.evaluation.accuracy import evaluate
 from keras_vit.evaluation.pictures import coarse, confusion_shares, draw_confusion, most_confused
 
+pytestmark = pytest.mark.once
+
 
 def counts(classes, rng=None):
     rng = rng or np.random.default_rng(0)

@@ -9,6 +9,8 @@ from keras_vit.evaluation.batches import open_batches
 from keras_vit.export.images import calibration_images
 from keras_vit.export.served_model import Signature
 
+pytestmark = pytest.mark.once
+
 SIZES = [(20, 31), (44, 23), (16, 16), (64, 20)] * 3
 
 

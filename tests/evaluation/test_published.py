@@ -16,6 +16,8 @@ from keras_vit.evaluation import published
 from keras_vit.evaluation.published import PublishedAnswer, published_answers, verify
 from tests.checkpoints.hub_server import Repository, local_hub
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip("huggingface_hub")
 Image = pytest.importorskip("PIL.Image")
 

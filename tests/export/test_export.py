@@ -17,6 +17,8 @@ from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, images_for, new_model,
 from tests.processes import environment
 from tests.tolerances import SAME_FUNCTION
 
+pytestmark = pytest.mark.long
+
 # One row per format: the model, and what is asked of the file. Together they ask for everything of everybody.
 CASES = {
     "saved_model": (CONFIG.replace(dynamic=True, dropout=0.1), {}),

@@ -15,6 +15,8 @@ from keras_vit.export.images import labelled_pictures
 from keras_vit.export.processes import Agreement
 from tests.export.tiny import CONFIG, NAMES, fake_export, shared_model
 
+pytestmark = pytest.mark.once
+
 # A process with a runtime of its own, which holds 100 MB.
 LARGE = """
 import numpy, sys

@@ -11,6 +11,8 @@ from keras_vit.export import FORMATS, export, processes
 from keras_vit.export.formats import Format, Precision
 from tests.export.tiny import fake_export, new_model, shared_model, skip_without
 
+pytestmark = pytest.mark.once
+
 SUFFIXES = {name: row.suffix for name, row in FORMATS.items()}
 
 

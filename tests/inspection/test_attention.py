@@ -12,6 +12,8 @@ from tests.inspection.models import KINDS, around, images_for, make
 from tests.layers import in_numpy
 from tests.tolerances import SAME_FUNCTION
 
+pytestmark = pytest.mark.long
+
 
 def blocks_in_numpy(model, images):
     """The attention weights of every block, computed from the embedded tokens in float64; and the encoded tokens."""

@@ -10,6 +10,8 @@ from tests.compute import compiled, forward
 from tests.inspection.models import around, filled, images_for, make
 from tests.tolerances import SAME_FUNCTION
 
+pytestmark = pytest.mark.long
+
 # Central differences with steps of 1e-2 in float32: logits around 1 are rounded by 1e-7, which makes 1e-5 of it, and
 # the third derivatives add some 1e-4 of values around 0.1.
 DIFFERENCES = 3e-4

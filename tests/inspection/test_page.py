@@ -16,6 +16,8 @@ from keras_vit import inspection
 from keras_vit.inspection.drawings import map_picture
 from tests.inspection.models import filled, make
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip("PIL")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = '<img src=x onerror="document.title=1">'

@@ -7,6 +7,8 @@ from keras_vit import inspection
 from keras_vit.inspection import plots
 from tests.inspection.models import images_for, make
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip("matplotlib")
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (2, 16, 24, 3)).astype("uint8")

@@ -9,6 +9,8 @@ from keras_vit._arrays import to_numpy
 from keras_vit.layers import sincos2d
 from tests.inspection.models import around, filled, make
 
+pytestmark = pytest.mark.once
+
 
 def up_to_sign(got, wanted):
     signs = np.sign(np.einsum("ij,ij->i", got, wanted))

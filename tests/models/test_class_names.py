@@ -4,6 +4,8 @@ import pytest
 
 from keras_vit.models import BiTConfig, ViTConfig
 
+pytestmark = pytest.mark.once
+
 TINY = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 1, "heads": 2, "mlp_width": 16}
 CONFIGS = {
     "vit": lambda **fields: ViTConfig(**TINY, **fields),

@@ -14,6 +14,8 @@ from keras_vit.checkpoints import LAYOUTS
 from keras_vit.layers import skip_initialization
 from keras_vit.models import count_weights, variant_config
 
+pytestmark = pytest.mark.once
+
 # With 1,000 classes at 224 and at 384 pixels (H/14: 392), with 21,843 classes at 224, and those with pre-logits.
 COUNTS = {
     "ViT-Ti/16": (5_717_416, 5_790_376, 9_740_115, 9_777_171),

@@ -5,6 +5,8 @@ import pytest
 import keras_vit
 from keras_vit.models import count_macs, variant_config
 
+pytestmark = pytest.mark.once
+
 # In units of 1e9, with 1,000 classes: at 224 pixels and at 384 (H/14: 392).
 GMACS = {
     "ViT-Ti/16": (1.254, 4.682),

@@ -20,6 +20,8 @@ from keras_vit.training.splitting import SPLIT
 from tests.processes import REPOSITORY, environment
 from tests.training.distributed import CONFIGS
 
+pytestmark = pytest.mark.long
+
 # Sums over devices run in another order than on one. Measured, relative to the loss: up to 2e-7.
 TOLERANCE = 5e-6
 PER_BLOCK = 6 + 4  # kernels and biases that are split in a block, or in a MAP head

@@ -11,6 +11,8 @@ from tests.compute import forward
 from tests.export.tiny import skip_without
 from tests.tolerances import SAME_FUNCTION
 
+pytestmark = pytest.mark.long
+
 # A reference file of each family whose layers differ, and the formats that a test writes from it. Together they have
 # every layer that a plain ViT lacks: two rotary embeddings, register and distillation tokens, gates, QuickGELU, a MAP
 # head.

@@ -18,6 +18,8 @@ from keras_vit.training import pretraining
 from keras_vit.training.pretraining import masked_patch_model
 from tests.processes import REPOSITORY, environment
 
+pytestmark = pytest.mark.long
+
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, dropout=0.1)
 RECIPE = training.recipe("finetune/cifar10").replace(
     batch_size=8, learning_rate=0.1, image_size=8, augmentation=training.Augmentation(min_area=0.5)

@@ -17,6 +17,8 @@ from keras_vit.training.planning import memory_bytes, sent_in_an_update, step_me
 from keras_vit.training.splitting import count_split_weights
 from tests.training.distributed import CONFIGS
 
+pytestmark = pytest.mark.once
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = ViTConfig(image_size=64, patch_size=8, width=96, depth=3, heads=3, mlp_width=384, classes=10)
 FAMILIES = {

@@ -16,6 +16,8 @@ from keras_vit.training.sharing import distributed
 from tests.processes import environment, run_together
 from tests.training import in_processes
 
+pytestmark = pytest.mark.long
+
 # Gradients are summed in another order. Measured, relative to the loss: up to 2e-7 a step.
 TOLERANCE = 5e-6
 

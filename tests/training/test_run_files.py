@@ -14,6 +14,8 @@ from keras_vit.training.run_folder import RunFolder, draw_curve
 from tests.processes import REPOSITORY, environment
 from tests.training.test_loop import batch, new_model, weights_of
 
+pytestmark = pytest.mark.once
+
 
 def test_a_folder_is_of_one_run(tmp_path):
     run = tmp_path / "run"
