@@ -152,9 +152,8 @@ def make_classes(folder: pathlib.Path) -> list[pathlib.Path]:
 def make_run(folder: pathlib.Path) -> list[pathlib.Path]:
     run, model = RunFolder(folder / "run", SETTINGS), compiled()
     with run.locked():
-        run.write_log([{"step": 0, "loss": 1.5, "accuracy": 0.25}, {"step": 5, "loss": 1e-3, "accuracy": None}])
-        run.save(model, 5)
-    return sorted(path for path in (folder / "run").iterdir() if path.suffix in (".json", ".csv", ".npz"))
+        run.save(model, 5, [{"step": 0, "loss": 1.5, "accuracy": 0.25}, {"step": 5, "loss": 1e-3, "accuracy": None}])
+    return sorted(path for path in (folder / "run").iterdir() if path.suffix in (".json", ".npz"))
 
 
 def make_index(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -226,8 +225,6 @@ def read_classes(path: pathlib.Path) -> None:
 
 def read_run(path: pathlib.Path) -> None:
     run = RunFolder(path.parent, SETTINGS)
-    with attempt():
-        run.log()
     with run.locked():
         run.restore(compiled())
 

@@ -27,8 +27,6 @@ PRIVATE: dict[str, str] = {
     "_remat_mode": "Whether a layer was made in a RematScope. Without it, inner layers are called by way of Keras, "
     "which takes milliseconds on PyTorch.",
     "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
-    "_learning_rate": "The schedule of an optimizer: `learning_rate` is its value at the number of batches, not of "
-    "updates. Without it, rates fall too fast where gradients are accumulated.",
     "_iterations": "Batches that an optimizer has seen; `iterations` counts updates. Without it, averages of weights "
     "move with every batch.",
     "_clip_gradients": "Called with all gradients of an update. Without it, clipping differs per replica, and the norm "
@@ -239,11 +237,6 @@ def _what_it_computes(model: keras.Model) -> dict[str, Any]:
 
 class HookedOptimizer(keras.optimizers.Optimizer):
     """An optimizer whose steps can be replaced one by one under public names; itself it is Keras's."""
-
-    @property
-    def rate_or_schedule(self) -> Any:
-        """The learning rate: a schedule, or a variable."""
-        return self._learning_rate
 
     @property
     def batches(self) -> Tensor:

@@ -67,16 +67,15 @@ def train(
         OSError: if a checkpoint cannot be written, on a full disk for example. The one before it is kept.
     """
     with folder.locked() if folder else contextlib.nullcontext():
-        start, finished = folder.restore(model) if folder else (0, False)
+        start, finished, log = folder.restore(model) if folder else (0, False, Table())
         if not folder:
             share_state(model, None, sharing.processes)
-        log = folder.log() if folder else Table()
         if finished:
             if verbose:
                 say(f"{title}: the run in {folder.path} was over after {start:,} steps, and is not trained again.")
             if validation is not None and log[-1].get("val_loss") is None:
                 log[-1] |= _evaluate(model, validation)
-                folder.write_log(log)
+                folder.save(model, start, log, finished=True)
             return log
         if not model.optimizer.built:  # within the first update, TensorFlow would trace that update a second time
             with scope_of(model):
@@ -101,8 +100,7 @@ def train(
             rate = {} if schedule is None else {"learning_rate": float(schedule(max(progress.step - 1, 0)))}
             log.append({"step": progress.step, **logs, **rate, "seconds": time.perf_counter() - begun})
             if folder:
-                folder.write_log(log)
-                folder.save(model, progress.step)
+                folder.save(model, progress.step, log)
             bar.note(_note(logs))
 
         ours = [progress, keras.callbacks.LambdaCallback(on_epoch_end=record)]
@@ -122,7 +120,9 @@ def train(
             else:  # it was killed after its last checkpoint
                 model.optimizer.finalize_variable_values(model.trainable_variables)
         if folder:
-            folder.save(model, progress.step, finished=True)  # with what callbacks and averages made of the weights
+            folder.save(
+                model, progress.step, log, finished=True
+            )  # with what callbacks and averages made of the weights
     return log
 
 

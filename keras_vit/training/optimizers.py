@@ -53,6 +53,7 @@ class ViTOptimizer(HookedOptimizer):
         if clip is not None and not 0 < clip < math.inf:
             raise ValueError(f"global_clipnorm must be a number above 0, or None, but {clip!r} was given.")
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
+        self._schedule = _schedule_or_none(learning_rate)
         self.rate_multipliers = dict(rate_multipliers or {})
         self.momentum_dtype = momentum_dtype
         # From the gradients of this process to the means of all; None where the backend does it, or there is one.
@@ -84,12 +85,11 @@ class ViTOptimizer(HookedOptimizer):
     @property
     def learning_rate(self) -> Any:
         """The rate of the next update: of the schedule, at as many steps as updates have been done."""
-        if isinstance(self.rate_or_schedule, keras.optimizers.schedules.LearningRateSchedule):
-            return self.rate_or_schedule(self.iterations)
-        return super().learning_rate
+        return super().learning_rate if self._schedule is None else self._schedule(self.iterations)
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
+        self._schedule = _schedule_or_none(value)
         keras.optimizers.Optimizer.learning_rate.fset(self, value)
 
     def clip_gradients(self, grads: list[Any]) -> list[Any]:
@@ -261,6 +261,10 @@ class AdamW(ViTOptimizer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
+
+
+def _schedule_or_none(rate: Any) -> Any:
+    return rate if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) else None
 
 
 def _share(name: str, value: float) -> float:

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import importlib.util
 import io
+import itertools
 import json
 import os
 import re
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
 
 # What a finished run leaves beside its checkpoint.
 RESULTS = ("model.keras", "adapters.npz", "classes.txt", "curve.png")
+_ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
-_OLDER = "step-*.h5"  # checkpoints of version 0.1 and before
 
 
 class RunFolder:
     """One run's files. Each is written under another name and moved into place, so that a kill leaves none in halves.
 
-    `run.json` holds the settings, `step-N.npz` the weights, the optimizer's state and the state of every random
-    generator after N steps, `log.csv` a row per evaluation.
+    `run.json` holds the settings, `step-N.npz` the weights, the optimizer's state, the state of every random generator
+    and the log after N steps, `log.csv` the log for people: a row per evaluation.
 
     Args:
         path: The folder; it is made if need be.
@@ -81,29 +82,28 @@ class RunFolder:
                 write_text(self.path / "run.json", json.dumps(self._settings, indent=2) + "\n")
             yield
 
-    def restore(self, model: keras.Model) -> tuple[int, bool]:
+    def restore(self, model: keras.Model) -> tuple[int, bool, Table]:
         """Puts the newest checkpoint into a compiled model.
 
         Returns:
-            The steps that it has behind it, 0 where there is no checkpoint; and whether the run was over then.
+            The steps that it has behind it, 0 where there is no checkpoint; whether the run was over then; and its log.
         """
-        step, finished, arrays = 0, False, None
-        newest = self.newest_step() if self._processes.first else None
+        newest, arrays, about = self.newest_step() if self._processes.first else None, None, {}
         if newest is not None:
             model.optimizer.build(model.trainable_variables)
-            step = newest
-            arrays, finished = _read_state(self._checkpoint(step), model)
-            self.write_log([row for row in self._read_log() if row["step"] <= step])
+            arrays, about = _read_state(self._checkpoint(newest), model)
         share_state(model, arrays, self._processes)
-        step, finished = self._processes.from_first([step, finished])
-        return step, finished
+        found = [newest or 0, about.get("finished", False), about.get("log", [])]
+        step, finished, log = self._processes.from_first(found)
+        return step, finished, Table(log)
 
-    def save(self, model: keras.Model, step: int, finished: bool = False) -> None:
-        """Writes a checkpoint; older ones go when it is complete.
+    def save(self, model: keras.Model, step: int, log: list[dict[str, Any]], finished: bool = False) -> None:
+        """Writes a checkpoint, and the log as `log.csv` as well; older checkpoints go when it is complete.
 
         Args:
             model: A compiled model.
             step: The steps that it has behind it.
+            log: The rows so far. A row may lack what others have: a validation set can be added to a run.
             finished: Whether the run is over: the weights are those that it gives.
 
         Raises:
@@ -113,7 +113,7 @@ class RunFolder:
             return
         path = self._checkpoint(step)
         try:
-            _write_state(path, model, finished)
+            _write_state(path, model, {"finished": finished, "log": log})
         except OSError as error:
             newest = self.newest_step()
             kept = "There is no older one." if newest is None else f"The one of step {newest} is kept."
@@ -125,46 +125,15 @@ class RunFolder:
         for older in self._checkpoints():
             if older != step:
                 self._checkpoint(older).unlink(missing_ok=True)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, dict.fromkeys(key for row in log for key in row), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(log)
+        write_text(self.path / "log.csv", text.getvalue())
 
     def newest_step(self) -> int | None:
         """The steps that the newest checkpoint has behind it; None where there is no checkpoint."""
         return max(self._checkpoints(), default=None)
-
-    def log(self) -> Table:
-        """The rows of the log so far.
-
-        Raises:
-            ValueError: if the file is damaged.
-        """
-        return Table(self._processes.from_first(list(self._read_log()) if self._processes.first else None))
-
-    def _read_log(self) -> Table:
-        path = self.path / "log.csv"
-        if not path.exists():
-            return Table()
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                rows = [
-                    {key: _number(value) for key, value in row.items()} for row in csv.DictReader(file, strict=True)
-                ]
-                if any(type(row.get("step")) is not int for row in rows):
-                    raise ValueError("a row has no step")
-        except (ValueError, TypeError, csv.Error) as error:
-            raise ValueError(
-                f"{path} is damaged ({printable(error, 200)}): remove it, or pass resume=False to start again."
-            ) from error
-        return Table(rows)
-
-    def write_log(self, rows: list[dict[str, Any]]) -> None:
-        """Writes all rows of the log. A row may lack what others have: a validation set can be added to a run."""
-        if not self._processes.first:
-            return
-        text = io.StringIO()
-        if rows:
-            writer = csv.DictWriter(text, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        write_text(self.path / "log.csv", text.getvalue())
 
     def write_results(
         self, model: keras.Model, class_names: Sequence[str] | None, log: list[dict[str, Any]], recipe: str
@@ -187,7 +156,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Removes what a run leaves, and nothing else."""
-        for pattern in ("step-*.npz", ".part-*", _OLDER, *RESULTS, "log.csv"):
+        for pattern in ("step-*.npz", "step-*.h5", ".part-*", *RESULTS, "log.csv"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
 
@@ -195,10 +164,6 @@ class RunFolder:
         raise RuntimeError(f"Another process is training in {self.path} now. Choose another output, or wait for it.")
 
     def _check_same(self, record: Path) -> None:
-        for path in self.path.glob(_OLDER):
-            raise ValueError(
-                f"{path} is a checkpoint of an older version, which cannot go on: pass resume=False to start again."
-            )
         try:
             saved = json.loads(record.read_text(encoding="utf-8"))
         except (ValueError, RecursionError):
@@ -234,13 +199,14 @@ def _state(model: keras.Model) -> list[Any]:
     return [*model.trainable_variables, *model.non_trainable_variables, *model.optimizer.variables]
 
 
-def _write_state(path: Path, model: keras.Model, finished: bool) -> None:
+def _write_state(path: Path, model: keras.Model, about: dict[str, Any]) -> None:
     """Writes an `.npz`, array by array. Python writes it and not HDF5, which crashes where a disk is full."""
     values = (np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in _state(model))
     # The format knows no bfloat16: its bits are kept.
     arrays = (value.view("uint16") if value.dtype == "bfloat16" else value for value in values)
+    text = np.frombuffer(json.dumps(about).encode(), "uint8")
     numbered = ((str(number), value) for number, value in enumerate(arrays))
-    write_npz(path, numbered, {"finished": finished}, overwrite=True)
+    write_npz(path, itertools.chain([(_ABOUT, text)], numbered), overwrite=True)
 
 
 def share_state(model: keras.Model, arrays: list[np.ndarray] | None, processes: Processes) -> None:
@@ -250,42 +216,30 @@ def share_state(model: keras.Model, arrays: list[np.ndarray] | None, processes: 
         assign_everywhere(_state(model), arrays, processes)
 
 
-def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], bool]:
-    """The values of all variables, and whether the run was over. The model stays as it is."""
+def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], dict[str, Any]]:
+    """The values of all variables, and what `_write_state` noted beside them. The model stays as it is."""
     variables = _state(model)
     try:
         file = NpzFile(path)
-        stored = [(file[str(number)].shape, file[str(number)].stored) for number in range(len(file))]
-        finished = file.note["finished"]
+        about = json.loads(file[_ABOUT].read_stored().tobytes())
+        numbers = [str(number) for number in range(len(file) - 1)]
+        stored = [(file[number].shape, file[number].stored) for number in numbers]
+        if stored == [(tuple(variable.shape), _stored_type(variable)) for variable in variables]:
+            values = [file[number].read_stored() for number in numbers]
+            kinds = [str(variable.dtype) for variable in variables]
+            return [v.view(k) if k == "bfloat16" else v for v, k in zip(values, kinds, strict=True)], about
     except (KeyError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}): pass resume=False to start again.") from error
-    if stored != [(tuple(variable.shape), _stored_type(variable)) for variable in variables]:
         raise ValueError(
-            f"{path} is of another model: it holds {len(stored)} arrays, where {len(variables)} of other shapes or "
-            "types were expected. Pass resume=False to start again."
-        )
-    try:
-        arrays = [file[str(number)].read_stored() for number in range(len(file))]
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}): pass resume=False to start again.") from error
-    values = [
-        value.view("bfloat16") if str(variable.dtype) == "bfloat16" else value
-        for variable, value in zip(variables, arrays, strict=True)
-    ]
-    return values, bool(finished)
+            f"{path} is damaged, or of an older version ({error}): pass resume=False to start again."
+        ) from error
+    raise ValueError(
+        f"{path} is of another model: it holds {len(stored)} arrays, where {len(variables)} of other shapes or "
+        "types were expected. Pass resume=False to start again."
+    )
 
 
 def _stored_type(variable: Any) -> str:
     return "uint16" if str(variable.dtype) == "bfloat16" else str(variable.dtype)
-
-
-def _number(text: str) -> int | float | str | None:
-    if text == "":
-        return None
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
 
 
 def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: str = "") -> None:

@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 import textwrap
+import zipfile
 
 import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.training.loop import train
 from keras_vit.training.run_folder import RunFolder, draw_curve
 from tests.processes import REPOSITORY, environment
@@ -32,9 +34,6 @@ def test_a_folder_is_of_one_run(tmp_path):
         RunFolder(tmp_path, {})
     with pytest.raises(ValueError, match="is a file"):
         RunFolder(tmp_path / "notes.txt", {})
-    (run / "run.json").write_text("{")
-    with pytest.raises(ValueError, match="damaged"):
-        RunFolder(run, {"seed": 1})
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path):
@@ -112,20 +111,99 @@ def test_a_disk_that_fills_is_one_clear_error(tmp_path):
         np.testing.assert_array_equal(got, wanted)
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path):
-    train(new_model(), batch, 2, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
-    (path,) = tmp_path.glob("step-*.npz")
-    whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], whole[:300] + bytes(8) + whole[308:], b""):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"step-00000002\.npz.*damaged.*resume=False"):
-            RunFolder(tmp_path, {}).restore(new_model())
+# Damaged files: errors that name the file and say what to do; nothing is half restored
+
+SETTINGS = {"recipe": {"steps": 10}, "classes": ["a", "b"]}
+LOG = [{"step": 0, "loss": 1.5}, {"step": 5, "loss": 0.5, "accuracy": 0.1}]
+CONFIG = keras_vit.ViTConfig(image_size=8, patch_size=8, width=8, depth=1, heads=2, mlp_width=8, classes=2)
 
 
-def test_a_checkpoint_of_an_older_version_is_not_passed_over(tmp_path):
-    with RunFolder(tmp_path, {}).locked():
-        (tmp_path / "step-00000002.h5").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"step-00000002\.h5.*older version"):
-        RunFolder(tmp_path, {})
-    with RunFolder(tmp_path, {}, resume=False).locked():
-        assert not list(tmp_path.glob("step-*"))
+def compiled(config=CONFIG):
+    model = keras_vit.VisionTransformer(config)
+    model.compile(keras.optimizers.SGD(momentum=0.9), "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run with one checkpoint and a log."""
+    run = RunFolder(tmp_path / "run", SETTINGS)
+    with run.locked():
+        run.save(compiled(), 5, LOG)
+    return tmp_path / "run"
+
+
+def restore(folder, model=None):
+    run = RunFolder(folder, SETTINGS)
+    with run.locked():
+        return run.restore(model or compiled())
+
+
+def test_a_sound_run(folder):
+    model = compiled()
+    assert restore(folder, model) == (5, False, LOG)
+    assert (folder / "log.csv").read_text() == "step,loss,accuracy\n0,1.5,\n5,0.5,0.1\n"
+    assert sorted(path.name for path in folder.iterdir()) == ["log.csv", "run.json", "step-00000005.npz"]
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_damaged_settings(folder, text):
+    (folder / "run.json").write_bytes(text)
+    with pytest.raises(ValueError, match=r"run.json is damaged"):
+        restore(folder)
+
+
+def test_settings_that_control_the_terminal(folder):
+    (folder / "run.json").write_text(json.dumps(SETTINGS | {"classes": "\x1b[31m" + "x" * 10_000}))
+    with pytest.raises(ValueError, match=r"other settings: classes was '\\x1b\[31mxxx") as caught:
+        restore(folder)
+    assert len(str(caught.value)) < 3000
+
+
+def changed(path, change):
+    with zipfile.ZipFile(path) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in change(members).items():
+            file.writestr(name, data)
+
+
+DAMAGE = {
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), "is damaged"),
+    "a flipped bit": (lambda path: path.write_bytes(flipped(path.read_bytes())), "is damaged"),
+    "no array": (lambda path: changed(path, lambda m: m | {"3.npy": b""}), "is damaged"),
+    "an array missing": (lambda path: changed(path, lambda m: without(m, "3.npy")), "is damaged"),
+    "another shape": (lambda path: changed(path, lambda m: m | {"0.npy": m["1.npy"]}), "is of another model"),
+    "no note": (lambda path: np.savez(path, **{"0": np.zeros(3)}), "is damaged"),
+}
+
+
+def without(members, name):
+    return {other: data for other, data in members.items() if other != name}
+
+
+def flipped(data):
+    return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_checkpoint(folder, what):
+    damage, message = DAMAGE[what]
+    damage(folder / "step-00000005.npz")
+    model = compiled()
+    before = model.get_weights()
+    with pytest.raises(ValueError, match=f"step-00000005.npz {message}.*resume=False"):
+        restore(folder, model)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_checkpoint_of_other_types(folder):
+    """bfloat16 bits are no whole numbers: a run in another precision is another run."""
+    path = folder / "step-00000005.npz"
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **{name: a.astype("f8") if a.dtype == "f4" else a for name, a in arrays.items()})
+    with pytest.raises(ValueError, match="of another model"):
+        restore(folder)
