@@ -330,7 +330,10 @@ def _count(examples: int | None) -> str:
 def _devices(model: Model, sharing: Sharing) -> str:
     """Where a model is trained, in words."""
     value = model.weights[0].value
-    found = [str(device) for device in value.devices()] if hasattr(value, "devices") else [str(value.device)]
-    name = found[0].rpartition("/device:")[2].lower() if len(found) == 1 else f"{len(found)} devices"
-    name = f"{sharing.shares} devices" if len(found) == 1 and sharing.shares > 1 else name
-    return f"{name}, {sharing.processes.count} processes" if sharing.processes.count > 1 else name
+    if hasattr(value, "devices"):  # JAX
+        names = [f"{device.platform}:{device.id}" for device in value.devices()]
+    else:
+        names = [str(value.device).rpartition("/device:")[2].lower()]
+    count = max(len(names), sharing.shares)
+    processes = f", {sharing.processes.count} processes" if sharing.processes.count > 1 else ""
+    return (names[0] if count == 1 else f"{count} devices") + processes
