@@ -76,7 +76,7 @@ def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
     return np.concatenate([batch, np.repeat(batch[-1:], missing, axis=0)]) if missing > 0 else batch
 
 
-def here(model: keras.Model) -> keras.Model | Callable[[Any], Any]:
+def local_model(model: keras.Model) -> keras.Model | Callable[[Any], Any]:
     """A model with which this process can compute without the others.
 
     Args:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit._arrays import to_numpy
-from keras_vit._devices import batch_shares, fill_up, here
+from keras_vit._devices import batch_shares, fill_up, local_model
 from keras_vit._processes import ALONE, Processes, share
 from keras_vit._progress import ProgressBar
 from keras_vit._types import whole_number
@@ -203,7 +203,7 @@ def predictions(model: Any, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> I
     """
     length = 0
     shares = batch_shares(model)
-    model = here(model) if isinstance(model, keras.Model) else model
+    model = local_model(model) if isinstance(model, keras.Model) else model
     for inputs, labels in pairs:
         length = max(length, -(-len(inputs) // shares) * shares)
         count = len(inputs)

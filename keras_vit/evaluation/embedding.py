@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from keras_vit._arrays import to_numpy
-from keras_vit._devices import batch_shares, here
+from keras_vit._devices import batch_shares, local_model
 from keras_vit._files import locked, replacing, write_text
 from keras_vit._processes import ALONE_BY_NAME, connect
 from keras_vit._progress import ProgressBar
@@ -229,7 +229,7 @@ def _batches(
             return model.preprocess(files[name])[0]
         except MemoryError:
             raise
-        except Exception as error:  # a disk that fails and a decoder that does are the same here
+        except Exception as error:  # of a disk, or of a decoder
             return error
 
     groups = [names[start : start + length] for start in range(0, len(names), length)]
@@ -372,7 +372,7 @@ def _check(model: Any, batch_size: Any, dtype: Any, on_bad_image: Any) -> None:
             f"model must be a VisionTransformer, a BiT or what keras_vit.load takes, but {type(model).__name__} was "
             "given. Of a model that contains one, pass that: outer.get_layer(name)."
         )
-    if here(model) is not model:
+    if local_model(model) is not model:
         raise ValueError(
             "The model lies on devices of several processes: load it again, outside of keras.distribution."
         )

@@ -22,14 +22,14 @@ from keras_vit.tables import Table, TableResult
 from keras_vit.zoo import as_model
 
 SHOTS = (1, 5, 10, 25)
-"""Examples of each class that `few_shot` draws unless told otherwise (big_vision, `configs/common_fewshot.py`).
+"""Examples of each class that `few_shot` draws by default (big_vision, `configs/common_fewshot.py`).
 
 Examples:
     >>> max(evaluation.SHOTS)
     25
 """
 L2 = 2.0**10
-"""Strength of the regularisation that `few_shot` takes unless told otherwise (as there).
+"""Strength of the regularisation that `few_shot` takes by default (as there).
 
 Examples:
     >>> evaluation.L2 in evaluation.L2_SWEEP
@@ -252,8 +252,7 @@ def few_shot(
     options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image}
     options["processes"] = connect(distribution)  # before anything is computed
     model = as_model(model)
-    shown = progress and options["processes"].first
-    titles = ("training images", "test images") if shown else (None, None)
+    titles = ("training images", "test images") if progress and options["processes"].first else (None, None)
     x_train, y_train, names = _features(model, train, "train", **options, title=titles[0])
     x_test, y_test, test_names = _features(model, test, "test", **options, title=titles[1])
     if names is not None and test_names is not None:
@@ -315,7 +314,7 @@ def extract_features(  # noqa: D417 (what is not described here is as in `few_sh
 
 
 def _features(model: Any, data: Any, split: str, **options: Any) -> tuple[np.ndarray, np.ndarray, list[str] | None]:
-    """Features, labels, and the names of the classes if the data has some."""
+    """Features, labels, and the names of the classes, or None."""
     if model is None and isinstance(data, tuple) and len(data) == 2:
         features, labels = to_numpy(data[0]), hard_labels(data[1])
         if features.shape[:1] != labels.shape:

@@ -82,7 +82,7 @@ class VerificationTable(Table):
 
 @functools.cache
 def published_answers() -> tuple[PublishedAnswer, ...]:
-    """All published answers that are known here.
+    """All published answers that are known.
 
     Returns:
         In the order of `weights/published_answers.json`.
@@ -137,7 +137,7 @@ def _chosen(names: Sequence[str], known: Sequence[PublishedAnswer]) -> list[Publ
         if name != ALL and name not in repositories:
             hint = did_you_mean(name, {repository.lower(): repository for repository in repositories})
             raise ValueError(
-                f"No published answers of {name!r} are known.{hint} There are some of: {', '.join(repositories)}."
+                f"No published answers of {name!r} are known.{hint} Known are: {', '.join(repositories)}."
             )
     return [answer for answer in known if ALL in names or answer.repository in names]
 

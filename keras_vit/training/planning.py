@@ -57,7 +57,11 @@ class Memory:
     @property
     def peak(self) -> int:
         """The sum."""
-        return self.weights + self.optimizer + self.gradients + self.activations + self.workspace
+        return sum(dataclasses.astuple(self))
+
+    def to_dict(self) -> dict[str, int]:
+        """The fields and their sum, for JSON."""
+        return {**dataclasses.asdict(self), "peak": self.peak}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +77,7 @@ class Option:
         memory: Bytes on each device.
         share_of_memory: The peak over the memory of a device.
         fits: `"yes"`, `"tight"` where less than the margin of the arithmetic (20 %) is free, or `"no"`.
-        sent_bytes: What each device sends to others in an update: sums of gradients, and of a split model's tokens. For
-            split models counted as XLA compiles them for CPUs, within 5 %; other compilers may send a third less.
+        sent_bytes: What each device sends in an update: sums of gradients, and of a split model's tokens.
         flops: Floating point operations of an update, on all devices.
         seconds: Of an update, computing only; None where the devices' peak was not given.
     """
@@ -93,8 +96,7 @@ class Option:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data, for JSON."""
-        memory = {**dataclasses.asdict(self.memory), "peak": self.memory.peak}
-        return {**dataclasses.asdict(self), "memory": memory}
+        return {**dataclasses.asdict(self), "memory": self.memory.to_dict()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,11 +172,7 @@ class Plan:
                 "precision, optimizer": f"{self.dtype}, {self.optimizer}",
             },
         )
-        return Group(facts, _OptionsTable(_row(option) for option in self.options), self.advice())
-
-
-class _OptionsTable(Table):
-    """The options of a plan."""
+        return Group(facts, Table(_row(option) for option in self.options), self.advice())
 
 
 def plan(
@@ -359,7 +357,7 @@ def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tu
     if isinstance(model, (str, os.PathLike)):
         name = str(model)
         if name == "glyphs" or os.path.exists(model):
-            from keras_vit.zoo import load  # here: it needs Keras, and the names of variants do not
+            from keras_vit.zoo import load  # needs Keras, which names of variants do not
 
             config = load(model).config
         else:
@@ -427,7 +425,6 @@ def _preference(option: Option) -> tuple[Any, ...]:
 
 
 def _row(option: Option) -> dict[str, Any]:
-    memory = option.memory
     return {
         "fits": option.fits,
         "devices per copy": option.shards,
@@ -435,12 +432,7 @@ def _row(option: Option) -> dict[str, Any]:
         "remat": "yes" if option.remat else "no",
         "passes": option.accumulate,
         "images at a time": option.images,
-        "weights": _gigabytes(memory.weights),
-        "optimizer": _gigabytes(memory.optimizer),
-        "gradients": _gigabytes(memory.gradients),
-        "activations": _gigabytes(memory.activations),
-        "workspace": _gigabytes(memory.workspace),
-        "peak": _gigabytes(memory.peak),
+        **{name: _gigabytes(size) for name, size in option.memory.to_dict().items()},
         "sent": _gigabytes(option.sent_bytes),
         "seconds": option.seconds,
     }
