@@ -51,7 +51,6 @@ class Processes:
     Attributes:
         index: The number of this process, from 0.
         count: How many there are.
-        local_count: How many of them are on this machine.
 
     Examples:
         >>> processes = training.connect()
@@ -62,7 +61,6 @@ class Processes:
 
     index: int = 0
     count: int = 1
-    local_count: int = 1
 
     @property
     def first(self) -> bool:
@@ -274,12 +272,12 @@ def current() -> Processes:
         from torch import distributed
 
         if distributed.is_available() and distributed.is_initialized():
-            return Processes(distributed.get_rank(), distributed.get_world_size(), _local_count())
+            return Processes(distributed.get_rank(), distributed.get_world_size())
     if backend == "jax":
         import jax
 
         if jax.distributed.is_initialized():
-            return Processes(jax.process_index(), jax.process_count(), _local_count())
+            return Processes(jax.process_index(), jax.process_count())
     return ALONE
 
 
@@ -319,11 +317,6 @@ def _first_host(nodes: str) -> str:
     """The first of Slurm's hosts, such as `gpu07` of `gpu[07-09,12],cpu1`."""
     match = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
     return "localhost" if match is None else "".join(part or "" for part in match.groups())
-
-
-def _local_count() -> int:
-    place = placement(os.environ)
-    return 1 if place is None else place.local_count
 
 
 def _connect_torch(place: Place) -> None:

@@ -64,7 +64,7 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     except Exception as error:  # whatever Orbax and its libraries raise for a folder that is something else
         raise ValueError(
             f"{path} is no checkpoint of save_sharded, or damaged ({type(error).__name__}). Checkpoints with files "
-            "named part-*.npz were written by keras-vit 0.x before Orbax; that version reads them."
+            "named part-*.npz are of keras-vit 0.2 and older, which read them."
         ) from error
     if saved != [(tuple(variable.shape), str(variable.dtype)) for variable in variables]:
         raise ValueError(
