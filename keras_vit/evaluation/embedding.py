@@ -238,10 +238,10 @@ def _batches(
         ahead: Iterator[np.ndarray | Exception] = iter(())
         for group, following in zip([[], *groups], [*groups, []], strict=True):
             current, ahead = list(ahead), threads.map(read, following)
-            good = []
+            good = {}
             for name, image in zip(group, current, strict=True):
                 if not isinstance(image, Exception):
-                    good.append((name, image))
+                    good[name] = image
                 elif stop:
                     raise ValueError(
                         f"{printable(name)} cannot be read: {image} Repair or remove it, or leave such files out with "
@@ -249,14 +249,13 @@ def _batches(
                     ) from image
                 else:
                     warnings.warn(f"{printable(name)} is left out: {image}", stacklevel=2)
-            readable = [name for name, _ in good]
             rows = np.empty((0, *settings["shape"]), settings["dtype"])
             if good:
-                batch = np.zeros((length, *good[0][1].shape), "float32")
-                batch[: len(good)] = [image for _, image in good]
-                rows = _features(extractor, batch, settings["dtype"], readable)
+                images = np.stack([*good.values()]).astype("float32", copy=False)
+                batch = np.pad(images, [(0, length - len(images)), (0, 0), (0, 0), (0, 0)])
+                rows = _features(extractor, batch, settings["dtype"], [*good])
             if group:
-                yield rows, [name for name in group if name not in readable]
+                yield rows, [name for name in group if name not in good]
     finally:
         threads.shutdown(cancel_futures=True)
 
@@ -265,10 +264,9 @@ def _features(extractor: keras.Model, batch: np.ndarray, dtype: str, names: list
     """The features of a batch, of which the first rows are images with these names."""
     with np.errstate(over="ignore"):  # the check below says more
         rows = _predict(extractor, batch)[: len(names)].astype(np.dtype(dtype).newbyteorder("<"))
-    finite = np.isfinite(rows).reshape(len(rows), -1).all(1)
-    if not finite.all():
-        name = names[int(np.argmin(finite))]
-        raise ValueError(f"The features of {printable(name)} are not finite in {dtype}: look at the image and weights.")
+    for name, row in zip(names, rows, strict=True):
+        if not np.isfinite(row).all():
+            raise ValueError(f"The features of {printable(name)} are not finite in {dtype}: look at image and weights.")
     return rows
 
 
@@ -276,8 +274,7 @@ def _predict(extractor: keras.Model, batch: np.ndarray) -> np.ndarray:
     # `predict` shares a batch among devices; for one device it only takes longer to begin.
     alone = batch_shares(extractor) == 1
     answer = extractor.predict_on_batch(batch) if alone else extractor.predict(batch, len(batch), verbose=0)
-    (values,) = answer.values()
-    return to_numpy(values)
+    return to_numpy(next(iter(answer.values())))
 
 
 def _write(output: Path, settings: dict[str, Any], parts: list[_Part], names: list[str]) -> None:
@@ -345,24 +342,13 @@ def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: S
 
 
 def check_output(output: str | os.PathLike[str]) -> Path:
-    """The path of a file of features that can be written.
-
-    Raises:
-        ValueError: if its name does not end with `.npz`.
-        FileNotFoundError: if there is no such folder.
-    """
+    """The path of an `.npz` file that can be written: an error if its name ends otherwise, or there is no folder."""
     path = Path(output)
-    if path.suffix == ".parquet":
-        raise ValueError(
-            f"output must end with .npz, but {printable(path)!r} was given. Embeddings are no longer written as "
-            "Parquet: pandas does it from the .npz (docs/inspection.md has the line)."
-        )
-    if path.suffix != ".npz":
-        raise ValueError(f"output must end with .npz, but {printable(path)!r} was given.")
+    if path.suffix != ".npz" or path.is_dir():
+        hint = " pandas makes Parquet of it: docs/inspection.md has the line." if path.suffix == ".parquet" else ""
+        raise ValueError(f"output must be a file and end with .npz, but {printable(path)!r} was given.{hint}")
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"There is no folder {printable(path.absolute().parent)} for {path.name}: make it.")
-    if path.is_dir():
-        raise ValueError(f"output must be a file, but {printable(path)} is a folder.")
     return path
 
 

@@ -136,9 +136,7 @@ def _chosen(names: Sequence[str], known: Sequence[PublishedAnswer]) -> list[Publ
     for name in names:
         if name != ALL and name not in repositories:
             hint = did_you_mean(name, {repository.lower(): repository for repository in repositories})
-            raise ValueError(
-                f"No published answers of {name!r} are known.{hint} Known are: {', '.join(repositories)}."
-            )
+            raise ValueError(f"No published answers of {name!r} are known.{hint} Known are: {', '.join(repositories)}.")
     return [answer for answer in known if ALL in names or answer.repository in names]
 
 

@@ -49,7 +49,7 @@ def test_what_fails_says_so_before_the_model_is_loaded(run, photos, tmp_path, mo
     monkeypatch.setattr("keras_vit.zoo.load", None)  # not called
     assert "no folder" in run("embed", photos, "-o", tmp_path / "none" / "x.npz", code=1).err
     assert "none.png" in run("embed", photos / "none.png", "-o", tmp_path / "x.npz", code=1).err
-    assert "must end with" in run("embed", photos, "-o", tmp_path / "x.csv", code=1).err
+    assert "end with .npz" in run("embed", photos, "-o", tmp_path / "x.csv", code=1).err
     assert "pandas" in run("embed", photos, "-o", tmp_path / "x.parquet", code=1).err
     for text in ("2/2", "1", "-1/2", "a/b", "0/0"):
         assert "must be I/N" in run("embed", photos, f"--shard={text}", "-o", tmp_path / "x.npz", code=2).err

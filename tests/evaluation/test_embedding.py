@@ -237,8 +237,8 @@ def test_what_makes_no_sense_is_refused(model, photos, tmp_path):
     for error, arguments, options, message in [
         (TypeError, (None, photos, output), {}, "model must be a VisionTransformer, a BiT or .* but NoneType"),
         (ValueError, (grey, photos, output), {}, "takes 1 channels"),
-        (ValueError, (model, photos, tmp_path / "x.csv"), {}, "must end with .npz"),
-        (ValueError, (model, photos, tmp_path / "x.parquet"), {}, "must end with .npz.*pandas"),
+        (ValueError, (model, photos, tmp_path / "x.csv"), {}, "end with .npz"),
+        (ValueError, (model, photos, tmp_path / "x.parquet"), {}, "end with .npz.*pandas"),
         (ValueError, (model, photos, output), {"features": "block_2"}, "features must be a list of names"),
         (ValueError, (model, photos, output), {"batch_size": 0}, "batch_size must be"),
         (ValueError, (model, photos, output), {"dtype": "int8"}, "dtype must be one of"),
