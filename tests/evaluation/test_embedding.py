@@ -142,9 +142,8 @@ def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bytes(model, photos,
     options = {"batch_size": 4, "progress": False}
     whole = embed(model, photos, tmp_path / "whole.npz", **options).path.read_bytes()
     output, read_names = tmp_path / "x.npz", []
-    monkeypatch.setattr(
-        embedding, "load_image", lambda path: read_names.append(path.name) or keras_vit.load_image(path)
-    )
+    preprocess = model.preprocess
+    monkeypatch.setattr(model, "preprocess", lambda path: read_names.append(path.name) or preprocess(path))
     for batches, left in ((0, b""), (1, b""), (2, b""), (1, bytes(50))):  # bytes of a batch that was not noted
         folder = stopped(batches, model, photos, output, **options)
         with (folder / "0-of-1.features").open("ab") as file:
