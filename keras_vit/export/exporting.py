@@ -71,7 +71,7 @@ class ExportReport:
         batch: Images at a time; None for any number.
         input: Name, dtype, shape and value range of the input, in words.
         output: Name of the answers; of several, with commas between them.
-        operators: Names of the operators that it uses; empty for StableHLO, of which any runtime knows all.
+        operators: Names of the operators that it uses, where a runtime may lack some: LiteRT, ONNX, OpenVINO.
         select_operators: Those among them that the runtime does not bring (LiteRT's Flex operators, for example).
         images: How many images were compared.
         max_abs_error: Largest difference between the answers of the file and of the model in float32; of several

@@ -23,21 +23,14 @@ MOST = 300  # calibration images of a folder or a data set: more make the ranges
 def built_in_images(signature: Signature, size: Any) -> np.ndarray:
     """Pictures to compare answers on, the same every time: half of them smooth, half of them noise.
 
-    Args:
-        signature: What the file takes.
-        size: Height and width.
-
-    Returns:
-        uint8 `(8, height, width, channels)`.
+    uint8 `(8, *size, channels)`.
     """
     rng = np.random.default_rng(0)
-    height, width = size
-    noise = rng.uniform(0, 256, (BUILT_IN, height, width, signature.shape[3]))
+    (height, width), channels = size, signature.shape[3]
+    noise = rng.uniform(0, 256, (BUILT_IN, height, width, channels))
     # Mixtures of four corners, which change slowly from one to the other.
     rows, columns = np.linspace(0, 1, height)[:, None, None], np.linspace(0, 1, width)[:, None]
-    for image, (a, b, c, d) in zip(
-        noise[0::2], rng.uniform(0, 256, (BUILT_IN // 2, 4, signature.shape[3])), strict=True
-    ):
+    for image, (a, b, c, d) in zip(noise[0::2], rng.uniform(0, 256, (BUILT_IN // 2, 4, channels)), strict=True):
         image[:] = (1 - rows) * ((1 - columns) * a + columns * b) + rows * ((1 - columns) * c + columns * d)
     return noise.astype("uint8")  # the first one, which is run alone, is smooth
 
@@ -106,7 +99,7 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
         # Evenly from all of them: the first ones may be of one class.
         source = _load(paths[:: -(-len(paths) // MOST)], config)
     elif isinstance(source, list) and not is_pipeline(source) and len({np.shape(image) for image in source}) > 1:
-        resized = [_resized(np.asarray(image), config) for image in source]
+        resized = [config.pipeline.resized(np.asarray(image), config.channels)[0] for image in source]
         source = np.rint(np.stack(resized)).astype("uint8")
     elif isinstance(source, (str, tuple, dict)) or is_pipeline(source):
         source = _from_data_set(source, config)
@@ -127,11 +120,7 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
 
 
 def check_labels(labels: ArrayLike, images: np.ndarray, classes: int | None) -> np.ndarray:
-    """The labels of images, `(n,)` integers.
-
-    Raises:
-        ValueError: if they do not fit the images or the classes, or the model names no classes.
-    """
+    """The labels of images, `(n,)` integers; ValueError if they fit neither images nor classes, or there are none."""
     labels = np.asarray(labels)
     if not classes:
         raise ValueError("labels were given, but the model does not name one class for each image.")
@@ -203,12 +192,9 @@ def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _load(paths: Sequence[Path], config: Config) -> np.ndarray:
-    return np.stack([np.rint(_resized(load_image(path), config)).astype("uint8") for path in paths])
-
-
-def _resized(image: np.ndarray, config: Config) -> np.ndarray:
-    """An image at the size of a model, as its family resizes and crops."""
-    return config.pipeline.resized(image, config.channels)[0]
+    return np.stack(
+        [np.rint(config.pipeline.resized(load_image(path), config.channels)[0]).astype("uint8") for path in paths]
+    )
 
 
 def _from_data_set(source: Any, config: Config) -> np.ndarray:

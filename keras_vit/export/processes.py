@@ -37,7 +37,6 @@ Examples:
 # Share of the images that have to keep their class, and how far below its best the model itself may see the file's
 # class, in relation to the size of the answers: between such two it has not decided.
 KEPT, UNDECIDED = 0.95, 0.05
-FAILURE = "failure.json"
 RESULT = "result.json"
 
 
@@ -90,11 +89,7 @@ def write(model: keras.Model, job: Job, calibration: np.ndarray | None, path: Pa
 
 
 def write_anywhere(model: keras.Model, job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
-    """Does what `write` does from any backend.
-
-    Raises:
-        OSError: if the disk refused; RuntimeError: if the conversion failed. The message has the other process's words.
-    """
+    """Does what `write` does from any backend; raises RuntimeError if that fails, with the other process's words."""
     row = format_row(job.format)
     if keras.backend.backend() == row.backend:
         try:
@@ -131,8 +126,12 @@ def write_anywhere(model: keras.Model, job: Job, calibration: np.ndarray | None,
         except BaseException:
             process.kill()
             raise
-    if process.returncode:
-        _raise(row, folder, process.returncode, output)
+    if code := process.returncode:
+        ended = f"it was killed by signal {-code}, perhaps for want of memory" if code < 0 else f"exit status {code}"
+        # Everything that the framework had to say, the last lines of which tell what went wrong.
+        raise RuntimeError(
+            f"The {row.name} file could not be written with {row.backend} ({ended}). It said:\n{output.strip()[-4000:]}"
+        )
     (folder / "model.keras").unlink()
     return json.loads((folder / RESULT).read_text(encoding="utf-8"))
 
@@ -148,21 +147,6 @@ def process_environment() -> dict[str, str]:
     }
 
 
-def _raise(row: Format, folder: Path, code: int, output: str) -> None:
-    """Raises what went wrong in the other process."""
-    try:
-        failure = json.loads((folder / FAILURE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        failure = {}
-    if failure.get("errno"):
-        raise OSError(failure["errno"], failure["message"])
-    ended = f"it was killed by signal {-code}, perhaps for want of memory" if code < 0 else f"exit status {code}"
-    # Everything that the framework had to say, the last lines of which tell what went wrong.
-    raise RuntimeError(
-        f"The {row.name} file could not be written with {row.backend} ({ended}). It said:\n{output.strip()[-4000:]}"
-    )
-
-
 def run_in_fresh_process(
     row: Format, path: Path, images: list[np.ndarray], batch: int | None, latency: bool
 ) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
@@ -176,17 +160,13 @@ def run_in_fresh_process(
         latency: Whether the time of an answer is measured.
 
     Returns:
-        The answers to each batch by name, and what was measured (see `runtimes.py`).
-
-    Raises:
-        RuntimeError: if the runtime fails; the message has its words.
+        The answers to each batch by name, and what was measured (see `runtimes.py`). RuntimeError if it fails.
     """
     folder = path.parent / "answers"
     folder.mkdir()
-    names = []
-    for index, batch_of_images in enumerate(images):
-        names.append(str(path.parent / f"images_{index}.npy"))
-        np.save(names[-1], batch_of_images)
+    names = [str(path.parent / f"images_{index}.npy") for index in range(len(images))]
+    for name, batch_of_images in zip(names, images, strict=True):
+        np.save(name, batch_of_images)
     script = Path(__file__).parent / "runtimes.py"
     command = [sys.executable, str(script), row.name, str(path), *names, "--answers", str(folder)]
     command += ["--batch", str(batch)] if batch else []
@@ -270,19 +250,14 @@ class Agreement:
 
 def main(folder: Path, path: Path) -> None:
     """The other process: writes the model in a folder to a path, as the job beside it says."""
-    try:
-        fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-        job = Job(**fields | {"signature": Signature.from_dict(fields["signature"])})
-        # Not compiled: the optimizer may be one that only exists on the backend that saved it.
-        model = keras.saving.load_model(folder / "model.keras", compile=False)
-        images = folder / "calibration.npy"
-        calibration = np.load(images, allow_pickle=False) if images.exists() else None
-        result = write(model, job, calibration, path)
-        (folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
-    except OSError as error:
-        failure = {"errno": error.errno, "message": error.strerror or str(error)}
-        (folder / FAILURE).write_text(json.dumps(failure), encoding="utf-8")
-        raise
+    fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    job = Job(**fields | {"signature": Signature.from_dict(fields["signature"])})
+    # Not compiled: the optimizer may be one that only exists on the backend that saved it.
+    model = keras.saving.load_model(folder / "model.keras", compile=False)
+    images = folder / "calibration.npy"
+    calibration = np.load(images, allow_pickle=False) if images.exists() else None
+    result = write(model, job, calibration, path)
+    (folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
 
 
 def _end_with_parent() -> None:

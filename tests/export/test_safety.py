@@ -195,15 +195,6 @@ def test_what_the_worker_says_is_shown(monkeypatch, tmp_path):
     assert not path.parent.exists()
 
 
-def test_a_full_disk_in_the_worker(monkeypatch, tmp_path):
-    failure = f'{{"errno": {errno.ENOSPC}, "message": "No space left on device"}}'
-    path = worker(monkeypatch, tmp_path, f"echo half > $4; echo '{failure}' > $3/{processes.FAILURE}; exit 1")
-    with pytest.raises(OSError, match="No space left on device. Nothing was written") as caught:
-        export(shared_model(), path)
-    assert caught.value.errno == errno.ENOSPC
-    assert not path.parent.exists()
-
-
 def test_a_converter_that_fails_here(monkeypatch, tmp_path):
     def fails(*_):
         raise KeyError("what no converter knows")

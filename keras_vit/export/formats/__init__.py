@@ -80,12 +80,7 @@ class Format:
     any_size: str | None = None
 
     def run(self, path: Path, images: np.ndarray) -> dict[str, np.ndarray]:
-        """The answers of a written file to a batch of images by name, computed in this process without the model.
-
-        Args:
-            path: The file or folder.
-            images: As the file takes them.
-        """
+        """The answers of a written file to a batch of images by name, computed in this process without the model."""
         return RUNTIMES[self.name](path)(images)
 
     def files(self, path: Path) -> list[Path]:
@@ -94,7 +89,7 @@ class Format:
 
     def missing(self) -> list[str]:
         """The packages that are not installed."""
-        return _missing(self.needs)
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
     def precision(self, name: str) -> Precision:
         """The row of a precision.
@@ -123,16 +118,12 @@ def only_float32(what: str, instead: str) -> dict[str, Precision]:
 
 def require(what: str, packages: tuple[str, ...], extra: str) -> None:
     """Raises ImportError where packages are missing that `what` needs, with the extra that brings them."""
-    missing = _missing(packages)
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise ImportError(
             f'{what} needs {" and ".join(missing)}, which is not installed: pip install "keras-vit[{extra}]"',
             name=missing[0],
         )
-
-
-def _missing(packages: tuple[str, ...]) -> list[str]:
-    return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
 def as_strings(metadata: Metadata) -> dict[str, str]:

@@ -138,13 +138,7 @@ def _to_dynamic_int8(source: Path, target: Path) -> None:
 
 
 def _to_int8(source: Path, target: Path, images: np.ndarray) -> None:
-    """Lets products with weights take int8 alone, within the ranges seen on some images.
-
-    Args:
-        source: A float32 file.
-        target: Where to write.
-        images: Calibration images `(count, height, width, channels)`, as the file takes them.
-    """
+    """Lets products with weights take int8 alone, within the ranges seen on calibration images."""
     import onnx
     from onnxruntime import quantization
 
@@ -152,12 +146,9 @@ def _to_int8(source: Path, target: Path, images: np.ndarray) -> None:
     name, length = model.graph.input[0].name, model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
 
     class Images(quantization.CalibrationDataReader):
-        """The images one batch at a time, as the quantizer asks for them."""
-
         parts = batches(images, length or 1)  # 0 where any number will do
 
         def get_next(self) -> dict[str, np.ndarray] | None:
-            """The next batch; None after the last one."""
             part = next(self.parts, None)
             return None if part is None else {name: part}
 

@@ -72,15 +72,9 @@ def change_precision(source: Path, target: Path, precision: str, calibration: np
 
 
 def symmetric_int8(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest integers in -127..127 of values divided by their scales.
+    """Values divided by their scales, one for each index of `axis`, as the nearest of -127..127; and the scales.
 
-    Args:
-        values: float32 of any shape.
-        axis: The axis for each index of which there is a scale of its own.
-
-    Returns:
-        The integers, int8 of the same shape, and the scales, float32 of a shape that broadcasts against it. What is
-        zero throughout has the scale 1.
+    What is zero throughout has the scale 1.
     """
     others = tuple(other for other in range(values.ndim) if other != axis)
     scales = np.abs(values).max(others, keepdims=True) / 127

@@ -75,17 +75,6 @@ def annotate(path: Path, metadata: Metadata) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def operators(path: Path) -> tuple[list[str], list[str]]:
-    """The operators of the serving function; TensorFlow knows them all."""
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    saved = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-    (graph,) = (meta.graph_def for meta in saved.meta_graphs)
-    nodes = (node for function in graph.library.function for node in function.node_def)
-    functions = {function.signature.name for function in graph.library.function}
-    return sorted({node.op for node in nodes} - functions), []
-
-
 FORMAT = Format(
     name="saved_model",
     suffix="",
@@ -94,6 +83,5 @@ FORMAT = Format(
     extra="export",
     write=write,
     annotate=annotate,
-    operators=operators,
     precisions=only_float32("a SavedModel", "export to litert, which is TensorFlow's way to smaller files."),
 )

@@ -59,16 +59,6 @@ def annotate(path: Path, metadata: Metadata) -> None:
     torch.export.save(program, str(path), extra_files=as_files(metadata))
 
 
-def operators(path: Path) -> tuple[list[str], list[str]]:
-    """The operators of the program, and those that are not of PyTorch's own library."""
-    import torch
-
-    nodes = torch.export.load(str(path)).graph.nodes
-    names = {str(node.target) for node in nodes if node.op == "call_function"}
-    known = ("aten.", "<built-in", "_operator", "prims.", "torch.")
-    return sorted(names), sorted(name for name in names if not name.startswith(known))
-
-
 FORMAT = Format(
     name="torch",
     suffix=".pt2",
@@ -77,7 +67,6 @@ FORMAT = Format(
     extra="torch",
     write=write,
     annotate=annotate,
-    operators=operators,
     precisions=only_float32(
         "an exported program", "cast or quantize the model in PyTorch, or export to onnx or openvino."
     ),
