@@ -7,8 +7,15 @@ import keras
 import numpy as np
 
 from keras_vit._arrays import to_numpy
-from keras_vit.inspection.gradients import no_gradients
-from keras_vit.inspection.running import BATCH_SIZE, Grid, check_all_tokens, find_transformer, in_batches, run
+from keras_vit.inspection.running import (
+    BATCH_SIZE,
+    Grid,
+    check_all_tokens,
+    find_transformer,
+    in_batches,
+    no_gradients,
+    run,
+)
 from keras_vit.models import VisionTransformer, ViTConfig
 
 POOLING = "pooling"  # the block that is none: attention pooling
@@ -42,7 +49,7 @@ def attention_maps(
         (4, 4, 37, 37)
     """
     weights: list[np.ndarray] = []
-    _read(model, images, [block], batch_size, lambda _, seen: weights.append(seen))
+    read_attention(model, images, [block], batch_size, lambda _, seen: weights.append(seen))
     return np.concatenate(weights)
 
 
@@ -99,10 +106,10 @@ def patch_attention_of_blocks(
     maps: dict[int | str, list[np.ndarray]] = {}
 
     def keep(place: int | str, weights: np.ndarray) -> None:
-        row = _answering(config, weights, grid) if place != POOLING else weights[:, :, 0]
+        row = answering_row(config, weights, grid) if place != POOLING else weights[:, :, 0]
         maps.setdefault(place, []).append(grid.of_keys(row))
 
-    _read(model, images, blocks, batch_size, keep, grid)
+    read_attention(model, images, blocks, batch_size, keep, grid)
     return {place: np.concatenate(parts) for place, parts in maps.items()}
 
 
@@ -130,7 +137,7 @@ def attention_rollout(model: keras.Model, images: Any, *, batch_size: int = BATC
         (4, 6, 6)
     """
     inner, grid = find_transformer(model), Grid()
-    blocks: list[int | str] = [*range(inner.config.depth), *([POOLING] if inner.config.pooling == "map" else [])]
+    blocks = all_blocks(inner.config)
     maps: list[np.ndarray] = []
     rollout = np.zeros((0, 0, 0))
 
@@ -144,10 +151,10 @@ def attention_rollout(model: keras.Model, images: Any, *, batch_size: int = BATC
             step /= step.sum(-1, keepdims=True)
             rollout = step @ rollout if place else step
         if place == blocks[-1]:
-            row = rollout[:, 0] if place == POOLING else _answering(inner.config, rollout, grid)
+            row = rollout[:, 0] if place == POOLING else answering_row(inner.config, rollout, grid)
             maps.append(grid.of_keys(row))
 
-    _read(model, images, blocks, batch_size, multiply, grid)
+    read_attention(model, images, blocks, batch_size, multiply, grid)
     return np.concatenate(maps).astype("float32")
 
 
@@ -183,7 +190,7 @@ def mean_attention_distance(model: keras.Model, images: Any, *, batch_size: int 
         count += len(weights) if place == 0 else 0
         distances[place] += len(weights) * attention_distance(weights, grid.size, step)
 
-    _read(model, images, list(range(config.depth)), batch_size, add, grid)
+    read_attention(model, images, list(range(config.depth)), batch_size, add, grid)
     return distances / count
 
 
@@ -219,7 +226,12 @@ def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_si
     return np.einsum("bhqk,qk->h", weights, between) / (len(weights) * rows * columns)
 
 
-def _answering(config: ViTConfig, matrix: np.ndarray, grid: Grid) -> np.ndarray:
+def all_blocks(config: ViTConfig) -> list[int | str]:
+    """The numbers of all blocks, and `"pooling"` where there is attention pooling."""
+    return [*range(config.depth), *([POOLING] if config.pooling == "map" else [])]
+
+
+def answering_row(config: ViTConfig, matrix: np.ndarray, grid: Grid) -> np.ndarray:
     """The rows `(..., keys)` of the token that answers, of `(..., queries, keys)`."""
     if config.class_token and config.pooling != "avg":
         return matrix[..., 0, :]
@@ -227,7 +239,7 @@ def _answering(config: ViTConfig, matrix: np.ndarray, grid: Grid) -> np.ndarray:
     return matrix[..., -rows * columns :, :].mean(-2)
 
 
-def _read(
+def read_attention(
     model: keras.Model,
     images: Any,
     blocks: Iterable[int | str],

@@ -1,6 +1,10 @@
-"""Pictures for a page: small PNG and JPEG files in its own text, and drawings in SVG. Needs Pillow, not matplotlib."""
+"""How maps are drawn, which figures and the page have in common; and the pictures of the page, inside its own text.
+
+Needs Pillow for the latter, and never matplotlib.
+"""
 
 import base64
+import dataclasses
 import io
 from html import escape
 from typing import TYPE_CHECKING
@@ -18,6 +22,79 @@ SCALES: dict[str, tuple[str, ...]] = {
 }
 LEVELS = 64  # colours of a map: more cannot be told apart, and make files larger
 SMALL = 64  # pixels: images up to this size are shown as squares of pixels, and stored without loss
+
+
+@dataclasses.dataclass(frozen=True)
+class MapStyle:
+    """How a kind of map is drawn, in figures and on the page.
+
+    Attributes:
+        title: Headline of a figure.
+        words: What is said below it.
+        caption: What the page says below a picture; `{:.1f}` is its largest value.
+        scale: A name in `SCALES`.
+        signed: Whether 0 is in the middle of the scale; otherwise it is its beginning.
+        quantile: Share of the values that the scale reaches.
+    """
+
+    title: str
+    words: str
+    caption: str
+    scale: str = "inferno"
+    signed: bool = False
+    quantile: float = 1.0
+
+    def largest(self, values: np.ndarray) -> float:
+        """The value at the end of the scale."""
+        return max(float(np.quantile(np.abs(values) if self.signed else values, self.quantile)), 1e-12)
+
+    def colours(self, values: np.ndarray, largest: float) -> np.ndarray:
+        """Values as colours of 0..1, with an axis for the channels."""
+        shares = (np.asarray(values) / largest + 1) / 2 if self.signed else np.asarray(values) / largest
+        return palette(self.scale)[np.round(np.clip(shares, 0, 1) * (LEVELS - 1)).astype("int64")] / 255
+
+    def address(self, values: np.ndarray) -> str:
+        """A map as a picture of the page."""
+        largest = self.largest(values)
+        return map_picture(values, self.scale, -largest if self.signed else 0, largest)
+
+
+_BRIGHT = "bright patches count most, each map by its own largest"
+STYLES = {
+    "heads": MapStyle("Where each head looks", "bright patches are read most; each map by its own largest", ""),
+    "rollout": MapStyle("What the answer is made of", _BRIGHT, "attention rollout: what the answer is made of"),
+    "relevance": MapStyle("What speaks for the class", _BRIGHT, "gradient × attention: what speaks for the class"),
+    "evidence": MapStyle(
+        "What each patch says for the class",
+        "logit of the class, from {:.1f} (blue) over 0 (white) to {:.1f} (red)",
+        "evidence: logit of each patch alone, -{0:.1f} (blue) to {0:.1f} (red)",
+        "RdBu",
+        signed=True,
+    ),
+    "saliency": MapStyle(
+        "Which pixels the class hangs on",
+        "bright: a small change moves the score most",
+        "saliency: pixels that move the score",
+        quantile=0.99,  # a few pixels have gradients far above all others
+    ),
+}
+
+
+def filter_pictures(filters: np.ndarray) -> np.ndarray:
+    """Filters as pictures of 0..1: 0 is the middle grey, and the largest value of each is black or white.
+
+    Raises:
+        ValueError: if there are other channels than 1 or 3.
+    """
+    filters = np.asarray(filters)
+    if filters.ndim != 4 or 0 in filters.shape or filters.shape[3] not in (1, 3):
+        raise ValueError(
+            "filters must have 1 or 3 channels to be seen, (components, height, width, channels), but "
+            f"{filters.shape} was given."
+        )
+    largest = np.abs(filters).max((1, 2, 3), keepdims=True)
+    pictures = filters / np.where(largest > 0, largest, 1) / 2 + 0.5
+    return np.broadcast_to(pictures, (*filters.shape[:3], 3))
 
 
 def picture(pixels: np.ndarray) -> str:
@@ -48,7 +125,7 @@ def map_picture(values: np.ndarray, scale: str, least: float, largest: float) ->
     places = np.clip((np.asarray(values, "float64") - least) / max(largest - least, 1e-12), 0, 1)
     image = Image.fromarray(np.round(places * (LEVELS - 1)).astype("uint8"), "L")
     image = image.convert("P")
-    image.putpalette(_palette(scale).tobytes())
+    image.putpalette(palette(scale).tobytes())
     return _address(image, "PNG")
 
 
@@ -66,7 +143,7 @@ def mosaic(tiles: np.ndarray, columns: int, scale: str = "", gap: int = 1) -> st
 
     if scale:
         places = np.round(np.clip(tiles / 2 + 0.5, 0, 1) * (LEVELS - 1)).astype("uint8")
-        tiles = _palette(scale)[places]
+        tiles = palette(scale)[places]
     else:
         tiles = np.round(np.clip(tiles, 0, 1) * 255).astype("uint8")
     count, height, width = tiles.shape[:3]
@@ -125,7 +202,7 @@ def _step(most: float) -> float:
     return next(float(power * factor) for factor in (0.1, 0.2, 0.25, 0.5, 1, 2) if most / (power * factor) <= 7)
 
 
-def _palette(scale: str) -> np.ndarray:
+def palette(scale: str) -> np.ndarray:
     """`(LEVELS, 3)`, uint8."""
     anchors = np.array([[int(colour[i : i + 2], 16) for i in (0, 2, 4)] for colour in SCALES[scale]], "float64")
     places = np.linspace(0, len(anchors) - 1, LEVELS)

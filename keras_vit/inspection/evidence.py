@@ -8,15 +8,16 @@ import numpy as np
 
 from keras_vit._arrays import to_numpy
 from keras_vit._types import Tensor
-from keras_vit.inspection.attention import POOLING
-from keras_vit.inspection.gradients import gradients, no_gradients
+from keras_vit.inspection.attention import POOLING, all_blocks, answering_row, read_attention
 from keras_vit.inspection.running import (
     BATCH_SIZE,
     Grid,
     check_all_tokens,
     find_model,
     find_transformer,
+    gradients,
     in_batches,
+    no_gradients,
     run,
 )
 from keras_vit.models import BiT
@@ -107,11 +108,14 @@ def gradient_attention(
         (4, 6, 6)
     """
     config, grid = find_transformer(model).config, Grid()
-    check_all_tokens(find_transformer(model))
-    places = [f"block_{i}" for i in range(config.depth)] + ([POOLING] if config.pooling == "map" else [])
+    blocks = all_blocks(config)
+    places = [block if block == POOLING else f"block_{block}" for block in blocks]
     maps = []
     for batch, chosen in _with_classes(model, images, classes, batch_size):
-        weights = _attention_weights(model, batch, places, grid)
+        weights: list[np.ndarray] = []
+        read_attention(
+            model, batch, blocks, len(batch), lambda _, values, weights=weights: weights.append(values), grid
+        )
 
         def total(offsets: list[Tensor], batch: np.ndarray = batch, chosen: np.ndarray = chosen) -> Tensor:
             calls = {place: _with_offset(offset) for place, offset in zip(places, offsets, strict=True)}
@@ -124,10 +128,8 @@ def gradient_attention(
             relevance = relevance + product @ relevance
         if config.pooling == "map":
             row = (products[-1] @ relevance[:, -products[-1].shape[-1] :])[:, 0]
-        elif config.class_token and config.pooling != "avg":
-            row = relevance[:, 0]
         else:
-            row = relevance[:, -grid.size[0] * grid.size[1] :].mean(1)
+            row = answering_row(config, relevance, grid)
         maps.append(grid.of_keys(row).astype("float32"))
     return np.concatenate(maps)
 
@@ -298,23 +300,6 @@ def _with_classes(model: keras.Model, images: Any, classes: Classes, batch_size:
             raise ValueError(f"classes must be from 0 to {scores.shape[1] - 1}, but {classes!r} was given.")
         start += len(batch)
         yield batch, chosen
-
-
-def _attention_weights(model: keras.Model, images: np.ndarray, places: list[str], grid: Grid) -> list[np.ndarray]:
-    """The attention weights of blocks, and of attention pooling, for one batch."""
-    weights: dict[str, np.ndarray] = {}
-
-    def read(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if layer.name == POOLING:
-            weights[POOLING] = to_numpy(layer.attention_weights(*args))
-            return layer(*args, **kwargs)
-        values, output = layer(*args, activations=["attention_weights"], **kwargs)
-        weights[layer.name] = to_numpy(values)
-        return output
-
-    with no_gradients():
-        run(model, images, grid.calls | dict.fromkeys(places, read))
-    return [weights[place] for place in places]
 
 
 def _with_offset(offset: Tensor) -> Any:

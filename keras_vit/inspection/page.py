@@ -13,10 +13,22 @@ import numpy as np
 
 from keras_vit._files import write_text
 from keras_vit._text import printable
-from keras_vit.inspection.attention import attention_rollout, mean_attention_distance, patch_attention_of_blocks
-from keras_vit.inspection.drawings import SCALES, SMALL, distance_chart, map_picture, mosaic, picture
+from keras_vit.inspection.attention import (
+    all_blocks,
+    attention_rollout,
+    mean_attention_distance,
+    patch_attention_of_blocks,
+)
+from keras_vit.inspection.drawings import (
+    SCALES,
+    SMALL,
+    STYLES,
+    distance_chart,
+    filter_pictures,
+    mosaic,
+    picture,
+)
 from keras_vit.inspection.evidence import class_evidence, class_scores, gradient_attention, saliency
-from keras_vit.inspection.plots import filter_pictures
 from keras_vit.inspection.running import shown_pixels
 from keras_vit.inspection.weights import patch_filters, position_similarity
 from keras_vit.models import BiT, VisionTransformer, count_macs, variant_of, weights_by_path
@@ -199,7 +211,7 @@ def _answers(model: VisionTransformer | BiT, shown: _Shown) -> str:
 
 def _attention(model: VisionTransformer, shown: _Shown) -> str:
     config = model.config
-    blocks: list[int | str] = [*range(config.depth), *(["pooling"] if config.pooling == "map" else [])]
+    blocks = all_blocks(config)
     maps = patch_attention_of_blocks(model, shown.batch, blocks)
     all_heads = len(shown.names) * len(blocks) * (config.heads + 1) <= HEAD_MAPS
     listed = "All blocks and heads" if all_heads else "All blocks"
@@ -226,7 +238,7 @@ def _attention(model: VisionTransformer, shown: _Shown) -> str:
 def _head_cell(shown: _Shown, image: int, place: int, head: int, values: np.ndarray, block: int | str) -> str:
     who = "mean of the heads" if head < 0 else f"head {head}"
     words = f"attention in block {block}, {who}"
-    address = map_picture(values, "inferno", 0, float(values.max()))
+    address = STYLES["heads"].address(values)
     return f'<td data-block="{place}" data-head="{head}" title="{words}">{shown.tile(image, address, words)}</td>'
 
 
@@ -243,38 +255,28 @@ def _viewer(shown: _Shown, image: int, blocks: int, heads: int, all_heads: bool)
 
 def _evidence(model: VisionTransformer | BiT, shown: _Shown) -> str:
     attentive, classifies = isinstance(model, VisionTransformer), _classifies(model)
-    rollout = attention_rollout(model, shown.batch) if attentive else None
-    relevance = gradient_attention(model, shown.batch) if attentive and classifies else None
-    evidence = class_evidence(model, shown.batch) if classifies and model.config.pooling in ("token", "avg") else None
-    pixels = saliency(model, shown.batch) if classifies else None
-    if rollout is None and pixels is None:
+    maps: dict[str, np.ndarray] = {}
+    if attentive:
+        maps["rollout"] = attention_rollout(model, shown.batch)
+    if attentive and classifies:
+        maps["relevance"] = gradient_attention(model, shown.batch)
+    if classifies and model.config.pooling in ("token", "avg"):
+        maps["evidence"] = class_evidence(model, shown.batch)
+    if classifies:
+        maps["saliency"] = np.stack([_smaller(one) for one in saliency(model, shown.batch)])
+    if not maps:
         return ""
     cards = []
     for i, name in enumerate(shown.names):
         tiles = [(shown.tile(i, words=name), "the image")]
-        if rollout is not None:
-            words = "attention rollout: what the answer is made of"
-            tiles.append((_warm(shown, i, rollout[i], "attention rollout"), words))
-        if relevance is not None:
-            words = "gradient × attention: what speaks for the class"
-            tiles.append((_warm(shown, i, relevance[i], "gradient times attention"), words))
-        if evidence is not None:
-            largest = float(np.abs(evidence[i]).max())
-            address = map_picture(evidence[i], "RdBu", -largest, largest)
-            words = f"evidence: logit of each patch alone, {-largest:.1f} (blue) to {largest:.1f} (red)"
-            tiles.append((shown.tile(i, address, "evidence of each patch"), words))
-        if pixels is not None:
-            # A few pixels have gradients far above all others.
-            address = map_picture(_smaller(pixels[i]), "inferno", 0, float(np.quantile(pixels[i], 0.99)))
-            tiles.append((shown.tile(i, address, "saliency", opaque=True), "saliency: pixels that move the score"))
+        for kind, values in maps.items():
+            style = STYLES[kind]
+            address, caption = style.address(values[i]), style.caption.format(style.largest(values[i]))
+            tiles.append((shown.tile(i, address, kind, opaque=kind == "saliency"), caption))
         figures = "".join(f"<figure>{tile}<figcaption>{words}</figcaption></figure>" for tile, words in tiles)
         cards.append(f'<div class="card"><h3>{escape(name)}</h3><div class="tiles">{figures}</div></div>')
     words = "For the class that the model says." if classifies else "This model has no head, so there are no classes."
     return _section("What it goes by", words, "".join(cards))
-
-
-def _warm(shown: _Shown, image: int, values: np.ndarray, words: str) -> str:
-    return shown.tile(image, map_picture(values, "inferno", 0, float(values.max())), words)
 
 
 def _smaller(values: np.ndarray, most: int = 224) -> np.ndarray:

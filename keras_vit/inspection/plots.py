@@ -3,13 +3,15 @@
 All raise ImportError if matplotlib is not installed, and ValueError if shapes do not fit or `path` has another ending.
 """
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_vit._pictures import GOOD, GRID, MUTED, figure_for, need_matplotlib, tile_axes
+from keras_vit._pictures import GOOD, GRID, MUTED, figure_for, tile_axes
+from keras_vit.inspection.drawings import STYLES, MapStyle, filter_pictures
 from keras_vit.preprocessing import check_pixels, resize_images
 
 if TYPE_CHECKING:
@@ -43,11 +45,7 @@ def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLik
     pixels = _pixels(image)
     tiles = [("the image", pixels), ("mean of the heads", overlay(pixels, attention.mean(0)))]
     tiles += [(f"head {i}", overlay(pixels, one)) for i, one in enumerate(attention)]
-    columns = min(len(tiles), 7)
-    with figure_for(path, columns * 1.75, -(-len(tiles) // columns) * 1.75 * _tallness(pixels) + 1.3) as figure:
-        _headline(figure, title or "Where each head looks", "bright patches are read most; each map by its own largest")
-        _tiles(figure, tiles, columns, 0.95 / figure.get_figheight())
-    return figure
+    return _figure_of_tiles(tiles, min(len(tiles), 7), STYLES["heads"], path, title, gap=0.12)
 
 
 def plot_attention_rollout(
@@ -64,29 +62,13 @@ def plot_attention_rollout(
     Returns:
         The figure.
 
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
-
     Examples:
         >>> rollout = inspection.attention_rollout(model, images)
         >>> figure = inspection.plot_attention_rollout(rollout, pixels, "rollout.png")
     """
     maps = _array("maps", maps, ("batch", "rows", "columns"))
     images = _same_length(maps, images)
-    columns = min(len(images), 8)
-    tiles: list[tuple[str, np.ndarray]] = []
-    for start in range(0, len(images), columns):
-        some = slice(start, start + columns)
-        gap = [("", np.ones((1, 1, 3)))] * (columns - len(images[some]))
-        tiles += [("", image) for image in images[some]] + gap
-        tiles += [("", overlay(image, one)) for image, one in zip(images[some], maps[some], strict=True)] + gap
-    height = -(-len(tiles) // columns) * 1.6 * _tallness(images[0]) + 1.2
-    with figure_for(path, max(columns * 1.6, 5), height) as figure:
-        _headline(
-            figure, title or "What the answer is made of", "bright patches count most, each map by its own largest"
-        )
-        _tiles(figure, tiles, columns, 0.9 / height, gap=0.04)
-    return figure
+    return _figure_of_maps([overlay(*pair) for pair in zip(images, maps, strict=True)], images, "rollout", path, title)
 
 
 def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
@@ -99,9 +81,6 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
 
     Returns:
         The figure.
-
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
 
     Examples:
         >>> distances = inspection.mean_attention_distance(model, images)
@@ -137,18 +116,12 @@ def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = 
     Returns:
         The figure.
 
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
-
     Examples:
         >>> figure = inspection.plot_patch_filters(inspection.patch_filters(model, 4), "filters.png")
     """
     pictures = filter_pictures(filters)
-    columns = min(len(pictures), 7)
-    with figure_for(path, columns * 0.95 + 0.3, -(-len(pictures) // columns) * 0.95 + 1.2) as figure:
-        _headline(figure, title or "What patches are filtered for", f"first {len(pictures)} principal components")
-        _tiles(figure, [("", picture) for picture in pictures], columns, 0.85 / figure.get_figheight(), gap=0.08)
-    return figure
+    style = MapStyle("What patches are filtered for", f"first {len(pictures)} principal components", "")
+    return _figure_of_tiles([("", one) for one in pictures], min(len(pictures), 7), style, path, title, 0.08, side=0.95)
 
 
 def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
@@ -161,9 +134,6 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
 
     Returns:
         The figure.
-
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
 
     Examples:
         >>> figure = inspection.plot_position_similarity(inspection.position_similarity(small), "positions.png")
@@ -205,24 +175,12 @@ def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, t
     Returns:
         The figure.
 
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
-
     Examples:
         >>> figure = inspection.plot_saliency(inspection.saliency(model, images), pixels, "saliency.png")
     """
-    from matplotlib import colormaps
-
     maps = _array("maps", maps, ("batch", "height", "width"))
-    images = _same_length(maps, images)
-    # A few pixels have gradients far above all others.
-    strengths = [np.clip(one / max(np.quantile(one, 0.99), 1e-12), 0, 1) for one in maps]
-    tiles = [("", image) for image in images] + [("", colormaps["magma"](one)[..., :3]) for one in strengths]
-    height = 3.2 * _tallness(images[0]) + 1.2
-    with figure_for(path, max(len(images) * 1.6, 5), height) as figure:
-        _headline(figure, title or "Which pixels the class hangs on", "bright: a small change moves the score most")
-        _tiles(figure, tiles, len(images), 0.9 / height, gap=0.04)
-    return figure
+    images, style = _same_length(maps, images), STYLES["saliency"]
+    return _figure_of_maps([style.colours(one, style.largest(one)) for one in maps], images, "saliency", path, title)
 
 
 def plot_class_evidence(
@@ -251,23 +209,18 @@ def plot_class_evidence(
         >>> evidence = inspection.class_evidence(model, images)
         >>> figure = inspection.plot_class_evidence(evidence, pixels, "evidence.png")
     """
-    from matplotlib import colormaps
-
     maps = _array("maps", maps, ("batch", "rows", "columns"))
-    images = _same_length(maps, images)
+    images, style = _same_length(maps, images), STYLES["evidence"]
     names = [""] * len(images) if class_names is None else [_plain(name) for name in class_names]
     if len(names) != len(images):
         raise ValueError(f"class_names must name the class of each of the {len(images)} images, but got {len(names)}.")
-    largest = max(float(np.abs(maps).max()), 1e-12)
-    tiles = list(zip(names, images, strict=True))
-    for image, one in zip(images, maps, strict=True):
-        tiles.append(("", _tinted(image, colormaps["RdBu_r"](_stretched(one, image) / largest / 2 + 0.5)[..., :3])))
-    height = 3.2 * _tallness(images[0]) + 1.6
-    with figure_for(path, max(len(images) * 1.6, 6), height) as figure:
-        words = f"logit of the class, from {-largest:.1f} (blue) over 0 (white) to {largest:.1f} (red)"
-        _headline(figure, title or "What each patch says for the class", words)
-        _tiles(figure, tiles, len(images), 1.05 / height, gap=0.1)
-    return figure
+    largest = style.largest(maps)
+    drawn = [
+        np.clip(0.72 * style.colours(_stretched(one, image), largest) + 0.28 * _grey(image), 0, 1)
+        for image, one in zip(images, maps, strict=True)
+    ]
+    style = dataclasses.replace(style, words=style.words.format(-largest, largest))
+    return _figure_of_maps(drawn, images, style, path, title, names)
 
 
 def plot_nearest_patches(
@@ -293,9 +246,6 @@ def plot_nearest_patches(
     Returns:
         The figure.
 
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`.
-
     Examples:
         >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)
         >>> grid_size = model.config.grid_size
@@ -309,8 +259,9 @@ def plot_nearest_patches(
     height = -(-len(shown) // columns) * 1.5 + 1.2
     with figure_for(path, max(columns * 1.4, 5), height) as figure:
         _headline(figure, title or "Patches that it takes for alike", "the patch in its frame, and the cosine")
-        box = _box(figure, -(-len(shown) // columns), columns, 0.95 / height)
-        for (words, place), axes in zip(shown, tile_axes(figure, *box, 0.22), strict=False):
+        for (words, place), axes in zip(
+            shown, _axes_below(figure, -(-len(shown) // columns), columns, 0.22), strict=False
+        ):
             _neighbourhood(axes, pixels[place[0]], place[1:], grid_size)
             axes.set_title(words, size=9, pad=3, color=MUTED)
         _remove_unused(figure, len(shown))
@@ -328,63 +279,70 @@ def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
         `(height, width, 3)`, values of 0..1.
 
     Raises:
-        ImportError: if matplotlib is not installed.
+        ValueError: if the image is none.
 
     Examples:
         >>> inspection.overlay(pixels[0], inspection.attention_rollout(model, images)[0]).shape
         (24, 24, 3)
     """
-    need_matplotlib()
-    from matplotlib import colormaps
-
-    image = _pixels(image)
+    image, style = _pixels(image), STYLES["heads"]
     heat = _stretched(np.asarray(weights) / max(float(np.max(weights)), 1e-12), image)
-    return np.clip(0.68 * colormaps["inferno"](0.04 + 0.9 * heat)[..., :3] + 0.42 * _grey(image), 0, 1)
+    return np.clip(0.68 * style.colours(0.04 + 0.9 * heat, 1) + 0.42 * _grey(image), 0, 1)
 
 
-def filter_pictures(filters: np.ndarray) -> np.ndarray:
-    """Filters as pictures: 0 is the middle grey, and the largest value of each is black or white.
+def _figure_of_maps(
+    maps: Sequence[np.ndarray],
+    images: Sequence[np.ndarray],
+    style: str | MapStyle,
+    path: PathLike,
+    title: str,
+    names: Sequence[str] = (),
+) -> "Figure":
+    """Images in rows of at most 8, below each its map."""
+    columns = min(len(images), 8)
+    tiles: list[tuple[str, np.ndarray]] = []
+    for start in range(0, len(images), columns):
+        part = slice(start, start + columns)
+        gap = [("", np.ones((1, 1, 3)))] * (columns - len(images[part]))
+        tiles += [*zip(names[part] or [""] * columns, images[part], strict=False), *gap]
+        tiles += [("", one) for one in maps[part]] + gap
+    style = STYLES[style] if isinstance(style, str) else style
+    return _figure_of_tiles(tiles, columns, style, path, title, 0.12 if any(names) else 0.04)
 
-    Args:
-        filters: `(count, height, width, channels)` with 1 or 3 channels.
 
-    Returns:
-        `(count, height, width, 3)`, values of 0..1.
+def _figure_of_tiles(
+    tiles: Sequence[tuple[str, np.ndarray]],
+    columns: int,
+    style: MapStyle,
+    path: PathLike,
+    title: str,
+    gap: float,
+    side: float = 1.7,
+) -> "Figure":
+    """Pictures in rows below a headline, each with words above it."""
+    rows = -(-len(tiles) // columns)
+    height = rows * side * _tallness(tiles[0][1]) + 1.3
+    with figure_for(path, max(columns * side, 5), height) as figure:
+        _headline(figure, title or style.title, style.words)
+        for (words, picture), axes in zip(tiles, _axes_below(figure, rows, columns, gap), strict=False):
+            axes.imshow(picture, interpolation="nearest", vmin=0, vmax=1)
+            axes.spines[:].set_visible(False)
+            if words:
+                axes.set_title(words, size=9, pad=3, color=MUTED)
+        _remove_unused(figure, len(tiles))
+    return figure
 
-    Raises:
-        ValueError: if there are other channels.
-    """
-    filters = _array("filters", filters, ("components", "height", "width", "channels"))
-    if filters.shape[3] not in (1, 3):
-        raise ValueError(f"filters must have 1 or 3 channels to be seen, but {filters.shape} was given.")
-    largest = np.abs(filters).max((1, 2, 3), keepdims=True)
-    pictures = filters / np.where(largest > 0, largest, 1) / 2 + 0.5
-    return np.broadcast_to(pictures, (*filters.shape[:3], 3))
+
+def _axes_below(figure: "Figure", rows: int, columns: int, gap: float) -> list["Axes"]:
+    """Axes in rows and columns below the headline."""
+    side, below, top = 0.12 / figure.get_figwidth(), 0.12 / figure.get_figheight(), 0.95 / figure.get_figheight()
+    return tile_axes(figure, (side, below, 1 - 2 * side, 1 - top - below), rows, columns, gap)
 
 
 def _headline(figure: "Figure", title: str, words: str) -> None:
     height, left = figure.get_figheight(), 0.12 / figure.get_figwidth()
     figure.text(left, 1 - 0.36 / height, _plain(title), size=14, weight="bold")
     figure.text(left, 1 - 0.62 / height, words, color=MUTED)
-
-
-def _tiles(
-    figure: "Figure", tiles: Sequence[tuple[str, np.ndarray]], columns: int, top: float, gap: float = 0.12
-) -> None:
-    """Pictures in rows below the headline."""
-    rows = -(-len(tiles) // columns)
-    box = _box(figure, rows, columns, top)
-    for (words, picture), axes in zip(tiles, tile_axes(figure, *box, gap), strict=False):
-        axes.imshow(picture, interpolation="nearest", vmin=0, vmax=1)
-        axes.spines[:].set_visible(False)
-        if words:
-            axes.set_title(words, size=9, pad=3, color=MUTED)
-    _remove_unused(figure, len(tiles))
-
-
-def _box(figure: "Figure", rows: int, columns: int, top: float) -> tuple[tuple[float, float, float, float], int, int]:
-    side, below = 0.12 / figure.get_figwidth(), 0.12 / figure.get_figheight()
-    return (side, below, 1 - 2 * side, 1 - top - below), rows, columns
 
 
 def _remove_unused(figure: "Figure", used: int) -> None:
@@ -440,10 +398,6 @@ def _stretched(values: np.ndarray, image: np.ndarray) -> np.ndarray:
 
 def _grey(image: np.ndarray) -> np.ndarray:
     return image @ np.array([0.299, 0.587, 0.114])[:, None]
-
-
-def _tinted(image: np.ndarray, colours: np.ndarray) -> np.ndarray:
-    return np.clip(0.72 * colours + 0.28 * _grey(image), 0, 1)
 
 
 def _tallness(image: np.ndarray) -> float:

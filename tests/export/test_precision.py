@@ -227,9 +227,9 @@ def test_litert_files_have_few_operators_all_builtin(precision, sources, changed
     # What tf.tensordot leaves around each product, and a bias that is added after it.
     assert not {"CUSTOM", "REDUCE_PROD", "GATHER"} & set(names)
     blocks, norms = 2, 5
-    # Residuals; epsilons; mean and shift of the last normalisation, because those of the others are part of the
-    # products behind them; the position embeddings. No bias is among them.
-    assert names.count("ADD") == 2 * blocks + norms + 2 + 1
+    # Residuals; epsilons; the shift of the last normalisation, because those of the others are part of the products
+    # behind them; the position embeddings. No bias is among them.
+    assert names.count("ADD") == 2 * blocks + norms + 1 + 1
 
 
 def test_onnx_and_openvino_products_are_whole_too(sources):
