@@ -84,7 +84,9 @@ def missing(name):
     if name not in CALLABLE:
         return lacks
     # Where a text says so, the arguments that it does not list are those of the function beside it.
-    named = [] if re.search("arguments that are\\s+not listed here", about) else parameters(value)
+    named = (
+        [] if re.search(r"arguments that are\s+not listed here|All other arguments of", about) else parameters(value)
+    )
     lacks += [f"the argument {p}" for p in named if not re.search(rf"^    [*]*{p}[:,]", about, re.MULTILINE)]
     if inspect.isfunction(value):
         returns = inspect.signature(value).return_annotation
@@ -374,7 +376,7 @@ def test_every_command_line_on_a_page_is_understood(capsys):
                 continue
             seen += 1
             try:
-                program._parser(words).parse_args(words)
+                program._parser(words)[0].parse_args(words)
             except SystemExit as end:
                 error = capsys.readouterr().err
                 if end.code and (line in blocks or "the following arguments are required" not in error):

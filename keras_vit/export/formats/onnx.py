@@ -149,6 +149,7 @@ def _to_int8(source: Path, target: Path, images: np.ndarray) -> None:
         parts = batches(images, length or 1)  # 0 where any number will do
 
         def get_next(self) -> dict[str, np.ndarray] | None:
+            """The next batch; None after the last one."""
             part = next(self.parts, None)
             return None if part is None else {name: part}
 
