@@ -99,9 +99,9 @@ def load(
         include_top: Whether the head is there, and what else comes after pooling.
         pre_logits: Whether the tanh layer before the head is there. None: with the source's own head, but not with a
             new one, as in the original's fine-tuning.
-        pooling: `"token"`, `"avg"`, `"token_avg"` or `"map"`; `"none"` puts the head on every token. None for the
-            source's own; without the top for the sequence of all tokens. A BiT has no tokens: `"avg"`, or None without
-            the top for its last map.
+        pooling: `"token"`, `"token_dist"`, `"avg"`, `"token_avg"` or `"map"`; `"none"` puts the head on every token.
+            None for the source's own; without the top for the sequence of all tokens. A BiT has no tokens: `"avg"`, or
+            None without the top for its last map.
         classifier_activation: Name of an activation on the head; `"linear"` for logits.
         include_preprocessing: Whether the model takes pixels of 0..255 and scales them to [-1, 1] itself.
         interpolation: How position embeddings change size: `"official"` (as the original code), `"bicubic"` (as

@@ -223,12 +223,20 @@ def test_class_token():
     assert not np.any(fresh.get_weights()[0])
 
 
-@pytest.mark.parametrize(("mode", "prefix"), [("token", 1), ("avg", 0), ("avg", 1), ("avg", 3), ("token_avg", 2)])
+POOLINGS = [("token", 1), ("token_dist", 2), ("avg", 0), ("avg", 1), ("avg", 3), ("token_avg", 2)]
+
+
+@pytest.mark.parametrize(("mode", "prefix"), POOLINGS)
 @pytest.mark.parametrize("token", [0, 1])
 def test_token_pooling(mode, prefix, token):
     x = np.random.default_rng(0).normal(size=(2, 5, 12)).astype("f4")
     mean = x[:, prefix:].mean(1)
-    wanted = {"token": x[:, token], "avg": mean, "token_avg": np.concatenate([x[:, token], mean], 1)}[mode]
+    wanted = {
+        "token": x[:, token],
+        "token_dist": x[:, token : token + 2].mean(1),
+        "avg": mean,
+        "token_avg": np.concatenate([x[:, token], mean], 1),
+    }[mode]
     assert_close(forward(layers.TokenPooling(mode, prefix, token), x), wanted)
 
 

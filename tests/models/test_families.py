@@ -257,6 +257,7 @@ def test_tokens_stand_in_their_order():
         ({"rotary_grid": 0}, ValueError, "rotary_grid must be positive"),
         ({"class_token": False, "pooling": "token_avg"}, ValueError, "pooling='token_avg' needs class_token=True"),
         ({"pooling": "token_avg", "final_norm": "pooled"}, ValueError, "'token_avg' gives 2 D"),
+        ({"pooling": "token_dist"}, ValueError, "pooling='token_dist' needs distillation_token=True"),
         ({"distillation_token": True, "class_token": False, "pooling": "avg"}, ValueError, "needs class_token=True"),
         ({"distillation_head": True}, ValueError, "distillation_head=True needs distillation_token=True"),
         (
