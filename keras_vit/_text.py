@@ -28,6 +28,11 @@ def printable(text: object, limit: int | None = None) -> str:
     return "".join(map(_escaped, text[:limit])) + more
 
 
+def is_class_name(name: str) -> bool:
+    """Whether text can be the name of a class: one line without control characters and without space around it."""
+    return bool(name) and name == name.strip() == printable(name)
+
+
 def _escaped(character: str) -> str:
     if character.isprintable() or character in _SHOWN or unicodedata.category(character) == _SHOWN_CATEGORY:
         return character

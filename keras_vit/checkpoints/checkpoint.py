@@ -66,8 +66,7 @@ def open_checkpoint(
     if not isinstance(architecture, str | None):
         raise TypeError(f"architecture must be a name of one of timm's models, but {architecture!r} was given.")
     file = open_file(path)
-    beside = read_sidecars(path)
-    hints = Hints(beside.config, beside.open_clip, beside.preprocessor, heads, architecture)
+    hints = Hints(**read_sidecars(path), heads=heads, architecture=architecture)
     for layout in _in_order(file, hints):
         try:
             contents = layout.read(file, hints)

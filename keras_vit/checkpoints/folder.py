@@ -1,13 +1,12 @@
 """What lies in the folder or the repository of a checkpoint: weights, and JSON files and class names beside them."""
 
-import dataclasses
 import json
 import os
 import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from keras_vit._text import printable
+from keras_vit._text import is_class_name, printable
 
 if TYPE_CHECKING:
     from keras_vit.models import ModelConfig
@@ -84,39 +83,27 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
     return folder / name
 
 
-@dataclasses.dataclass(frozen=True)
-class Sidecars:
-    """What lies beside a file of weights, as plain data; None for what is not there.
-
-    Attributes:
-        config: `config.json`: timm's, or that of Hugging Face's transformers.
-        open_clip: `open_clip_config.json`.
-        preprocessor: `preprocessor_config.json` of transformers.
-        folder: Where they were looked for.
-    """
-
-    config: dict[str, Any] | None = None
-    open_clip: dict[str, Any] | None = None
-    preprocessor: dict[str, Any] | None = None
-    folder: pathlib.Path | None = None
-
-
-def read_sidecars(path: str | os.PathLike[str]) -> Sidecars:
-    """The JSON files beside a file of weights, or in a folder.
+def read_sidecars(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """The JSON files beside a file of weights, or in a folder, as plain data.
 
     Args:
         path: The file, which need not exist, or the folder.
+
+    Returns:
+        By name, those that are there: `"config"` (`config.json`, timm's or that of transformers), `"open_clip"` and
+        `"preprocessor"` (`open_clip_config.json` and `preprocessor_config.json`).
 
     Raises:
         ValueError: if one of them is no object of JSON in UTF-8, too long or damaged.
     """
     path = pathlib.Path(path)
     folder = path if path.is_dir() else path.parent
-    contents: dict[str, dict[str, Any]] = {}
-    for field, name in zip(("config", "open_clip", "preprocessor"), SIDECAR_NAMES, strict=True):
-        if (folder / name).is_file():
-            contents[field] = parse_json(_read(folder / name, LONGEST), str(folder / name))
-    return Sidecars(**contents, folder=folder)
+    files = {"config": "config.json"} | {name.removesuffix("_config.json"): name for name in SIDECAR_NAMES[1:]}
+    return {
+        name: parse_json(_read(folder / file, LONGEST), str(folder / file))
+        for name, file in files.items()
+        if (folder / file).is_file()
+    }
 
 
 def with_names_beside(config: "ModelConfig", path: str | os.PathLike[str]) -> "ModelConfig":
@@ -146,7 +133,7 @@ def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not a list of class names in UTF-8: {error}.") from None
     for number, name in enumerate(names, 1):
-        if not name or name != name.strip() or name != printable(name):
+        if not is_class_name(name):
             raise ValueError(
                 f"{file} is not a list of class names, one a line: line {number} is {printable(repr(name), 80)}."
             )

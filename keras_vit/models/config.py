@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Iterable
 from typing import Any, Self
 
-from keras_vit._text import printable
+from keras_vit._text import is_class_name
 from keras_vit._types import check_choice, pair
 from keras_vit.interpolation import METHODS
 from keras_vit.layers.choices import (
@@ -76,7 +76,7 @@ class ModelConfig:
                 raise TypeError(
                     f"class_names must be strings, but {name!r} of type {type(name).__name__} is among them."
                 )
-            if not name or name != name.strip() or name != printable(name):
+            if not is_class_name(name):
                 raise ValueError(
                     "class_names must be single lines without control characters and without space around them, but "
                     f"{name!r} is among them."

@@ -409,20 +409,20 @@ def put(folder, name, data=FILE):
     return path
 
 
-@pytest.mark.parametrize("name", ["imagenet21k/ViT-L_16.npz", "imagenet21k/R50+ViT-B_16.npz"])
-def test_a_mirror_folder(tmp_path, home, monkeypatch, name):
-    path = put(tmp_path / "mirror", name)
-    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
-    assert fetch(name.removesuffix(".npz"), offline=True) == path
-    assert not home.exists()  # used where it is
-
-
-def test_a_mirror_folder_by_file_name(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("imagenet21k/ViT-L_16", "imagenet21k/ViT-L_16.npz"),
+        ("imagenet21k/R50+ViT-B_16", "imagenet21k/R50+ViT-B_16.npz"),
+        ("imagenet21k/ViT-H_14", "ViT-H_14.npz"),  # the file's own name, where only one checkpoint has it
+        (AUGREG, f"{AUGREG.removeprefix('augreg/')}.npz"),
+    ],
+)
+def test_a_mirror_folder(tmp_path, home, monkeypatch, name, file):
     monkeypatch.setenv("KERAS_VIT_MIRROR", f" {tmp_path / 'none'} ; {tmp_path / 'mirror'};")
-    path = put(tmp_path / "mirror", "ViT-H_14.npz")
-    assert fetch("imagenet21k/ViT-H_14", offline=True) == path
-    path = put(tmp_path / "mirror", f"{AUGREG.removeprefix('augreg/')}.npz")
-    assert fetch(AUGREG, offline=True) == path
+    path = put(tmp_path / "mirror", file)
+    assert fetch(name, offline=True) == path
+    assert not home.exists()  # used where it is
 
 
 def test_a_file_name_that_several_checkpoints_have_is_not_taken(tmp_path, monkeypatch):
@@ -498,23 +498,22 @@ def test_what_is_no_source(source, error, message):
         fetch(source)
 
 
+FINE_TUNED = "imagenet21k+imagenet2012/ViT-B_16"
+
+
 @pytest.mark.parametrize(
-    "address",
+    ("address", "name"),
     [
-        "https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/ViT-B_16.npz",
-        "https://storage.googleapis.com/vit_models/imagenet21k+imagenet2012/ViT-B_16.npz",
-        "gs://vit_models/imagenet21k+imagenet2012/ViT-B_16.npz",
+        ("https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/ViT-B_16.npz", FINE_TUNED),
+        (f"https://storage.googleapis.com/vit_models/{FINE_TUNED}.npz", FINE_TUNED),
+        (f"gs://vit_models/{FINE_TUNED}.npz", FINE_TUNED),
+        *((find_entry(name).url, name) for name in ("big_vision/flexivit/flexivit_b_i1k", "bit_models/BiT-M-R50x1")),
+        (find_entry(AUGREG).url, AUGREG),
     ],
 )
-def test_a_published_address_is_the_checkpoint(home, address):
-    path = put(home, "imagenet21k+imagenet2012/ViT-B_16.npz")
+def test_a_published_address_is_the_checkpoint(home, address, name):
+    path = put(home, f"{name}.npz")
     assert fetch(address, offline=True) == path
-
-
-def test_published_addresses_of_other_buckets_and_unlisted_files(home):
-    for name in ("big_vision/flexivit/flexivit_b_i1k", "bit_models/BiT-M-R50x1", AUGREG):
-        path = put(home, f"{name}.npz")
-        assert fetch(find_entry(name).url, offline=True) == path
     with pytest.raises(DownloadError, match="storage.googleapis.com/vit_models/gone/x.npz"):
         fetch("gs://vit_models/gone/x.npz", offline=True)
 

@@ -123,7 +123,7 @@ def test_only_what_is_needed_is_fetched(server, repository):
     assert (path.name, first(path)) == ("model.safetensors", 1)
     assert server.downloads() == ["config.json", "preprocessor_config.json", "model.safetensors"]
     sidecars = read_sidecars(path)
-    assert (sidecars.config, sidecars.preprocessor) == ({"architecture": "vit"}, {"size": 224})
+    assert sidecars == {"config": {"architecture": "vit"}, "preprocessor": {"size": 224}}
     server.seen.clear()
     assert find_checkpoint("hf://me/model") == path
     assert server.seen == ["GET /api/models/me/model"]
@@ -135,7 +135,7 @@ def test_a_new_commit_is_fetched_and_the_old_one_stays(server, repository, two):
     new = find_checkpoint("hf://me/model")
     assert (first(old), first(new)) == (1, 2)
     assert server.downloads().count("config.json") == 1  # it is the same
-    assert read_sidecars(new).config == {"architecture": "vit"}
+    assert read_sidecars(new)["config"] == {"architecture": "vit"}
     repository.revisions += (commit,)
     server.seen.clear()
     server.down = True
@@ -155,7 +155,7 @@ def test_a_file_by_name(server, repository, two):
     repository.files |= {"large/weights.safetensors": two, "large/config.json": b'{"large": true}'}
     path = find_checkpoint("hf://me/model/large/weights.safetensors")
     assert first(path) == 2
-    assert read_sidecars(path).config == {"large": True}
+    assert read_sidecars(path)["config"] == {"large": True}
     assert server.downloads() == ["config.json", "weights.safetensors"]
 
 
@@ -165,7 +165,7 @@ def test_a_folder_by_name(server, repository, one, two):
     for address in ("hf://me/model/large", f"hf://me/model@{repository.commit}/large"):
         path = find_checkpoint(address)
         assert (first(path), path.parent.name) == (2, "large")
-        assert read_sidecars(path).config == {"large": True}
+        assert read_sidecars(path)["config"] == {"large": True}
     assert fetch_from_hub("hf://me/model/large", offline=True).name == "model.safetensors"
     assert "onnx/model.onnx" in repository.files
     with pytest.raises(DownloadError, match="hf://me/model/onnx could not be had: it has no weights .* model.onnx"):

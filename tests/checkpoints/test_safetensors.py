@@ -299,14 +299,14 @@ def test_no_file(tmp_path):
 
 def test_sidecars(tmp_path):
     weights = tmp_path / "model.safetensors"
-    empty = read_sidecars(weights)
-    assert (empty.config, empty.open_clip, empty.preprocessor, empty.folder) == (None, None, None, tmp_path)
+    assert read_sidecars(weights) == {}
     (tmp_path / "config.json").write_text('{"architecture": "vit", "id2label": {"0": "ä"}}', encoding="utf-8")
     (tmp_path / "preprocessor_config.json").write_text("{}")
     for source in (weights, tmp_path, str(weights)):
-        found = read_sidecars(source)
-        assert found.config == {"architecture": "vit", "id2label": {"0": "ä"}}
-        assert (found.preprocessor, found.open_clip) == ({}, None)
+        assert read_sidecars(source) == {
+            "config": {"architecture": "vit", "id2label": {"0": "ä"}},
+            "preprocessor": {},
+        }
 
 
 @pytest.mark.parametrize(

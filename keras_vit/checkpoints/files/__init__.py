@@ -6,13 +6,12 @@ from keras_vit.checkpoints.files.npz import NpzFile, write_npz
 from keras_vit.checkpoints.files.safetensors_file import SafetensorsFile, write_safetensors
 from keras_vit.checkpoints.files.stored_array import INDEX, NPZ, SAFETENSORS, TORCH, ArrayFile, StoredArray, kind_of
 from keras_vit.checkpoints.files.torch_file import TorchFile
-from keras_vit.checkpoints.folder import Sidecars, read_sidecars, weights_in
+from keras_vit.checkpoints.folder import read_sidecars, weights_in
 
 __all__ = [
     "ArrayFile",
     "NpzFile",
     "SafetensorsFile",
-    "Sidecars",
     "StoredArray",
     "TorchFile",
     "open_file",
