@@ -72,7 +72,7 @@ def train(
             share_state(model, None, sharing.processes)
         if finished:
             if verbose:
-                say(f"{title}: the run in {folder.path} was over after {start:,} steps, and is not trained again.")
+                report(f"{title}: the run in {folder.path} was over after {start:,} steps, and is not trained again.")
             if validation is not None and log[-1].get("val_loss") is None:
                 log[-1] |= _evaluate(model, validation)
                 folder.save(model, start, log, finished=True)
@@ -185,14 +185,14 @@ def _averaged(model: keras.Model) -> Iterator[None]:
 
 
 def _note(logs: dict[str, float]) -> str:
-    shown = [f"loss {logs['loss']:.3f}"]
+    figures = [f"loss {logs['loss']:.3f}"]
     for name, title in (("accuracy", "train"), ("val_accuracy", "test")):
         if name in logs:
-            shown.append(f"{title} {logs[name]:.1%}")
-    return ", ".join(shown)
+            figures.append(f"{title} {logs[name]:.1%}")
+    return ", ".join(figures)
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Prints on standard error."""
     for line in text.splitlines():
         print(printable(line), file=sys.stderr)

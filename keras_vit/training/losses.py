@@ -7,14 +7,7 @@ from keras import ops
 
 
 class _Loss(keras.losses.Loss):
-    """A loss per image, averaged over the batch, computed in at least float32.
-
-    Args:
-        label_smoothing: s in `label * (1 - s) + s / classes`.
-        reduction: Keras's, over the images.
-        name: Name of the loss.
-        dtype: Keras's.
-    """
+    """A loss per image, averaged over the batch, computed in at least float32."""
 
     def __init__(
         self,
@@ -82,10 +75,7 @@ class SigmoidLoss(_Loss):
     `label_smoothing=s` makes `label * (1 - s) + s / classes` of a label.
 
     Args:
-        label_smoothing: s, from 0 to 1.
-        reduction: As for every loss of Keras: `"sum_over_batch_size"` is the mean over the images.
-        name: Name of the loss.
-        dtype: Dtype policy of the computation; None for Keras's global one.
+        label_smoothing: As in `SoftmaxLoss`, and so are the others.
 
     Examples:
         >>> float(training.SigmoidLoss()(np.eye(2), np.zeros((2, 2)))) == 2 * float(np.log(np.float32(2)))

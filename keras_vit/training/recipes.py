@@ -81,7 +81,7 @@ def build_optimizer(
     Args:
         recipe: The recipe.
         model: The model that it will train; needed for a recipe with `layer_decay`.
-        steps: As in `schedule`.
+        steps: As in `build_schedule`.
 
     Returns:
         `MomentumSGD` or `AdamW`. With `accumulate`, give it batches of `batch_size / accumulate` images.
@@ -368,8 +368,8 @@ def list_recipes(query: str | None = None) -> Table:
         if all(word in text for word in words):
             duration = f"{row.steps} steps" if row.epochs is None else f"{row.epochs:g} epochs"
             # Text: a table of numbers would round rates to hundredths.
-            shown = {"learning_rate": f"{row.learning_rate:g}", "duration": duration}
-            rows.append({**dataclasses.asdict(row), **shown})
+            text_fields = {"learning_rate": f"{row.learning_rate:g}", "duration": duration}
+            rows.append({**dataclasses.asdict(row), **text_fields})
     return rows
 
 

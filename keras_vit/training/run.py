@@ -18,7 +18,7 @@ from keras_vit.data import ImageStream, has_test_split, open_data
 from keras_vit.models import BiT, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.tables import Table
 from keras_vit.training.finetuning import FINE_TUNING, Model, Task
-from keras_vit.training.loop import jit_compile, say, train
+from keras_vit.training.loop import jit_compile, report, train
 from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.run_folder import RunFolder
@@ -210,7 +210,7 @@ def finetune(
         sharing.average_gradients(optimizer, learner.optimizer)
         verbose = verbose and processes.first
         if verbose:
-            say(_summary(task, recipe, model, images, test_images, sharing))
+            report(_summary(task, recipe, model, images, test_images, sharing))
         filled = None
         if test_images is not None:
             count = test_images.steps_per_epoch or sum(1 for _ in test_images)
