@@ -54,6 +54,23 @@ def test_gone_if_it_fails_fused_attention_has_first_derivatives_only(torch, deri
         assert derivative(torch, model, x).isfinite().all()
 
 
+def test_gone_if_it_fails_remat_has_no_forward_mode_on_jax_s_cpus(backend):
+    """With `jax.checkpoint` it would have, and XLA for CPUs would save no memory."""
+    if backend != "jax":
+        pytest.skip("a limit of JAX")
+    import jax
+
+    def slope(remat):
+        model = new_model(CONFIG.replace(remat=remat))
+        weights, others = ([v.value for v in vs] for vs in (model.trainable_variables, model.non_trainable_variables))
+        answers = lambda x: model.stateless_call(weights, others, x, training=True)[0].sum()  # noqa: E731
+        return jax.jvp(answers, (images(),), (images(),))[1]
+
+    with pytest.raises(TypeError, match="custom_vjp"):
+        slope(remat=True)
+    assert np.isfinite(slope(remat=False))  # the way out
+
+
 def trained(dtype):
     """How many weights have changed after a few updates."""
     keras.utils.set_random_seed(0)
