@@ -13,6 +13,7 @@ from keras_vit.export import FORMATS, PRECISIONS
 from keras_vit.export.formats import batches, litert
 from keras_vit.export.formats.openvino import symmetric_int8
 from keras_vit.export.processes import Agreement
+from keras_vit.export.runtimes import RUNTIMES
 from tests.processes import environment
 
 for package in ("tensorflow", "ai_edge_litert", "ai_edge_quantizer", "onnx", "onnxruntime", "tf2onnx", "openvino"):
@@ -114,34 +115,9 @@ def change_precision(format, source, target, precision, images=None):
     FORMATS[format].change_precision(source, target, precision, images)
 
 
-def run_litert(path, images):
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_path=str(path))
-    given, answer = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
-    assert given["dtype"] == answer["dtype"] == np.float32
-    interpreter.resize_tensor_input(given["index"], images.shape)
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(given["index"], images)
-    interpreter.invoke()
-    return interpreter.get_tensor(answer["index"])
-
-
-def run_onnx(path, images):
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return session.run(None, {"images": images})[0]
-
-
-def run_openvino(path, images):
-    import openvino
-
-    core = openvino.Core()
-    return core.compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(images)[0]
-
-
-RUN = {"litert": run_litert, "onnx": run_onnx, "openvino": run_openvino}
+def run(format, path, images):
+    (answers,) = RUNTIMES[format](path)(images).values()
+    return answers
 
 
 def error_of(answers, expected):
@@ -156,8 +132,8 @@ def size_of(path):
 @pytest.mark.parametrize(("format", "precision"), CHANGED)
 def test_answers_are_close_to_float32(format, precision, batch, sources, changed):
     images = images_for(batch)
-    expected = RUN[format](sources / FILES[format], images)
-    answers = RUN[format](changed(format, precision), images)
+    expected = run(format, sources / FILES[format], images)
+    answers = run(format, changed(format, precision), images)
     assert answers.dtype == np.float32
     assert np.std(expected) > 0.3
     assert ERRORS[precision] / 100 < error_of(answers, expected) < ERRORS[precision]  # something did change
@@ -245,19 +221,19 @@ def test_onnx_and_openvino_products_are_whole_too(sources):
 def test_a_new_model_has_no_biases(sources, tmp_path):
     """TensorFlow leaves additions of zeros out, and the quantizer must not count on them."""
     images = images_for(7)
-    expected = run_litert(sources / "unbiased.tflite", images)
+    expected = run("litert", sources / "unbiased.tflite", images)
     for precision in ("dynamic_int8", "int8"):
         path = tmp_path / f"{precision}.tflite"
         change_precision("litert", sources / "unbiased.tflite", path, precision)
-        assert error_of(run_litert(path, images), expected) < ERRORS[precision]
+        assert error_of(run("litert", path, images), expected) < ERRORS[precision]
 
 
 def test_a_fixed_batch_stays_and_is_calibrated(sources, tmp_path):
     """32 images in threes: the last batch is filled with the first images."""
     images = images_for(3)
     change_precision("litert", sources / "three.tflite", tmp_path / "three.tflite", "int8")
-    expected = run_litert(sources / "three.tflite", images)
-    assert error_of(run_litert(tmp_path / "three.tflite", images), expected) < ERRORS["int8"]
+    expected = run("litert", sources / "three.tflite", images)
+    assert error_of(run("litert", tmp_path / "three.tflite", images), expected) < ERRORS["int8"]
 
 
 def test_calibration_sees_the_extremes(sources):
@@ -279,14 +255,14 @@ def test_calibration_decides_the_ranges(format, sources, tmp_path):
     path = tmp_path / FILES[format]
     change_precision(format, sources / FILES[format], path, "int8", 0.05 * calibration())
     images = images_for(64)
-    expected = RUN[format](sources / FILES[format], images)
-    answers = RUN[format](path, images)
+    expected = run(format, sources / FILES[format], images)
+    answers = run(format, path, images)
     assert error_of(answers, expected) > 2 * ERRORS["int8"]
     with pytest.raises(RuntimeError, match="does not give the answers|names another class"):
         Agreement.of([answers], [expected], classes=True).require(format, "int8", None)
     good = path.with_stem("good")
     change_precision(format, sources / FILES[format], good, "int8")
-    Agreement.of([RUN[format](good, images)], [expected], classes=True).require(format, "int8", None)
+    Agreement.of([run(format, good, images)], [expected], classes=True).require(format, "int8", None)
 
 
 def test_what_is_in_an_onnx_file(changed):
@@ -321,7 +297,7 @@ def test_two_onnx_operators_that_stay_in_float32_share_a_value(tmp_path):
     onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "a")
     change_precision("onnx", tmp_path / "a", tmp_path / "b", "float16")
     images = np.array([-1, 0, 2], "float32")
-    np.testing.assert_allclose(run_onnx(tmp_path / "b", images), np.maximum(images + 0.5, 0.5), rtol=1e-3)
+    np.testing.assert_allclose(run("onnx", tmp_path / "b", images), np.maximum(images + 0.5, 0.5), rtol=1e-3)
 
 
 def test_what_is_in_an_openvino_file(changed):
