@@ -16,7 +16,6 @@ import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).parents[1]
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
-TESTS = "tests/checkpoints"
 # Tests whose names do not say which case they are about.
 LABELS = {
     "test_gradients[False]": "`grad_token_rep`",
@@ -75,11 +74,24 @@ query biases.
 """
 
 
-def measure(backend: str) -> dict[str, dict[str, float]]:
-    """The errors that the tests recorded, by the test's name and the result."""
+SECOND = """## Second derivatives
+
+Relative error of the product of a Hessian with a vector (all trainable weights, the sum of squared outputs) in float64,
+beside finite differences of the gradient; allowed are 1e-6. `fast` is what runs on CPUs, `plain` what runs on other
+devices. On PyTorch, fused attention has no second derivative: these run within `torch.nn.attention.sdpa_kernel`, with
+`SDPBackend.MATH`.
+
+"""
+# What is measured: the tests, and words in the names of those that are taken.
+CASES = ("tests/checkpoints", "forward or gradients")
+HESSIANS = ("tests/models/test_second_derivatives.py", "hessian")
+
+
+def measure(backend: str, tests: str, words: str) -> dict[str, dict[str, float]]:
+    """The errors that tests recorded, by the test's name and the result."""
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", TESTS, "-q", "-k", "forward or gradients", f"--junitxml={report}"]
+        command = [sys.executable, "-m", "pytest", tests, "-q", "-k", words, f"--junitxml={report}"]
         command += ["-o", "junit_family=xunit1"]  # the one that has room for what tests record
         # Users' programs are optimised, which the suite leaves out for its own speed where no flags are set.
         environment = {"XLA_FLAGS": "", **os.environ, "KERAS_BACKEND": backend}
@@ -127,11 +139,23 @@ def families_table(measured: dict[str, dict[str, dict[str, float]]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def second_derivatives() -> str:
+    """The section about Hessians, measured."""
+    measured = {backend: measure(backend, *HESSIANS) for backend in BACKENDS}
+    lines = [["model", *(f"{label} {paths}" for label in BACKENDS.values() for paths in ("fast", "plain"))]]
+    lines.append(["---"] * len(lines[0]))
+    for name in dict.fromkeys(case.partition("[")[2].rpartition("-")[0] for case in measured["jax"]):
+        cases = [f"test_hessian_times_vector[{name}-{paths}]" for paths in ("fast", "plain")]
+        errors = [measured[backend][case] for backend in BACKENDS for case in cases]
+        lines.append([name, *(f"{error:.1e}" for values in errors for error in values.values())])
+    return SECOND + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def main() -> None:
     """Measures and writes."""
-    measured = {backend: measure(backend) for backend in BACKENDS}
+    measured = {backend: measure(backend, *CASES) for backend in BACKENDS}
     parts = [HEAD, FORWARD, table(measured, "test_forward"), "\n", BACKWARD, table(measured, "test_gradients")]
-    parts += ["\n", FAMILIES, families_table(measured)]
+    parts += ["\n", second_derivatives(), "\n", FAMILIES, families_table(measured)]
     parts += ["\n", PUBLISHED.rstrip() + "\n"]
     path = ROOT / "docs" / "fidelity.md"
     temporary = path.with_suffix(".part")

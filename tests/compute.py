@@ -86,10 +86,10 @@ def _torch(model, x, loss, training):
     return value.detach(), [weight.value.grad for weight in model.trainable_weights]
 
 
-def hessian_vector_product(model, x, loss):
-    """Two functions of a model as it is when they are called: the Hessian of a loss times a vector, and the gradient.
+def derivatives(model, x, loss):
+    """Functions of a model as it is when they are called: a loss, its gradient, and its Hessian times a vector.
 
-    The vector has an array for each trainable weight, and so have both results.
+    The vector has an array for each trainable weight, and so have the gradient and the product.
     """
     backend = keras.backend.backend()
     x = keras.ops.convert_to_tensor(x)
@@ -109,13 +109,13 @@ def hessian_vector_product(model, x, loss):
             slope = jax.grad(lambda w: sum((g * v).sum() for g, v in zip(jax.grad(compute)(w), vector, strict=True)))
             return slope(trainable)
 
-        first, second = jax.jit(jax.grad(compute)), jax.jit(times)
-        return lambda vector: second(values(), vector), lambda: first(values())
+        value, first, second = jax.jit(compute), jax.jit(jax.grad(compute)), jax.jit(times)
+        return lambda: value(values()), lambda: first(values()), lambda vector: second(values(), vector)
 
     if backend == "tensorflow":
         import tensorflow as tf
 
-        def gradient(create_graph=False):
+        def gradient():
             with tf.GradientTape() as tape:
                 value = loss(model(x))
             return tape.gradient(value, values())
@@ -125,7 +125,7 @@ def hessian_vector_product(model, x, loss):
                 total = sum(tf.reduce_sum(g * v) for g, v in zip(gradient(), vector, strict=True))
             return tape.gradient(total, values())
 
-        return times, gradient
+        return lambda: loss(model(x)), gradient, times
 
     import torch
 
@@ -138,6 +138,7 @@ def hessian_vector_product(model, x, loss):
         return torch.autograd.grad(total, values())
 
     return (
-        lambda vector: [g.detach().numpy() for g in times(vector)],
-        lambda: [g.detach().numpy() for g in gradient()],
+        lambda: loss(model(x)).detach().numpy(),
+        lambda: [g.numpy() for g in gradient()],
+        lambda vector: [g.numpy() for g in times(vector)],
     )

@@ -8,22 +8,23 @@ if TYPE_CHECKING:
     from keras_vit.layers.attention import MultiHeadAttention
     from keras_vit.layers.base import assign, skip_initialization
     from keras_vit.layers.embedding import (
-        AddPositionEmbedding,
         ClassToken,
         PatchEmbedding,
         RegisterTokens,
         TokenDropout,
         resize_patch_kernel,
-        resize_table,
     )
-    from keras_vit.layers.layer_scale import LayerScale
     from keras_vit.layers.mlp import MLP, SwiGLU
-    from keras_vit.layers.pooling import MAPHead, TokenPooling
+    from keras_vit.layers.pooling import MAPHead, TokenMap, TokenPooling
+    from keras_vit.layers.positions import (
+        AddPositionEmbedding,
+        AddSinCosPositionEmbedding,
+        RotaryEmbedding,
+        resize_table,
+        sincos2d,
+    )
     from keras_vit.layers.resnet import BiTUnit, PaddedMaxPooling2D, ResNetUnit, StdConv2D, bit_conv, group_norm
-    from keras_vit.layers.rotary_embedding import RotaryEmbedding
-    from keras_vit.layers.sincos_position_embedding import AddSinCosPositionEmbedding, sincos2d
-    from keras_vit.layers.token_map import TokenMap
-    from keras_vit.layers.transformer_block import BLOCK_ACTIVATIONS, TransformerBlock
+    from keras_vit.layers.transformer_block import BLOCK_ACTIVATIONS, LayerScale, TransformerBlock
 
 __getattr__ = lazy_names(__name__)
 

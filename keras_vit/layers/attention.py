@@ -10,7 +10,7 @@ from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, initia
 from keras_vit.layers.choices import ATTENTION_BIASES, ROTARY_EMBEDDINGS
 from keras_vit.layers.fast_paths import attention, attention_weights, reshape
 from keras_vit.layers.keras_layers import Dense, LayerNormalization, call_inside, may_be_plain
-from keras_vit.layers.rotary_embedding import rotate
+from keras_vit.layers.positions import rotate
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from keras_vit._lazy import lazy_names
 from keras_vit.models.bit_config import BIT_VARIANTS, BiTConfig, BiTVariant
 from keras_vit.models.config import ModelConfig, ViTConfig, pair
-from keras_vit.models.counts import count_weights
-from keras_vit.models.macs import count_macs
+from keras_vit.models.sizes import convolutions, count_macs, count_weights
 from keras_vit.models.variants import (
     FAMILIES,
     VARIANTS,
@@ -45,6 +44,7 @@ __all__ = [
     "ViTConfig",
     "VisionTransformer",
     "adapted_layers",
+    "convolutions",
     "count_macs",
     "count_weights",
     "factory_name",

@@ -8,8 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.layers import skip_initialization
-from keras_vit.models import VARIANTS, variant_config
-from keras_vit.models.macs import count_macs
+from keras_vit.models import VARIANTS, count_macs, variant_config
 from tests.checkpoints import test_families as families
 from tests.checkpoints.test_fidelity import RESULTS, cross_entropy, errors, load
 from tests.compute import forward, gradients, relative_error

@@ -8,8 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.layers import BiTUnit, PaddedMaxPooling2D
-from keras_vit.models import find_variant, variant_config, variant_of, weights_by_path
-from keras_vit.models.macs import count_macs
+from keras_vit.models import count_macs, find_variant, variant_config, variant_of, weights_by_path
 from tests.compute import forward, gradients
 from tests.tolerances import SAME_FUNCTION
 

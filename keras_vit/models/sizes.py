@@ -1,0 +1,133 @@
+"""How large a model is, without building it: its convolutions, weights and multiplications."""
+
+import dataclasses
+import math
+
+from keras_vit.models.bit_config import BiTConfig
+from keras_vit.models.config import ViTConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution:
+    """A convolution of a ResNet, without bias.
+
+    Attributes:
+        name: Path of its layer, such as `"block1_unit1/conv2"`.
+        size: Height and width of the kernel.
+        inputs: Channels of its input.
+        filters: Channels of its output.
+        map_size: Rows and columns of its output, for images of the config's size.
+    """
+
+    name: str
+    size: int
+    inputs: int
+    filters: int
+    map_size: tuple[int, ...]
+
+    @property
+    def weights(self) -> int:
+        """Number of values of the kernel."""
+        return self.size**2 * self.inputs * self.filters
+
+
+def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
+    """The convolutions of a BiT, or of the ResNet of a hybrid, in their order; none where there is no ResNet."""
+    is_bit = isinstance(config, BiTConfig)
+    stages = config.stages if is_bit else config.stem_stages
+    if stages is None:
+        return []
+
+    def halved(size: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(-(-n // 2) for n in size)
+
+    channels = config.width if is_bit else config.stem_width
+    size = halved(config.image_size)
+    found = [Convolution("conv_root", 7, config.channels, channels, size)]
+    size, width = halved(size), channels
+    for stage, units in enumerate(stages):
+        inner = width * 2**stage
+        for unit in range(units):
+            name, before = f"block{stage + 1}_unit{unit + 1}", size
+            size = halved(size) if stage and not unit else size
+            if not unit:
+                found.append(Convolution(f"{name}/conv_proj", 1, channels, 4 * inner, size))
+            found.append(Convolution(f"{name}/conv1", 1, channels, inner, before))
+            found.append(Convolution(f"{name}/conv2", 3, inner, inner, size))
+            found.append(Convolution(f"{name}/conv3", 1, inner, 4 * inner, size))
+            channels = 4 * inner
+    return found
+
+
+def count_weights(config: ViTConfig | BiTConfig) -> int:
+    """The number of weights of the model of a config, those that do not train included."""
+    resnet = convolutions(config)
+    if isinstance(config, BiTConfig):
+        # Normalisations come before the convolutions of a unit, and one after the last.
+        norms = sum(2 * conv.inputs for conv in resnet if conv.name.endswith(("conv1", "conv2", "conv3")))
+        total = sum(conv.weights for conv in resnet) + norms + 2 * config.features
+        return total + (config.features + 1) * (config.classes or 0)
+    width, norm = config.width, 2 * config.width
+    total = sum(conv.weights + 2 * conv.filters for conv in resnet)  # a normalisation follows each
+    total += math.prod(config.patch_size) * config.feature_map_channels * width
+    total += width * (config.patch_bias or config.preprocessing_folded)
+    total += (config.prefix_tokens + config.position_rows) * width
+    total += config.head_size // 4 if config.rotary_embedding == "dinov3" else 0
+    total += norm * (config.pre_norm + (config.final_norm != "none"))
+    biases = {"all": 4, "no_key": 3, "none": 1}[config.attention_bias]
+    block = 2 * norm + 4 * width**2 + biases * width + norm * config.attention_norm
+    block += _mlp(config) + (0 if config.layer_scale is None else 2 * width)
+    total += config.depth * block
+    if config.pooling == "map":
+        total += width + 4 * (width**2 + width) + norm + _plain_mlp(config)
+    features = config.pooled_size
+    if config.projection:
+        total, features = total + features * config.projection, config.projection
+    if config.representation_size:
+        total, features = total + (features + 1) * config.representation_size, config.representation_size
+    return total + (features + 1) * (config.classes or 0) * (1 + config.distillation_head)
+
+
+def _mlp(config: ViTConfig) -> int:
+    width, hidden = config.width, config.mlp_width
+    plain = config.mlp.startswith("plain")
+    dense = _plain_mlp(config) if plain else 3 * width * hidden + 2 * hidden + width
+    return dense + (2 * hidden if config.mlp.endswith("norm") else 0)
+
+
+def _plain_mlp(config: ViTConfig) -> int:
+    return 2 * config.width * config.mlp_width + config.mlp_width + config.width
+
+
+def count_macs(config: ViTConfig | BiTConfig) -> int:
+    """Multiply-accumulate operations of all convolutions and matrix products, for one image.
+
+    The two products inside attention are counted; normalisations, activations and sums are not. A floating point
+    operation count is about twice as much.
+    """
+    total = sum(conv.weights * math.prod(conv.map_size) for conv in convolutions(config))
+    if isinstance(config, BiTConfig):
+        places = math.prod(config.feature_map_size) if config.pooling == "none" else 1
+        return total + places * config.features * (config.classes or 0)
+    patches = math.prod(config.grid_size)
+    tokens = patches + config.prefix_tokens
+    width, hidden = config.width, config.mlp_width
+    total += patches * math.prod(config.patch_size) * config.feature_map_channels * width
+    projections, attention = 4 * tokens * width**2, 2 * tokens**2 * width
+    mlp = (2 if config.mlp.startswith("plain") else 3) * tokens * width * hidden
+    total += config.depth * (projections + attention + mlp)
+    if config.answering_tokens is not None:
+        # The last block has keys and values of all tokens; everything else of those that go on.
+        share = 1 - config.answering_tokens / tokens
+        total -= round(share * (projections / 2 + attention + mlp))
+    if config.pooling == "map":
+        # Keys and values of all tokens, one query, one output, one token through the MLP.
+        asked = tokens if config.map_prefix else patches
+        total += 2 * (asked + 1) * width**2 + 2 * asked * width + 2 * width * hidden
+    ends = tokens if config.pooling == "none" else 1
+    features = config.pooled_size
+    for units in (config.projection, config.representation_size, config.classes):
+        if units:
+            total += ends * features * units
+            features = units
+    return total + (width * config.classes if config.classes and config.distillation_head else 0)
