@@ -166,7 +166,7 @@ class AddSinCosPositionEmbedding(keras.layers.Layer):
         self.seed_generator = SeedGenerator() if dropout else None
 
     def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
-        self.width = tokens_shape[-1]
+        self.width: Any = tokens_shape[-1]
         self._table = sincos2d(self.grid_size[0], self.grid_size[1], self.width)
 
     def call(self, tokens: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
