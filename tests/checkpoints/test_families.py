@@ -198,6 +198,7 @@ def test_written_back(golden, name, tmp_path):
     to_checkpoint(model, tmp_path / "new", layout=layout, overwrite=True)
 
 
+QUICK = "vit_base_patch16_clip_quickgelu_224"
 # A model in the names of one, written in those of another: as a state dict with a projection and what else they share.
 TRANSLATIONS = {
     "ViT": (timm(head=5), {}, "huggingface", {"layer_norm_epsilon": 1e-6}),
@@ -226,7 +227,8 @@ TRANSLATIONS = {
 @pytest.mark.once
 def test_translated(name, tmp_path):
     shapes, changes, layout, _ = TRANSLATIONS[name]
-    model = keras_vit.from_checkpoint(write(tmp_path / "old", shapes), grid_size=(4, 4))
+    options = {"architecture": QUICK} if "CLIP" in name else {}
+    model = keras_vit.from_checkpoint(write(tmp_path / "old", shapes), grid_size=(4, 4), **options)
     model = model.with_config(**changes) if changes else model
     to_checkpoint(model, tmp_path / "new", layout=layout)
     other = keras_vit.from_checkpoint(tmp_path / "new" / "model.safetensors")
@@ -320,7 +322,7 @@ def test_a_new_head(tmp_path):
     assert model.config.distillation_head and model.output_shape == (None, 3)
     for name in ("head", "head_dist"):
         assert not keras.ops.convert_to_numpy(model.get_layer(name).kernel).any()
-    features = keras_vit.from_checkpoint(write(tmp_path / "clip", clip()), include_top=False)
+    features = keras_vit.from_checkpoint(write(tmp_path / "clip", clip()), include_top=False, architecture=QUICK)
     assert features.output_shape == (None, 17, 64) and features.config.projection is None
 
 
@@ -443,7 +445,8 @@ SAYS_NOTHING = {
     "transformers": (transformers("vit"), {}, {}, "no config.json is beside it.*preprocessor_config.json"),
     "pictures": (transformers("vit"), {"config": VIT}, {}, "usual way is assumed"),
     "transformers' folder": (transformers("vit"), {"config": VIT, "preprocessor": {"size": 32}}, {}, None),
-    "OpenAI": (clip(), {}, {"heads": 1}, "with QuickGELU.*architecture='ViT-B-32'"),
+    "OpenAI": (clip() | {"input_resolution": (), "vocab_size": ()}, {}, {"heads": 1}, None),
+    "CLIP": (clip(), {}, {"heads": 1, "architecture": QUICK}, None),
     "CLIP of LAION": (clip(), {}, {"architecture": "ViT-B-16"}, None),
     "siglip, 378 of 384": (
         tower("siglip"),
@@ -467,15 +470,26 @@ def test_loading_warns_once_of_what_it_assumes(tmp_path, name):
         assert re.search(message, str(caught[0].message)) and str(path) in str(caught[0].message)
 
 
+CLIPS = {
+    "timm": timm(pre_norm=True, patch_bias=False, head=24),
+    "transformers": tower("clip", projection=24),
+    "open_clip": clip(),
+}
+
+
+@ASSUMED
+@pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.once
-def test_a_clip_of_unknown_activation_is_not_loaded(tmp_path):
-    path = write(tmp_path, timm(pre_norm=True, patch_bias=False, head=24))
-    with pytest.raises(ValueError, match="which GELU.*architecture='vit_base_patch16_clip_quickgelu_224'"):
+def test_a_clip_of_unknown_activation_is_not_loaded(tmp_path, name):
+    path = write(tmp_path, CLIPS[name])
+    with pytest.raises(ValueError, match=f"which GELU.*architecture='{QUICK}'"):
         keras_vit.load(path)
     assert any("which GELU" in oddity for oddity in keras_vit.inspect_checkpoint(path).oddities)
-    for name, gelu in (("vit_base_patch16_clip_quickgelu_224", "quick"), ("vit_base_patch16_clip_224", "exact")):
-        assert keras_vit.load(path, architecture=name).config.gelu == gelu
-    quick = keras_vit.load(write(tmp_path / "open", clip()), architecture="ViT-B-32-quickgelu")
-    assert quick.config.gelu == "quick"
+    for architecture, gelu in ((QUICK, "quick"), ("vit_base_patch16_clip_224", "exact")):
+        assert keras_vit.load(path, architecture=architecture).config.gelu == gelu
+
+
+@pytest.mark.once
+def test_an_architecture_that_a_clip_is_not(tmp_path):
     with pytest.raises(ValueError, match="another model"):
-        keras_vit.load(tmp_path / "open", architecture="vit_base_patch16_224")
+        keras_vit.load(write(tmp_path, clip()), architecture="vit_base_patch16_224")

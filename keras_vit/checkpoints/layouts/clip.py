@@ -8,6 +8,7 @@ from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, check
 from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts.pictures import CLIP, FILTER_NAMES, of_open_clip, pictures
 from keras_vit.checkpoints.layouts.pytorch import (
+    UNKNOWN_GELU,
     Family,
     collect,
     finish,
@@ -21,7 +22,8 @@ from keras_vit.checkpoints.layouts.pytorch import (
 from keras_vit.models import ViTConfig
 
 _ANCHOR = "conv1.weight"
-_BESIDE = r"input_resolution|context_length|vocab_size|attn_mask"
+_OPENAI = ("input_resolution", "context_length", "vocab_size")  # what only OpenAI's own files hold
+_BESIDE = rf"{'|'.join(_OPENAI)}|attn_mask"
 _POOLINGS = {"tok": "token", "token": "token", "avg": "avg"}
 # What open_clip's vision_cfg may say that leaves the computation as it is read here; anything else is refused.
 _HARMLESS = {"ls_init_value": None, "attentional_pool": False, "input_patchnorm": False, "no_ln_pre": False}
@@ -89,10 +91,10 @@ def _gelu(contents: Contents, model: Mapping[str, Any], vision: Mapping[str, Any
             )
         return "quick" if "quickgelu" in hints.architecture else "exact"
     if hints.open_clip is None:
-        contents.assumed["gelu"] = (
-            "no open_clip_config.json is beside it: it is read as OpenAI's own, with QuickGELU; open_clip's others "
-            "have the exact GELU"
-        )
+        if any(name.rpartition(".")[2] in _OPENAI for name in (*contents.arrays, *contents.unused)):
+            contents.notes.append("it is OpenAI's own, which has QuickGELU")
+        else:
+            contents.unknown["gelu"] = UNKNOWN_GELU
         return "quick"
     if model.get("quick_gelu"):
         return "quick"
@@ -161,6 +163,5 @@ LAYOUT = Layout(
     lambda config: check_fields(config, "'clip'", _ACCEPTED),
     with_prefix_positions,
     sidecars=_sidecars,
-    settled_by="Pass heads=... and architecture='ViT-B-32' or 'ViT-B-32-quickgelu' (whatever its size), or put its "
-    "open_clip_config.json beside it.",
+    settled_by="Pass heads=..., or put its open_clip_config.json beside it.",
 )

@@ -20,6 +20,7 @@ from keras_vit.checkpoints.layouts.pictures import Fields, of_transformers
 from keras_vit.checkpoints.layouts.pytorch import (
     LAYER_SCALE,
     LINEAR,
+    UNKNOWN_GELU,
     Family,
     class_names,
     collect,
@@ -138,16 +139,19 @@ def _family_of(contents: Contents, file: Mapping[str, StoredArray]) -> str:
 
 def _stated(contents: Contents, hints: Hints, family: Family) -> Mapping[str, Any]:
     """What config.json says of the image model; empty where there is none."""
-    if hints.architecture is not None:
+    config = hints.config or {}
+    is_clip = family.title == "CLIP"
+    if hints.architecture is not None and (config or not is_clip):
         raise ValueError(
             f"it has Hugging Face's names, but architecture={hints.architecture!r} is a name of timm's: leave it out, "
             "and put the repository's config.json beside the file."
         )
-    config = hints.config or {}
     if isinstance(config.get("vision_config"), dict):
         config = {"model_type": config.get("model_type"), **config["vision_config"]}
     if not config:
-        contents.assumed["gelu"] = (
+        if is_clip and hints.architecture is None:
+            contents.unknown["gelu"] = UNKNOWN_GELU
+        contents.assumed["layer_norm_epsilon" if is_clip else "gelu"] = (
             f"no config.json is beside it: GELU ({family.activation}), epsilon ({family.epsilon:g}) and whatever else "
             f"arrays do not tell are assumed as usual for {family.title}"
         )
@@ -216,7 +220,7 @@ def _fields(
     end, without = _end(contents, stated, name, family)
     fields |= {
         "rotary_embedding": "dinov3" if rotary else None,
-        "gelu": _gelu(stated, name, family, fields["mlp"] == "swiglu"),
+        "gelu": _gelu(stated, name, family, fields["mlp"] == "swiglu", hints.architecture),
         "layer_norm_epsilon": number(stated, "layer_norm_eps", family.epsilon),
         **end,
     }
@@ -235,7 +239,9 @@ def _check_size(stated: Mapping[str, Any], key: str, size: int) -> None:
         )
 
 
-def _gelu(stated: Mapping[str, Any], name: str, family: Family, gated: bool) -> str:
+def _gelu(stated: Mapping[str, Any], name: str, family: Family, gated: bool, architecture: str | None) -> str:
+    if architecture is not None:  # of a CLIP without config.json
+        return "quick" if "quickgelu" in architecture else "exact"
     activation = stated.get("hidden_act", "silu" if gated else family.activation)
     # A gated MLP has no GELU; DINOv2's config names one nevertheless.
     expected = ["silu"] if gated and name == "dinov3_vit" else [] if gated else list(_ACTIVATIONS)

@@ -28,6 +28,12 @@ LAYER_SCALE = 1e-5
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16, 4096: 32}
 HEADS_OF_DINOV3, HEADS_OF_SIGLIP = {**HEADS, 1280: 20}, {**HEADS, 1536: 16}
 
+UNKNOWN_GELU = (
+    "nothing tells which GELU this CLIP computes, and the other one gives other answers: pass "
+    "architecture='vit_base_patch16_clip_quickgelu_224' for the quick one (weights of OpenAI, DFN, MetaCLIP) or "
+    "'vit_base_patch16_clip_224' for the exact one (LAION, DataComp), whatever its size, or put its config beside it"
+)
+
 # The keys under which training checkpoints hold models and what belongs to a training, the preferred first: averages
 # before what they are averages of, a teacher before its student, a target encoder before the one that follows it.
 CONTAINERS = (

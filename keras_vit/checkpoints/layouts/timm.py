@@ -22,6 +22,7 @@ from keras_vit.checkpoints.layouts.pytorch import (
     HEADS_OF_SIGLIP,
     LAYER_SCALE,
     LINEAR,
+    UNKNOWN_GELU,
     Family,
     class_names,
     collect,
@@ -297,11 +298,7 @@ def _fields(contents: Contents, stated: Mapping[str, Any], family: Family, hints
         fields["rotary_grid"] = grid
     if not (architecture or gated):
         if fields["pre_norm"]:
-            contents.unknown["gelu"] = (
-                "nothing tells which GELU this CLIP computes, and the other one gives other answers: pass "
-                "architecture='vit_base_patch16_clip_quickgelu_224' for the quick one (weights of OpenAI, "
-                "DFN, MetaCLIP) or 'vit_base_patch16_clip_224' for the exact one (LAION, DataComp), whatever its size"
-            )
+            contents.unknown["gelu"] = UNKNOWN_GELU
         else:
             contents.assumed["gelu"] = (
                 "no config.json names its architecture; the exact GELU is assumed, as timm computes most models"
