@@ -42,6 +42,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "resize": (),
     "crop_ratio": (),
     "filter": (),
+    "trim": (),
     "interpolation": (),
     "pool_padding": (),
     "stem_epsilons": (),

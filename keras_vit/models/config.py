@@ -55,10 +55,16 @@ class ModelConfig:
     def replace(self, **changes: Any) -> Self:
         """A config like this one with the given fields changed.
 
-        Another number of `classes` drops the `class_names`, unless the new ones are given as well.
+        Another number of `classes` drops the `class_names`, unless the new ones are given as well. Another `image_size`
+        drops the `trim` likewise.
         """
         if "classes" in changes and changes["classes"] != self.classes:
             changes = {"class_names": None, **changes}
+        if (
+            any(getattr(self, "trim", ()))
+            and pair("image_size", changes.get("image_size", self.image_size)) != self.image_size
+        ):
+            changes = {"trim": (0, 0), **changes}
         return dataclasses.replace(self, **changes)
 
     def _check_classes(self) -> None:
@@ -167,6 +173,8 @@ class ViTConfig(ModelConfig):
             too much of the longer side cut off.
         crop_ratio: Which share of each side remains when the centre is cut out at last; 1 to cut out nothing.
         filter: How pictures are resampled, a name in `keras_vit.preprocessing.FILTERS`.
+        trim: Rows at the lower and columns at the right edge that are prepared beyond `image_size` and then left out;
+            (0, 0) at another image size.
 
     Raises:
         TypeError, ValueError: if a field makes no sense; the message says what was expected.
@@ -235,11 +243,13 @@ class ViTConfig(ModelConfig):
     resize: str = "squash"
     crop_ratio: float = 1.0
     filter: str = "bilinear"
+    trim: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         self._plain_numbers()
         for name in ("image_size", "patch_size", "rotary_grid"):
             object.__setattr__(self, name, pair(name, getattr(self, name)))
+        object.__setattr__(self, "trim", tuple(self.trim))
         if self.stem_stages is not None:
             object.__setattr__(self, "stem_stages", tuple(self.stem_stages))
             for units in self.stem_stages:
@@ -393,6 +403,7 @@ class ViTConfig(ModelConfig):
             resize=self.resize,
             crop_ratio=self.crop_ratio,
             filter=self.filter,
+            trim=self.trim,
         )
 
     def image_size_of(self, grid_size: tuple[int, int]) -> tuple[int, int]:

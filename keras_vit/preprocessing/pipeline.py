@@ -41,6 +41,8 @@ class Pipeline:
             the picture's own aspect ratio.
         crop_ratio: Which share of each side the crop keeps, in (0, 1].
         filter: A name in `FILTERS`.
+        trim: Rows at the lower and columns at the right edge that are prepared beyond `image_size` and then left out,
+            as models do whose patches do not fill the picture (384 pixels in patches of 14).
 
     Raises:
         TypeError, ValueError: if an argument makes no sense.
@@ -52,9 +54,13 @@ class Pipeline:
     resize: str = "squash"
     crop_ratio: float = 1.0
     filter: str = "bilinear"
+    trim: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
+        object.__setattr__(self, "trim", tuple(self.trim))
+        if len(self.trim) != 2 or not all(isinstance(n, int) and n >= 0 for n in self.trim):
+            raise ValueError(f"trim must be two whole numbers from 0, but {self.trim!r} was given.")
         for name, choices in (("resize", PIPELINE_RESIZES), ("filter", tuple(FILTERS))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {choices}, but {getattr(self, name)!r} was given.")
@@ -125,7 +131,13 @@ class Pipeline:
         images = images if images.ndim == 4 else images[None]
         if 0 in images.shape[1:3]:
             raise ValueError(f"images must have pixels, but the shape {images.shape} was given.")
-        return resize_and_crop(images, self.image_size, self.resize, self.crop_ratio, self.filter)
+        prepared = resize_and_crop(images, self.prepared_size, self.resize, self.crop_ratio, self.filter)
+        return prepared[..., : self.image_size[0], : self.image_size[1], :]
+
+    @property
+    def prepared_size(self) -> tuple[int, int]:
+        """Height and width of what the publisher prepares, of which the model sees `image_size`."""
+        return self.image_size[0] + self.trim[0], self.image_size[1] + self.trim[1]
 
     @property
     def value_range(self) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, shape
 from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts import huggingface_config
 from keras_vit.checkpoints.layouts.huggingface_config import ATTENTIONS, FAMILIES, MLPS, NORMS, own_family
-from keras_vit.checkpoints.layouts.pictures import Fields, of_transformers
+from keras_vit.checkpoints.layouts.pictures import Fields, of_transformers, trim
 from keras_vit.checkpoints.layouts.pytorch import (
     LAYER_SCALE,
     LINEAR,
@@ -113,6 +113,7 @@ def _read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
     config = ViTConfig(**fields | prepared)
     contents.unused += [contents.arrays.pop(array).name for array in without]
     if size is not None:
+        config = config.replace(**trim(size, config))
         _use_at(contents, config, size)
     is_new = module != "vision_model." if family.flat else family.blocks != FAMILIES[name].blocks
     is_new = is_new or (not family.flat and family.attention != FAMILIES[name].attention)
@@ -176,7 +177,7 @@ def _use_at(contents: Contents, config: ViTConfig, size: tuple[int, int]) -> Non
     """Notes that the publisher's pictures have another size than those of the position embeddings."""
     patch = config.patch_size
     used = (max(size[0] // patch[0], 1) * patch[0], max(size[1] // patch[1], 1) * patch[1])
-    if used != size:
+    if used not in (size, config.image_size):
         contents.assumed["image_size"] = (
             f"its publisher prepares pictures of {size[0]} x {size[1]} pixels, no whole number of patches, and leaves "
             f"the rest at the right and lower edge out; here pictures of {used[0]} x {used[1]} are prepared, which "

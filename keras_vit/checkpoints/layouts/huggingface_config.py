@@ -250,7 +250,7 @@ def _config(config: ViTConfig) -> dict[str, Any]:
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
-        "image_size": _one_or_two(config.image_size),
+        "image_size": _one_or_two(config.pipeline.prepared_size),
         "patch_size": _one_or_two(config.patch_size),
         "num_channels": config.channels,
         "hidden_act": _ACTIVATIONS[config.gelu],
@@ -309,7 +309,7 @@ def _config(config: ViTConfig) -> dict[str, Any]:
 
 
 def _preprocessor(config: ViTConfig) -> dict[str, Any]:
-    height, width = config.image_size
+    height, width = config.pipeline.prepared_size
     resized = [int(size / config.crop_ratio) for size in (height, width)]
     size = {"shortest_edge": min(resized)} if config.resize == "shortest" else dict(zip(_SIDES, resized, strict=True))
     return {

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._text import printable
+from keras_vit.models import ViTConfig
 
 Fields = dict[str, Any]
 
@@ -71,6 +72,15 @@ def of_timm(config: Mapping[str, Any], default: Fields, crop_key: str = "crop_pc
     elif mode not in (None, "center"):
         raise _cannot("crop_mode", mode)
     return {**fields, **_filter("interpolation", config.get("interpolation"))}
+
+
+def trim(prepared: tuple[int, int] | None, config: ViTConfig) -> Fields:
+    """What of the pictures that a publisher prepares lies beyond the last whole patches, which are the model's size."""
+    if prepared is None:
+        return {}
+    height, width = (a - b for a, b in zip(prepared, config.image_size, strict=True))
+    rows, columns = config.image_size_of((1, 1))
+    return {"trim": (height, width)} if 0 <= height < rows and 0 <= width < columns else {}
 
 
 def of_open_clip(config: Mapping[str, Any], default: Fields) -> Fields:

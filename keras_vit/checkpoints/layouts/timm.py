@@ -15,7 +15,16 @@ from keras_vit._text import printable
 from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, bounded, resnet_convolutions, shape_of
 from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts import timm_models
-from keras_vit.checkpoints.layouts.pictures import CLIP, HALF, IMAGENET, Fields, of_open_clip, of_timm, pictures
+from keras_vit.checkpoints.layouts.pictures import (
+    CLIP,
+    HALF,
+    IMAGENET,
+    Fields,
+    of_open_clip,
+    of_timm,
+    pictures,
+    trim,
+)
 from keras_vit.checkpoints.layouts.pytorch import (
     CONVOLUTION,
     HEADS_OF_DINOV3,
@@ -138,6 +147,7 @@ def _read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
     family = _family(contents, "teacher" if module.endswith("backbone.") else container)
     _refuse(contents, stated["architecture"])
     config = ViTConfig(**_fields(contents, stated, family, hints))
+    config = config.replace(**trim(stated.get("input_size") or stated["image_size"], config))
     if stated["image_size"] is None and stated["test_size"] is not None:
         _use_at(contents, config, stated["test_size"])
     unused = _UNUSED if module else rf"{_UNUSED}|{_BESIDE}"

@@ -77,6 +77,8 @@ def heads(architecture: str, width: int) -> int | None:
         return width // 32
     if architecture.startswith("vit_base_patch16_gap_") and width == 768:
         return 16
+    if "_radio_" in architecture and width == 1536:
+        return 24
     return 16 if "giantopt" in architecture and width == 1536 else None
 
 
@@ -190,7 +192,7 @@ def restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTCo
 
 def sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     """The files beside the weights, by name, as timm's `push_to_hf_hub` writes them."""
-    height, width = config.image_size
+    height, width = config.pipeline.prepared_size
     outputs = config.projection or config.classes or 0
     published = {
         "input_size": [config.channels, height, width],
@@ -228,7 +230,7 @@ def _first_convolution(config: ViTConfig) -> str:
 def _architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     """The name of one of timm's models that has the same code, and the arguments that make it this one."""
     arguments: dict[str, Any] = {
-        "img_size": list(config.image_size),
+        "img_size": list(config.pipeline.prepared_size),
         "patch_size": config.patch_size[0] if len(set(config.patch_size)) == 1 else list(config.patch_size),
         "in_chans": config.channels,
         "num_classes": config.projection or config.classes or 0,
