@@ -225,55 +225,6 @@ def test_timm_computes_as_its_page_says(peer):
     assert (exact.pretrained_cfg["interpolation"], exact.pretrained_cfg["crop_pct"]) == ("bicubic", 0.9)
 
 
-# What is said to `create_model` beside a name, and stands in the config.json that timm writes.
-ARGUMENTS = {
-    "tanh": {"act_layer": "gelu_tanh"},
-    "quick": {"act_layer": "quick_gelu"},
-    "mean": {"global_pool": "avg"},
-    "mean without norm": {"global_pool": "avg", "fc_norm": False},
-    "mean with the token": {"global_pool": "avg", "pool_include_prefix": True},
-    "largest": {"global_pool": "max"},
-    "no head": {"num_classes": 0},
-    "size": {"img_size": (64, 48)},
-    "dynamic": {"dynamic_img_size": True},
-    "no token": {"class_token": False, "global_pool": "avg"},
-    "registers": {"reg_tokens": 4, "no_embed_class": True},
-    "scale": {"init_values": 0.5},
-    "heads": {"num_heads": 6},
-    "no bias": {"qkv_bias": False},
-    "norm before": {"pre_norm": True},
-    "norm of queries": {"qk_norm": True},
-    "norms inside": {"scale_attn_norm": True, "scale_mlp_norm": True},
-    "no last norm": {"final_norm": False},
-    "RMS": {"norm_layer": "rmsnorm"},
-}
-REFUSED = {"mean with the token", "largest", "norm of queries", "RMS"}
-
-
-@theirs("timm")
-@pytest.mark.parametrize("case", ARGUMENTS)
-def test_what_timm_saves_computes_the_same_or_is_refused(peer, case):
-    import timm
-    import torch
-
-    options = {"img_size": 48, "depth": 2, "num_classes": 5} | ARGUMENTS[case]
-    theirs = timm.create_model("vit_tiny_patch16_224", **options).eval()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.normal_(std=0.2)
-    timm.models.save_for_hf(theirs, "saved", safe_serialization=True)
-    try:
-        ours = keras_vit.load("saved")
-    except ValueError as error:
-        assert case in REFUSED, error
-        return
-    assert case not in REFUSED
-    images = np.random.default_rng(0).normal(size=(2, *ours.config.image_size, 3)).astype("float32")
-    with torch.no_grad():
-        expected = theirs(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
-    np.testing.assert_allclose(ours.predict(images, verbose=0), expected, atol=1e-5 * np.abs(expected).max())
-
-
 @theirs("huggingface")
 def test_transformers_computes_as_its_page_says(peer):
     import transformers

@@ -305,7 +305,8 @@ def resize_and_crop(
     """Images `(..., height, width, channels)` scaled so that their centre has a size, and cut: see `Pipeline`."""
     target = _uncropped(size, crop_ratio)
     if resize == "shortest":
-        target = covering_size(images.shape[-3:], size, crop_ratio, int)
+        # torchvision cuts off the fraction; timm, which has a class of its own for what is no square, rounds it.
+        target = covering_size(images.shape[-3:], size, crop_ratio, int if target[0] == target[1] else round)
     images = resample(images, target, filter)
     top, left = (round((have - keep) / 2) for have, keep in zip(target, size, strict=True))
     return images[..., top : top + size[0], left : left + size[1], :]

@@ -458,7 +458,7 @@ def test_pictures_are_resized_as_pillow_does(filter, resize, crop_ratio, shape):
     height, width = least
     if resize == "shortest":
         scale = max(least[0] / shape[0], least[1] / shape[1])
-        height, width = max(least[0], int(shape[0] * scale)), max(least[1], int(shape[1] * scale))
+        height, width = max(least[0], round(shape[0] * scale)), max(least[1], round(shape[1] * scale))  # as timm
     method = {"bicubic": Image.Resampling.BICUBIC, "bilinear_pillow": Image.Resampling.BILINEAR}[filter]
     wanted = np.asarray(Image.fromarray(pixels).resize((width, height), method), "f4")
     top, left = round((height - 96) / 2), round((width - 64) / 2)
