@@ -452,6 +452,12 @@ SAYS_NOTHING = {
         tower("siglip"),
         {"config": {"model_type": "siglip_vision_model", "num_attention_heads": 1}, "preprocessor": {"size": 35}},
         {},
+        None,
+    ),
+    "siglip, of another size": (
+        tower("siglip"),
+        {"config": {"model_type": "siglip_vision_model", "num_attention_heads": 1}, "preprocessor": {"size": 51}},
+        {},
         "leaves the rest at the right and lower edge out",
     ),
 }
