@@ -103,12 +103,23 @@ def export_int8(folder: Path) -> Callable[[], object]:
 
 
 def predict(folder: Path) -> Callable[[], object]:
-    """`keras-vit predict` on one photo."""
+    """From the file of a photo to its classes, with a model that is there."""
+    photo = str(next(make_photos(folder / "photos").rglob("*.jpg")))
+    model = keras_vit.load("glyphs", classifier_activation="softmax")
+    names = model.config.class_names
+    return lambda: keras_vit.decode_predictions(model.predict(model.preprocess(photo), verbose=0), class_names=names)
+
+
+def predict_command(folder: Path) -> Callable[[], object]:
+    """`keras-vit predict` on one photo, with the model that it loads."""
     photo = str(next(make_photos(folder / "photos").rglob("*.jpg")))
     return lambda: cli.main(["predict", photo, "--weights", "glyphs"])
 
 
-CALLS = {call.__name__: call for call in (create_model, from_checkpoint, timm_folder, finetune, export_int8, predict)}
+CALLS = {
+    call.__name__: call
+    for call in (create_model, from_checkpoint, timm_folder, finetune, export_int8, predict, predict_command)
+}
 
 
 def main() -> None:

@@ -121,11 +121,8 @@ def _parser(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str
 
 def _is_first() -> bool:
     """Whether this is the process, of those that did the job together, that says what came of it."""
-    if "keras" not in sys.modules:
-        return True
-    from keras_vit._processes import current
-
-    return current().first
+    processes = sys.modules.get("keras_vit._processes")
+    return processes is None or processes.current().first
 
 
 def _show(answer: Answer, as_json: bool) -> None:
