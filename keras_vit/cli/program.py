@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import keras_vit
@@ -63,13 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: for wrong usage (2), `--help` and `--version` (0).
     """
-    flags: dict[str, str] = {}
+    command = None
     try:
         arguments = sys.argv[1:] if arguments is None else list(arguments)
-        parser, flags = _parser(arguments)
-        options = parser.parse_args(arguments)
-        with _own_warnings(flags):
-            answer = COMMANDS[options.command].run(options)
+        options = _parser(arguments).parse_args(arguments)
+        command = COMMANDS[options.command]
+        with _own_warnings(command):
+            answer = command.run(options)
             if not _is_first():
                 return 0 if answer.ok else 1
         _show(answer, options.json)
@@ -85,17 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _interrupted()
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        _complain(_first_words(error), flags)
+        _complain(_first_words(error), command)
         return 1
     return 0 if answer.ok else 1
 
 
-def _parser(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, str]]:
-    """The parser with all commands, of which only the one that is going to run has its arguments.
-
-    Returns:
-        The parser; and the options of that command, from the names of their values to how they are written.
-    """
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser with all commands, of which only the one that is going to run has its arguments."""
     parser = argparse.ArgumentParser(
         prog="keras-vit", description=DESCRIPTION, epilog=f"{TRACEBACK}=1 shows where an error came from."
     )
@@ -105,7 +101,6 @@ def _parser(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str
     if chosen is not None and chosen not in COMMANDS:
         hint = did_you_mean(chosen, {name: name for name in COMMANDS})
         parser.error(f"there is no command {chosen!r}.{hint} `keras-vit --help` shows all")
-    flags: dict[str, str] = {}
     for name, command in COMMANDS.items():
         sub = commands.add_parser(
             name, help=command.help, description=command.help, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -114,9 +109,7 @@ def _parser(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str
             sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
             command.add_arguments(sub)
             sub.epilog = "examples:" + "".join(f"\n  keras-vit {name} {example}" for example in command.examples)
-            written = re.findall(r"--[a-z0-9-]+", sub.format_help())
-            flags = {flag.removeprefix("--").replace("-", "_"): flag for flag in written}
-    return parser, flags
+    return parser
 
 
 def _is_first() -> bool:
@@ -138,24 +131,28 @@ def _show(answer: Answer, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _own_warnings(flags: Mapping[str, str]) -> Iterator[None]:
+def _own_warnings(command: Command) -> Iterator[None]:
     """Warnings of this package are a line each; those of others, which a user of the program cannot act on, go."""
     package = str(Path(__file__).parents[1])
 
     def show_warning(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:
         if filename.startswith(package) and issubclass(category, UserWarning):
-            _complain(str(message), flags)
+            _complain(str(message), command)
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning  # ty: ignore[invalid-assignment]
         yield
 
 
-def _complain(text: str, flags: Mapping[str, str]) -> None:
-    """Prints a message on standard error, safe for a terminal whatever names are in it, with `flags` for arguments."""
+def _complain(text: str, command: Command | None = None) -> None:
+    """Prints a message on standard error, safe for a terminal whatever names are in it, with options for arguments."""
     for pattern, words in _IN_THE_PROGRAM.items():
         text = re.sub(pattern, words, text)
-    for name, flag in flags.items():
+    parser = argparse.ArgumentParser()
+    if command is not None:
+        command.add_arguments(parser)
+    for flag in set(re.findall(r"--[a-z0-9-]+", parser.format_help())):
+        name = flag.removeprefix("--").replace("-", "_")
         text = re.sub(rf"\b{name}=True\b", flag, text)
         text = re.sub(rf"(?<![-\w/]){name}=(['\"]?)([\w./-]+)\1", rf"{flag} \2", text)
         text = re.sub(rf"^{name}(?= must )", flag, text)
@@ -164,7 +161,7 @@ def _complain(text: str, flags: Mapping[str, str]) -> None:
 
 
 def _interrupted() -> int:
-    _complain("interrupted", {})
+    _complain("interrupted")
     return 130
 
 

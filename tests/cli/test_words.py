@@ -108,7 +108,7 @@ def test_help_ends_with_examples_that_are_right_and_shows_defaults(run, command)
     for line in lines:
         arguments = shlex.split(line)
         assert arguments[:2] == ["keras-vit", command]
-        _parser(arguments[1:])[0].parse_args(arguments[1:])
+        _parser(arguments[1:]).parse_args(arguments[1:])
 
 
 def test_defaults_of_the_recipe_are_shown(run):
