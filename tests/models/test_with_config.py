@@ -53,6 +53,7 @@ VIT_VALUES = {
     "resize": "shortest",
     "crop_ratio": 0.9,
     "filter": "bicubic",
+    "trim": (1, 0),
 }
 # Fields that may change, but not for every model or not without giving something up; tested by name.
 SPECIAL = (
