@@ -16,6 +16,7 @@
 import pathlib
 import tempfile
 
+import keras
 import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -64,10 +65,11 @@ print(result)
 # What a model wants of a picture comes with it, and so do the names of its classes.
 
 # %%
-picture = keras_vit.load_image(next((photos / "test" / "7").iterdir()))
-logits = done.model.predict(done.model.preprocess(picture), verbose=0)
-for _, name, score in keras_vit.decode_predictions(logits, top=3, class_names=done.model.config.class_names)[0]:
-    print(f"{name}  {score:.1f}")
+images = done.model.preprocess(next((photos / "test" / "7").iterdir()))
+logits = done.model.predict(images, verbose=0)
+probabilities = keras.ops.softmax(logits)
+for _, name, score in keras_vit.decode_predictions(probabilities, top=3, class_names=done.model.config.class_names)[0]:
+    print(f"{name}  {score:.1%}")
 
 # %% [markdown]
 # ## Keep it
@@ -78,5 +80,5 @@ for _, name, score in keras_vit.decode_predictions(logits, top=3, class_names=do
 done.model.save(photos.parent / "digits.keras")
 keras_vit.to_checkpoint(done.model, photos.parent / "digits.npz")
 again = keras_vit.load(photos.parent / "digits.npz")
-same = np.array_equal(again.predict(done.model.preprocess(picture), verbose=0), logits)
+same = np.array_equal(again.predict(images, verbose=0), logits)
 print("The same logits, to the last bit:", same)

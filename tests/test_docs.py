@@ -376,7 +376,7 @@ def test_every_command_line_on_a_page_is_understood(capsys):
                 continue
             seen += 1
             try:
-                program._parser(words)[0].parse_args(words)
+                program._parser(words).parse_args(words)
             except SystemExit as end:
                 error = capsys.readouterr().err
                 if end.code and (line in blocks or "the following arguments are required" not in error):

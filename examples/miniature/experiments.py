@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.models import VisionTransformer
-from keras_vit.models.macs import count_macs
+from keras_vit.models.sizes import count_macs
 from keras_vit.training.pretraining import mean_colours
 from miniature.workshop import ARCHITECTURES, Workshop
 

@@ -129,7 +129,7 @@ def _write_files(
         answers = {name: m.predict(images, batch_size=100, verbose=0) for name, m in reloaded.items()}
     if not FORMATS["litert"].missing():
         export(model, output / "digits.tflite", overwrite=True)
-        answers["digits.tflite"] = FORMATS["litert"].run(output / "digits.tflite", images)
+        (answers["digits.tflite"],) = FORMATS["litert"].run(output / "digits.tflite", images).values()
     files = {}
     for name, answer in answers.items():
         error = float(np.max(np.abs(answer - logits)))

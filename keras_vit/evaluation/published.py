@@ -67,11 +67,11 @@ class VerificationTable(Table):
 
     columns = {
         "repository": "repository",
-        "input": "input",
+        "result": "result",
         "output": "output",
         "difference": "largest difference",
         "allowed": "allowed",
-        "result": "result",
+        "input": "input",
     }
 
     @property

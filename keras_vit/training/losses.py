@@ -75,7 +75,10 @@ class SigmoidLoss(_Loss):
     `label_smoothing=s` makes `label * (1 - s) + s / classes` of a label.
 
     Args:
-        label_smoothing: As in `SoftmaxLoss`, and so are the others.
+        label_smoothing: s, from 0 to 1.
+        reduction: As in `SoftmaxLoss`.
+        name: Name of the loss.
+        dtype: Dtype policy of the computation; None for Keras's global one.
 
     Examples:
         >>> float(training.SigmoidLoss()(np.eye(2), np.zeros((2, 2)))) == 2 * float(np.log(np.float32(2)))

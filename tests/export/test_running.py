@@ -177,7 +177,7 @@ def test_the_command(monkeypatch, capsys, tmp_path, pictures):
     metadata = fake_export.job.metadata
     assert (metadata["class_names"], metadata["source"]) == (NAMES, "model.keras")
     assert main(arguments) == 1
-    assert "exists already" in capsys.readouterr().err
+    assert "exists. Choose another path or pass --overwrite." in capsys.readouterr().err
     assert main([*arguments[:3], "--overwrite", "--image-size", "16"]) == 0
     assert "litert, float32" in capsys.readouterr().out
     assert fake_export.job.signature.shape == (None, 16, 16, 3)

@@ -178,7 +178,9 @@ def test_weights_that_normalise_fit_no_file_of_others(tmp_path):
 def test_who_needs_all_tokens_is_told():
     model = make(VIT)
     quick, images = optimized(model), batch(VIT)
-    gone = {"block_1", "encoded", "logits_2d"} | {name for name in feature_names(model) if name.startswith("block_1/")}
+    gone = {"block_1", "before_norm", "encoded", "logits_2d"} | {
+        name for name in feature_names(model) if name.startswith("block_1/")
+    }
     assert {*feature_names(model)} - {*feature_names(quick)} == gone
     with pytest.raises(ValueError, match=r"optimized for inference.*with_config\(class_token_only=False\)"):
         keras_vit.feature_extractor(quick, ["encoded"])
