@@ -387,24 +387,3 @@ def squarest_grid(patches: int) -> tuple[int, int]:
     """The factors of `patches` nearest to a square, rows first and not more of them than columns."""
     rows = next((n for n in range(math.isqrt(max(patches, 1)), 0, -1) if patches % n == 0), 1)
     return rows, patches // rows
-
-
-def resnet_convolutions(
-    channels: int, width: int, stages: tuple[int, ...]
-) -> Iterator[tuple[int, int, str, int, int, int]]:
-    """The convolutions of a hybrid's ResNet or of a BiT, which have the same ones.
-
-    Gives `(stage, unit, layer, kernel size, inputs, outputs)`: stages and units count from 1, and the first convolution
-    is in stage 0. `layer` is its name in the model.
-    """
-    yield 0, 0, "conv_root", 7, channels, width
-    before = width
-    for stage, units in enumerate(stages, start=1):
-        inner = width * 2 ** (stage - 1)
-        for unit in range(1, units + 1):
-            yield stage, unit, "conv1", 1, before, inner
-            yield stage, unit, "conv2", 3, inner, inner
-            yield stage, unit, "conv3", 1, inner, 4 * inner
-            if unit == 1:
-                yield stage, unit, "conv_proj", 1, before, 4 * inner
-            before = 4 * inner

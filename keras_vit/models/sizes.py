@@ -12,18 +12,27 @@ class Convolution:
     """A convolution of a ResNet, without bias.
 
     Attributes:
-        name: Path of its layer, such as `"block1_unit1/conv2"`.
+        stage: Which stage it is in, from 1; 0 for the first convolution, which stands before them.
+        unit: Which unit of the stage, from 1; 0 for the first convolution.
+        layer: Name of its layer: `"conv_root"`, `"conv1"`, `"conv2"`, `"conv3"` or `"conv_proj"`.
         size: Height and width of the kernel.
         inputs: Channels of its input.
         filters: Channels of its output.
         map_size: Rows and columns of its output, for images of the config's size.
     """
 
-    name: str
+    stage: int
+    unit: int
+    layer: str
     size: int
     inputs: int
     filters: int
     map_size: tuple[int, ...]
+
+    @property
+    def unit_path(self) -> str:
+        """The path of its unit in the model, such as `"block1_unit1/"`; empty for the first convolution."""
+        return f"block{self.stage}_unit{self.unit}/" if self.stage else ""
 
     @property
     def weights(self) -> int:
@@ -43,18 +52,18 @@ def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
 
     channels = config.width if is_bit else config.stem_width
     size = halved(config.image_size)
-    found = [Convolution("conv_root", 7, config.channels, channels, size)]
+    found = [Convolution(0, 0, "conv_root", 7, config.channels, channels, size)]
     size, width = halved(size), channels
-    for stage, units in enumerate(stages):
-        inner = width * 2**stage
-        for unit in range(units):
-            name, before = f"block{stage + 1}_unit{unit + 1}", size
-            size = halved(size) if stage and not unit else size
-            if not unit:
-                found.append(Convolution(f"{name}/conv_proj", 1, channels, 4 * inner, size))
-            found.append(Convolution(f"{name}/conv1", 1, channels, inner, before))
-            found.append(Convolution(f"{name}/conv2", 3, inner, inner, size))
-            found.append(Convolution(f"{name}/conv3", 1, inner, 4 * inner, size))
+    for stage, units in enumerate(stages, start=1):
+        inner = width * 2 ** (stage - 1)
+        for unit in range(1, units + 1):
+            before = size
+            size = halved(size) if stage > 1 and unit == 1 else size
+            found.append(Convolution(stage, unit, "conv1", 1, channels, inner, before))
+            found.append(Convolution(stage, unit, "conv2", 3, inner, inner, size))
+            found.append(Convolution(stage, unit, "conv3", 1, inner, 4 * inner, size))
+            if unit == 1:
+                found.append(Convolution(stage, unit, "conv_proj", 1, channels, 4 * inner, size))
             channels = 4 * inner
     return found
 
@@ -64,7 +73,7 @@ def count_weights(config: ViTConfig | BiTConfig) -> int:
     resnet = convolutions(config)
     if isinstance(config, BiTConfig):
         # Normalisations come before the convolutions of a unit, and one after the last.
-        norms = sum(2 * conv.inputs for conv in resnet if conv.name.endswith(("conv1", "conv2", "conv3")))
+        norms = sum(2 * conv.inputs for conv in resnet if conv.layer in ("conv1", "conv2", "conv3"))
         total = sum(conv.weights for conv in resnet) + norms + 2 * config.features
         return total + (config.features + 1) * (config.classes or 0)
     width, norm = config.width, 2 * config.width

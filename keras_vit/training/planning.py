@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit._text import printable
 from keras_vit._types import ImageSize, whole_number
-from keras_vit.models import count_macs, count_weights
+from keras_vit.models import convolutions, count_macs, count_weights
 from keras_vit.models.bit_config import BiTConfig
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import variant_config
 from keras_vit.tables import Table, as_text, pairs_table
-from keras_vit.training.splitting import convolutions, count_split_weights, split_sizes
+from keras_vit.training.splitting import count_split_weights, split_sizes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -302,7 +302,7 @@ def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_at
     Of each convolution what it takes and what it gives; of a block `s b h (34 + 5 a s / h)` bytes in 16 bit, as table 2
     of the source has it, with its masks of dropout only where there is dropout.
     """
-    maps = [2 * size * kernel.outputs * kernel.places // shards for kernel in convolutions(config)]
+    maps = [2 * size * conv.filters * math.prod(conv.map_size) // shards for conv in convolutions(config)]
     if isinstance(config, BiTConfig):
         return sum(maps), max(maps)
     tokens, width, hidden = _tokens(config), config.width, config.mlp_width

@@ -1,10 +1,8 @@
 """Which weights are split when a model lies on several devices, as data: no backend is needed to ask."""
 
-import dataclasses
-import math
-
 from keras_vit.models.bit_config import BiTConfig
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.sizes import convolutions
 
 MODEL = "model"
 
@@ -57,36 +55,4 @@ def count_split_weights(config: ViTConfig) -> int:
     if config.representation_size:
         total, features = total + (features + 1) * config.representation_size, config.representation_size
     total += features * (config.classes or 0) * (1 + config.distillation_head)
-    return total + sum(kernel.rows**2 * kernel.inputs * kernel.outputs for kernel in convolutions(config))
-
-
-@dataclasses.dataclass(frozen=True)
-class Kernel:
-    """A convolution of a ResNet: its window is `rows` squared, and it gives `outputs` channels at `places`."""
-
-    rows: int
-    inputs: int
-    outputs: int
-    places: int
-
-
-def convolutions(config: ViTConfig | BiTConfig) -> list[Kernel]:
-    """The convolutions of a hybrid's ResNet or of a BiT, which have the same ones; none for other models."""
-    bit = isinstance(config, BiTConfig)
-    stages, width = (config.stages, config.width) if bit else (config.stem_stages, config.stem_width)
-    if stages is None:
-        return []
-    size = [-(-n // 2) for n in config.image_size]
-    kernels = [Kernel(7, config.channels, width, math.prod(size))]
-    size, channels = [-(-n // 2) for n in size], width
-    for stage, units in enumerate(stages):
-        inner = width * 2**stage
-        for unit in range(units):
-            before = math.prod(size)
-            size = [-(-n // 2) for n in size] if stage and not unit else size
-            after = math.prod(size)
-            kernels += [Kernel(1, channels, inner, before), Kernel(3, inner, inner, after)]
-            kernels += [Kernel(1, inner, 4 * inner, after)]
-            kernels += [] if unit else [Kernel(1, channels, 4 * inner, after)]
-            channels = 4 * inner
-    return kernels
+    return total + sum(conv.weights for conv in convolutions(config))

@@ -29,12 +29,11 @@ from keras_vit.checkpoints.accounting import (
     Row,
     bounded,
     check_fields,
-    resnet_convolutions,
     shape_of,
     squarest_grid,
 )
 from keras_vit.checkpoints.files.stored_array import StoredArray
-from keras_vit.models import BiTConfig, ViTConfig
+from keras_vit.models import BiTConfig, ViTConfig, convolutions
 
 Arrays = dict[str, StoredArray]
 
@@ -109,13 +108,11 @@ def _norm(name: str, path: str, *shape: int) -> list[Row]:
 def _stem(config: ViTConfig) -> list[Row]:
     """The ResNet of the hybrids. Published files give group normalisation four axes (Flax before 0.3.6)."""
     rows = []
-    for stage, unit, layer, size, into, out in resnet_convolutions(
-        config.channels, config.stem_width, config.stem_stages or ()
-    ):
-        name, path = (f"block{stage}/unit{unit}/", f"block{stage}_unit{unit}/") if stage else ("", "")
-        norm = layer.replace("conv", "gn")
-        rows.append(Row(f"{name}{layer}/kernel", f"{path}{layer}/kernel", (size, size, into, out)))
-        rows += _norm(f"{name}{norm}", f"{path}{norm}", 1, 1, 1, out)
+    for conv in convolutions(config):
+        path, norm = conv.unit_path, conv.layer.replace("conv", "gn")
+        name, kernel = path.replace("_", "/"), (conv.size, conv.size, conv.inputs, conv.filters)
+        rows.append(Row(f"{name}{conv.layer}/kernel", f"{path}{conv.layer}/kernel", kernel))
+        rows += _norm(f"{name}{norm}", f"{path}{norm}", 1, 1, 1, conv.filters)
     return rows
 
 
@@ -403,11 +400,10 @@ def _bit_rows(config: BiTConfig, layout: str) -> list[Row]:
     def norm(path: str, channels: int) -> None:
         shapes.update({f"{path}/{weight}": (*vector, channels) for weight in ("gamma", "beta")})
 
-    for stage, unit, layer, size, into, out in resnet_convolutions(config.channels, config.width, config.stages):
-        path = f"block{stage}_unit{unit}/" if stage else ""
-        shapes[f"{path}{layer}/kernel"] = (size, size, into, out)
-        if layer in ("conv1", "conv2", "conv3"):  # with a normalisation before it
-            norm(f"{path}{layer.replace('conv', 'gn')}", into)
+    for conv in convolutions(config):
+        shapes[f"{conv.unit_path}{conv.layer}/kernel"] = (conv.size, conv.size, conv.inputs, conv.filters)
+        if conv.layer in ("conv1", "conv2", "conv3"):  # with a normalisation before it
+            norm(f"{conv.unit_path}{conv.layer.replace('conv', 'gn')}", conv.inputs)
     norm("norm_pre_head", config.features)
     if config.classes:
         shapes |= {"head/kernel": (*matrix, config.features, config.classes), "head/bias": (config.classes,)}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._text import printable
-from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, bounded, resnet_convolutions, shape_of
+from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, bounded, shape_of
 from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts import timm_models
 from keras_vit.checkpoints.layouts.pictures import (
@@ -45,7 +45,7 @@ from keras_vit.checkpoints.layouts.pytorch import (
     trunk,
     trunk_fields,
 )
-from keras_vit.models import ViTConfig
+from keras_vit.models import ViTConfig, convolutions
 
 _ANCHOR = "patch_embed.proj.weight"
 _TRUNK = "visual.trunk."
@@ -114,21 +114,17 @@ def _own(config: ViTConfig) -> Family:
 
 def _stem_rows(config: ViTConfig) -> list[Row]:
     """The rows of a hybrid's ResNet (timm's `models/resnetv2.py`); none for a model without one."""
-    if config.stem_stages is None:
-        return []
     rows = []
-    convolutions = resnet_convolutions(config.channels, config.stem_width, config.stem_stages)
-    for stage, unit, layer, size, into, out in convolutions:
-        if not stage:  # without stages, it stands in no module of its own
-            name, path, number = f"{_STEM}stem." if config.stem_stages else _STEM, "", ""
+    for conv in convolutions(config):
+        if not conv.stage:  # without stages, it stands in no module of its own
+            name, number = f"{_STEM}stem." if config.stem_stages else _STEM, ""
         else:
-            name, path = f"{_STEM}stages.{stage - 1}.blocks.{unit - 1}.", f"block{stage}_unit{unit}/"
-            number = layer.removeprefix("conv")
-        if layer == "conv_proj":
+            name, number = f"{_STEM}stages.{conv.stage - 1}.blocks.{conv.unit - 1}.", conv.layer.removeprefix("conv")
+        if conv.layer == "conv_proj":
             name, number = f"{name}downsample.", ""
-        kernel = (out, into, size, size)
-        rows.append(Row(f"{name}conv{number}.weight", f"{path}{layer}/kernel", kernel, CONVOLUTION))
-        rows += norm(f"{name}norm{number}", f"{path}{layer.replace('conv', 'gn')}", out)
+        kernel, path = (conv.filters, conv.inputs, conv.size, conv.size), conv.unit_path
+        rows.append(Row(f"{name}conv{number}.weight", f"{path}{conv.layer}/kernel", kernel, CONVOLUTION))
+        rows += norm(f"{name}norm{number}", f"{path}{conv.layer.replace('conv', 'gn')}", conv.filters)
     return rows
 
 
