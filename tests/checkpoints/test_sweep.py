@@ -116,24 +116,24 @@ TIMM = """
 """.split()
 # Architectures with other arrays or another computation, and what the error says.
 REFUSED_TIMM = {
-    "aimv2_large_patch14_224": "arrays that no known family has",
-    "beit_base_patch16_224": "",
-    "beitv2_base_patch16_224": "",
-    "naflexvit_base_patch16_gap": "",
-    "samvit_base_patch16": "",
+    "aimv2_large_patch14_224": "not part of the model: patch_embed.norm.weight",
+    "beit_base_patch16_224": "neither 'pos_embed' nor 'reg_token'",
+    "beitv2_base_patch16_224": "neither 'pos_embed' nor 'reg_token'",
+    "naflexvit_base_patch16_gap": "not a checkpoint of a known layout",
+    "samvit_base_patch16": "3 axes were expected",
     "test_vit4": "Arrays missing",
-    "vit_base_mci_224": "",
+    "vit_base_mci_224": "not a checkpoint of a known layout",
     "vit_base_patch16_rope_224": "rotary embedding",
-    "vit_base_patch16_rope_mixed_224": "",
+    "vit_base_patch16_rope_mixed_224": "rotary embedding",
     "vit_base_patch16_rpn_224": "after each branch",
-    "vit_base_patch16_xp_224": "",
-    "vit_base_resnet26d_224": "",
-    "vit_dlittle_patch16_reg1_gap_256": "",
+    "vit_base_patch16_xp_224": "no array 'blocks.0.mlp.fc1.weight'",
+    "vit_base_resnet26d_224": "pixel_mean must be",
+    "vit_dlittle_patch16_reg1_gap_256": "lambda_k1",
     "vit_pe_core_tiny_patch16_384": "perception encoder",
     "vit_pe_spatial_tiny_patch16_512": "perception encoder",
-    "vit_pwee_patch16_reg1_gap_256": "",
-    "vit_relpos_small_patch16_224": "",
-    "vit_small_patch16_18x2_224": "",
+    "vit_pwee_patch16_reg1_gap_256": "no array 'blocks.0.mlp.fc1.weight'",
+    "vit_relpos_small_patch16_224": "after each branch",
+    "vit_small_patch16_18x2_224": "no array 'blocks.0.mlp.fc1.weight'",
 }
 # What `create_model` is given beside a name, and what is refused of it.
 ARGUMENTS = {
