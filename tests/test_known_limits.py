@@ -85,3 +85,17 @@ def trained(dtype):
 def test_gone_if_it_fails_adam_does_not_train_weights_of_bfloat16(torch):
     assert trained("bfloat16") == 0
     assert trained("mixed_bfloat16") > 1000  # the way out
+
+
+def test_gone_if_it_fails_an_error_takes_the_weights_of_models_around_one_on_jax(backend):
+    if backend != "jax":
+        pytest.skip("Keras takes the values out of variables on JAX only")
+    model = keras_vit.VisionTransformer(CONFIG)
+    extractor = keras_vit.feature_extractor(model, ["encoded"])
+    with pytest.raises(ValueError, match="shape"):
+        extractor.predict_on_batch(images()[:, 1:])  # the way out
+    assert np.isfinite(model.predict(images(), verbose=0)).all()
+    with pytest.raises(ValueError):
+        extractor.predict(images()[:, 1:], verbose=0)
+    with pytest.raises(TypeError, match="NoneType"):
+        model(images())
