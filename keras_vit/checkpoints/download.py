@@ -221,7 +221,7 @@ def _file_of(source: Entry | str) -> _File:
     # Addresses differ in more than what file names can: in case, in a replaced character, in what stands after ?.
     mark = hashlib.sha256(source.encode()).hexdigest()[:32]
     safe = re.sub(r"[^\w.+=-]", "_", name[-100:], flags=re.ASCII).lstrip(".") or "file"
-    folder = re.sub(r"[^\w.-]", "_", parts.netloc[:100], flags=re.ASCII)
+    folder = re.sub(r"[^\w.-]", "_", parts.netloc[:100], flags=re.ASCII).lstrip(".") or "host"
     return _File(source, f"{folder}/{mark}/{safe}", (source,), npz=name.endswith(".npz"))
 
 

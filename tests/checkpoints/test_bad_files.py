@@ -442,7 +442,7 @@ def test_hostile_headers(tmp_path, text):
         load_all(tmp_path / "file.npz")
 
 
-@pytest.mark.parametrize("descr", ["<f4,<f4", "M8[ns]", "V2,V2", "|V4", "f16", "", "x", "{'a': 1}"])
+@pytest.mark.parametrize("descr", ["<f4,<f4", "M8[ns]", "V2,V2", ("|i1", (2,)), "|V4", "f16", "", "x", "{'a': 1}"])
 def test_types_that_only_numpy_knows(tmp_path, descr):
     text = repr({"descr": descr, "fortran_order": False, "shape": (1,)})
     with zipfile.ZipFile(tmp_path / "file.npz", "w") as file:
@@ -504,6 +504,17 @@ def test_a_file_that_shrinks_while_it_is_read(arrays, tmp_path):
     file = npz.NpzFile(tmp_path / "file.npz")
     os.truncate(tmp_path / "file.npz", 5000)
     with pytest.raises(ValueError, match="file.npz was shortened while it was read"):
+        file["head/kernel"].read()
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_that_changes_while_it_is_read(arrays, tmp_path, save):
+    save(tmp_path / "file.npz", **arrays)
+    file = npz.NpzFile(tmp_path / "file.npz")
+    file["head/kernel"].read()
+    save(tmp_path / "file.npz", **{name: array + 1 for name, array in arrays.items()})
+    os.utime(tmp_path / "file.npz", (0, 0))  # clocks of file systems are slower than this test
+    with pytest.raises(ValueError, match="file.npz was (changed|shortened) while it was read"):
         file["head/kernel"].read()
 
 

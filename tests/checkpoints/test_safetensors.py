@@ -1,6 +1,7 @@
 """safetensors files: what is written comes back, what other programs write is read, and nothing has to be trusted."""
 
 import json
+import os
 
 import ml_dtypes
 import numpy as np
@@ -114,6 +115,10 @@ HOSTILE = {
     "a number": (raw({"a": 5}), "invalid JSON in header"),
     "a field less": (raw({"a": {"dtype": "F32", "shape": [2]}}, bytes(8)), "missing field"),
     "twice": (raw(b'{"a":%s,"a":%s}' % (TWO, TWO.replace(b"0,8", b"8,16")), bytes(16)), "invalid offset|not fully"),
+    "twice the same bytes": (
+        raw(b'{"a":%s,"a":%s}' % (TWO, TWO.replace(b"F32", b"I32")), bytes(8)),
+        "'a' stands in it twice",
+    ),
     "dtype": (raw({"a": field("F8_E4M3", (8,))}, bytes(8)), "stores 'a' as F8_E4M3, expected one of F64, F32"),
     "dtype a list": (raw({"a": field(["F32"])}, bytes(8)), "invalid JSON in header"),
     "dtype with escapes": (raw({"\x1b[2J": field("\x1b]0;")}, bytes(8)), "unknown variant"),
@@ -158,6 +163,16 @@ def test_a_file_that_is_shortened_after_it_was_opened(file):
     opened = open_file(path)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match="was shortened while it was read"):
+        opened["a"].read()
+
+
+@pytest.mark.parametrize("data", [bytes(8), bytes(12)], ids=len)
+def test_a_file_that_is_changed_after_it_was_opened(file, data):
+    path = file(raw({"a": field()}, bytes(8)))
+    opened = open_file(path)
+    file(raw({"a": field(shape=(len(data) // 4,), offsets=(0, len(data)))}, data))
+    os.utime(path, (0, 0))  # clocks of file systems are slower than this test
+    with pytest.raises(ValueError, match="was changed while it was read"):
         opened["a"].read()
 
 

@@ -394,6 +394,8 @@ HOSTILE = {
     ),
     "a far number of the memo": (archive(b"]r\xff\xff\xff\xff"), "remembers a value under the number 4,294,967,295"),
     "deep tuples": (archive(deep(b")", b"\x85", 50_000)), "holds no state dict"),
+    # Python computes the hash of a key without looking at how much stack is left.
+    "deep tuples as a key": (archive(deep(b"})", b"\x85", 500_000, b"Ns")), "it has more than 65,536 tuples"),
     "deep dicts": (archive(nested(1000)), "holds no state dict"),
     "a long pickle": (archive(text("x" * 2**23)), "data.pkl has 8,388,616 bytes, the most are 8,388,608"),
     "a long pickle of the older form": (older(text("x" * 2**23)), "but only 8388529 remain"),
@@ -423,6 +425,12 @@ HOSTILE = {
     "a storage of -1 values": (
         archive(dictionary(w=tensor(of=storage(count=-1)))),
         "should have -1 values",
+    ),
+    "a storage of more values than a number can say": (
+        archive(
+            dictionary(w=tensor(of=storage().replace(number(12), b"\x8b" + struct.pack("<i", 2**13) + b"\x7f" * 2**13)))
+        ),
+        "something else than a storage",
     ),
     "a storage that is a function": (
         archive(dictionary(w=tensor(of=storage(kind="torch._utils\n_rebuild_tensor_v2")))),
@@ -457,7 +465,9 @@ def test_hostile_files(file, case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     imported = []
     original = __import__
-    monkeypatch.setattr("builtins.__import__", lambda name, *more: imported.append(name) or original(name, *more))
+    monkeypatch.setattr(
+        "builtins.__import__", lambda name, *more, **fields: imported.append(name) or original(name, *more, **fields)
+    )
     tracemalloc.start()
     begun = time.process_time()
     try:

@@ -114,7 +114,7 @@ class NpzFile(ArrayFile):
                 f"{self.path} holds pickled Python objects ({name!r}). They can run code when they are loaded, so they "
                 "never are. Save plain arrays with numpy.savez."
             )
-        stored = "bfloat16" if dtype.str[1:] == "V2" and dtype.names is None else dtype.name
+        stored = "bfloat16" if dtype == np.dtype("V2") else dtype.name
         if stored not in READABLE:
             raise ValueError(
                 f"{self.path} stores {name!r} as {printable(dtype, 60)}, expected one of {', '.join(READABLE)}."
@@ -145,6 +145,7 @@ class _PackedExtent(Extent):
 
     def _unpack(self) -> np.ndarray:
         data = aligned_zeros((self.size,), np.uint8)
+        self.check_unchanged()
         try:
             with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.name}.npy") as file:
                 view, first = data.data, 0

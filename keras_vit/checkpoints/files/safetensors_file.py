@@ -94,6 +94,7 @@ def _read_header(path: pathlib.Path) -> dict[str, StoredArray]:
         raise ValueError(f"{path} is not a .safetensors file: {what_it_is(path)}.")
     with path.open("rb") as file:
         header = int.from_bytes(file.read(8), "little")
+        text = file.read(min(header, LONGEST_HEADER))
     if header > LONGEST_HEADER:
         raise ValueError(
             f"{path} is no .safetensors file, or it is damaged: its header should have {header:,} bytes, and "
@@ -105,6 +106,7 @@ def _read_header(path: pathlib.Path) -> dict[str, StoredArray]:
             described = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
     except SafetensorError as error:
         raise ValueError(f"{path} is truncated or damaged: {printable(error, 200)}. Fetch the file again.") from None
+    parse_json(text, str(path))  # of two arrays of one name the library takes either
     arrays, start = {}, 8 + header
     for name, (shape, code) in described.items():
         where = printable(repr(name), 100)

@@ -55,12 +55,28 @@ class Extent:
     name: str
     checksum: int | None = None
 
+    def __post_init__(self) -> None:
+        """Notes the file's length and the time of its last change."""
+        self._length, self._changed = self._stamp()
+
+    def _stamp(self) -> tuple[int, int]:
+        stat = self.path.stat()
+        return stat.st_size, stat.st_mtime_ns
+
+    def check_unchanged(self) -> None:
+        """Raises ValueError if the file is not the one any more that was opened: other values may be at the place."""
+        length, changed = self._stamp()
+        if (length, changed) != (self._length, self._changed):
+            how = "shortened" if length < self._length else "changed"
+            raise ValueError(f"{self.path} was {how} while it was read. Fetch the file again, or open it again.")
+
     def read(self, first: int, size: int) -> np.ndarray:
         """Bytes from `first` on, in memory of their own that backends can use without copying.
 
         Raises:
-            ValueError: if the checksum is wrong, or the file has become shorter.
+            ValueError: if the checksum is wrong, or the file was changed since it was opened.
         """
+        self.check_unchanged()
         if self.checksum is not None and 2 * size > self.size:  # all of it, read once
             whole = aligned_zeros((self.size,), np.uint8)
             self._check(whole.data)
@@ -147,7 +163,7 @@ class StoredArray:
         """The values; floating point numbers as float32.
 
         Raises:
-            ValueError: if the values do not have the checksum that the file says, or the file has become shorter.
+            ValueError: if the values do not have the checksum that the file says, or the file was changed.
         """
         values = self.read_stored()
         if self.stored == "bfloat16":  # the upper half of a float32

@@ -15,6 +15,9 @@ from keras_vit._text import printable
 
 LONGEST = 2**23  # bytes of a pickle; a training state with a thousand arrays has a fiftieth of it
 MOST_STEPS = 2**20  # instructions of a pickle; the same training state has a twentieth of it
+# Tuples of a pickle; the same training state has a fifth of it. As a key of a dict, tuples in each other take stack
+# that Python does not watch: four times as many end the process.
+MOST_TUPLES = 2**16
 
 
 class _Inert:
@@ -140,7 +143,9 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Storage:
         """The storage that the pickle refers to, which lies beside it."""
         match pid:
-            case ("storage", str(stored), str(key), _, int(count), *view) if stored in _STORAGES.values():
+            case ("storage", str(stored), str(key), _, int(count), *view) if (
+                stored in _STORAGES.values() and abs(count) < 2**60
+            ):
                 if not any(view):
                     return Storage(key, stored, count)
         raise ValueError("it refers to something else than a storage, to a whole module or a view perhaps")
@@ -157,16 +162,21 @@ def read_pickle(stream: io.BytesIO, what: str) -> Any:
         Numbers, texts, tuples, lists, dicts, `Storage`, `Tensor` and `Object` objects.
 
     Raises:
-        ValueError: if it asks for anything else, is damaged, or has more than `MOST_STEPS` instructions.
+        ValueError: if it asks for anything else, is damaged, or has more than `MOST_STEPS` instructions
+            or `MOST_TUPLES` tuples.
     """
     start = stream.tell()
     try:
+        tuples = 0
         # Python's unpickler takes memory for the largest number under which a pickle remembers a value.
         for steps, (instruction, argument, _) in enumerate(pickletools.genops(stream)):
             if steps >= MOST_STEPS:
                 raise ValueError(f"it has more than {MOST_STEPS:,} instructions")
             if instruction.name in ("PUT", "LONG_BINPUT") and argument not in range(MOST_STEPS):
                 raise ValueError(f"it remembers a value under the number {argument:,}")
+            tuples += instruction.name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
+            if tuples > MOST_TUPLES:
+                raise ValueError(f"it has more than {MOST_TUPLES:,} tuples")
         stream.seek(start)
         return _Unpickler(stream).load()
     except MemoryError:
