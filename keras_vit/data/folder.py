@@ -244,7 +244,8 @@ def _look(path: Path, decode: bool) -> tuple[str | None, str]:
             load_image(path)
         return None, mode
     except Exception as error:  # Decoders raise errors of many kinds on damaged data.
-        return f"not a picture that can be read: {error}", ""
+        cause = error.__cause__ or error  # load_image names the file, and so does who asks
+        return f"not a picture that can be read: {cause}", ""
 
 
 def _has_its_end(path: Path, kind: str | None, size: int) -> bool:

@@ -203,6 +203,18 @@ def test_missing_split(tmp_path):
         open_data(tmp_path, split="test", image_size=SIZE, batch_size=4)
 
 
+def test_an_image_that_is_cut_off_is_named_once(tmp_path):
+    for name in ("ant", "bee"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        picture(0).save(tmp_path / "train" / name / "whole.jpg")
+    cut = tmp_path / "train" / "ant" / "cut.jpg"
+    cut.write_bytes((tmp_path / "train" / "ant" / "whole.jpg").read_bytes()[:-300])
+    with pytest.raises(ValueError, match="truncated") as error:
+        train(tmp_path)
+    assert str(error.value).count("cut.jpg") == 1
+    assert ".." not in str(error.value)
+
+
 @pytest.mark.parametrize("on_bad_image", ["stop", "skip"])
 def test_one_class_is_none(tmp_path, on_bad_image):
     make(tmp_path, train={"ant": 3})
