@@ -10,6 +10,7 @@ from keras_vit._arrays import to_numpy
 from keras_vit.inspection.running import (
     BATCH_SIZE,
     Grid,
+    ModelSource,
     check_all_tokens,
     find_transformer,
     in_batches,
@@ -17,6 +18,7 @@ from keras_vit.inspection.running import (
     run,
 )
 from keras_vit.models import VisionTransformer, ViTConfig
+from keras_vit.zoo import as_model
 
 POOLING = "pooling"  # the block that is none: attention pooling
 
@@ -25,12 +27,13 @@ Seen = Callable[[int | str, np.ndarray], None]
 
 
 def attention_maps(
-    model: keras.Model, images: Any, block: int | str = -1, *, batch_size: int = BATCH_SIZE
+    model: ModelSource, images: Any, block: int | str = -1, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
     """How much each token of a block reads from each other one.
 
     Args:
-        model: A `VisionTransformer`, or a functional or sequential model with one inside.
+        model: A `VisionTransformer`, or a functional or sequential model with one inside; or what
+            `keras_vit.load` takes.
         images: A batch as the model takes it, `(batch, height, width, channels)`.
         block: Number of a block, from 0, or from the end with -1 for the last one; `"pooling"` for attention pooling.
         batch_size: Images computed at a time.
@@ -48,13 +51,14 @@ def attention_maps(
         >>> inspection.attention_maps(model, images, block=-1).shape  # 36 patches and the class token
         (4, 4, 37, 37)
     """
+    model = as_model(model)
     weights: list[np.ndarray] = []
     read_attention(model, images, [block], batch_size, lambda _, seen: weights.append(seen))
     return np.concatenate(weights)
 
 
 def patch_attention(
-    model: keras.Model, images: Any, block: int | str = -1, *, batch_size: int = BATCH_SIZE
+    model: ModelSource, images: Any, block: int | str = -1, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
     """How much the token that answers reads from each patch: attention laid over the image (Figures 6 and 14).
 
@@ -77,11 +81,12 @@ def patch_attention(
         >>> inspection.patch_attention(model, images).shape
         (4, 4, 6, 6)
     """
+    model = as_model(model)
     return next(iter(patch_attention_of_blocks(model, images, [block], batch_size=batch_size).values()))
 
 
 def patch_attention_of_blocks(
-    model: keras.Model, images: Any, blocks: Iterable[int | str], *, batch_size: int = BATCH_SIZE
+    model: ModelSource, images: Any, blocks: Iterable[int | str], *, batch_size: int = BATCH_SIZE
 ) -> dict[int | str, np.ndarray]:
     """`patch_attention` of several blocks in one pass.
 
@@ -102,6 +107,7 @@ def patch_attention_of_blocks(
         >>> {block: values.shape for block, values in maps.items()}
         {0: (4, 4, 6, 6), 5: (4, 4, 6, 6)}
     """
+    model = as_model(model)
     config, grid = find_transformer(model).config, Grid()
     maps: dict[int | str, list[np.ndarray]] = {}
 
@@ -113,7 +119,7 @@ def patch_attention_of_blocks(
     return {place: np.concatenate(parts) for place, parts in maps.items()}
 
 
-def attention_rollout(model: keras.Model, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
+def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
     """Which patches the answer is made of, through all blocks (appendix D.8, Figures 6 and 14).
 
     Attention rollout (Abnar and Zuidema, arXiv 2005.00928): the heads of a block are averaged, the identity is added
@@ -136,6 +142,7 @@ def attention_rollout(model: keras.Model, images: Any, *, batch_size: int = BATC
         >>> inspection.attention_rollout(model, images).shape
         (4, 6, 6)
     """
+    model = as_model(model)
     inner, grid = find_transformer(model), Grid()
     blocks = all_blocks(inner.config)
     maps: list[np.ndarray] = []
@@ -158,7 +165,7 @@ def attention_rollout(model: keras.Model, images: Any, *, batch_size: int = BATC
     return np.concatenate(maps).astype("float32")
 
 
-def mean_attention_distance(model: keras.Model, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
+def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
     """How far each head looks, in pixels (Figure 7 right; Figure 11 for hybrids).
 
     The distance between the middles of the query's and the key's patch, averaged over keys by attention, then over
@@ -179,6 +186,7 @@ def mean_attention_distance(model: keras.Model, images: Any, *, batch_size: int 
         >>> inspection.mean_attention_distance(model, images).shape  # 6 blocks with 4 heads
         (6, 4)
     """
+    model = as_model(model)
     inner, grid = find_transformer(model), Grid()
     config = inner.config
     step = config.image_size_of((1, 1))  # pixels from one patch to the next

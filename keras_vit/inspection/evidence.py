@@ -12,6 +12,7 @@ from keras_vit.inspection.attention import POOLING, all_blocks, answering_row, r
 from keras_vit.inspection.running import (
     BATCH_SIZE,
     Grid,
+    ModelSource,
     check_all_tokens,
     find_model,
     find_transformer,
@@ -22,15 +23,17 @@ from keras_vit.inspection.running import (
 )
 from keras_vit.models import BiT
 from keras_vit.models.features import POOLINGS as POOLING_LAYERS
+from keras_vit.zoo import as_model
 
 Classes = int | Sequence[int] | np.ndarray | None
 
 
-def class_scores(model: keras.Model, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
+def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
     """What a model says of each class, before the activation of a `VisionTransformer` or `BiT`.
 
     Args:
-        model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one inside.
+        model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one inside; or what
+            `keras_vit.load` takes.
         images: A batch as the model takes it, `(batch, height, width, channels)`.
         batch_size: Images computed at a time.
 
@@ -45,11 +48,12 @@ def class_scores(model: keras.Model, images: Any, *, batch_size: int = BATCH_SIZ
         >>> inspection.class_scores(model, images).shape
         (4, 164)
     """
+    model = as_model(model)
     with no_gradients():
         return np.concatenate([to_numpy(_scores(model, batch)) for batch in in_batches(images, batch_size)])
 
 
-def saliency(model: keras.Model, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
+def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
     """Which pixels a class hangs on: the size of the gradient of its score (Simonyan et al., arXiv 1312.6034).
 
     Args:
@@ -69,6 +73,7 @@ def saliency(model: keras.Model, images: Any, classes: Classes = None, *, batch_
         >>> inspection.saliency(model, images).shape
         (4, 24, 24)
     """
+    model = as_model(model)
     maps = []
     for batch, chosen in _with_classes(model, images, classes, batch_size):
 
@@ -81,7 +86,7 @@ def saliency(model: keras.Model, images: Any, classes: Classes = None, *, batch_
 
 
 def gradient_attention(
-    model: keras.Model, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE
+    model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
     """Which patches speak for a class: attention times its gradient, through all blocks.
 
@@ -107,6 +112,7 @@ def gradient_attention(
         >>> inspection.gradient_attention(model, images, classes=[0, 1, 2, 3]).shape
         (4, 6, 6)
     """
+    model = as_model(model)
     config, grid = find_transformer(model).config, Grid()
     blocks = all_blocks(config)
     places = [block if block == POOLING else f"block_{block}" for block in blocks]
@@ -135,7 +141,7 @@ def gradient_attention(
 
 
 def class_evidence(
-    model: keras.Model, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE
+    model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
     """What the head says of each patch by itself (big_vision's `logits_2d`).
 
@@ -160,6 +166,7 @@ def class_evidence(
         >>> inspection.class_evidence(model, images, classes=7).shape
         (4, 6, 6)
     """
+    model = as_model(model)
     inner, grid = find_model(model), Grid()
     check_all_tokens(inner)
     if inner.config.pooling not in ("token", "avg", "map"):
@@ -185,7 +192,7 @@ def class_evidence(
 
 
 def nearest_patches(
-    model: keras.Model,
+    model: ModelSource,
     images: Any,
     patch: tuple[int, int, int],
     count: int = 12,
@@ -217,6 +224,7 @@ def nearest_patches(
         >>> places.shape, cosines.shape
         ((5, 3), (5,))
     """
+    model = as_model(model)
     inner, grid = find_model(model), Grid()
     names = [one.name for one in inner.layers]
     if layer not in names:

@@ -29,10 +29,11 @@ from keras_vit.inspection.drawings import (
     picture,
 )
 from keras_vit.inspection.evidence import class_evidence, class_scores, gradient_attention, saliency
-from keras_vit.inspection.running import shown_pixels
+from keras_vit.inspection.running import ModelSource, shown_pixels
 from keras_vit.inspection.weights import patch_filters, position_similarity
 from keras_vit.models import BiT, VisionTransformer, count_macs, variant_of, weights_by_path
 from keras_vit.preprocessing import decode_predictions
+from keras_vit.zoo import as_model
 
 HEAD_MAPS = 1200  # at most in a page, 500 bytes each; beyond, a block shows the mean of its heads
 TILES = 24  # rows and columns of places at most whose similarities are drawn
@@ -41,7 +42,7 @@ FOLDER = Path(__file__).parent
 
 
 def write_page(
-    model: VisionTransformer | BiT,
+    model: ModelSource,
     path: str | os.PathLike[str],
     images: Mapping[str, Any] | None = None,
     *,
@@ -56,7 +57,7 @@ def write_page(
     saliency. The page is a single file, opened without network, for light and dark, narrow and wide screens.
 
     Args:
-        model: A `VisionTransformer` or a `BiT`.
+        model: A `VisionTransformer` or a `BiT`, or what `keras_vit.load` takes.
         path: The `.html` file; it appears when it is complete.
         images: Pixels of 0..255, `(height, width, channels)` of any size, by the name that the page gives them.
         title: The headline; None for the model's name.
@@ -75,6 +76,7 @@ def write_page(
         >>> inspection.write_page(small, "report.html").name
         'report.html'
     """
+    model = as_model(model)
     if not isinstance(model, (VisionTransformer, BiT)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
     path = Path(path)

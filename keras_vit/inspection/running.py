@@ -1,6 +1,7 @@
 """Runs a model on images with other calls in place of those of its layers, and takes gradients, on each backend."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,12 @@ from keras_vit._arrays import to_numpy
 from keras_vit._keras import call_layers, has_graph, layers_inside
 from keras_vit._types import Tensor
 from keras_vit.models import BiT, VisionTransformer
+from keras_vit.zoo import as_model
 
 BATCH_SIZE = 16  # images at a time: ViT-B/16 has 30 MB of attention weights for each
 
 Call = Callable[..., Any]
+ModelSource = keras.Model | str | os.PathLike[str]  # a model, or what `keras_vit.load` takes
 
 
 def find_model(model: keras.Model) -> VisionTransformer | BiT:
@@ -124,11 +127,11 @@ def in_batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
         yield images[start : start + batch_size].astype("float32")
 
 
-def shown_pixels(model: VisionTransformer | BiT, images: np.ndarray) -> np.ndarray:
+def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
     """What a model gets, as pixels: the inverse of its scaling, for pictures.
 
     Args:
-        model: A `VisionTransformer` or a `BiT`.
+        model: A `VisionTransformer` or a `BiT`, or what `keras_vit.load` takes.
         images: `(batch, height, width, channels)`, as `model.preprocess` gives them.
 
     Returns:
@@ -138,6 +141,7 @@ def shown_pixels(model: VisionTransformer | BiT, images: np.ndarray) -> np.ndarr
         >>> np.array_equal(inspection.shown_pixels(model, images), pixels)
         True
     """
+    model = as_model(model)
     images = np.asarray(images, "float32")
     if not model.config.include_preprocessing:
         pipeline = model.config.pipeline

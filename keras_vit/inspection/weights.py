@@ -1,14 +1,14 @@
 """What weights alone say: the filters that see pixels, and which places a model takes for neighbours."""
 
-import keras
 import numpy as np
 
 from keras_vit._arrays import to_numpy
-from keras_vit.inspection.running import find_model, find_transformer
+from keras_vit.inspection.running import ModelSource, find_model, find_transformer
 from keras_vit.layers import StdConv2D, sincos2d
+from keras_vit.zoo import as_model
 
 
-def patch_filters(model: keras.Model, components: int = 28) -> np.ndarray:
+def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
     """The principal components of the filters that see pixels (Figure 7, left).
 
     The filters of the patch embedding, D of them, are points in a space of patch height x width x channels dimensions;
@@ -16,7 +16,8 @@ def patch_filters(model: keras.Model, components: int = 28) -> np.ndarray:
     the ResNet's first convolution instead, whose standardised kernel is used.
 
     Args:
-        model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one inside.
+        model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one inside; or what
+            `keras_vit.load` takes.
         components: How many.
 
     Returns:
@@ -31,6 +32,7 @@ def patch_filters(model: keras.Model, components: int = 28) -> np.ndarray:
         >>> inspection.patch_filters(model, components=5).shape
         (5, 4, 4, 3)
     """
+    model = as_model(model)
     inner = find_model(model)
     names = [layer.name for layer in inner.layers]
     layer = inner.get_layer("conv_root" if "conv_root" in names else "embedding")
@@ -50,11 +52,12 @@ def patch_filters(model: keras.Model, components: int = 28) -> np.ndarray:
     return axes.reshape(-1, *kernel.shape[:-1]).astype("float32")
 
 
-def position_similarity(model: keras.Model) -> np.ndarray:
+def position_similarity(model: ModelSource) -> np.ndarray:
     """How alike the position embeddings of any two patches are (Figure 7, centre; Figure 10).
 
     Args:
-        model: A `VisionTransformer`, or a functional or sequential model with one inside.
+        model: A `VisionTransformer`, or a functional or sequential model with one inside; or what
+            `keras_vit.load` takes.
 
     Returns:
         float32 `(rows, columns, rows, columns)`: the cosine between the position embedding of a patch (the first two
@@ -69,6 +72,7 @@ def position_similarity(model: keras.Model) -> np.ndarray:
         >>> inspection.position_similarity(model).shape
         (6, 6, 6, 6)
     """
+    model = as_model(model)
     inner = find_transformer(model)
     kind = inner.config.position_embedding
     rows, columns = inner.config.grid_size

@@ -34,6 +34,8 @@ def _checking_images(method: Callable[..., Any]) -> Any:
 
     @functools.wraps(method)
     def checking(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(x, np.ndarray) and not x.dtype.isnative:
+            x = x.astype(x.dtype.newbyteorder("="))  # PyTorch takes no other byte order
         with self._checked(x):
             return method(self, x, *args, **kwargs)
 

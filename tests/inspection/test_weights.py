@@ -79,3 +79,28 @@ def test_a_model_without_position_embeddings():
     bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=3))
     with pytest.raises(TypeError, match="model must be a VisionTransformer"):
         inspection.position_similarity(bit)
+
+
+DOORS = {
+    "attention_maps": lambda model, x: inspection.attention_maps(model, x),
+    "patch_attention": lambda model, x: inspection.patch_attention(model, x),
+    "attention_rollout": lambda model, x: inspection.attention_rollout(model, x),
+    "mean_attention_distance": lambda model, x: inspection.mean_attention_distance(model, x),
+    "class_scores": lambda model, x: inspection.class_scores(model, x),
+    "saliency": lambda model, x: inspection.saliency(model, x),
+    "gradient_attention": lambda model, x: inspection.gradient_attention(model, x),
+    "class_evidence": lambda model, x: inspection.class_evidence(model, x),
+    "patch_filters": lambda model, x: inspection.patch_filters(model),
+    "position_similarity": lambda model, x: inspection.position_similarity(model),
+    "shown_pixels": lambda model, x: inspection.shown_pixels(model, x),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_model_by_its_name_or_file(door, tmp_path):
+    model = keras_vit.load("glyphs")
+    model.save(tmp_path / "model.keras")
+    x = np.random.default_rng(0).uniform(-1, 1, (1, *model.config.image_size, 3)).astype("float32")
+    expected = DOORS[door](model, x)
+    for source in ("glyphs", tmp_path / "model.keras"):
+        np.testing.assert_array_equal(DOORS[door](source, x), expected)

@@ -125,3 +125,16 @@ def test_any_size_is_asked_for_like_a_size():
     assert dynamic.with_config(image_size=12, dynamic=True).config.dynamic
     with pytest.raises(TypeError, match="image_size must be"):
         model.with_config(image_size="any")
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_numbers_of_another_byte_order_are_converted(entry):
+    """The same answers, losses and weights."""
+    model, other, x = made(), made(), images(2, 8, 8, 3)
+    other.set_weights(model.get_weights())
+    expected, got = ENTRIES[entry](model, x), ENTRIES[entry](other, x.astype(">f4"))
+    if entry == "fit":
+        expected, got = expected.history["loss"], got.history["loss"]
+    np.testing.assert_array_equal(got, expected)
+    for weight, wanted in zip(other.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(weight, wanted)
