@@ -6,10 +6,19 @@ import keras
 from keras import ops
 
 from keras_vit._types import check_choice
-from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, initializer, own_policy
+from keras_vit.layers.base import (
+    CompositeLayer,
+    Dense,
+    LayerNormalization,
+    SeedGenerator,
+    call_inside,
+    dropout,
+    initializer,
+    may_be_plain,
+    own_policy,
+)
 from keras_vit.layers.choices import ATTENTION_BIASES, ROTARY_EMBEDDINGS
-from keras_vit.layers.fast_paths import attention, attention_weights, reshape
-from keras_vit.layers.keras_layers import Dense, LayerNormalization, call_inside, may_be_plain
+from keras_vit.layers.ops import attention, attention_weights, reshape
 from keras_vit.layers.positions import rotate
 
 

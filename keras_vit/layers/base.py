@@ -1,22 +1,27 @@
 """What layers share: dtype policies, names and first values of weights, and dropout."""
 
 import contextlib
-import math
+import inspect
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
 from keras import initializers, ops
 
 from keras_vit._arrays import aligned_zeros
-from keras_vit._keras import layers_inside
+from keras_vit._keras import any_module_is_watched, is_recomputed, layers_inside
 from keras_vit._types import DType, Tensor
-
-# The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 c x + 2 d x^3).
-GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
-GELU_CUBIC = 0.044715 * GELU_LINEAR
+from keras_vit.layers.ops import (
+    activate,
+    dense,
+    float32_or_better,
+    group_norm,
+    layer_norm,
+    max_pool,
+    runs_eagerly_in_torch,
+)
 
 
 def _noting(name: str) -> Any:
@@ -79,14 +84,6 @@ def at_least_float32(policy: keras.DTypePolicy, name: str) -> Any:
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and name in policy:
         return policy[name]
     return float32_or_better(policy.compute_dtype)
-
-
-def float32_or_better(dtype: str) -> str:
-    """float64 for float64, otherwise float32.
-
-    `keras.backend.result_type` is no help: of float64 and float32 it makes float32.
-    """
-    return "float64" if dtype == "float64" else "float32"
 
 
 def unquantized_policy(layer: keras.layers.Layer) -> str:
@@ -240,14 +237,6 @@ class DrawnSeed(keras.random.SeedGenerator):
         return self._seed
 
 
-def padded_conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
-    """`keras.ops.conv` of NHWC tensors, where `padding` may be the number of zeros on every side."""
-    if isinstance(padding, int):
-        x = ops.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
-        padding = "valid"
-    return ops.conv(x, kernel, strides, padding, data_format="channels_last")
-
-
 def dropout(x: Tensor, rate: float, seed: Any) -> Tensor:
     """Dropout with a seed that has been drawn already; `x` unchanged where `seed` is None."""
     return x if seed is None else x * _mask(ops.shape(x), rate, seed, x.dtype)
@@ -268,3 +257,179 @@ def _mask(shape: Any, rate: float, seed: Any, dtype: Any) -> Any:
     """Zeros with probability `rate`, `1 / (1 - rate)` elsewhere."""
     keep = keras.random.uniform(shape, dtype="float32", seed=DrawnSeed(seed)) >= rate
     return ops.cast(keep, dtype) * (1 / (1 - rate))
+
+
+_FACTORS = ("lora_kernel_a", "lora_kernel_b")
+_SCALE = "lora_scale"  # alpha / rank
+
+
+class KeepsAdapters(keras.layers.Layer):
+    """A layer whose adapters are saved beside its kernel, and loaded.
+
+    Keras saves the sum of kernel and adapters, and sets both factors to zero when it loads weights into a layer with
+    adapters: they would never train again. To be mixed into a layer of Keras that has `enable_lora`.
+    """
+
+    lora_enabled: bool
+    lora_alpha: float
+    lora_rank: int
+
+    def save_own_variables(self, store: Any) -> None:
+        if not self.lora_enabled:
+            super().save_own_variables(store)
+            return
+        self.lora_enabled = False  # or Keras would add the adapters to the kernel
+        try:
+            super().save_own_variables(store)
+        finally:
+            self.lora_enabled = True
+        for name in _FACTORS:
+            store[name] = getattr(self, name)
+        store[_SCALE] = np.asarray(self.lora_alpha / self.lora_rank, "float64")
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads the weights; where this layer has no adapters, those of the file are added to the kernel.
+
+        Raises:
+            ValueError: if this layer has adapters, and the file none of that rank; or if the file has some and this
+                layer's kernel is quantized, so that they cannot be added to it.
+        """
+        values = {name: store[name] for name in store.keys()}
+        factors = [values.pop(name) for name in _FACTORS if name in values]
+        scale = values.pop(_SCALE, None)
+        if self.lora_enabled:
+            if [factor.shape for factor in factors] != [tuple(getattr(self, name).shape) for name in _FACTORS]:
+                found = f"those of rank {factors[0].shape[-1]}" if factors else "none"
+                raise ValueError(
+                    f"{self.path} has LoRA adapters of rank {self.lora_rank}, but the file has {found}. Load weights "
+                    "without adapters before add_lora, and a file of save_adapters with "
+                    "keras_vit.training.load_adapters(model, path)."
+                )
+        elif factors and self.quantization_mode is not None:
+            raise ValueError(
+                f"The file has LoRA adapters for {self.path}, which has none, and whose kernel is quantized, so that "
+                "they cannot be added to it. Call add_lora with the same rank before, or load them with "
+                "keras_vit.training.load_adapters(model, path)."
+            )
+        elif factors:
+            values["0"] = values["0"] + (float(scale) * (factors[0] @ factors[1])).astype("float32")
+        super().load_own_variables(values)
+        for name, value in zip(_FACTORS, factors if self.lora_enabled else (), strict=False):
+            getattr(self, name).assign(value)
+            self.lora_alpha = float(scale) * self.lora_rank
+
+
+C = TypeVar("C", bound=type[keras.layers.Layer])
+# The classes whose layers may be plain: their methods as they were defined, and whether `call` takes `training`.
+_PLAIN: dict[type, tuple[Any, Any, bool]] = {}
+
+
+def may_be_plain(cls: C) -> C:
+    """Class decorator: instances of exactly this class may be called without Keras."""
+    _PLAIN[cls] = (cls.call, cls.__call__, "training" in inspect.signature(cls.call).parameters)
+    return cls
+
+
+def is_plain(layer: Any, x: Any) -> bool:
+    """Whether `layer.call(x)` is all that `layer(x)` does, and nobody sees the result but who calls.
+
+    Args:
+        layer: Any layer.
+        x: Its input.
+    """
+    cls = type(layer)
+    defined = _PLAIN.get(cls)
+    if defined is None or defined[:2] != (cls.call, cls.__call__) or not runs_eagerly_in_torch(x):
+        return False
+    # Mixed precision casts weights in a scope that Keras's call opens; PyTorch's recomputation has left the outer one.
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    return (
+        layer.built
+        and layer.compute_dtype == dtype == layer.variable_dtype
+        and not ("call" in vars(layer) or "forward" in vars(layer))
+        and not (layer.watched or any_module_is_watched() or is_recomputed(layer))
+        and layer.quantization_mode is None
+        and layer.activity_regularizer is None
+        and not getattr(layer, "lora_enabled", False)
+    )
+
+
+def call_inside(layer: Any, x: Any, training: bool | None = None, activation: str | None = None, **options: Any) -> Any:
+    """`layer(x, training=training, **options)` for a layer inside another one, and an activation of what it gives.
+
+    Args:
+        layer: A layer of this package, or whatever somebody has put in its place.
+        x: A tensor.
+        training: Whether the outer layer is called for training.
+        activation: As for `activate`.
+        options: Further arguments of the call; None means that there is none.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    if not is_plain(layer, x):
+        return activate(layer(x, training=training, **options), activation)
+    if _PLAIN[type(layer)][-1]:
+        options["training"] = training
+    return activate(layer.call(x, **options), activation, fresh=True)
+
+
+def _tensor(weight: Any) -> Any:
+    """The value of a variable in the dtype of the call; adapters make tensors of kernels."""
+    return weight.value if isinstance(weight, keras.Variable) else weight
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+@may_be_plain
+class Dense(KeepsAdapters, WatchedLayer, keras.layers.Dense):
+    """`keras.layers.Dense`, whose adapters are saved.
+
+    Input: `(batch, ..., D)`. Output: `(batch, ..., units)`.
+    """
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        y = dense(inputs, _tensor(self.kernel), _tensor(self.bias) if self.use_bias else None)
+        return y if self.activation is keras.activations.linear else self.activation(y)
+
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        """As Keras's, which refuses subclasses, because they might compute something else."""
+        super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+@may_be_plain
+class LayerNormalization(WatchedLayer, keras.layers.LayerNormalization):
+    """`keras.layers.LayerNormalization` over the last axis, right to the second derivative on every backend.
+
+    Input: `(batch, ..., D)`. Output: the same shape.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        if self.axis not in (-1, [-1]) or self.rms_scaling or not (self.center and self.scale):
+            return super().call(inputs)
+        return layer_norm(inputs, _tensor(self.gamma), _tensor(self.beta), self.epsilon)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MaxPooling2D(keras.layers.MaxPooling2D):
+    """`keras.layers.MaxPooling2D`.
+
+    Input: `(batch, height, width, channels)`. Output: fewer rows and columns.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        if self.data_format != "channels_last":
+            return super().call(inputs)
+        return max_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+@may_be_plain
+class GroupNormalization(WatchedLayer, keras.layers.GroupNormalization):
+    """`keras.layers.GroupNormalization` over groups of channels, the last axis, right in float64 as well.
+
+    Input: `(batch, height, width, channels)`. Output: the same shape.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        if self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
+            return super().call(inputs)
+        return group_norm(inputs, self.groups, _tensor(self.gamma), _tensor(self.beta), self.epsilon)

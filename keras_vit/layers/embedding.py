@@ -8,9 +8,8 @@ from keras import ops
 
 from keras_vit._types import Shape, Tensor
 from keras_vit.interpolation import interpolation_matrix
-from keras_vit.layers.base import SeedGenerator, WatchedLayer, dropout, initializer
-from keras_vit.layers.fast_paths import conv
-from keras_vit.layers.keras_layers import may_be_plain
+from keras_vit.layers.base import SeedGenerator, WatchedLayer, dropout, initializer, may_be_plain
+from keras_vit.layers.ops import conv
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

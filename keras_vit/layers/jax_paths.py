@@ -1,4 +1,4 @@
-"""What `fast_paths.py` computes in another way than Keras does, in JAX on CPUs.
+"""What `ops.py` computes in another way than Keras does, in JAX on CPUs.
 
 XLA decides in which order and in how many passes a program runs; these functions are written so that its compiler for
 CPUs (JAX 0.10) finds quick ones. All but `remat` can be differentiated forwards, backwards and more than once, and
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.layers.base import GELU_CUBIC, GELU_LINEAR, padded_conv
+from keras_vit.layers.common import GELU_CUBIC, GELU_LINEAR, padded_conv
 
 
 def attention(query: Any, key: Any, value: Any) -> Any:

@@ -7,9 +7,18 @@ import keras
 from keras import initializers, ops
 
 from keras_vit._types import Shape, Tensor, check_choice
-from keras_vit.layers.base import CompositeLayer, SeedGenerator, dropout, initializer, own_policy
+from keras_vit.layers.base import (
+    CompositeLayer,
+    Dense,
+    LayerNormalization,
+    SeedGenerator,
+    call_inside,
+    dropout,
+    initializer,
+    may_be_plain,
+    own_policy,
+)
 from keras_vit.layers.choices import GELUS
-from keras_vit.layers.keras_layers import Dense, LayerNormalization, call_inside, may_be_plain
 
 
 class _HiddenLayer(CompositeLayer):

@@ -7,10 +7,9 @@ from keras import ops
 
 from keras_vit._types import Shape, Tensor, check_choice
 from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.base import CompositeLayer, WatchedLayer, initializer
-from keras_vit.layers.fast_paths import mean
-from keras_vit.layers.keras_layers import LayerNormalization, may_be_plain
+from keras_vit.layers.base import CompositeLayer, LayerNormalization, WatchedLayer, initializer, may_be_plain
 from keras_vit.layers.mlp import MLP
+from keras_vit.layers.ops import mean
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

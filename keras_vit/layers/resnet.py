@@ -6,10 +6,16 @@ import keras
 from keras import ops
 
 from keras_vit._types import DType, Shape, Tensor, check_choice
-from keras_vit.layers.base import CompositeLayer, WatchedLayer, initializer
+from keras_vit.layers.base import (
+    CompositeLayer,
+    GroupNormalization,
+    WatchedLayer,
+    call_inside,
+    initializer,
+    may_be_plain,
+)
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
-from keras_vit.layers.fast_paths import activate, conv, max_pool, mean
-from keras_vit.layers.keras_layers import GroupNormalization, call_inside, may_be_plain
+from keras_vit.layers.ops import activate, conv, max_pool, mean
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

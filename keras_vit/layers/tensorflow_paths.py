@@ -1,4 +1,4 @@
-"""What `fast_paths.py` computes in another way than Keras does, in TensorFlow on CPUs.
+"""What `ops.py` computes in another way than Keras does, in TensorFlow on CPUs.
 
 A graph does not know where it will run, and may be exported: these functions consist of plain operations, which every
 exporter and every device knows, and sizes that are known stay known. docs/speed.md has the measurements.

@@ -1,4 +1,4 @@
-"""What `fast_paths.py` computes in another way than Keras does, in PyTorch on CPUs.
+"""What `ops.py` computes in another way than Keras does, in PyTorch on CPUs.
 
 Tensors are those of a program that runs: what is traced or compiled goes Keras's way. docs/speed.md has the
 measurements.
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit._keras import is_recorded
-from keras_vit.layers.base import GELU_CUBIC, GELU_LINEAR
+from keras_vit.layers.common import GELU_CUBIC, GELU_LINEAR
 
 # Values that are worked on at a time, so that they stay in the processor's cache between one step and the next.
 _PIECE = 1 << 20

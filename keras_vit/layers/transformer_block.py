@@ -8,11 +8,19 @@ from keras import initializers, ops
 
 from keras_vit._types import Shape, Tensor, check_choice
 from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.base import CompositeLayer, SeedGenerator, WatchedLayer, drop_path, dropout, float32_or_better
+from keras_vit.layers.base import (
+    CompositeLayer,
+    LayerNormalization,
+    SeedGenerator,
+    WatchedLayer,
+    call_inside,
+    drop_path,
+    dropout,
+    may_be_plain,
+)
 from keras_vit.layers.choices import MLPS
-from keras_vit.layers.fast_paths import fast_path
-from keras_vit.layers.keras_layers import LayerNormalization, call_inside, may_be_plain
 from keras_vit.layers.mlp import MLP, SwiGLU
+from keras_vit.layers.ops import fast_path, float32_or_better
 
 # What a block can give beside its output, with the shapes: T tokens of length D, H heads; where only the first Q tokens
 # go on, Q takes the place of the first T. Rows of attention weights sum

@@ -8,8 +8,8 @@ from keras import layers
 
 from keras_vit._keras import clonable
 from keras_vit.layers import BiTUnit, PaddedMaxPooling2D, bit_conv, group_norm
-from keras_vit.layers.base import at_least_float32, float32_or_better
-from keras_vit.layers.keras_layers import Dense
+from keras_vit.layers.base import Dense, at_least_float32
+from keras_vit.layers.ops import float32_or_better
 from keras_vit.layers.resnet import GROUP_NORM_EPSILON
 from keras_vit.models.bit_config import BiTConfig
 from keras_vit.models.image_model import ImageModel, normalization

@@ -11,9 +11,8 @@ import keras
 import numpy as np
 
 from keras_vit._keras import ClonableModel, call_layers, layers_inside, without_importing_tensorflow
-from keras_vit.layers.base import float32_or_better, quantized_policies
-from keras_vit.layers.fast_paths import runs_eagerly_in_torch
-from keras_vit.layers.keras_layers import is_plain
+from keras_vit.layers.base import is_plain, quantized_policies
+from keras_vit.layers.ops import float32_or_better, runs_eagerly_in_torch
 from keras_vit.models.adapters import restore_training, training_config
 from keras_vit.models.changes import (
     changed_fields,

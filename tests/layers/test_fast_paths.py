@@ -6,8 +6,9 @@ import pytest
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.layers import fast_paths, keras_layers, torch_paths
-from keras_vit.layers.keras_layers import Dense, GroupNormalization, MaxPooling2D
+from keras_vit.layers import base, torch_paths
+from keras_vit.layers import ops as fast_paths
+from keras_vit.layers.base import Dense, GroupNormalization, MaxPooling2D
 from tests.compute import forward, gradients, relative_error
 from tests.tolerances import GRADIENTS
 
@@ -485,7 +486,7 @@ class TestTorch:
     def test_a_layer_that_computes_in_another_dtype_casts_its_input(self):
         layer, x = made("block", dtype="mixed_bfloat16")
         layer.mlp.fc1.dtype_policy = keras.DTypePolicy("float32")
-        y = keras_layers.call_inside(layer.mlp.fc1, keras.ops.cast(x, "bfloat16"))
+        y = base.call_inside(layer.mlp.fc1, keras.ops.cast(x, "bfloat16"))
         assert keras.backend.standardize_dtype(y.dtype) == "float32"
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import layers
-from keras_vit.layers.keras_layers import Dense
+from keras_vit.layers.base import Dense
 
 WIDTH = 12  # of everything, so that any layer fits anywhere
 PLACES = ["norm1", "attention", "scale1", "norm2", "mlp", "scale2"]

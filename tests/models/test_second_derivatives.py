@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.layers import fast_paths
+from keras_vit.layers import ops as fast_paths
 from tests.compute import derivatives
 
 PLAIN = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 2, "heads": 2, "mlp_width": 12, "classes": 3}

@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_vit._devices import tensorflow_has_only_cpus
 from keras_vit.layers import jax_paths, tensorflow_paths, torch_paths
-from keras_vit.layers.base import float32_or_better, padded_conv
+from keras_vit.layers.common import float32_or_better, padded_conv
 
 
 def fast_path(operation: str, x: Any) -> Callable[..., Any] | None:
