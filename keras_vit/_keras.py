@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import keras
 
-from keras_vit._types import Tensor
+from keras_vit._arguments import Tensor
 
 PRIVATE: dict[str, str] = {
     "_flatten_layers": "Layers inside layers have no public list. Without it, freezing, adapters and quantization see "

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from keras_vit._types import DType, ImageSize, Source, Tensor
+from keras_vit._arguments import DType, ImageSize, Source, Tensor
 from keras_vit.checkpoints import (
     config_in_file,
     find_checkpoint,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit import models
-from keras_vit._text import printable
+from keras_vit._arguments import printable
 from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.models import ModelConfig, ViTConfig
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
 from keras_vit.checkpoints.entry import Entry, plain_variant, published_url
 
 FOLDER = "augreg/"

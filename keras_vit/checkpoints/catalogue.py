@@ -11,12 +11,12 @@ import re
 import warnings
 from typing import Any
 
+from keras_vit._arguments import did_you_mean
 from keras_vit._files import weights_folder
-from keras_vit._text import did_you_mean
+from keras_vit._terminal import Table
 from keras_vit.checkpoints.augreg import is_augreg_name, parse_augreg_name
 from keras_vit.checkpoints.entry import Entry, plain_variant, published_url
 from keras_vit.models import BIT_VARIANTS, VARIANTS
-from keras_vit.tables import Table
 
 _SHOWN = 5  # names suggested in an error message
 # The checkpoints that come along: the file in weights/.

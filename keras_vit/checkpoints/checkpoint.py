@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from keras_vit import layers, models
+from keras_vit._arguments import printable
 from keras_vit._files import replacing
-from keras_vit._progress import ProgressBar
-from keras_vit._text import printable
+from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.accounting import Contents, Hints, Layout, check_arrays, extract, fill
 from keras_vit.checkpoints.files import open_file, read_sidecars, weights_in, write_safetensors
 from keras_vit.checkpoints.files.npz import write_npz

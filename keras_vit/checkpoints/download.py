@@ -29,10 +29,9 @@ import warnings
 import zipfile
 from typing import Any
 
+from keras_vit._arguments import Source, printable
 from keras_vit._files import locked, replacing, weights_folder
-from keras_vit._progress import ProgressBar
-from keras_vit._text import printable
-from keras_vit._types import Source
+from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.catalogue import (
     SHIPPED,
     catalogue,

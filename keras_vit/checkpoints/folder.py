@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from keras_vit._text import is_class_name, printable
+from keras_vit._arguments import is_class_name, printable
 
 if TYPE_CHECKING:
     from keras_vit.models import ModelConfig

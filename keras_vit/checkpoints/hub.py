@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
 from keras_vit.checkpoints.folder import INDEX_ENDING, LONGEST, SIDECAR_NAMES, WEIGHT_NAMES, choose_weights, parse_json
 
 SCHEME = "hf://"

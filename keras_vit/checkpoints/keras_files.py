@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
+from keras_vit._arguments import printable
 from keras_vit._files import check_room, replacing
-from keras_vit._text import printable
 from keras_vit.checkpoints.checkpoint import LAYOUTS, to_checkpoint
 from keras_vit.checkpoints.files.stored_array import DAMAGE
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, count_weights

@@ -4,7 +4,7 @@ import os
 import pathlib
 from typing import Any
 
-from keras_vit._types import Source
+from keras_vit._arguments import Source
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
 from keras_vit.checkpoints.folder import ENDINGS
 from keras_vit.models import find_variant

@@ -4,9 +4,9 @@ import argparse
 import os
 from typing import Any
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
+from keras_vit._terminal import megabytes, pairs_table
 from keras_vit.cli.command import Answer, Command
-from keras_vit.tables import megabytes, pairs_table
 
 _NAMES = 5  # names of classes that `info` shows
 

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
+from keras_vit._terminal import megabytes
 from keras_vit.cli.command import Answer, Command, check_source, check_target, start_keras
-from keras_vit.tables import megabytes
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

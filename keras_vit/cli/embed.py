@@ -2,7 +2,7 @@
 
 import argparse
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
 from keras_vit.cli.command import COUNT, SOURCE, Answer, Command, check_exists, check_source, start_keras
 
 

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
 from keras_vit.cli.command import (
     COUNT,
     COUNT_OR_0,

@@ -4,8 +4,8 @@ import argparse
 import os
 from typing import Any
 
+from keras_vit._terminal import megabytes
 from keras_vit.cli.command import SOURCE, Answer, Command, check_exists, check_source, start_keras
-from keras_vit.tables import megabytes
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

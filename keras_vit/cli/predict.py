@@ -3,8 +3,8 @@
 import argparse
 from typing import Any
 
+from keras_vit._terminal import Table
 from keras_vit.cli.command import COUNT, SOURCE, Answer, Command, check_exists, check_source, start_keras
-from keras_vit.tables import Table
 
 TOP = 5
 

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import keras_vit
-from keras_vit._text import did_you_mean, printable
+from keras_vit._arguments import did_you_mean, printable
+from keras_vit._terminal import terminal_width
 from keras_vit.cli import catalogue, embed, evaluate, finetune, launch, plan
 from keras_vit.cli.command import TRACEBACK, Answer, Command
 from keras_vit.cli.convert import CONVERT
 from keras_vit.cli.export import EXPORT
 from keras_vit.cli.inspect import INSPECT
 from keras_vit.cli.predict import PREDICT
-from keras_vit.tables import terminal_width
 
 DESCRIPTION = "Vision Transformers in Keras 3: list, inspect, download, convert and use checkpoints."
 COMMANDS = {

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arrays import to_numpy
-from keras_vit._text import listing, printable
+from keras_vit._arguments import listing, printable, to_numpy
 from keras_vit.preprocessing import check_pixels, imagenet1k_classes, load_image
 
 

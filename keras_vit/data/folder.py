@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._progress import ProgressBar
-from keras_vit._text import listing, printable
+from keras_vit._arguments import listing, printable
+from keras_vit._terminal import ProgressBar
 from keras_vit.data.examples import BadImage, Examples, check_class_name, fingerprint
 from keras_vit.preprocessing import load_image
 

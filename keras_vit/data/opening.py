@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_vit._types import ImageSize, check_choice, pair, whole_number
+from keras_vit._arguments import ImageSize, check_choice, pair, whole_number
 from keras_vit.data.augmentation import Augmentation, ImageTransform
 from keras_vit.data.examples import check_class_name, open_arrays, open_tfds
 from keras_vit.data.folder import open_folder, pick_split

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arrays import to_numpy
+from keras_vit._arguments import to_numpy
 from keras_vit._processes import share
 from keras_vit.data.augmentation import MIXUP, RANDAUGMENT, Augmentation, augmented, mixup, resize_for_evaluation
 from keras_vit.data.examples import BadImage, check_labels, one_hot

@@ -21,8 +21,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit._arguments import printable
 from keras_vit._processes import share
-from keras_vit._text import printable
 from keras_vit.data.augmentation import MIXUP, ORDER, ImageTransform, mixup
 from keras_vit.data.examples import BadImage, Examples, one_hot
 from keras_vit.data.worker import Worker

@@ -15,15 +15,15 @@ from rich.console import Console
 
 import keras_vit
 from keras_vit import training
+from keras_vit._arguments import whole_number
 from keras_vit._files import weights_folder, write_text
 from keras_vit._keras import set_random_seed
-from keras_vit._types import whole_number
+from keras_vit._terminal import Table, megabytes
 from keras_vit.checkpoints import save_model
 from keras_vit.demo.digits import load_digits
 from keras_vit.demo.picture import draw_picture
 from keras_vit.export import FORMATS, export
 from keras_vit.models import VisionTransformer
-from keras_vit.tables import Table, megabytes
 
 IMAGE_SIZE = 32  # the checkpoint saw 24 x 24 pixels: a grid of 6 x 6 patches becomes one of 8 x 8
 EPOCHS = 5

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit._processes import Processes, connect
+from keras_vit._terminal import Table, TableResult
 from keras_vit.data import match_labels
 from keras_vit.evaluation.batches import open_batches, predictions
 from keras_vit.preprocessing import imagenet1k_classes
-from keras_vit.tables import Table, TableResult
 from keras_vit.zoo import as_model
 
 OUTPUTS = ("logits", "softmax", "sigmoid")  # what a model's numbers are, and so what its loss is

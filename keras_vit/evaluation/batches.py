@@ -8,11 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arrays import to_numpy
+from keras_vit._arguments import to_numpy, whole_number
 from keras_vit._devices import batch_shares, fill_up, local_model
 from keras_vit._processes import ALONE, Processes, share
-from keras_vit._progress import ProgressBar
-from keras_vit._types import whole_number
+from keras_vit._terminal import ProgressBar
 from keras_vit.data import ImageStream, open_data, pick_split
 from keras_vit.data.examples import check_labels
 from keras_vit.models import BiT, VisionTransformer

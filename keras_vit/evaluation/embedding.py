@@ -16,13 +16,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arrays import to_numpy
+from keras_vit._arguments import Source, printable, to_numpy, whole_number
 from keras_vit._devices import batch_shares, local_model
 from keras_vit._files import locked, replacing, write_text
 from keras_vit._processes import ALONE_BY_NAME, connect
-from keras_vit._progress import ProgressBar
-from keras_vit._text import printable
-from keras_vit._types import Source, whole_number
+from keras_vit._terminal import ProgressBar
 from keras_vit.data import image_files
 from keras_vit.data.streams import cores
 from keras_vit.models import BiT, VisionTransformer, feature_extractor

@@ -13,12 +13,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arrays import to_numpy
+from keras_vit._arguments import to_numpy
 from keras_vit._processes import ALONE, Processes, connect
+from keras_vit._terminal import Table, TableResult
 from keras_vit.data import has_test_split, match_labels
 from keras_vit.evaluation.batches import checked_rows, hard_labels, open_batches, predictions
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
-from keras_vit.tables import Table, TableResult
 from keras_vit.zoo import as_model
 
 SHOTS = (1, 5, 10, 25)

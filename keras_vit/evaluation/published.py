@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from keras_vit._arguments import Source, did_you_mean, printable
 from keras_vit._files import weights_folder
-from keras_vit._text import did_you_mean, printable
-from keras_vit._types import Source
+from keras_vit._terminal import Table
 from keras_vit.checkpoints import find_checkpoint
 from keras_vit.checkpoints.files import open_file
-from keras_vit.tables import Table
 from keras_vit.zoo import load
 
 TABLE = "published_answers.json"

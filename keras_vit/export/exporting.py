@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit._types import Source
+from keras_vit._arguments import Source
+from keras_vit._terminal import as_text, megabytes, pairs_table
 from keras_vit.export.formats import Format, Precision, litert, onnx, openvino, require, saved_model, stablehlo, torch
 from keras_vit.export.images import (
     another_size,
@@ -36,7 +37,6 @@ from keras_vit.export.served_model import (
     served_model,
 )
 from keras_vit.models import BiT, VisionTransformer, ViTConfig
-from keras_vit.tables import as_text, megabytes, pairs_table
 from keras_vit.zoo import load
 
 FORMATS: dict[str, Format] = {

@@ -6,8 +6,8 @@ from typing import Any, Self, TypeAlias
 import keras
 import numpy as np
 
+from keras_vit._arguments import Tensor
 from keras_vit._keras import has_graph, layers_inside
-from keras_vit._types import Tensor
 from keras_vit.models import (
     BiT,
     BiTConfig,

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arrays import to_numpy
+from keras_vit._arguments import to_numpy
 from keras_vit.inspection.running import (
     BATCH_SIZE,
     Grid,

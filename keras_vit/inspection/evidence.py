@@ -6,8 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arrays import to_numpy
-from keras_vit._types import Tensor
+from keras_vit._arguments import Tensor, to_numpy
 from keras_vit.inspection.attention import POOLING, all_blocks, answering_row, read_attention
 from keras_vit.inspection.running import (
     BATCH_SIZE,

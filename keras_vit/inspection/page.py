@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._arguments import printable
 from keras_vit._files import write_text
-from keras_vit._text import printable
 from keras_vit.inspection.attention import (
     all_blocks,
     attention_rollout,

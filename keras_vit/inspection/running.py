@@ -8,9 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arrays import to_numpy
+from keras_vit._arguments import Tensor, to_numpy
 from keras_vit._keras import call_layers, has_graph, layers_inside
-from keras_vit._types import Tensor
 from keras_vit.models import BiT, VisionTransformer
 from keras_vit.zoo import as_model
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit._arrays import to_numpy
+from keras_vit._arguments import to_numpy
 from keras_vit.inspection.running import ModelSource, find_model, find_transformer
 from keras_vit.layers import StdConv2D, sincos2d
 from keras_vit.zoo import as_model

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit._types import check_choice
+from keras_vit._arguments import check_choice
 from keras_vit.layers.base import (
     CompositeLayer,
     Dense,

@@ -10,9 +10,8 @@ import keras
 import numpy as np
 from keras import initializers, ops
 
-from keras_vit._arrays import aligned_zeros
+from keras_vit._arguments import DType, Tensor, aligned_zeros
 from keras_vit._keras import any_module_is_watched, is_recomputed, layers_inside
-from keras_vit._types import DType, Tensor
 from keras_vit.layers.ops import (
     activate,
     dense,

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._types import Shape, Tensor
+from keras_vit._arguments import Shape, Tensor
 from keras_vit.interpolation import interpolation_matrix
 from keras_vit.layers.base import SeedGenerator, WatchedLayer, dropout, initializer, may_be_plain
 from keras_vit.layers.ops import conv

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import initializers, ops
 
-from keras_vit._types import Shape, Tensor, check_choice
+from keras_vit._arguments import Shape, Tensor, check_choice
 from keras_vit.layers.base import (
     CompositeLayer,
     Dense,

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit._types import Shape, Tensor, check_choice
+from keras_vit._arguments import Shape, Tensor, check_choice
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.base import CompositeLayer, LayerNormalization, WatchedLayer, initializer, may_be_plain
 from keras_vit.layers.mlp import MLP

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._types import DType, Shape, Tensor, check_choice
+from keras_vit._arguments import DType, Shape, Tensor, check_choice
 from keras_vit.interpolation import METHODS, interpolation_matrices
 from keras_vit.layers.base import SeedGenerator, dropout, initializer
 from keras_vit.layers.choices import ROTARY_EMBEDDINGS

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit._types import DType, Shape, Tensor, check_choice
+from keras_vit._arguments import DType, Shape, Tensor, check_choice
 from keras_vit.layers.base import (
     CompositeLayer,
     GroupNormalization,

@@ -6,8 +6,7 @@ import numbers
 from collections.abc import Iterable
 from typing import Any, Self
 
-from keras_vit._text import is_class_name
-from keras_vit._types import check_choice, pair
+from keras_vit._arguments import check_choice, is_class_name, pair
 from keras_vit.interpolation import METHODS
 from keras_vit.layers.choices import (
     ATTENTION_BIASES,

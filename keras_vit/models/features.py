@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_vit._types import Tensor
+from keras_vit._arguments import Tensor
 from keras_vit.layers import BLOCK_ACTIVATIONS, TokenMap, TransformerBlock
 from keras_vit.models.bit import BiT
 from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit._text import did_you_mean
+from keras_vit._arguments import did_you_mean
 from keras_vit.models.bit_config import BIT_VARIANTS, BiTConfig
 from keras_vit.models.config import ModelConfig, ViTConfig
 

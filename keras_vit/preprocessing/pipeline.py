@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from keras_vit._types import pair
+from keras_vit._arguments import pair
 from keras_vit.interpolation import METHODS
 from keras_vit.preprocessing.pixels import (
     FILTERS,

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arrays import to_numpy
-from keras_vit._types import pair
+from keras_vit._arguments import pair, to_numpy
 from keras_vit.interpolation import interpolation_matrix
 
 # Bicubic and Lanczos filters overshoot: floats may lie outside 0..255, by half of the range at most.

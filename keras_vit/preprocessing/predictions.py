@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arrays import to_numpy
+from keras_vit._arguments import to_numpy
 from keras_vit._files import weights_folder
 
 SUM_TOLERANCE = 0.02  # of a softmax over thousands of classes in bfloat16

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._types import DType, Source, pair
+from keras_vit._arguments import DType, Source, pair
 from keras_vit.data import ImageStream
 from keras_vit.models import BiT, VisionTransformer
 from keras_vit.preprocessing import preprocess_input

@@ -11,13 +11,12 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit._arguments import printable
 from keras_vit._devices import keras_leaves_xla_out, scope_of
 from keras_vit._keras import layers_inside
 from keras_vit._processes import Processes
-from keras_vit._progress import ProgressBar
-from keras_vit._text import printable
+from keras_vit._terminal import ProgressBar, Table
 from keras_vit.data import Batches
-from keras_vit.tables import Table
 from keras_vit.training.run_folder import RunFolder, share_state
 from keras_vit.training.sharing import UNSHARED, Batch, FilledBatches, Sharing, own_randomness
 

@@ -11,13 +11,12 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from keras_vit._text import printable
-from keras_vit._types import ImageSize, whole_number
+from keras_vit._arguments import ImageSize, printable, whole_number
+from keras_vit._terminal import Table, as_text, pairs_table
 from keras_vit.models import convolutions, count_macs, count_weights
 from keras_vit.models.bit_config import BiTConfig
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import variant_config
-from keras_vit.tables import Table, as_text, pairs_table
 from keras_vit.training.splitting import count_split_weights, split_sizes
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit._arguments import DType, Source
 from keras_vit._processes import share
-from keras_vit._types import DType, Source
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
 from keras_vit.models import BEFORE_BLOCKS, BiT, VisionTransformer, find_variant

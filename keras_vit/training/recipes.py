@@ -7,10 +7,9 @@ import numbers
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from keras_vit._text import did_you_mean
-from keras_vit._types import pair
+from keras_vit._arguments import did_you_mean, pair
+from keras_vit._terminal import Table
 from keras_vit.data import Augmentation
-from keras_vit.tables import Table
 from keras_vit.training.recipe_table import ROWS
 
 # A recipe is data, which `keras-vit recipes` shows without Keras: what needs it is imported where it is used.

@@ -10,13 +10,13 @@ from typing import Any
 
 import keras
 
+from keras_vit._arguments import DType, ImageSize, Source, pair, whole_number
 from keras_vit._devices import scope_of
 from keras_vit._keras import set_random_seed
 from keras_vit._processes import Processes
-from keras_vit._types import DType, ImageSize, Source, pair, whole_number
+from keras_vit._terminal import Table
 from keras_vit.data import ImageStream, has_test_split, open_data
 from keras_vit.models import BiT, VisionTransformer, adapted_layers, merge_lora
-from keras_vit.tables import Table
 from keras_vit.training.finetuning import FINE_TUNING, Model, Task
 from keras_vit.training.loop import jit_compile, report, train
 from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule

@@ -16,13 +16,13 @@ import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
+from keras_vit._arguments import printable
 from keras_vit._files import locked, write_text
 from keras_vit._pictures import FAINT, GOOD, figure_for
 from keras_vit._processes import ALONE, Processes
-from keras_vit._text import printable
+from keras_vit._terminal import Table
 from keras_vit.checkpoints import save_model
 from keras_vit.checkpoints.files.npz import NpzFile, write_npz
-from keras_vit.tables import Table
 from keras_vit.training.sharing import assign_everywhere
 
 if TYPE_CHECKING:

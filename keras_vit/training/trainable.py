@@ -11,8 +11,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_vit._arguments import whole_number
 from keras_vit._keras import layers_inside, own_trainable_weights
-from keras_vit._types import whole_number
 from keras_vit.checkpoints.files.npz import write_npz
 from keras_vit.models import adapted_layers, layers_by_path, require_adapters, weights_by_path
 

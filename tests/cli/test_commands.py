@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit._terminal import megabytes
 from keras_vit.cli import main
-from keras_vit.tables import megabytes
 from tests.test_readme import with_a_head
 
 RECOMMENDED = "augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_384"

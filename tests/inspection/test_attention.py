@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import inspection, training
-from keras_vit._arrays import to_numpy
+from keras_vit._arguments import to_numpy
 from tests.compute import forward
 from tests.inspection.models import KINDS, around, images_for, make
 from tests.layers import in_numpy

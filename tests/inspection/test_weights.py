@@ -5,7 +5,7 @@ import pytest
 
 import keras_vit
 from keras_vit import inspection
-from keras_vit._arrays import to_numpy
+from keras_vit._arguments import to_numpy
 from keras_vit.layers import sincos2d
 from tests.inspection.models import around, filled, make
 

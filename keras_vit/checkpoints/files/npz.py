@@ -11,9 +11,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from keras_vit._arrays import aligned_zeros
+from keras_vit._arguments import aligned_zeros, printable
 from keras_vit._files import replacing
-from keras_vit._text import printable
 from keras_vit.checkpoints.files.stored_array import (
     DAMAGE,
     PIECE,

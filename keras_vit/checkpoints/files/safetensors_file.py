@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from keras_vit._arguments import printable
 from keras_vit._files import replacing
-from keras_vit._text import printable
 from keras_vit.checkpoints.files.stored_array import (
     INDEX,
     SAFETENSORS,

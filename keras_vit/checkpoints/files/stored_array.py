@@ -13,8 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from keras_vit._arrays import aligned_zeros
-from keras_vit._text import printable
+from keras_vit._arguments import aligned_zeros, printable
 
 READABLE = (
     *("float16", "float32", "float64", "bfloat16", "bool"),

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
 from keras_vit.checkpoints.files.stored_array import (
     DAMAGE,
     PICKLE_START,

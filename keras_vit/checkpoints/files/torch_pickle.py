@@ -11,7 +11,7 @@ import pickle
 import pickletools
 from typing import Any
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
 
 LONGEST = 2**23  # bytes of a pickle; a training state with a thousand arrays has a fiftieth of it
 MOST_STEPS = 2**20  # instructions of a pickle; the same training state has a twentieth of it

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
 from keras_vit.models import ViTConfig
 
 Fields = dict[str, Any]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, bounded, listed, shape_of, squarest_grid
 from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts.pictures import HALF, Fields, pictures

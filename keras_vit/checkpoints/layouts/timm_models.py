@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import check_fields
 from keras_vit.checkpoints.layouts.pictures import CLIP, FILTER_NAMES, HALF, IMAGENET, NONE, Fields, pictures
 from keras_vit.checkpoints.layouts.pytorch import TABLE

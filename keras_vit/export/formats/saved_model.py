@@ -9,8 +9,8 @@ from typing import Any
 
 import keras
 
+from keras_vit._arguments import Tensor
 from keras_vit._keras import layers_inside
-from keras_vit._types import Tensor
 from keras_vit.export.formats import Format, as_files, only_float32
 from keras_vit.export.served_model import INPUT, Metadata, Signature, serve
 

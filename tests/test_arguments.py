@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit._text import did_you_mean, printable
+from keras_vit._arguments import did_you_mean, printable
 
 pytestmark = pytest.mark.once
 

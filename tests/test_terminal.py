@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from keras_vit.tables import Table, as_text, pairs_table
+from keras_vit._terminal import Table, as_text, pairs_table
 
 pytestmark = pytest.mark.once
 

@@ -1,17 +1,19 @@
-"""Rows and pairs of data that print as tables. Text in them is shown as it is: no markup, nothing for the terminal."""
+"""What a terminal shows: tables and progress bars. Text is shown as it is: no markup, nothing that controls it."""
 
 import abc
 import io
 import shutil
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from keras_vit._text import printable
+from keras_vit._arguments import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table as RichTable
     from rich.text import Text
+
+T = TypeVar("T")
 
 _WIDTH = 200  # columns where neither a terminal nor COLUMNS says how many there are
 _NARROW = 20  # columns that a text can do with
@@ -43,7 +45,7 @@ class Table(list[dict[str, Any]]):
         left_out = []
         while len(columns) > 1 and sum(widths[key] + 3 for key in columns) > options.max_width:
             left_out.insert(0, columns.popitem()[1])
-        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
         for key, title in columns.items():
             is_number = key in numbers
             table.add_column(_text(title), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
@@ -51,9 +53,7 @@ class Table(list[dict[str, Any]]):
             table.add_row(*(_text(_value(row, key)) for key in columns))
         notes = ["~ deduced, not seen"] if any(row.get("inferred") for row in self) else []
         notes += [f"too narrow for: {', '.join(left_out)}"] if left_out else []
-        if notes:
-            table.caption = _text("; ".join(notes))
-            table.caption_justify = "left"
+        table.caption = _text("; ".join(notes)) if notes else None
         yield table
 
 
@@ -103,17 +103,85 @@ def terminal_width() -> int:
 
 
 def as_text(renderable: "RenderableType", width: int | None = None) -> str:
-    """What rich would draw, as plain text without colours and without spaces at the ends of lines.
-
-    Args:
-        renderable: A table or the like.
-        width: In columns; None for `terminal_width()`.
-    """
+    """What rich would draw in `width` columns, as plain text without colours and spaces at the ends of lines."""
     from rich.console import Console
 
     file = io.StringIO()
     Console(file=file, width=width or terminal_width(), color_system=None).print(renderable)
     return "\n".join(line.rstrip() for line in file.getvalue().rstrip().split("\n"))
+
+
+class ProgressBar:
+    """A bar that appears when there is progress to show; where standard error is no terminal, nothing.
+
+        with ProgressBar("Loading", total=size, in_bytes=True) as bar:
+            bar.advance(piece)
+
+    Args:
+        title: What takes time.
+        total: How much there is to do; None if nobody knows.
+        in_bytes: Whether amounts are bytes (shown as MB, with their speed) or things that are counted.
+        shown: Whether there is to be a bar at all.
+        stays: Whether the bar is left on the terminal at the end.
+    """
+
+    def __init__(
+        self, title: str, total: int | None = None, *, in_bytes: bool = False, shown: bool = True, stays: bool = False
+    ) -> None:
+        self._bar = None
+        if not shown:
+            return  # rich need not be imported
+        from rich import progress
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            return
+        amounts = (progress.DownloadColumn(), progress.TransferSpeedColumn())
+        columns = (
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(),
+            *(amounts if in_bytes else (progress.MofNCompleteColumn(), progress.TimeElapsedColumn())),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[note]}", markup=False),
+        )
+        self._bar = progress.Progress(*columns, console=console, transient=not stays)
+        self._task = self._bar.add_task(printable(title), total=total, note="")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, amount: int = 1) -> None:
+        """So much more is done."""
+        if self._bar is not None:
+            self._bar.start()
+            self._bar.advance(self._task, amount)
+
+    def update(self, done: int, total: int | None = None) -> None:
+        """So much is done altogether; of `total`, where that is known by now."""
+        if self._bar is not None:
+            self._bar.start()
+            self._bar.update(self._task, completed=done, total=total)
+
+    def note(self, text: str) -> None:
+        """A few words beside the bar, instead of those before."""
+        if self._bar is not None:
+            self._bar.update(self._task, note=printable(text))
+
+    def say(self, text: str) -> None:
+        """A line above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(printable(text), markup=False, highlight=False)
+
+    def track(self, items: Iterable[T]) -> Iterator[T]:
+        """The same items, each of which is one step."""
+        for item in items:
+            yield item
+            self.advance()
 
 
 def _text(*lines: object) -> "Text":

@@ -1,0 +1,126 @@
+"""Arguments: their types, checks of them, tensors as arrays, and names in messages."""
+
+import difflib
+import math
+import numbers
+import os
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
+import numpy as np
+
+if TYPE_CHECKING:
+    import keras
+
+# A tensor of the running backend, or a symbolic one. No type covers those of all frameworks.
+Tensor: TypeAlias = Any
+# Lengths of the axes of a tensor; None where they are not known before the program runs.
+Shape: TypeAlias = tuple[int | None, ...]
+# Pixels: an integer for squares, or (height, width).
+ImageSize: TypeAlias = int | tuple[int, int]
+# What a model comes from: the name of a variant or of a published checkpoint, an address, or the path of a file.
+Source: TypeAlias = str | os.PathLike[str]
+# A Keras dtype policy or its name, such as "mixed_bfloat16"; None for the global one.
+DType: TypeAlias = Union[str, "keras.DTypePolicy", None]
+
+
+def pair(name: str, value: Any) -> tuple[int, int]:
+    """A size given as an integer or as (height, width), as two positive integers; TypeError, ValueError otherwise."""
+    values = (value, value) if isinstance(value, numbers.Integral) else value
+    try:
+        height, width = values
+        if isinstance(height, bool) or isinstance(width, bool):
+            raise TypeError
+        sizes = (int(height), int(width))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} must be an integer or a pair (height, width) of integers, but {value!r} was given."
+        ) from None
+    if sizes != (height, width) or min(sizes) < 1:
+        raise ValueError(f"{name} must be positive integers, but {value!r} was given.")
+    return sizes
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """An integer, of Python or NumPy, of at least `least`; ValueError otherwise, also for True and False."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, but {value!r} was given.")
+    return int(value)
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raises ValueError unless the argument `name` has one of the values that it can take."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {choices}, but {value!r} was given.")
+
+
+def to_numpy(values: Any) -> np.ndarray:
+    """A tensor of any framework, an array or lists as a NumPy array.
+
+    bfloat16, which NumPy lacks, becomes float32; the bytes of a number come in the order of the machine, as frameworks
+    want them.
+    """
+    if hasattr(values, "detach"):  # torch: NumPy refuses gradients, other devices and bfloat16
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values
+    if hasattr(values, "numpy") and not isinstance(values, np.ndarray):
+        values = values.numpy()
+    array = np.asarray(values)
+    if array.dtype == "bfloat16":
+        return array.astype("float32")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros at an address that backends can use without copying (a multiple of 64 bytes)."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    buffer = np.zeros(size + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size].view(dtype).reshape(shape)
+
+
+def printable(text: object, limit: int | None = None) -> str:
+    r"""Text on one line in which nothing controls a terminal: control characters are replaced by their escapes.
+
+    For names and messages that a file or a server brought along: ANSI and OSC sequences, line breaks, marks that turn
+    the direction of writing, and halves of surrogate pairs (which no terminal can encode) show as `\x1b` and the like.
+    Letters of any script stay as they are. Text of more than `limit` characters ends with ` ...`.
+    """
+    text = str(text)
+    more = " ..." if limit is not None and len(text) > limit else ""
+    return "".join(map(_escaped, text[:limit])) + more
+
+
+def _escaped(character: str) -> str:
+    # Spaces of all widths, and the two joiners that Persian, Indic scripts and emoji are written with, stay.
+    if character.isprintable() or character in "\u200c\u200d" or unicodedata.category(character) == "Zs":
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def is_class_name(name: str) -> bool:
+    """Whether text can be the name of a class: one line without control characters and without space around it."""
+    return bool(name) and name == name.strip() == printable(name)
+
+
+def did_you_mean(name: str, known: Mapping[str, str]) -> str:
+    """What a message about an unknown name adds: ` Did you mean 'a' or 'b'?`; empty where no name is near.
+
+    Args:
+        name: The unknown name.
+        known: The names that there are, each by a spelling in lower case to compare with.
+    """
+    name = name.lower()
+    near = difflib.get_close_matches(name, known, n=5, cutoff=0.65)
+    longer = [spelling for spelling in known if name and name in spelling]
+    names = list(dict.fromkeys(known[spelling] for spelling in (*near, *longer)))[:5]
+    return f" Did you mean {' or '.join(map(repr, names))}?" if names else ""
+
+
+def listing(names: Sequence[object], most: int = 5) -> str:
+    """The first names of many, quoted and safe to show: `'a', 'b' and 3 more`."""
+    first = ", ".join(repr(printable(name, 40)) for name in names[:most])
+    return f"{first} and {len(names) - most} more" if len(names) > most else first
