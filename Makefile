@@ -43,22 +43,22 @@ help:
 demo: $(DEMO)/.installed
 	@KERAS_BACKEND=$(BACKEND) $(DEMO)/bin/keras-vit demo --output "$(OUTPUT)"
 
-# Every backend runs, whatever the others did; the exit status remembers.
+# Every backend runs, whatever the others did; the last line names what failed.
 # Types are checked where no framework is installed, here as in `make lint`: what a framework says of its own types
 # changes with its version. Both environments are made at the same time: one unpacks while the other downloads.
 test:
 	@$(MAKE) --no-print-directory --jobs=2 GOAL=test $(TEST)/.installed $(TOOLS)/.installed
-	@status=0; \
+	@failed=""; \
 	echo "== ruff"; \
-	$(TEST)/bin/python -m ruff check . || status=1; \
-	$(TEST)/bin/python -m ruff format --check . || status=1; \
+	$(TEST)/bin/python -m ruff check . || failed="$$failed ruff-check"; \
+	$(TEST)/bin/python -m ruff format --check . || failed="$$failed ruff-format"; \
 	echo "== ty"; \
-	$(TOOLS)/bin/python -m ty check --python $(TOOLS) || status=1; \
+	$(TOOLS)/bin/python -m ty check --python $(TOOLS) || failed="$$failed ty"; \
 	for backend in $(BACKENDS); do \
 		echo; echo "== $$backend"; \
-		KERAS_BACKEND=$$backend $(TEST)/bin/python -m pytest tests $(PYTEST_ARGS) || status=1; \
+		KERAS_BACKEND=$$backend $(TEST)/bin/python -m pytest tests $(PYTEST_ARGS) || failed="$$failed $$backend"; \
 	done; \
-	exit $$status
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 test-lowest: $(LOWEST)/.installed
 	@KERAS_BACKEND=torch $(LOWEST)/bin/python -m pytest tests $(PYTEST_ARGS)

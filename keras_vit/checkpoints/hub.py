@@ -166,7 +166,7 @@ def _weights(address: HubAddress, names: list[str]) -> str:
     return f"{folder}{weights}"
 
 
-def _fetch(address: HubAddress, name: str, commit: str) -> pathlib.Path:
+def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
     """A file of a repository, from the cache or from the Hub. What comes from there is compared with its hash."""
     import huggingface_hub as hub
 
