@@ -6,14 +6,13 @@ Prints the test accuracy of all three and how long each took; the two runs with 
 """
 
 import argparse
-import dataclasses
 import time
 
 import keras
 import numpy as np
 
 from keras_vit import VisionTransformer, from_checkpoint, training
-from keras_vit.demo.digits import load_digits
+from keras_vit.demo import load_digits
 
 RECIPE = training.recipe("finetune/cifar10").replace(
     batch_size=32,
@@ -39,7 +38,7 @@ def main():
     train, test = load_digits(64 if options.quick else None)
     steps = 2 if options.quick else options.steps
     if options.quick:
-        test = dataclasses.replace(test, pixels=test.pixels[:20], labels=test.labels[:20])
+        test = test._replace(pixels=test.pixels[:20], labels=test.labels[:20])
     first = run("from the checkpoint", "glyphs", train, test, steps)
     again = run("the same again", "glyphs", train, test, steps)
     keras.utils.set_random_seed(0)

@@ -15,7 +15,6 @@ from rich.console import Console
 import keras_vit
 from keras_vit import demo, training
 from keras_vit._files import weights_folder
-from keras_vit.demo import digits, job
 from keras_vit.export import FORMATS
 from tests.processes import environment
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.long
 SCRIPT = Path(__file__).resolve().parent.parent / "weights" / "train_glyphs.py"
 CHECKPOINT = weights_folder() / "glyphs.npz"
 
-needs = {name: pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"needs {name}") for name in job.NEEDS}
+needs_sklearn = pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="needs scikit-learn")
 
 
 @pytest.mark.once
@@ -91,31 +90,31 @@ def test_the_same_seed_draws_the_same_pictures(train_glyphs):
         assert np.abs(draw(1, 2, 3) - draw(*other)).max() > 0.1
 
 
-@needs["sklearn"]
+@needs_sklearn
 @pytest.mark.once
 def test_the_split_is_fixed_and_even():
-    train, test = digits.load_digits()
+    train, test = demo.load_digits()
     assert train.pixels.shape == (1297, 8, 8, 3)
     assert test.pixels.shape == (500, 8, 8, 3)
     assert train.pixels.dtype == np.uint8
     assert train.pixels.max() == 255
     assert set(np.bincount(test.labels)) <= set(range(48, 53))
-    assert test.labels[:8].tolist() == digits.load_digits(20)[1].labels[:8].tolist()
+    assert test.labels[:8].tolist() == demo.load_digits(20)[1].labels[:8].tolist()
     seen = {scan.tobytes() for scan in train.pixels}
     assert not seen & {scan.tobytes() for scan in test.pixels}
     with pytest.raises(ValueError, match="between 10 and 1297, but 5 was given"):
-        digits.load_digits(5)
+        demo.load_digits(5)
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """One run with a tiny budget: 4 steps for each of the two models, and 100 of the test images."""
-    for name in job.NEEDS:
+    for name in demo.NEEDS:
         pytest.importorskip(name)
     folder = tmp_path_factory.mktemp("demo")
     shown = io.StringIO()
     with contextlib.redirect_stderr(shown), pytest.MonkeyPatch.context() as patch:  # progress
-        patch.setattr(digits, "TEST_IMAGES", 100)
+        patch.setattr(demo, "TEST_IMAGES", 100)
         patch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
         patch.setenv("PYTHONPATH", environment(KERAS_BACKEND="tensorflow")["PYTHONPATH"])  # writes LiteRT
         result = demo.run(folder, seed=3, epochs=1, train_images=128, console=Console(file=shown, width=100))
@@ -138,8 +137,8 @@ def test_the_demo_fine_tunes_as_the_paper_does(ran):
     assert "fine-tuning" in shown and "finetune/cifar10" in shown
     table_4 = training.recipe("finetune/cifar10")
     fields = ("optimizer", "momentum", "momentum_dtype", "schedule", "clip_norm", "weight_decay", "loss", "dropout")
-    assert all(getattr(job.RECIPE, name) == getattr(table_4, name) for name in fields)
-    assert job.RECIPE.learning_rate in table_4.sweep["learning_rate"]
+    assert all(getattr(demo.RECIPE, name) == getattr(table_4, name) for name in fields)
+    assert demo.RECIPE.learning_rate in table_4.sweep["learning_rate"]
     model = keras.saving.load_model(folder / "digits.keras")
     assert not model.compiled and model.config.class_names == tuple("0123456789")
 
@@ -174,15 +173,15 @@ def test_the_demo_shows_progress_and_a_table(ran):
     assert "demo.png" in shown
 
 
-@pytest.mark.parametrize("package", job.NEEDS)
+@pytest.mark.parametrize("package", demo.NEEDS)
 @pytest.mark.once
 def test_a_missing_package_is_one_clear_sentence(monkeypatch, capsys, tmp_path, package):
     find = importlib.util.find_spec
-    monkeypatch.setattr(job.importlib.util, "find_spec", lambda name: None if name == package else find(name))
+    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None if name == package else find(name))
     assert demo.main(["--output", str(tmp_path)]) == 1
     said = capsys.readouterr().err.strip()
     assert said.count("\n") == 0
-    assert job.NEEDS[package] in said
+    assert demo.NEEDS[package] in said
     assert 'pip install "keras-vit[demo]"' in said
     assert list(tmp_path.iterdir()) == []
 

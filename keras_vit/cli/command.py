@@ -6,7 +6,7 @@ import faulthandler
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and libraries may print what they like
-SOURCE = "a file, a folder, an address, a name of the catalogue, or a variant"
 # What Keras calls a dtype policy; without Keras, which would take seconds to be asked.
 DTYPES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
+
+Option = tuple[tuple[str, ...], dict[str, Any]]  # what `ArgumentParser.add_argument` is called with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +29,12 @@ class Answer:
 
     Attributes:
         data: Plain data, for `--json`.
-        shown: Text or a table for the terminal; None where the command has printed everything itself.
+        output: Text or a table for the terminal; None where the command has printed everything itself.
         ok: False where the job failed though nothing was raised; the exit code is then 1.
     """
 
     data: Any
-    shown: "str | RenderableType | None"
+    output: "str | RenderableType | None"
     ok: bool = True
 
 
@@ -43,32 +44,60 @@ class Command:
 
     Attributes:
         help: What it does, in a sentence.
-        add_arguments: Adds its arguments to a parser.
-        run: Does the job. It calls `start_keras` once everything is checked that can be checked without.
+        options: Gives its arguments.
         examples: Command lines, without `keras-vit` and the command's name.
+        run: Does the job. It calls `start_keras` once everything is checked that can be checked without.
     """
 
     help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], Answer]
+    options: Callable[[], Iterable[Option]]
     examples: tuple[str, ...]
+    run: Callable[[argparse.Namespace], Answer]
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Adds its arguments to a parser."""
+        for names, settings in self.options():
+            parser.add_argument(*names, **settings)
 
 
-class Whole:
-    """Whole numbers from `least` on."""
+def command(
+    help: str, *options: Option | Callable[[], Iterable[Option]], examples: tuple[str, ...]
+) -> Callable[[Callable[[argparse.Namespace], Answer]], Command]:
+    """Makes a function from options to an answer a `Command`; a function may give options that take time."""
 
-    def __init__(self, least: int) -> None:
-        self.least = least
+    def all_options() -> Iterable[Option]:
+        for one in options:
+            yield from one() if callable(one) else [one]
 
-    def __call__(self, text: str) -> int:
-        number = int(_number(int, text, "a whole number"))
-        if number < self.least:
-            raise argparse.ArgumentTypeError(f"must be at least {self.least}, but {number} was given")
-        return number
+    return lambda run: Command(help, all_options, examples, run)
 
 
-COUNT = Whole(1)
-COUNT_OR_0 = Whole(0)
+def option(*names: str, **settings: Any) -> Option:
+    """An argument of a command, as in `ArgumentParser.add_argument`; its default is shown."""
+    if settings.get("default") not in (None, []):
+        settings["help"] = f"{settings.get('help', '')} (default: %(default)s)".strip()
+    return names, settings
+
+
+def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The options of these names, as arguments of a function that calls them the same."""
+    return {name: getattr(options, name) for name in names}
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """A kind of argument: whole numbers from `least` on."""
+
+    def number(text: str) -> int:
+        value = int(_number(int, text, "a whole number"))
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, but {value} was given")
+        return value
+
+    return number
+
+
+COUNT = whole(1)
+COUNT_OR_0 = whole(0)
 
 
 def at_least_0(text: str) -> float:
@@ -85,9 +114,18 @@ def image_size(text: str) -> int | tuple[int, int]:
     return (COUNT(height), COUNT(width)) if cross else COUNT(height)
 
 
-def image_size_or_dynamic(text: str) -> int | tuple[int, int] | str:
-    """Image sizes, or `dynamic` for any."""
-    return text if text == "dynamic" else image_size(text)
+def _number(kind: type, text: str, name: str) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be {name}, but {text!r} was given") from None
+
+
+SOURCE = "a file, a folder, an address, a name of the catalogue, or a variant"
+WEIGHTS = option("weights", metavar="WEIGHTS", help=SOURCE)
+WEIGHTS_OPTION = option("--weights", default="ViT-B/16", help=SOURCE)
+OVERWRITE = option("--overwrite", action="store_true", help="replace OUT if it exists")
+ON_BAD_IMAGE = option("--on-bad-image", choices=("stop", "skip"), default="stop")
 
 
 def check_source(source: str) -> None:
@@ -148,10 +186,3 @@ def _silence_libraries() -> None:
     os.dup2(silence, 2)
     os.close(silence)
     faulthandler.enable(sys.stderr)  # a library that ends the process cannot say so any more
-
-
-def _number(kind: type, text: str, name: str) -> float:
-    try:
-        return kind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be {name}, but {text!r} was given") from None

@@ -17,31 +17,27 @@ from pathlib import Path
 import keras_vit
 from keras_vit._arguments import did_you_mean, printable
 from keras_vit._terminal import terminal_width
-from keras_vit.cli import catalogue, embed, evaluate, finetune, launch, plan
+from keras_vit.cli import files, images
 from keras_vit.cli.command import TRACEBACK, Answer, Command
-from keras_vit.cli.convert import CONVERT
-from keras_vit.cli.export import EXPORT
-from keras_vit.cli.inspect import INSPECT
-from keras_vit.cli.predict import PREDICT
 
 DESCRIPTION = "Vision Transformers in Keras 3: list, inspect, download, convert and use checkpoints."
 COMMANDS = {
-    "list": catalogue.LIST,
-    "info": catalogue.INFO,
-    "download": catalogue.DOWNLOAD,
-    "predict": PREDICT,
-    "inspect": INSPECT,
-    "convert": CONVERT,
-    "finetune": finetune.FINETUNE,
-    "evaluate": evaluate.EVALUATE,
-    "embed": embed.EMBED,
-    "launch": launch.LAUNCH,
-    "recipes": catalogue.RECIPES,
-    "plan": Command(plan.HELP, plan.add_arguments, plan.run, ("ViT-H/14 --devices 8 --memory 80GB",)),
-    "export": EXPORT,
-    "verify": evaluate.VERIFY,
-    "demo": finetune.DEMO,
+    "list": files.list_,
+    "info": files.info,
+    "download": files.download,
+    "predict": images.predict,
+    "inspect": files.inspect,
+    "convert": files.convert,
+    "finetune": images.finetune,
+    "evaluate": images.evaluate,
+    "embed": images.embed,
+    "recipes": images.recipes,
+    "plan": images.plan,
+    "export": files.export,
+    "verify": images.verify,
+    "demo": images.demo,
 }
+GONE = {"launch": " Start processes with `torchrun --nproc-per-node N -m keras_vit.cli ...` (docs/distribution.md)."}
 # What messages of the package name, and how the program has it.
 _IN_THE_PROGRAM = {
     r"\bresume=False\b": "--restart",
@@ -70,22 +66,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = COMMANDS[options.command]
         with _own_warnings(command):
             answer = command.run(options)
-            if not _is_first():
-                return 0 if answer.ok else 1
-        _show(answer, options.json)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return _interrupted()
+            if _is_first():
+                _print(answer, options.json)
+                sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read the output has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:
-        if _has_interrupt(error):  # libraries turn an interrupt of their import into errors of their own
-            return _interrupted()
+    except (Exception, KeyboardInterrupt) as error:
+        if _has_interrupt(error):
+            _complain("interrupted")
+            return 130
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        _complain(_first_words(error), command)
+        _complain(_message(error), command)
         return 1
     return 0 if answer.ok else 1
 
@@ -99,7 +93,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
     if chosen is not None and chosen not in COMMANDS:
-        hint = did_you_mean(chosen, {name: name for name in COMMANDS})
+        hint = GONE.get(chosen) or did_you_mean(chosen, {name: name for name in COMMANDS})
         parser.error(f"there is no command {chosen!r}.{hint} `keras-vit --help` shows all")
     for name, command in COMMANDS.items():
         sub = commands.add_parser(
@@ -107,7 +101,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         )
         if name == chosen:
             sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
-            command.add_arguments(sub)
+            command.add_options(sub)
             sub.epilog = "examples:" + "".join(f"\n  keras-vit {name} {example}" for example in command.examples)
     return parser
 
@@ -118,16 +112,16 @@ def _is_first() -> bool:
     return processes is None or processes.current().first
 
 
-def _show(answer: Answer, as_json: bool) -> None:
+def _print(answer: Answer, as_json: bool) -> None:
     """Prints an answer on standard output, as wide as the terminal or `COLUMNS` says."""
     if as_json:
         print(json.dumps(answer.data, indent=2))
-    elif isinstance(answer.shown, str):
-        print(answer.shown)
-    elif answer.shown is not None:
+    elif isinstance(answer.output, str):
+        print(answer.output)
+    elif answer.output is not None:
         from rich.console import Console
 
-        Console(width=terminal_width()).print(answer.shown)
+        Console(width=terminal_width()).print(answer.output)
 
 
 @contextlib.contextmanager
@@ -148,43 +142,26 @@ def _complain(text: str, command: Command | None = None) -> None:
     """Prints a message on standard error, safe for a terminal whatever names are in it, with options for arguments."""
     for pattern, words in _IN_THE_PROGRAM.items():
         text = re.sub(pattern, words, text)
-    parser = argparse.ArgumentParser()
-    if command is not None:
-        command.add_arguments(parser)
-    for flag in set(re.findall(r"--[a-z0-9-]+", parser.format_help())):
+    flags = [name for names, _ in command.options() for name in names] if command is not None else []
+    for flag in (flag for flag in flags if flag.startswith("--")):
         name = flag.removeprefix("--").replace("-", "_")
         text = re.sub(rf"\b{name}=True\b", flag, text)
         text = re.sub(rf"(?<![-\w/]){name}=(['\"]?)([\w./-]+)\1", rf"{flag} \2", text)
         text = re.sub(rf"^{name}(?= must )", flag, text)
-    lines = [printable(line) for line in text.split("\n")]
-    print("keras-vit: " + "\n".join(lines), file=sys.stderr)
-
-
-def _interrupted() -> int:
-    _complain("interrupted")
-    return 130
+    print("keras-vit: " + "\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
 
 def _has_interrupt(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
+    """Whether a job was interrupted: libraries turn an interrupt of their import into errors of their own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
-    return False
+    return error is not None
 
 
-def _first_words(error: Exception) -> str:
-    """The message of an error without the arguments that Keras appends to it."""
+def _message(error: BaseException) -> str:
+    """The message of an error without the arguments that Keras appends to it; with its type where that says more."""
     text = str(error).partition("\n\nArguments received by")[0].strip()
-    if not text:
-        return type(error).__name__
-    return text if type(error).__module__.startswith("keras_vit") or _is_expected(error) else _with_type(error, text)
-
-
-def _is_expected(error: Exception) -> bool:
-    return isinstance(error, (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError))
-
-
-def _with_type(error: Exception, text: str) -> str:
-    """`KeyError: 'x'`: the text alone would say nothing."""
-    return f"{type(error).__name__}: {text}"
+    expected = isinstance(error, (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError))
+    if text and (expected or type(error).__module__.startswith("keras_vit")):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

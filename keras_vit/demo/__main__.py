@@ -2,7 +2,7 @@
 
 import sys
 
-from keras_vit.demo.job import main
+from keras_vit.demo import main
 
 if __name__ == "__main__":
     sys.exit(main())

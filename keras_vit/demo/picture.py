@@ -7,28 +7,21 @@ import numpy as np
 
 from keras_vit import inspection
 from keras_vit._pictures import BAD, GOOD, GRID, MUTED, figure_for, tile_axes
-from keras_vit.demo.digits import Digits
 from keras_vit.models import VisionTransformer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
+
+    from keras_vit.demo import Digits
 
 COLUMNS, ROWS = 12, 4  # of the panel of test digits
 
 
 def draw_picture(
-    model: VisionTransformer, test: Digits, logits: np.ndarray, result: dict[str, Any], path: Path
+    model: VisionTransformer, test: "Digits", logits: np.ndarray, result: dict[str, Any], path: Path
 ) -> None:
-    """Draws the four panels of the demo and writes them to a `.png`.
-
-    Args:
-        model: The fine-tuned model.
-        test: The test images.
-        logits: `(images, 10)`, the model's answers to them.
-        result: What `run` returns, as far as it is known.
-        path: The file to write; it appears when it is complete.
-    """
+    """Draws four panels of the model's answers, `(images, 10)`, to test images, and of the result of `run`."""
     accuracy = result["accuracy"]
     with figure_for(path, 13, 8.8) as figure:
         figure.text(0.035, 0.945, "From printed characters to handwriting", size=21, weight="bold")
@@ -52,7 +45,7 @@ def draw_picture(
         _positions(figure, (0.71, 0.03, 0.29 * 8.8 / 13, 0.29), model)
 
 
-def _heading(figure: "Figure | SubFigure", x: float, y: float, title: str, explanation: str) -> None:
+def _heading(figure: "Figure", x: float, y: float, title: str, explanation: str) -> None:
     figure.text(x, y, title, size=13, weight="bold")
     figure.text(x, y - 0.022, explanation, size=9.5, color=MUTED)
 
@@ -79,7 +72,7 @@ def _curves(axes: "Axes", histories: dict[str, list[float]]) -> None:
     axes.tick_params(length=0)
 
 
-def _digits(figure: "Figure", box: tuple[float, ...], test: Digits, logits: np.ndarray) -> None:
+def _digits(figure: "Figure", box: tuple[float, ...], test: "Digits", logits: np.ndarray) -> None:
     """A grid of test digits: every mistake (as many as fit), then the first correct ones in order of their class."""
     read = logits.argmax(-1)
     wrong = np.flatnonzero(read != test.labels)
@@ -97,7 +90,7 @@ def _digits(figure: "Figure", box: tuple[float, ...], test: Digits, logits: np.n
 
 
 def _attention(
-    figure: "Figure", box: tuple[float, ...], model: VisionTransformer, test: Digits, logits: np.ndarray
+    figure: "Figure", box: tuple[float, ...], model: VisionTransformer, test: "Digits", logits: np.ndarray
 ) -> None:
     """One digit of each class, and how much the class token looks at its patches in the first and the last block."""
     sure = np.max(logits, -1) * (logits.argmax(-1) == test.labels)

@@ -55,7 +55,7 @@ def place(tmp_path, monkeypatch, photo):
 @pytest.mark.parametrize("case", BEFORE_KERAS)
 def test_what_is_known_without_keras_is_said_before_it_starts(run, place, monkeypatch, case):
     """`start_keras` is the only door: test_quick.py shows for some that nothing else imports a framework."""
-    for module in ("predict", "inspect", "convert", "export", "finetune", "evaluate", "embed"):
+    for module in ("files", "images"):
         monkeypatch.setattr(f"keras_vit.cli.{module}.start_keras", None)
     command, words = BEFORE_KERAS[case]
     err = run(*shlex.split(command), code=1).err
@@ -87,7 +87,7 @@ def test_arguments_are_named_as_options(run, monkeypatch, message, words):
     def fail(options):
         raise ValueError(message)
 
-    monkeypatch.setattr("keras_vit.cli.finetune.check_source", fail)
+    monkeypatch.setattr("keras_vit.cli.images.check_source", fail)
     assert run("finetune", "glyphs", "photos", code=1).err == f"keras-vit: {words}\n"
 
 
@@ -95,11 +95,11 @@ def test_a_flag_stands_for_true(run, monkeypatch):
     def fail(*_):
         raise FileExistsError("x exists. Choose another path or pass overwrite=True.")
 
-    monkeypatch.setattr("keras_vit.cli.convert.check_source", fail)
+    monkeypatch.setattr("keras_vit.cli.files.check_source", fail)
     assert "Choose another path or pass --overwrite." in run("convert", "glyphs", "out.keras", code=1).err
 
 
-@pytest.mark.parametrize("command", [name for name, command in COMMANDS.items() if name != "launch"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_ends_with_examples_that_are_right_and_shows_defaults(run, command):
     out = run(command, "--help").out
     about, _, examples = out.partition("\nexamples:\n")

@@ -1,0 +1,253 @@
+"""The commands about models and their files: list, info, download, inspect, convert and export."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from keras_vit._arguments import printable
+from keras_vit._terminal import megabytes, pairs_table
+from keras_vit.cli.command import (
+    COUNT,
+    OVERWRITE,
+    SOURCE,
+    WEIGHTS,
+    Answer,
+    at_least_0,
+    check_exists,
+    check_source,
+    check_target,
+    chosen,
+    command,
+    image_size,
+    option,
+    start_keras,
+)
+
+# Of `keras_vit.export.FORMATS`, which is slow to import; a test holds them together.
+SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
+
+
+@command(
+    "The published checkpoints, or with --models the variants.",
+    option("query", nargs="?", help="a variant such as B/16, or part of a name (default: all)"),
+    option("--family", help="only those of a family, such as DINOv2 or hybrid (default: all)"),
+    option("--models", action="store_true", help="list the variants instead of checkpoints"),
+    examples=("B/16", "--family DINOv2"),
+)
+def list_(options: argparse.Namespace) -> Answer:
+    """What fits the query."""
+    from keras_vit.checkpoints import list_models, list_weights
+
+    rows = (list_models if options.models else list_weights)(options.query, options.family)
+    return Answer([*rows], rows)
+
+
+@command(
+    "What a checkpoint file, a model file, or a name of the catalogue is.",
+    option("source", metavar="FILE|NAME|URL"),
+    examples=("runs/finetune/model.keras", "hf://google/vit-base-patch16-224"),
+)
+def info(options: argparse.Namespace) -> Answer:
+    """Describes a file from its contents, and a name from the catalogue."""
+    from keras_vit import checkpoints
+    from keras_vit.checkpoints.catalogue import SHIPPED
+
+    if checkpoints.is_variant(options.source):
+        rows = checkpoints.list_weights(options.source)
+        return Answer([*rows], rows)
+    source = os.fspath(checkpoints.resolve_source(options.source))
+    if checkpoints.is_keras_file(source):
+        return _description(source, _keras_file(source))
+    if source in SHIPPED or "://" in source or os.path.exists(os.path.expanduser(source)):
+        return _description(source, checkpoints.inspect_checkpoint(checkpoints.find_checkpoint(source)).to_dict())
+    (row,) = checkpoints.list_weights(source)
+    return Answer(row, pairs_table(source, row))
+
+
+def _keras_file(path: str) -> dict[str, Any]:
+    from keras_vit.checkpoints import config_in_file
+    from keras_vit.models import count_weights, variant_of
+
+    config: Any = config_in_file(path)
+    if config is None:
+        raise ValueError(f"{path} does not say which model of keras_vit it is of.")
+    return {
+        "layout": "weights.h5" if path.endswith(".weights.h5") else "keras",
+        "variant": variant_of(config),
+        "parameters": count_weights(config),
+        "bytes": os.path.getsize(path),
+        "config": config.to_dict(),
+    }
+
+
+def _description(source: str, facts: dict[str, Any]) -> Answer:
+    """The model and its layout first; the names of its classes last, the first of them."""
+    config = dict(facts["config"])
+    names = config.pop("class_names") or []
+    # There may be hundreds of unused arrays; the oddities say how many.
+    others = {name: value for name, value in facts.items() if name not in ("variant", "config", "bytes", "unused")}
+    rows = {
+        "model": facts["variant"] or "none of the named variants",
+        "layout": facts["layout"],
+        "parameters": f"{facts['parameters']:,}",
+        "size": megabytes(facts["bytes"]),
+    }
+    rows = {**rows, **{name: value for name, value in others.items() if name not in rows}, **config}
+    rows["class_names"] = ", ".join(map(str, names[:5])) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+    return Answer(facts, pairs_table(source, rows))
+
+
+@command(
+    "Fetches a checkpoint into the cache and prints where it is.",
+    option("name", metavar="NAME|URL"),
+    examples=("imagenet21k/ViT-B_16",),
+)
+def download(options: argparse.Namespace) -> Answer:
+    """Fetches the file."""
+    from keras_vit.checkpoints import find_checkpoint
+
+    path = find_checkpoint(options.name)
+    return Answer({"path": str(path), "bytes": path.stat().st_size}, printable(path))
+
+
+@command(
+    "Writes a page that shows a model, and what it makes of images.",
+    option("source", metavar="FILE|NAME", help=SOURCE),
+    option(
+        "--image", nargs="+", default=[], action="extend", metavar="PHOTO", help="images to show it on (default: none)"
+    ),
+    option("-o", "--output", default="report.html", metavar="FILE", help="the page"),
+    examples=("glyphs", "ViT-B/16 --image photo.jpg -o photo.html"),
+)
+def inspect(options: argparse.Namespace) -> Answer:
+    """Reads all images before anything that takes long, and writes the page."""
+    from keras_vit.preprocessing import load_image
+
+    folder = os.path.dirname(os.path.abspath(options.output))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"There is no folder {folder} for the page.")
+    if not options.output.endswith(".html"):
+        raise ValueError(f"--output must end with .html, but {options.output!r} was given.")
+    check_exists(*options.image)
+    check_source(options.source)
+    images: dict[str, Any] = {}
+    for path in options.image:
+        name = os.path.basename(path)
+        images[name if name not in images else path] = load_image(path)
+    start_keras()
+    from keras_vit.inspection import write_page
+    from keras_vit.zoo import load
+
+    model = load(options.source)
+    source, notes = _facts_and_notes(options.source)
+    title = os.path.basename(os.path.normpath(options.source)) if os.path.exists(options.source) else options.source
+    page = write_page(model, options.output, images, title=title, source=source, notes=notes)
+    size = os.path.getsize(page)
+    return Answer({"page": str(page), "bytes": size, "images": list(images)}, f"Wrote {page} ({megabytes(size)})")
+
+
+def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
+    """What a checkpoint file says about itself: facts, and what is odd."""
+    from keras_vit.checkpoints import find_checkpoint, inspect_checkpoint, is_keras_file
+    from keras_vit.checkpoints.catalogue import SHIPPED
+
+    if is_keras_file(source) or not (os.path.exists(source) or source in SHIPPED):
+        return {}, []
+    facts = inspect_checkpoint(find_checkpoint(source)).to_dict()
+    del facts["config"]
+    notes = [str(note) for note in facts.pop("oddities", None) or ()]
+    return {name: value for name, value in facts.items() if value not in (None, [], "")}, notes
+
+
+@command(
+    "Converts between the files of Keras, the original code, timm, Hugging Face and open_clip, both ways.",
+    option("source", metavar="IN", help="a file, a folder, an address or a name"),
+    option("target", metavar="OUT", help="the .keras, .weights.h5, .npz or .safetensors to write, or a folder"),
+    option(
+        "--layout",
+        help="of an .npz: vit_jax, big_vision, bit_tf or bit_bv (default: that of the official files); of a "
+        ".safetensors or a folder: timm, huggingface or clip",
+    ),
+    OVERWRITE,
+    examples=("ViT-B_16.npz model.keras", "model.keras folder --layout timm"),
+)
+def convert(options: argparse.Namespace) -> Answer:
+    """Loads the model and writes it in the format that the target names."""
+    from keras_vit.checkpoints import check_format, save_model
+
+    check_source(options.source)
+    check_format(options.target, options.layout)
+    check_target(options.target, options.overwrite)
+    start_keras()
+    from keras_vit.zoo import load
+
+    save_model(load(options.source), options.target, layout=options.layout, overwrite=options.overwrite)
+    target = Path(options.target)
+    files = [file for file in target.rglob("*") if file.is_file()] if target.is_dir() else [target]
+    size = sum(file.stat().st_size for file in files)
+    return Answer({"path": options.target, "bytes": size}, f"Wrote {printable(options.target)} ({megabytes(size)})")
+
+
+@command(
+    "Writes a file that runs without Keras, and checks it.",
+    WEIGHTS,
+    option("out", metavar="OUT", help=f"the file to write; its suffix tells the format: {SUFFIXES}"),
+    option("--format", help="saved_model for a folder (default: the suffix tells)"),
+    option("--precision", default="float32", help="float16, dynamic_int8, int8 ..."),
+    option(
+        "--image-size",
+        type=lambda text: text if text == "dynamic" else image_size(text),
+        help="pixels, or dynamic for any size (default: the checkpoint's)",
+    ),
+    option("--batch-size", type=COUNT, help="images at a time (default: any number)"),
+    option("--uint8", action="store_true", dest="uint8_input", help="take pixels of 0..255 and scale them in the file"),
+    option("--softmax", action="store_true", help="answer with probabilities"),
+    option("--classes", metavar="FILE", help="a text file with a class name on each line (default: the checkpoint's)"),
+    option(
+        "--calibration", metavar="FOLDER", help="pictures for int8, like those of later; their folders do not matter"
+    ),
+    option("--images", metavar="FOLDER", help="pictures to compare on; in a folder per class: accuracy too"),
+    option(
+        "--tolerance",
+        type=at_least_0,
+        help="largest difference accepted, relative to the answers (default: by precision, see docs/exports.md)",
+    ),
+    option("--allow-select-ops", action="store_true", help="allow operators that the runtime lacks"),
+    OVERWRITE,
+    examples=(
+        "runs/finetune/model.keras model.onnx --softmax",
+        "ViT-B/16 model.tflite --uint8 --precision int8 --calibration photos",
+    ),
+)
+def export(options: argparse.Namespace) -> Answer:
+    """Exports a checkpoint as the arguments say."""
+    check_source(options.weights)
+    check_exists(options.classes, options.calibration, options.images)
+    if options.format is None and Path(options.out).suffix not in SUFFIXES.replace(",", "").split():
+        raise ValueError(f"OUT must end with {SUFFIXES}; or pass --format saved_model. {options.out!r} was given.")
+    check_target(options.out, options.overwrite)
+    start_keras()
+    from keras_vit.export import export
+    from keras_vit.export.images import labelled_pictures
+    from keras_vit.zoo import load
+
+    model = load(options.weights)
+    if options.image_size is not None:
+        model = model.with_image_size(options.image_size)
+    names = model.config.class_names
+    if options.classes is not None:
+        names = Path(options.classes).read_text(encoding="utf-8").splitlines()
+    pictures, labels = (None, None) if options.images is None else labelled_pictures(options.images, model, names)
+    report = export(
+        model,
+        options.out,
+        options.format,
+        class_names=names,
+        source=Path(options.weights).name if Path(options.weights).exists() else options.weights,
+        images=pictures,
+        labels=labels,
+        **chosen(options, "precision", "batch_size", "uint8_input", "softmax", "calibration"),
+        **chosen(options, "allow_select_ops", "tolerance", "overwrite"),
+    )
+    return Answer(report.to_dict(), report)

@@ -1,0 +1,331 @@
+"""The commands about models at work: predict, embed, evaluate, verify, finetune, demo, recipes and plan."""
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from keras_vit._arguments import printable
+from keras_vit._terminal import Table
+from keras_vit.cli.command import (
+    COUNT,
+    COUNT_OR_0,
+    DTYPES,
+    ON_BAD_IMAGE,
+    OVERWRITE,
+    WEIGHTS,
+    WEIGHTS_OPTION,
+    Answer,
+    Option,
+    at_least_0,
+    check_data,
+    check_exists,
+    check_source,
+    chosen,
+    command,
+    image_size,
+    option,
+    start_keras,
+)
+
+TOP = 5  # classes that `predict` shows
+RECIPE = "finetune/cifar10"
+
+
+@command(
+    "Classifies images.",
+    option("images", nargs="+", metavar="IMAGE"),
+    WEIGHTS_OPTION,
+    option("--top", type=COUNT, help=f"how many classes to show (default: {TOP}, or all if fewer)"),
+    examples=("photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
+)
+def predict(options: argparse.Namespace) -> Answer:
+    """Reads all images before anything that takes long, and classifies them as one batch."""
+    from keras_vit.preprocessing import decode_predictions, load_image
+
+    check_exists(*options.images)
+    pictures = [load_image(path) for path in options.images]
+    check_source(options.weights)
+    start_keras()
+    import keras
+    import numpy as np
+
+    from keras_vit.zoo import load
+
+    model = load(options.weights)
+    count = model.config.classes
+    if count is None:
+        raise ValueError(
+            f"{options.weights} has no head, so it knows no classes. Fine-tune it on images of yours with `keras-vit "
+            "finetune`, or measure its features with `keras-vit evaluate --few-shot`."
+        )
+    if len(model.output_shape) != 2:
+        raise ValueError(f"{options.weights} has a head on every token or place, so that no image gets one answer.")
+    if options.top is not None and options.top > count:
+        raise ValueError(f"--top must be at most {count}, the classes of {options.weights}, but got {options.top}.")
+    outputs = model.predict(np.concatenate([model.preprocess(picture) for picture in pictures]), verbose=0)
+    if model.config.classifier_activation in (None, "linear"):
+        outputs = keras.ops.convert_to_numpy(keras.ops.softmax(outputs))
+    decoded = decode_predictions(outputs, top=options.top or min(TOP, count), class_names=model.config.class_names)
+    data, table = [], Table()
+    for path, classes in zip(options.images, decoded, strict=True):
+        entries = [{"id": key, "name": name, "probability": float(p)} for key, name, p in classes]
+        data.append({"image": path, "classes": entries})
+        for place, (_, name, p) in enumerate(classes):
+            table.append({"image": "" if place else path, "class": name, "probability": f"{100 * p:.1f} %"})
+    return Answer(data, table)
+
+
+def shard(text: str) -> tuple[int, int]:
+    """Slices, such as `0/4` for the first of four."""
+    index, slash, count = text.partition("/")
+    if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise argparse.ArgumentTypeError(f"must be I/N, from 0/N to (N-1)/N, but {text!r} was given")
+    return int(index), int(count)
+
+
+@command(
+    "Writes the features of many images to a file; a run that is killed goes on.",
+    option("images", nargs="+", metavar="FOLDER|FILE", help="a folder with all that is in it, or files and folders"),
+    option("-o", "--output", required=True, metavar="OUT", help="the .npz file to write"),
+    WEIGHTS_OPTION,
+    option("--features", default="pre_logits", help="which, such as block_-1 or encoded"),
+    option("--batch-size", type=COUNT, default=32),
+    option("--dtype", choices=("float32", "float16"), default="float32", help="in the file"),
+    option("--skip-unreadable", action="store_true", help="leave out files that are no images, and say which"),
+    option("--shard", type=shard, metavar="I/N", help="the I-th slice of N of the images only, from 0 (default: 0/1)"),
+    OVERWRITE,
+    examples=("photos -o features.npz", "photos --weights glyphs --features block_-1 -o features.npz"),
+)
+def embed(options: argparse.Namespace) -> Answer:
+    """Looks for the files before anything that takes long, and embeds them."""
+    check_exists(*options.images)
+    check_source(options.weights)
+    start_keras()
+    from keras_vit.evaluation import embed
+    from keras_vit.evaluation.embedding import check_output
+
+    check_output(options.output)
+    done = embed(
+        options.weights,
+        options.images if len(options.images) > 1 else options.images[0],
+        options.output,
+        shard=options.shard or (0, 1),
+        on_bad_image="skip" if options.skip_unreadable else "stop",
+        **chosen(options, "features", "batch_size", "dtype", "overwrite"),
+    )
+    shape = " x ".join(map(str, done.shape))
+    start = f"{printable(done.path)} is already complete" if done.already_complete else f"Wrote {printable(done.path)}"
+    text = f"{start}: {done.count:,} images, {shape} features each"
+    if done.skipped:
+        names = ", ".join(printable(name) for name in done.skipped[:5])
+        text += f"; {len(done.skipped)} could not be read: {names}{' ...' if len(done.skipped) > 5 else ''}"
+    data = {"path": str(done.path), "images": done.count, "shape": [*done.shape], "skipped": [*done.skipped]}
+    return Answer({**data, "already_complete": done.already_complete}, text)
+
+
+@command(
+    "Measures accuracy on labelled images, or how well a few-shot probe does.",
+    WEIGHTS,
+    option(
+        "data",
+        metavar="DATA",
+        help="a folder with train/ and test/ or one folder per class, tfds:NAME, or `digits`",
+    ),
+    option(
+        "--few-shot", nargs="*", type=COUNT, metavar="SHOTS", help="probe the features instead (default: 1 5 10 25)"
+    ),
+    option("--seeds", type=COUNT, help="with --few-shot: draws of the shots (default: 3)"),
+    option("--l2", type=at_least_0, help="with --few-shot: strength of the probe's regularisation (default: 1024)"),
+    option("--image-size", type=image_size, help="pixels, as 384 or 384x512 (default: the checkpoint's)"),
+    option("--batch-size", type=COUNT, default=64),
+    ON_BAD_IMAGE,
+    option("--output", metavar="FOLDER", help="for evaluation.json and confusion.png (default: no files)"),
+    examples=("runs/finetune/model.keras photos --output report", "glyphs digits --few-shot 5 10"),
+)
+def evaluate(options: argparse.Namespace) -> Answer:
+    """Evaluates, and writes the files that were asked for."""
+    from rich.console import Group
+
+    from keras_vit._pictures import need_matplotlib
+
+    probing = options.few_shot is not None
+    probe = {"shots": options.few_shot or None, **chosen(options, "seeds", "l2")}
+    probe = {name: value for name, value in probe.items() if value is not None}
+    if probe and not probing:
+        raise ValueError(f"--{next(iter(probe))} is about the probe of --few-shot, which was not asked for.")
+    check_source(options.weights)
+    digits = options.data == "digits" and not os.path.exists(options.data)
+    if not digits:
+        check_data(options.data)
+    if options.output and not probing:
+        need_matplotlib()  # better now than after all the work
+    start_keras()
+    from keras_vit import evaluation
+    from keras_vit._processes import connect
+    from keras_vit.zoo import load
+
+    data, names = options.data, None
+    if digits:
+        from keras_vit.demo import load_digits
+
+        data, names = dict(zip(("train", "test"), load_digits(), strict=True)), list("0123456789")
+    first = connect().first  # before anything is computed
+    model = load(options.weights)
+    if options.image_size is not None:
+        model = model.with_image_size(options.image_size)
+    common: dict[str, Any] = {"preprocess": True, **chosen(options, "batch_size", "on_bad_image")}
+    if probing:
+        result = output = evaluation.few_shot(model, data, data, **probe, **common)
+    else:
+        result = evaluation.evaluate(model, data, class_names=names, **common)
+        output = Group(result, result.class_table(worst=10))
+    if options.output and first:
+        evaluation.write_files(result, options.output)
+    return Answer(result.to_dict(), output)
+
+
+@command(
+    "Compares published weights with the answers that were published with them; for a machine with network.",
+    option("names", nargs="+", metavar="NAME", help="a repository of the Hugging Face Hub, or `all`"),
+    option("--picture", metavar="FILE", help="a copy of the picture (default: the one at its address)"),
+    examples=("google/vit-base-patch16-224",),
+)
+def verify(options: argparse.Namespace) -> Answer:
+    """Fetches the weights, computes, compares."""
+    check_exists(options.picture)
+    start_keras()
+    from keras_vit.evaluation import verify
+
+    table = verify(options.names, picture=options.picture)
+    return Answer([*table], table, ok=table.agrees)
+
+
+def _finetune_options() -> Iterator[Option]:
+    """Those that a recipe decides, with what the usual one says."""
+    from keras_vit.training import recipe
+
+    usual = recipe(RECIPE)
+
+    def of_recipe(name: str, help: str = "", **settings: Any) -> Option:
+        field = name.removeprefix("--").replace("-", "_")
+        value = getattr(usual, field, None) or getattr(usual.augmentation, field, 0)
+        default = f"; {RECIPE}: {value:,}" if isinstance(value, (int, float)) and value else ""
+        default = f"; {RECIPE}: {value}" if isinstance(value, str) else default
+        return option(name, help=f"{help} (default: the recipe's{default})".strip(), **settings)
+
+    yield of_recipe("--steps", "updates of the weights", type=COUNT)
+    yield of_recipe("--batch-size", "images per update", type=COUNT)
+    yield of_recipe("--learning-rate", type=at_least_0)
+    yield of_recipe("--warmup-steps", "0 for none", type=COUNT_OR_0)
+    yield of_recipe("--image-size", "pixels, as 384 or 384x512", type=image_size)
+    yield of_recipe("--crop", "inception, random or resize")
+    yield of_recipe("--mixup", "0 for none", type=at_least_0, metavar="P")
+    yield of_recipe("--randaugment", "such as 2 15", type=int, nargs=2, metavar=("LAYERS", "MAGNITUDE"))
+
+
+@command(
+    "Fine-tunes a checkpoint on images of your own, as in the paper.",
+    WEIGHTS,
+    option("data", metavar="DATA", help="a folder with train/ and test/ or with one folder per class, or tfds:NAME"),
+    option("--recipe", default=RECIPE, help="see `keras-vit recipes`"),
+    option("--output", default="runs/finetune", help="folder of the run"),
+    _finetune_options,
+    option("--no-flip", action="store_const", const=False, dest="flip", help="mirror no images (digits, text)"),
+    option(
+        "--lora", type=COUNT, metavar="RANK", help="train adapters of this rank and the head instead of all weights"
+    ),
+    option(
+        "--every", type=COUNT, help="updates between two evaluations and checkpoints (default: an epoch, or a tenth)"
+    ),
+    option("--seed", type=COUNT_OR_0, default=0),
+    option("--dtype", choices=DTYPES, help="dtype policy (default: float32)"),
+    ON_BAD_IMAGE,
+    option("--restart", action="store_true", help="start again instead of going on with OUTPUT"),
+    examples=(
+        "glyphs photos --steps 500 --image-size 32",
+        "ViT-B/16 photos --recipe finetune/imagenet2012 --batch-size 32 --lora 8",
+    ),
+)
+def finetune(options: argparse.Namespace) -> Answer:
+    """Trains in the folder `options.output`, where a run that was killed goes on."""
+    from keras_vit import training
+
+    recipe = training.recipe(options.recipe)
+    changes = chosen(options, "crop", "flip", "mixup", "randaugment")
+    changes = {name: value for name, value in changes.items() if value is not None}
+    recipe = recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **changes))
+    if options.lora is not None:
+        recipe = recipe.replace(lora_rank=options.lora)
+    check_source(options.weights)
+    check_data(options.data)
+    start_keras()
+    done = training.finetune(
+        options.weights,
+        options.data,
+        recipe,
+        resume=not options.restart,
+        **chosen(options, "output", "steps", "batch_size", "learning_rate", "warmup_steps", "image_size"),
+        **chosen(options, "every", "seed", "dtype", "on_bad_image"),
+    )
+    lines = [str(done.log)]
+    lines += [f"Left out: {printable(image.path)}: {printable(image.reason)}" for image in done.bad_images]
+    return Answer(done.to_dict(), "\n".join([*lines, f"Wrote {printable(done.output)}"]))
+
+
+@command(
+    "Fine-tunes the checkpoint that comes along on real digits, without network.",
+    option("--output", default="demo-output", help="folder for its files"),
+    examples=("--output demo-output",),
+)
+def demo(options: argparse.Namespace) -> Answer:
+    """Runs the demo, which prints what it does."""
+    start_keras()
+    from keras_vit import demo
+
+    code = demo.main(["--output", options.output])
+    return Answer({"ok": code == 0, "output": options.output}, None, ok=code == 0)
+
+
+@command(
+    "The papers' recipes.",
+    option("query", nargs="?", help="words of a name, a model or a data set (default: all)"),
+    examples=("cifar", "'pretrain B/16'"),
+)
+def recipes(options: argparse.Namespace) -> Answer:
+    """What fits the query."""
+    from keras_vit.training import list_recipes
+
+    rows = list_recipes(options.query)
+    if not rows:
+        raise ValueError(f"No recipe has all of {options.query!r}; `keras-vit recipes` shows all.")
+    return Answer([*rows], rows)
+
+
+@command(
+    "What fits on which devices, how to split it, and how long a training step takes; arithmetic only.",
+    option(
+        "model",
+        metavar="VARIANT|FILE",
+        help="such as ViT-H/14 (`keras-vit list --models` shows all), glyphs, or a file",
+    ),
+    option("--devices", type=COUNT, default=1, metavar="N", help="number of devices"),
+    option("--memory", default="80GB", metavar="SIZE", help="of each device, with its unit"),
+    option("--batch", type=COUNT, default=4096, dest="batch_size", metavar="N", help="images of an update"),
+    option("--dtype", default="mixed_bfloat16", help="mixed_bfloat16 or float32"),
+    option("--optimizer", default="adam", help="adam or momentum"),
+    option("--image-size", type=image_size, metavar="N|HxW", help="in pixels; the variant's if left out"),
+    option("--classes", type=COUNT, metavar="N", help="outputs of the head (1000)"),
+    option("--peak-tflops", type=at_least_0, metavar="X", help="of a device in that precision, for the time of a step"),
+    option("--share", type=at_least_0, default=0.4, metavar="X", help="of the peak that is reached"),
+    option("--fused-attention", action="store_true", help="attention weights are never written: FlashAttention"),
+    examples=("ViT-H/14 --devices 8 --memory 80GB",),
+)
+def plan(options: argparse.Namespace) -> Answer:
+    """Works the plan out."""
+    from keras_vit.training import plan
+
+    arguments = chosen(options, "devices", "memory", "batch_size", "dtype", "optimizer", "image_size", "classes")
+    answer = plan(options.model, **arguments, **chosen(options, "peak_tflops", "share", "fused_attention"))
+    return Answer(answer.to_dict(), answer, ok=answer.best is not None)
