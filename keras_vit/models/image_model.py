@@ -251,7 +251,7 @@ class ImageModel(ClonableModel):
         """
         config = self._config
         normalize = not config.include_preprocessing
-        return config.pipeline(images, config.channels, normalize=normalize, stacklevel=3)
+        return config.pipeline(images, config.channels, normalize=normalize)
 
     def with_config(
         self, *, name: str | None = None, dtype: Any = None, fresh: str | Iterable[str] = (), **changes: Any

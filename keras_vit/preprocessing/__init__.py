@@ -5,12 +5,14 @@ That of the official checkpoints is `load_image`, then `preprocess_input`: decod
 antialiasing straight to the model's size, map 0..255 to [-1, 1]. Only reading files needs Pillow.
 """
 
-from keras_vit.preprocessing.pipeline import Pipeline, is_file, load_image
-from keras_vit.preprocessing.pixels import (
+from keras_vit.preprocessing.images import (
     FILTERS,
     RESIZES,
+    Pipeline,
     bring_to_size,
     check_pixels,
+    is_file,
+    load_image,
     preprocess_input,
     resize_images,
 )

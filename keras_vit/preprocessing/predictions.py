@@ -1,7 +1,6 @@
 """Predictions in, names of classes out."""
 
 import functools
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from keras_vit._arguments import to_numpy
 from keras_vit._files import weights_folder
+from keras_vit.preprocessing.images import warn_caller
 
 SUM_TOLERANCE = 0.02  # of a softmax over thousands of classes in bfloat16
 
@@ -56,14 +56,12 @@ def decode_predictions(
         raise TypeError(f"top must be an integer, but {top!r} was given.")
     if not 1 <= top <= classes:
         raise ValueError(f"top must lie between 1 and the number of classes, {classes}, but {top} was given.")
-    names = _class_names(classes, class_names)
+    names = _pairs(classes, class_names)
     sums = scores.sum(axis=1)
     if np.any(np.abs(sums - 1) > SUM_TOLERANCE):
-        warnings.warn(
-            f"The rows of probabilities do not sum to 1, but to {sums.min():.4g} up to {sums.max():.4g}: they are not "
-            "probabilities. For logits give keras.ops.softmax(logits), or load the model with "
-            'classifier_activation="softmax".',
-            stacklevel=2,
+        warn_caller(
+            f"The rows of probabilities do not sum to 1, but to {sums.min():.4g} up to {sums.max():.4g}. For logits "
+            'give keras.ops.softmax(logits), or load the model with classifier_activation="softmax".'
         )
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top].tolist()
     return [[(*names[i], float(row[i])) for i in order] for row, order in zip(scores, best, strict=True)]
@@ -86,16 +84,15 @@ def imagenet1k_classes() -> tuple[tuple[str, str], ...]:
     return tuple((wnid, name) for wnid, name in (line.split("\t") for line in text.splitlines()))
 
 
-def _class_names(classes: int, names: Any) -> Sequence[tuple[str, str]]:
+def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
     """One `(id, name)` pair for each class."""
     if names is None and classes == 1000:
         return imagenet1k_classes()
     if names is None:
         if classes == 21843:
-            warnings.warn(
+            warn_caller(
                 "The names of ImageNet-21k's classes do not come with keras_vit: they are called by index, "
-                '"class_<index>". Give class_names to see names.',
-                stacklevel=3,
+                '"class_<index>". Give class_names to see names.'
             )
         names = [f"class_{i}" for i in range(classes)]
     if isinstance(names, (str, dict)) or not hasattr(names, "__getitem__"):

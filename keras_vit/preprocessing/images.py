@@ -1,0 +1,602 @@
+"""From images to what a model takes: files are read, resized, cropped and normalised as the model's family does."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from keras_vit._arguments import check_choice, pair, to_numpy
+from keras_vit.interpolation import METHODS, interpolation_matrix
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# Bicubic and Lanczos filters overshoot: floats may lie outside 0..255, by half of the range at most.
+OVERSHOOT = 128.0
+
+# How `load_image` brings an image to a size, and the share of each side that the crop keeps.
+RESIZES = {
+    "squash": None,  # vit_jax (input_pipeline.py): straight to the size, the aspect ratio is not kept
+    "big_vision": 0.875,  # big_vision (pp/ops_image.py): resize_small by area, then central_crop
+    "timm": 0.9,  # timm's evaluation of ViT: Pillow's bicubic resize of the short side, then the centre
+}
+
+
+def _nearest_matrix(old: int, new: int) -> np.ndarray:
+    """Pillow's nearest neighbour, which adds up the positions one by one, rounding errors included."""
+    step = old / new
+    positions = np.cumsum([0.5 * step, *[step] * (new - 1)])
+    return np.eye(old)[np.minimum(positions.astype("int64"), old - 1)]
+
+
+def _lanczos_matrix(old: int, new: int) -> np.ndarray:
+    """Lanczos's filter over three samples, widened where an image shrinks: Pillow's."""
+    distance = (np.arange(new)[:, None] + 0.5) * (old / new) - (np.arange(old) + 0.5)
+    distance /= max(old / new, 1.0)
+    weights = np.where(np.abs(distance) < 3, np.sinc(distance) * np.sinc(distance / 3), 0.0)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _area_matrix(old: int, new: int) -> np.ndarray:
+    """Means over areas: TensorFlow's `ResizeMethod.AREA`."""
+    edges = np.arange(new + 1) * (old / new)
+    pixel = np.arange(old)
+    covered = np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)
+    return np.maximum(covered, 0.0) / (old / new)
+
+
+def _linear(method: str) -> Callable[[int, int], np.ndarray]:
+    return functools.partial(interpolation_matrix, method=method)
+
+
+# From the old and the new number of samples along an axis to the matrix that resamples them; and whether integers stay
+# integers, as in Pillow: rounded after the columns, and after the rows again.
+FILTERS: dict[str, tuple[Callable[[int, int], np.ndarray], bool]] = {
+    "bilinear": (_linear("bilinear"), False),  # tf.image.resize: vit_jax
+    "bicubic": (_linear("bicubic"), True),  # Pillow: timm, and nearly all of Hugging Face's processors
+    "bilinear_pillow": (_linear("bilinear_antialias"), True),  # Pillow: Hugging Face's ViT
+    "bilinear_antialias": (_linear("bilinear_antialias"), False),  # torchvision on floats: Hugging Face's DINOv3
+    "nearest": (_nearest_matrix, True),  # Pillow
+    "lanczos": (_lanczos_matrix, True),  # Pillow
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """Images of any size in, what a model takes out: resize, cut out the centre, normalise.
+
+    The defaults are those of the official checkpoints.
+
+    Args:
+        image_size: Height and width of the result in pixels; an integer for squares.
+        mean: What is subtracted from pixels of 0..1: a number, or one for each channel.
+        std: What they are divided by then; likewise.
+        resize: `"squash"`: straight to `image_size / crop_ratio`; `"shortest"`: to the least size that covers it with
+            the image's own aspect ratio.
+        crop_ratio: Which share of each side the crop keeps, in (0, 1].
+        filter: A name in `FILTERS`.
+        trim: Rows at the lower and columns at the right edge that are prepared beyond `image_size` and then left out,
+            as models do whose patches do not fill the image (384 pixels in patches of 14).
+
+    Raises:
+        TypeError, ValueError: if an argument makes no sense.
+    """
+
+    image_size: tuple[int, int]
+    mean: float | tuple[float, ...] = 0.5
+    std: float | tuple[float, ...] = 0.5
+    resize: str = "squash"
+    crop_ratio: float = 1.0
+    filter: str = "bilinear"
+    trim: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", pair("image_size", self.image_size))
+        object.__setattr__(self, "trim", tuple(self.trim))
+        if len(self.trim) != 2 or not all(isinstance(n, int) and n >= 0 for n in self.trim):
+            raise ValueError(f"trim must be two whole numbers from 0, but {self.trim!r} was given.")
+        check_choice("resize", self.resize, ("squash", "shortest"))
+        check_choice("filter", self.filter, tuple(FILTERS))
+        if isinstance(self.crop_ratio, bool) or not isinstance(self.crop_ratio, (int, float)):
+            raise TypeError(f"crop_ratio must be a number, but {self.crop_ratio!r} was given.")
+        if not 0 < self.crop_ratio <= 1:
+            raise ValueError(f"crop_ratio must lie in (0, 1], but {self.crop_ratio!r} was given.")
+        for name, given, least in (("mean", self.mean, -np.inf), ("std", self.std, 0.0)):
+            values = np.asarray(given, "float64")
+            if values.ndim > 1 or not values.size or not np.all(np.isfinite(values) & (values > least)):
+                above = " above 0" if name == "std" else ""
+                raise ValueError(
+                    f"pixel_{name} must be a finite number{above}, or one for each channel, but {given!r} was given."
+                )
+
+    def __call__(self, images: Any, channels: int = 3, *, normalize: bool = True) -> Any:
+        """What a model takes: float32 `(batch, *image_size, channels)`.
+
+        Args:
+            images: As in `resized`; or a tensor inside `tf.data` maps, where the result is a tensor, which has no batch
+                axis where the images have none.
+            channels: As in `resized`.
+            normalize: Whether pixels are normalised; otherwise they stay in 0..255, as `resized` gives them.
+        """
+        if not type(images).__module__.startswith("tensorflow.") or hasattr(images, "numpy"):
+            pixels = self.resized(images, channels)
+            return self.normalized(pixels) if normalize else pixels
+
+        # A symbolic tensor of TensorFlow: NumPy computes it when the graph runs.
+        def compute(pixels: np.ndarray) -> np.ndarray:
+            result = self(pixels, channels, normalize=normalize)
+            return result[0] if pixels.ndim == 3 else result
+
+        check_shape_and_dtype(images, channels)
+        result = sys.modules["tensorflow"].numpy_function(compute, [images], "float32")
+        if images.shape.rank is not None:
+            result.set_shape([*images.shape[:-3], *self.image_size, channels])
+        return result
+
+    def resized(self, images: Any, channels: int = 3) -> np.ndarray:
+        """Images at the model's size, still as pixels.
+
+        Args:
+            images: One or several: paths, binary file objects, PIL images, or arrays and tensors of any backend,
+                `(height, width, channels)` or `(batch, height, width, channels)`, uint8 or values of 0..255. The images
+                of a list may differ in size and kind.
+            channels: How many the images have. Files have three.
+
+        Returns:
+            float32 `(batch, *image_size, channels)` in 0..255; integers stay whole numbers where the filter is one of
+            Pillow's.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            TypeError, ValueError: if the values are no pixels, a file is no image, or there are other channels.
+            ImportError: if a file is to be read, and Pillow is not installed.
+
+        Warns:
+            UserWarning: if floats all lie in [-1, 1]: they look scaled already.
+        """
+        if isinstance(images, (list, tuple)):
+            shapes = {tuple(image.shape) for image in images if hasattr(image, "shape")}
+            if len(shapes) > 1 or any(map(is_file, images)):
+                return np.concatenate([self.resized(image, channels) for image in images])
+        if is_file(images):
+            images = load_image(images)
+        images = check_pixels(images, channels)
+        images = images if images.ndim == 4 else images[None]
+        if 0 in images.shape[1:3]:
+            raise ValueError(f"images must have pixels, but the shape {images.shape} was given.")
+        size = self.prepared_size
+        target = _uncropped(size, self.crop_ratio)
+        if self.resize == "shortest":
+            # torchvision cuts off the fraction; timm, which has a class of its own for what is no square, rounds it.
+            target = _covering(images.shape[1:3], target, int if target[0] == target[1] else round)
+        images = _centre(_filtered(images, target, self.filter), size)
+        return images[:, : self.image_size[0], : self.image_size[1]]
+
+    @property
+    def prepared_size(self) -> tuple[int, int]:
+        """Height and width of what the publisher prepares, of which the model sees `image_size`."""
+        return self.image_size[0] + self.trim[0], self.image_size[1] + self.trim[1]
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """What the least and the largest pixel become, over all channels; `(-1, 1)` by default."""
+        mean, std = np.broadcast_arrays(np.asarray(self.mean, "float64"), np.asarray(self.std, "float64"))
+        low, high = float(np.min(-mean / std)), float(np.max((1 - mean) / std))
+        return (int(low) if low.is_integer() else low, int(high) if high.is_integer() else high)
+
+    def normalized(self, pixels: np.ndarray) -> np.ndarray:
+        """`(pixels / 255 - mean) / std` in float32, as a new array."""
+        return _normalized(pixels, _in_grey_levels(self.mean), _in_grey_levels(self.std))
+
+
+def load_image(
+    file: "str | os.PathLike | BinaryIO | Image.Image",
+    image_size: int | tuple[int, int] | None = None,
+    *,
+    resize: str = "squash",
+    interpolation: str = "bilinear",
+    crop_fraction: float | None = None,
+    orient: bool = True,
+    pipeline: Pipeline | None = None,
+) -> np.ndarray:
+    """Read an image as RGB, and bring it to a size where one is given.
+
+    For a model, `model.preprocess(file)` does all that the model wants. All modes become RGB as
+    `tf.io.decode_image(channels=3)` and Pillow's `convert("RGB")` make them: grey is repeated, palettes are looked up,
+    of 16 bits the upper 8 are kept, CMYK is converted without a colour profile. Transparency is dropped, not blended:
+    transparent pixels get the colour that the file has under them, often black. Of an animation the first frame is
+    read. The pixels equal TensorFlow's, but those of JPEG files, where the two decoders round differently, by a few
+    grey levels.
+
+    Args:
+        file: A path, a binary file object, or a `PIL.Image.Image` (it is not changed).
+        image_size: `(height, width)` in pixels, an integer for a square, `None` for the image's own size.
+        resize: One of `RESIZES`. `"squash"` scales straight to `image_size`, as the official code does.
+            `"big_vision"` and `"timm"` keep the aspect ratio: they scale the image until it covers
+            `image_size / crop_fraction` and cut out the centre; their pixels are whole numbers, as there.
+        interpolation: For `"squash"`: one of `keras_vit.interpolation.METHODS`. The default is
+            official: bilinear with half-pixel centres and no antialiasing, as `tf.image.resize`.
+        crop_fraction: For `"big_vision"` and `"timm"`: the share of each side that the crop keeps, in (0, 1].
+            `None` takes the one in `RESIZES`; timm's 384-pixel models use 1.0.
+        orient: Turn the image upright as its EXIF orientation says. The original code ignores that tag:
+            `False` repeats its numbers on photographs that carry one.
+        pipeline: Deprecated: `pipeline.resized(file)[0]` gives the same.
+
+    Returns:
+        uint8 `(height, width, 3)` if `image_size` is `None`, else float32 `(*image_size, 3)` in 0..255, not
+        rounded after `"squash"`. `preprocess_input` takes either.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is not an image that Pillow can decode, or an argument has an unknown value.
+        TypeError: if an argument has a wrong type.
+        ImportError: if Pillow is not installed.
+
+    Examples:
+        >>> keras_vit.load_image("photo.jpg", 224).shape
+        (224, 224, 3)
+    """
+    check_choice("resize", resize, tuple(RESIZES))
+    check_choice("interpolation", interpolation, tuple(METHODS))
+    if resize == "squash" and crop_fraction is not None:
+        raise ValueError(f'resize="squash" does not crop: leave crop_fraction={crop_fraction!r} out.')
+    if resize != "squash" and interpolation != "bilinear":
+        raise ValueError(f"interpolation={interpolation!r}: {resize!r} brings its own. Leave it out.")
+    if crop_fraction is not None and not 0 < crop_fraction <= 1:
+        raise ValueError(f"crop_fraction must lie in (0, 1], but {crop_fraction!r} was given.")
+    size = None if image_size is None else pair("image_size", image_size)
+    pixels = _read_rgb(file, orient)
+    if pipeline is not None:
+        warn_caller(
+            "load_image(file, pipeline=...) is deprecated, as model.preprocess would crop its result a second time. "
+            "model.preprocess(file) does it all; pipeline.resized(file)[0] gives the pixels.",
+            DeprecationWarning,
+        )
+        return pipeline.resized(pixels)[0]
+    return pixels if size is None else bring_to_size(pixels, size, resize, interpolation, crop_fraction)
+
+
+def is_file(source: Any) -> bool:
+    """Whether it is something that `load_image` reads: a path, a binary file object or a PIL image."""
+    if isinstance(source, (str, os.PathLike)) or hasattr(source, "read"):
+        return True
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(source, pillow.Image)
+
+
+def _read_rgb(file: Any, orient: bool) -> np.ndarray:
+    """Decode anything that `load_image` takes to a uint8 array `(height, width, 3)`."""
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise ImportError('load_image needs Pillow: pip install "keras-vit[images]".') from error
+
+    is_path = isinstance(file, (str, os.PathLike))
+    if not is_file(file):
+        hint = " To scale arrays use resize_images." if hasattr(file, "shape") else ""
+        kind = type(file).__name__
+        raise TypeError(f"file must be a path, a binary file object or a PIL image, not {kind}.{hint}")
+    if is_path and "://" in str(file):
+        hint = "Download it first: load_image(keras.utils.get_file(origin=...))."
+        raise ValueError(f"file must be a local path, but the address {file!r} was given. {hint}")
+    # Opened here: a missing or forbidden file keeps its own error, and all that follows is about content.
+    with open(file, "rb") if is_path else contextlib.nullcontext(file) as source:
+        try:
+            image = source if isinstance(source, Image.Image) else Image.open(source)
+            image.load()
+            return _rgb(ImageOps.exif_transpose(image) if orient else image)
+        except MemoryError:
+            raise
+        except Exception as error:  # Decoders raise errors of many kinds on damaged data.
+            hint = "It may be damaged, cut short, or of a kind that Pillow does not know."
+            raise ValueError(f"{str(file)!r} could not be read as a picture: {error}. {hint}") from error
+
+
+def check_pillow_image(image: "Image.Image") -> None:
+    """Raises ValueError for what cannot become RGB: no pixels, or 32 bits a channel."""
+    if 0 in image.size:
+        raise ValueError("it has no pixels")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"mode {image.mode!r}, 32 bits, does not say what is white; scale it to 0..255 first")
+
+
+def _rgb(image: "Image.Image") -> np.ndarray:
+    check_pillow_image(image)
+    if image.mode.startswith("I;16"):  # Pillow would clip to 255; TensorFlow's decoder keeps the upper byte.
+        grey = (np.asarray(image) >> 8).astype("uint8")
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA")  # Straight to RGB, Pillow warns about palettes with transparency.
+    return np.array(image.convert("RGB"))
+
+
+# Normalising
+
+
+def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: float | Sequence[float] = 0.5) -> Any:
+    """Normalise pixels of 0..255: `(images / 255 - mean) / std`, by default to [-1, 1].
+
+    All official checkpoints were trained with values in [-1, 1]: `value_range(-1, 1)` in vit_jax and big_vision.
+    Others were trained with the means and standard deviations of ImageNet or of their own data; the config of a
+    model has them (`model.config.pixel_mean`, `pixel_std`), and `model.preprocess` uses them.
+
+    Args:
+        images: Values in 0..255 of any integer or float dtype, `(batch, height, width, 3)` or
+            `(height, width, 3)`: a NumPy array, a list of equally large images, or a tensor of TensorFlow
+            (also inside `tf.data` maps), JAX, torch or Keras (also symbolic).
+        mean: What is subtracted from pixels of 0..1: a number, or one for each channel.
+        std: What they are divided by then; likewise.
+
+    Returns:
+        float32 of the same shape: a tensor of the same kind for a tensor, otherwise a new NumPy array.
+
+    Raises:
+        ValueError: if the last dimension is not 3 or the rank is not 3 or 4, if the images of a list differ
+            in size, if values are no pixels (see `check_pixels`; looked at in NumPy input only), or if `mean` or
+            `std` have another length, or `std` is not above 0.
+        TypeError: if the values are not real numbers.
+
+    Warns:
+        UserWarning: if NumPy floats all lie in [-1, 1]: they look scaled already.
+
+    Examples:
+        >>> keras_vit.preprocess_input(np.array([[[0, 255, 51]]], "uint8"))
+        array([[[-1. ,  1. , -0.6]]], dtype=float32)
+    """
+    for name, value in (("mean", mean), ("std", std)):
+        if np.shape(value) not in ((), (1,), (3,)):
+            raise ValueError(f"{name} must be a number or 3, one for each channel, but {value!r} was given.")
+    if np.min(std) <= 0:
+        raise ValueError(f"std must be above 0, but {std!r} was given.")
+    shift, scale = _in_grey_levels(mean), _in_grey_levels(std)
+    if hasattr(images, "shape") and hasattr(images, "dtype") and not isinstance(images, np.ndarray):
+        check_shape_and_dtype(images)
+        return (_to_float32(images) - shift) / scale
+    return _normalized(check_pixels(images), shift, scale)
+
+
+def _in_grey_levels(value: float | Sequence[float]) -> Any:
+    """255 times a number, or an array for each channel: a number wherever all are equal, which any tensor takes."""
+    values = np.asarray(value, "float64")
+    if np.all(values == values.flat[0]):
+        return 255 * float(values.flat[0])
+    return (255 * values).astype("float32")
+
+
+def _normalized(images: np.ndarray, shift: Any, scale: Any) -> np.ndarray:
+    pixels = images.astype("float32")
+    pixels -= shift
+    pixels /= scale
+    return pixels
+
+
+def _to_float32(tensor: Any) -> Any:
+    """Cast a tensor of any framework without importing one that is not loaded."""
+    framework = type(tensor).__module__.partition(".")[0]
+    if framework == "tensorflow":
+        return sys.modules["tensorflow"].cast(tensor, "float32")
+    if framework == "keras":
+        return sys.modules["keras"].ops.cast(tensor, "float32")
+    return tensor.float() if hasattr(tensor, "detach") else tensor.astype("float32")  # torch, or JAX
+
+
+# Checking
+
+
+def check_pixels(
+    images: Any,
+    channels: int = 3,
+    *,
+    name: str = "images",
+    item: Callable[[int], str] | None = None,
+    scaled: str = "warn",
+) -> np.ndarray:
+    """Images as an array of pixels in 0..255, in their own dtype: the one check of pixels.
+
+    Args:
+        images: `(batch, height, width, channels)` or `(height, width, channels)`: an array, a tensor of any backend, or
+            a list of equally large images.
+        channels: How many there have to be.
+        name: What the images are called in messages.
+        item: From the number of an image to what it is called in messages; None for `"image 3 of images"`.
+        scaled: What happens where all values lie in [-1, 1], or seem to be standardised: `"warn"`, or `"raise"`, which
+            is for data that a model is trained on.
+
+    Raises:
+        ValueError: if the shape is another one, integers lie outside 0..255, or floats are not finite or further
+            outside than a resampling filter overshoots (`OVERSHOOT`).
+        TypeError: if the values are not real numbers.
+    """
+    images = _as_numbers(images, name)
+    check_shape_and_dtype(images, channels, name)
+    is_integer = images.dtype.kind in "iu"
+    if not images.size or (images.dtype == "uint8" and (scaled == "warn" or images.max() > 1)):
+        return images
+    item = item or (lambda i: f"image {i} of {name}")
+    batch = images.reshape(-1, *images.shape[-3:])
+    least, most = (values.astype("float64") for values in (batch.min((1, 2, 3)), batch.max((1, 2, 3))))
+    lowest, highest = least.min(), most.max()
+    wrong = ~np.isfinite(least + most)
+    if wrong.any():
+        first = item(int(np.argmax(wrong)))
+        raise ValueError(f"{name} must hold values in 0..255, but {first} holds NaN or infinite values.")
+    reach = f"{name} must hold values in 0..255, but they reach from {lowest:.6g} to {highest:.6g}"
+    is_scaled = highest <= 1 and lowest >= -1 and (lowest, highest) != (0, 0)
+    if is_scaled and scaled == "raise":
+        advice = "(images + 1) * 127.5" if lowest < 0 else "images * 255"
+        raise ValueError(f"{reach}: they seem to be scaled already. Give {advice}.")
+    if scaled == "raise" and lowest < 0 and highest < 16:
+        raise ValueError(f"{reach}: they seem to be standardised. Leave that out.")
+    margin = 0 if is_integer else OVERSHOOT
+    wrong = (least < -margin) | (most > 255 + margin)
+    if wrong.any():
+        raise ValueError(f"{reach}. The first of them is {item(int(np.argmax(wrong)))}. Scale them first.")
+    if is_scaled and not is_integer:
+        warn_caller(
+            f"values in 0..255 are expected, but these floats lie between {lowest:.3g} and {highest:.3g}. Multiply "
+            "values in [0, 1] by 255; leave the preprocessing out if they are in [-1, 1] already."
+        )
+    return images
+
+
+def check_shape_and_dtype(tensor: Any, channels: int = 3, name: str = "images") -> None:
+    """What can be checked of a tensor of any framework that has no values yet, or whose values stay where they are."""
+    _check_dtype(tensor.dtype, name)
+    if getattr(tensor.shape, "rank", 0) is None:  # A TensorFlow tensor of unknown rank.
+        return
+    shape, hint = tuple(tensor.shape), ""
+    if len(shape) in (3, 4):
+        if shape[-1] in (channels, None):
+            return
+        if shape[-3] == channels:
+            hint = " The channels seem to come first: move them with numpy.moveaxis(images, -3, -1)."
+        elif channels == 3:
+            hints = {1: " Repeat the grey channel: numpy.repeat(images, 3, -1).", 4: " Drop alpha: images[..., :3]."}
+            hint = hints.get(shape[-1], "")
+    expected = f"(batch, height, width, {channels}) or (height, width, {channels})"
+    raise ValueError(f"{name} must have shape {expected}, but {shape} was given.{hint}")
+
+
+def _check_dtype(dtype: Any, name: str) -> None:
+    # They are called so in every framework: "uint8", "torch.float16", "<dtype: 'bfloat16'>".
+    if "int" not in str(dtype) and "float" not in str(dtype):
+        raise TypeError(f"{name} must hold integers or floats in 0..255, but the dtype is {dtype}.")
+
+
+def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
+    """Images as an array of real numbers, in the byte order of the machine."""
+    try:
+        images = to_numpy(images)
+    except Exception as error:  # Each framework has its own for tensors that have no values yet.
+        if hasattr(images, "dtype"):
+            raise TypeError(
+                f"{name} must have values, but a symbolic tensor was given, {type(images).__name__}. Call it before "
+                "the compiled function or the functional model, which takes pixels with include_preprocessing=True."
+            ) from error
+        if not isinstance(error, ValueError):
+            raise
+        hint = "Resize each with load_image(file, image_size) or resize_images(image, image_size)."
+        raise ValueError(f"{name} must be equally large to form a batch, but they differ. {hint}") from error
+    _check_dtype(images.dtype, name)
+    return images
+
+
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """A warning that points at the line outside of the package which led here."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("keras_vit."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+# Resizing
+
+
+def resize_images(images: Any, image_size: int | tuple[int, int], interpolation: str = "bilinear") -> np.ndarray:
+    """Scale images to a size, whatever their aspect ratio.
+
+    Args:
+        images: Integers or floats `(batch, height, width, channels)` or `(height, width, channels)`, with any
+            number of channels.
+        image_size: `(height, width)` in pixels, or an integer for a square.
+        interpolation: One of `keras_vit.interpolation.METHODS`. The default is
+            `tf.image.resize(method="bilinear")`, which the official code uses.
+
+    Returns:
+        float32 `(batch, *image_size, channels)` or `(*image_size, channels)`, in the range of the input and
+        not rounded.
+
+    Raises:
+        ValueError: if `images` has another rank or no pixels, or an argument has an unknown value.
+        TypeError: if `images` does not hold real numbers, or `image_size` has a wrong type.
+    """
+    images = _as_numbers(images)
+    if images.ndim not in (3, 4) or 0 in images.shape[-3:-1]:
+        expected = "(batch, height, width, channels) or (height, width, channels), with pixels"
+        raise ValueError(f"images must have shape {expected}, but {images.shape} was given.")
+    return _resampled(images, pair("image_size", image_size), _linear(interpolation))
+
+
+def bring_to_size(
+    pixels: np.ndarray,
+    size: tuple[int, int],
+    resize: str = "squash",
+    interpolation: str = "bilinear",
+    crop_fraction: float | None = None,
+) -> np.ndarray:
+    """One image `(height, width, 3)` at a size, float32, in one of the ways of `RESIZES`: see `load_image`."""
+    if resize == "squash":
+        return resize_images(pixels, size, interpolation)
+    if pixels.dtype != np.uint8:
+        pixels = np.clip(np.round(pixels), 0, 255).astype("uint8")
+    least = _uncropped(size, crop_fraction or RESIZES[resize] or 1.0)
+    if resize == "timm":
+        from PIL import Image
+
+        height, width = _covering(pixels.shape[:2], least, int)
+        resized = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
+        return _centre(resized, size).astype("float32")
+    height, width = _covering(pixels.shape[:2], least, round)
+    resized = _resampled(pixels, (height, width), _area_matrix)
+    top, left = (height - size[0]) // 2, (width - size[1]) // 2
+    # The original casts the means to uint8, which cuts off the fraction. The margin is for float32 means of
+    # equal pixels that fall just short of a whole number.
+    return np.floor(resized[top : top + size[0], left : left + size[1]] + 1e-3)
+
+
+def _filtered(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarray:
+    """Images `(batch, height, width, channels)` at a size, float32, by a filter of `FILTERS`."""
+    matrix, whole = FILTERS[filter]
+    if not (whole and images.dtype.kind in "iu"):
+        return _resampled(images, size, matrix)
+    # Pillow's arithmetic: weights of 22 bits, columns first. Such sums are whole numbers that float64 holds exactly.
+    # Pillow 13 begins with the rows where that is less work, such as where the height shrinks and the width grows. What
+    # is rounded and cut off at 0 and 255 in between then differs by a grey level, in noise of 700 x 33 pixels by up to
+    # 15; all versions before, and torchvision, begin with the columns.
+    for axis, new in ((2, size[1]), (1, size[0])):
+        weights = matrix(images.shape[axis], new)
+        fixed = np.trunc(weights * 2**22 + np.copysign(0.5, weights))
+        images = np.clip(np.floor(_along(images, fixed, axis, "float64") / 2**22 + 0.5), 0, 255)
+    return images.astype("float32")
+
+
+def _resampled(images: np.ndarray, size: tuple[int, int], matrix: Callable[[int, int], np.ndarray]) -> np.ndarray:
+    """Images `(..., height, width, channels)` at a size, float32."""
+    for axis, new in ((-3, size[0]), (-2, size[1])):
+        images = _along(images, matrix(images.shape[axis], new), axis, "float32")
+    return np.ascontiguousarray(images)
+
+
+def _along(images: np.ndarray, matrix: np.ndarray, axis: int, dtype: str) -> np.ndarray:
+    # Without antialiasing a small copy of a large image looks at few of its rows: take only those.
+    used = np.flatnonzero(matrix.any(axis=0))
+    images = np.take(images, used, axis=axis).astype(dtype, copy=False)
+    return np.moveaxis(np.tensordot(matrix[:, used].astype(dtype), images, axes=(1, axis)), 0, axis)
+
+
+def _centre(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The middle of images `(..., height, width, channels)`."""
+    top, left = (round((have - keep) / 2) for have, keep in zip(images.shape[-3:-1], size, strict=True))
+    return images[..., top : top + size[0], left : left + size[1], :]
+
+
+def _covering(shape: tuple[int, ...], least: tuple[int, int], whole: Callable[[float], int]) -> tuple[int, int]:
+    """The smallest size that keeps the aspect ratio and covers another; `whole` makes integers."""
+    height, width = shape
+    if least[0] * width >= least[1] * height:
+        return least[0], whole(width * least[0] / height)
+    return whole(height * least[1] / width), least[1]
+
+
+def _uncropped(size: tuple[int, int], fraction: float) -> tuple[int, int]:
+    """What has to be there before a crop that keeps `fraction` of each side."""
+    # The margin is for fractions such as 384 / 438, which are no float64.
+    height, width = (math.floor(n / fraction + 1e-6) for n in size)
+    return height, width
