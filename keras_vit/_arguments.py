@@ -4,7 +4,9 @@ import difflib
 import math
 import numbers
 import os
+import sys
 import unicodedata
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
@@ -124,3 +126,11 @@ def listing(names: Sequence[object], most: int = 5) -> str:
     """The first names of many, quoted and safe to show: `'a', 'b' and 3 more`."""
     first = ", ".join(repr(printable(name, 40)) for name in names[:most])
     return f"{first} and {len(names) - most} more" if len(names) > most else first
+
+
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """A warning that points at the line outside of the package which led here."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("keras_vit."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -5,6 +5,7 @@ That of the official checkpoints is `load_image`, then `preprocess_input`: decod
 antialiasing straight to the model's size, map 0..255 to [-1, 1]. Only reading files needs Pillow.
 """
 
+from keras_vit.preprocessing.applications import decode_predictions, imagenet1k_classes, preprocess_input
 from keras_vit.preprocessing.images import (
     FILTERS,
     RESIZES,
@@ -13,10 +14,8 @@ from keras_vit.preprocessing.images import (
     check_pixels,
     is_file,
     load_image,
-    preprocess_input,
     resize_images,
 )
-from keras_vit.preprocessing.predictions import decode_predictions, imagenet1k_classes
 
 __all__ = [
     "FILTERS",

@@ -2,17 +2,15 @@
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, pair, to_numpy
+from keras_vit._arguments import check_choice, pair, to_numpy, warn_caller
 from keras_vit.interpolation import METHODS, interpolation_matrix
 
 if TYPE_CHECKING:
@@ -52,17 +50,13 @@ def _area_matrix(old: int, new: int) -> np.ndarray:
     return np.maximum(covered, 0.0) / (old / new)
 
 
-def _linear(method: str) -> Callable[[int, int], np.ndarray]:
-    return functools.partial(interpolation_matrix, method=method)
-
-
-# From the old and the new number of samples along an axis to the matrix that resamples them; and whether integers stay
-# integers, as in Pillow: rounded after the columns, and after the rows again.
-FILTERS: dict[str, tuple[Callable[[int, int], np.ndarray], bool]] = {
-    "bilinear": (_linear("bilinear"), False),  # tf.image.resize: vit_jax
-    "bicubic": (_linear("bicubic"), True),  # Pillow: timm, and nearly all of Hugging Face's processors
-    "bilinear_pillow": (_linear("bilinear_antialias"), True),  # Pillow: Hugging Face's ViT
-    "bilinear_antialias": (_linear("bilinear_antialias"), False),  # torchvision on floats: Hugging Face's DINOv3
+# The name in METHODS, or the function from the old and the new number of samples to the matrix that resamples them; and
+# whether integers stay integers, as in Pillow: rounded after the columns, and after the rows again.
+FILTERS: dict[str, tuple[Callable[[int, int], np.ndarray] | str, bool]] = {
+    "bilinear": ("bilinear", False),  # tf.image.resize: vit_jax
+    "bicubic": ("bicubic", True),  # Pillow: timm, and nearly all of Hugging Face's processors
+    "bilinear_pillow": ("bilinear_antialias", True),  # Pillow: Hugging Face's ViT
+    "bilinear_antialias": ("bilinear_antialias", False),  # torchvision on floats: Hugging Face's DINOv3
     "nearest": (_nearest_matrix, True),  # Pillow
     "lanczos": (_lanczos_matrix, True),  # Pillow
 }
@@ -84,9 +78,6 @@ class Pipeline:
         filter: A name in `FILTERS`.
         trim: Rows at the lower and columns at the right edge that are prepared beyond `image_size` and then left out,
             as models do whose patches do not fill the image (384 pixels in patches of 14).
-
-    Raises:
-        TypeError, ValueError: if an argument makes no sense.
     """
 
     image_size: tuple[int, int]
@@ -111,10 +102,8 @@ class Pipeline:
         for name, given, least in (("mean", self.mean, -np.inf), ("std", self.std, 0.0)):
             values = np.asarray(given, "float64")
             if values.ndim > 1 or not values.size or not np.all(np.isfinite(values) & (values > least)):
-                above = " above 0" if name == "std" else ""
-                raise ValueError(
-                    f"pixel_{name} must be a finite number{above}, or one for each channel, but {given!r} was given."
-                )
+                what = f"pixel_{name} must be a finite number{' above 0' if name == 'std' else ''}"
+                raise ValueError(f"{what}, or one for each channel, but {given!r} was given.")
 
     def __call__(self, images: Any, channels: int = 3, *, normalize: bool = True) -> Any:
         """What a model takes: float32 `(batch, *image_size, channels)`.
@@ -141,25 +130,18 @@ class Pipeline:
         return result
 
     def resized(self, images: Any, channels: int = 3) -> np.ndarray:
-        """Images at the model's size, still as pixels.
+        """Images at the model's size, still as pixels: float32 `(batch, *image_size, channels)` in 0..255.
 
         Args:
             images: One or several: paths, binary file objects, PIL images, or arrays and tensors of any backend,
                 `(height, width, channels)` or `(batch, height, width, channels)`, uint8 or values of 0..255. The images
-                of a list may differ in size and kind.
+                of a list may differ in size and kind. Integers stay whole numbers where the filter is one of Pillow's.
             channels: How many the images have. Files have three.
-
-        Returns:
-            float32 `(batch, *image_size, channels)` in 0..255; integers stay whole numbers where the filter is one of
-            Pillow's.
 
         Raises:
             FileNotFoundError: if there is no such file.
             TypeError, ValueError: if the values are no pixels, a file is no image, or there are other channels.
             ImportError: if a file is to be read, and Pillow is not installed.
-
-        Warns:
-            UserWarning: if floats all lie in [-1, 1]: they look scaled already.
         """
         if isinstance(images, (list, tuple)):
             shapes = {tuple(image.shape) for image in images if hasattr(image, "shape")}
@@ -193,7 +175,7 @@ class Pipeline:
 
     def normalized(self, pixels: np.ndarray) -> np.ndarray:
         """`(pixels / 255 - mean) / std` in float32, as a new array."""
-        return _normalized(pixels, _in_grey_levels(self.mean), _in_grey_levels(self.std))
+        return normalized(pixels, self.mean, self.std)
 
 
 def load_image(
@@ -208,25 +190,21 @@ def load_image(
 ) -> np.ndarray:
     """Read an image as RGB, and bring it to a size where one is given.
 
-    For a model, `model.preprocess(file)` does all that the model wants. All modes become RGB as
-    `tf.io.decode_image(channels=3)` and Pillow's `convert("RGB")` make them: grey is repeated, palettes are looked up,
-    of 16 bits the upper 8 are kept, CMYK is converted without a colour profile. Transparency is dropped, not blended:
-    transparent pixels get the colour that the file has under them, often black. Of an animation the first frame is
-    read. The pixels equal TensorFlow's, but those of JPEG files, where the two decoders round differently, by a few
-    grey levels.
+    For a model, `model.preprocess(file)` does all that the model wants. All modes become RGB as in
+    `tf.io.decode_image(channels=3)`: grey is repeated, palettes are looked up, of 16 bits the upper 8 are kept, CMYK is
+    converted without a colour profile, transparency is dropped, not blended; of an animation the first frame is read.
+    The pixels equal TensorFlow's, but those of JPEG files, where the two decoders round differently.
 
     Args:
         file: A path, a binary file object, or a `PIL.Image.Image` (it is not changed).
         image_size: `(height, width)` in pixels, an integer for a square, `None` for the image's own size.
-        resize: One of `RESIZES`. `"squash"` scales straight to `image_size`, as the official code does.
-            `"big_vision"` and `"timm"` keep the aspect ratio: they scale the image until it covers
-            `image_size / crop_fraction` and cut out the centre; their pixels are whole numbers, as there.
-        interpolation: For `"squash"`: one of `keras_vit.interpolation.METHODS`. The default is
-            official: bilinear with half-pixel centres and no antialiasing, as `tf.image.resize`.
-        crop_fraction: For `"big_vision"` and `"timm"`: the share of each side that the crop keeps, in (0, 1].
-            `None` takes the one in `RESIZES`; timm's 384-pixel models use 1.0.
-        orient: Turn the image upright as its EXIF orientation says. The original code ignores that tag:
-            `False` repeats its numbers on photographs that carry one.
+        resize: `"squash"` scales straight to `image_size`, as the official code does. `"big_vision"` and `"timm"` scale
+            the image with its own aspect ratio until it covers `image_size / crop_fraction`, and cut out the centre;
+            their pixels are whole numbers, as there.
+        interpolation: For `"squash"`: one of `keras_vit.interpolation.METHODS`; by default as `tf.image.resize`.
+        crop_fraction: For `"big_vision"` (0.875) and `"timm"` (0.9): the share of each side that the crop keeps, in
+            (0, 1]; timm's 384-pixel models use 1.0.
+        orient: Turn the image upright as its EXIF orientation says, which the original code ignores.
         pipeline: Deprecated: `pipeline.resized(file)[0]` gives the same.
 
     Returns:
@@ -235,8 +213,7 @@ def load_image(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file is not an image that Pillow can decode, or an argument has an unknown value.
-        TypeError: if an argument has a wrong type.
+        ValueError, TypeError: if the file is not an image that Pillow can decode, or an argument is wrong.
         ImportError: if Pillow is not installed.
 
     Examples:
@@ -254,11 +231,8 @@ def load_image(
     size = None if image_size is None else pair("image_size", image_size)
     pixels = _read_rgb(file, orient)
     if pipeline is not None:
-        warn_caller(
-            "load_image(file, pipeline=...) is deprecated, as model.preprocess would crop its result a second time. "
-            "model.preprocess(file) does it all; pipeline.resized(file)[0] gives the pixels.",
-            DeprecationWarning,
-        )
+        hint = "model.preprocess(file) does it all; pipeline.resized(file)[0] gives the pixels."
+        warn_caller(f"load_image(file, pipeline=...) is deprecated. {hint}", DeprecationWarning)
         return pipeline.resized(pixels)[0]
     return pixels if size is None else bring_to_size(pixels, size, resize, interpolation, crop_fraction)
 
@@ -280,12 +254,10 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
 
     is_path = isinstance(file, (str, os.PathLike))
     if not is_file(file):
-        hint = " To scale arrays use resize_images." if hasattr(file, "shape") else ""
-        kind = type(file).__name__
-        raise TypeError(f"file must be a path, a binary file object or a PIL image, not {kind}.{hint}")
+        given = f"{type(file).__name__}. To scale arrays use resize_images"
+        raise TypeError(f"file must be a path, a binary file object or a PIL image, not {given}.")
     if is_path and "://" in str(file):
-        hint = "Download it first: load_image(keras.utils.get_file(origin=...))."
-        raise ValueError(f"file must be a local path, but the address {file!r} was given. {hint}")
+        raise ValueError(f"file must be a local path, but {file!r} was given: keras.utils.get_file downloads it.")
     # Opened here: a missing or forbidden file keeps its own error, and all that follows is about content.
     with open(file, "rb") if is_path else contextlib.nullcontext(file) as source:
         try:
@@ -295,11 +267,10 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
         except MemoryError:
             raise
         except Exception as error:  # Decoders raise errors of many kinds on damaged data.
-            hint = "It may be damaged, cut short, or of a kind that Pillow does not know."
-            raise ValueError(f"{str(file)!r} could not be read as a picture: {error}. {hint}") from error
+            raise ValueError(f"{str(file)!r} could not be read as a picture: {error}. Is it damaged?") from error
 
 
-def check_pillow_image(image: "Image.Image") -> None:
+def check_mode(image: "Image.Image") -> None:
     """Raises ValueError for what cannot become RGB: no pixels, or 32 bits a channel."""
     if 0 in image.size:
         raise ValueError("it has no pixels")
@@ -308,7 +279,7 @@ def check_pillow_image(image: "Image.Image") -> None:
 
 
 def _rgb(image: "Image.Image") -> np.ndarray:
-    check_pillow_image(image)
+    check_mode(image)
     if image.mode.startswith("I;16"):  # Pillow would clip to 255; TensorFlow's decoder keeps the upper byte.
         grey = (np.asarray(image) >> 8).astype("uint8")
         return np.repeat(grey[:, :, None], 3, axis=2)
@@ -317,77 +288,21 @@ def _rgb(image: "Image.Image") -> np.ndarray:
     return np.array(image.convert("RGB"))
 
 
-# Normalising
-
-
-def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: float | Sequence[float] = 0.5) -> Any:
-    """Normalise pixels of 0..255: `(images / 255 - mean) / std`, by default to [-1, 1].
-
-    All official checkpoints were trained with values in [-1, 1]: `value_range(-1, 1)` in vit_jax and big_vision.
-    Others were trained with the means and standard deviations of ImageNet or of their own data; the config of a
-    model has them (`model.config.pixel_mean`, `pixel_std`), and `model.preprocess` uses them.
-
-    Args:
-        images: Values in 0..255 of any integer or float dtype, `(batch, height, width, 3)` or
-            `(height, width, 3)`: a NumPy array, a list of equally large images, or a tensor of TensorFlow
-            (also inside `tf.data` maps), JAX, torch or Keras (also symbolic).
-        mean: What is subtracted from pixels of 0..1: a number, or one for each channel.
-        std: What they are divided by then; likewise.
-
-    Returns:
-        float32 of the same shape: a tensor of the same kind for a tensor, otherwise a new NumPy array.
-
-    Raises:
-        ValueError: if the last dimension is not 3 or the rank is not 3 or 4, if the images of a list differ
-            in size, if values are no pixels (see `check_pixels`; looked at in NumPy input only), or if `mean` or
-            `std` have another length, or `std` is not above 0.
-        TypeError: if the values are not real numbers.
-
-    Warns:
-        UserWarning: if NumPy floats all lie in [-1, 1]: they look scaled already.
-
-    Examples:
-        >>> keras_vit.preprocess_input(np.array([[[0, 255, 51]]], "uint8"))
-        array([[[-1. ,  1. , -0.6]]], dtype=float32)
-    """
-    for name, value in (("mean", mean), ("std", std)):
-        if np.shape(value) not in ((), (1,), (3,)):
-            raise ValueError(f"{name} must be a number or 3, one for each channel, but {value!r} was given.")
-    if np.min(std) <= 0:
-        raise ValueError(f"std must be above 0, but {std!r} was given.")
+def normalized(images: Any, mean: float | Sequence[float], std: float | Sequence[float]) -> Any:
+    """`(images / 255 - mean) / std` of a float32 tensor of any framework, or of an array as a new float32 array."""
     shift, scale = _in_grey_levels(mean), _in_grey_levels(std)
-    if hasattr(images, "shape") and hasattr(images, "dtype") and not isinstance(images, np.ndarray):
-        check_shape_and_dtype(images)
-        return (_to_float32(images) - shift) / scale
-    return _normalized(check_pixels(images), shift, scale)
-
-
-def _in_grey_levels(value: float | Sequence[float]) -> Any:
-    """255 times a number, or an array for each channel: a number wherever all are equal, which any tensor takes."""
-    values = np.asarray(value, "float64")
-    if np.all(values == values.flat[0]):
-        return 255 * float(values.flat[0])
-    return (255 * values).astype("float32")
-
-
-def _normalized(images: np.ndarray, shift: Any, scale: Any) -> np.ndarray:
+    if not isinstance(images, np.ndarray):
+        return (images - shift) / scale
     pixels = images.astype("float32")
     pixels -= shift
     pixels /= scale
     return pixels
 
 
-def _to_float32(tensor: Any) -> Any:
-    """Cast a tensor of any framework without importing one that is not loaded."""
-    framework = type(tensor).__module__.partition(".")[0]
-    if framework == "tensorflow":
-        return sys.modules["tensorflow"].cast(tensor, "float32")
-    if framework == "keras":
-        return sys.modules["keras"].ops.cast(tensor, "float32")
-    return tensor.float() if hasattr(tensor, "detach") else tensor.astype("float32")  # torch, or JAX
-
-
-# Checking
+def _in_grey_levels(value: float | Sequence[float]) -> Any:
+    """255 times a number, or an array for each channel: a number wherever all are equal, which any tensor takes."""
+    levels = 255 * np.asarray(value, "float64")
+    return float(levels.flat[0]) if np.all(levels == levels.flat[0]) else levels.astype("float32")
 
 
 def check_pixels(
@@ -451,15 +366,14 @@ def check_shape_and_dtype(tensor: Any, channels: int = 3, name: str = "images") 
     _check_dtype(tensor.dtype, name)
     if getattr(tensor.shape, "rank", 0) is None:  # A TensorFlow tensor of unknown rank.
         return
-    shape, hint = tuple(tensor.shape), ""
-    if len(shape) in (3, 4):
-        if shape[-1] in (channels, None):
-            return
-        if shape[-3] == channels:
-            hint = " The channels seem to come first: move them with numpy.moveaxis(images, -3, -1)."
-        elif channels == 3:
-            hints = {1: " Repeat the grey channel: numpy.repeat(images, 3, -1).", 4: " Drop alpha: images[..., :3]."}
-            hint = hints.get(shape[-1], "")
+    shape = tuple(tensor.shape)
+    if len(shape) in (3, 4) and shape[-1] in (channels, None):
+        return
+    rows, _, last = (0, 0, 0, *shape)[-3:]
+    hints = {1: " Repeat the grey channel: numpy.repeat(images, 3, -1).", 4: " Drop alpha: images[..., :3]."}
+    hint = hints.get(last, "") if channels == 3 and len(shape) in (3, 4) else ""
+    if rows == channels:
+        hint = " The channels seem to come first: move them with numpy.moveaxis(images, -3, -1)."
     expected = f"(batch, height, width, {channels}) or (height, width, {channels})"
     raise ValueError(f"{name} must have shape {expected}, but {shape} was given.{hint}")
 
@@ -476,10 +390,8 @@ def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
         images = to_numpy(images)
     except Exception as error:  # Each framework has its own for tensors that have no values yet.
         if hasattr(images, "dtype"):
-            raise TypeError(
-                f"{name} must have values, but a symbolic tensor was given, {type(images).__name__}. Call it before "
-                "the compiled function or the functional model, which takes pixels with include_preprocessing=True."
-            ) from error
+            hint = "Call it before the model or the compiled function; include_preprocessing=True normalises there."
+            raise TypeError(f"{name} must have values, but a symbolic tensor was given. {hint}") from error
         if not isinstance(error, ValueError):
             raise
         hint = "Resize each with load_image(file, image_size) or resize_images(image, image_size)."
@@ -488,40 +400,22 @@ def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
     return images
 
 
-def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """A warning that points at the line outside of the package which led here."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("keras_vit."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
-
-
-# Resizing
-
-
 def resize_images(images: Any, image_size: int | tuple[int, int], interpolation: str = "bilinear") -> np.ndarray:
-    """Scale images to a size, whatever their aspect ratio.
+    """Scale images to a size, whatever their aspect ratio: float32 in the range of the input, not rounded.
 
     Args:
-        images: Integers or floats `(batch, height, width, channels)` or `(height, width, channels)`, with any
-            number of channels.
+        images: `(batch, height, width, channels)` or `(height, width, channels)`, with any number of channels.
         image_size: `(height, width)` in pixels, or an integer for a square.
-        interpolation: One of `keras_vit.interpolation.METHODS`. The default is
-            `tf.image.resize(method="bilinear")`, which the official code uses.
-
-    Returns:
-        float32 `(batch, *image_size, channels)` or `(*image_size, channels)`, in the range of the input and
-        not rounded.
+        interpolation: One of `keras_vit.interpolation.METHODS`; by default as `tf.image.resize`, as in official code.
 
     Raises:
-        ValueError: if `images` has another rank or no pixels, or an argument has an unknown value.
-        TypeError: if `images` does not hold real numbers, or `image_size` has a wrong type.
+        ValueError, TypeError: if an argument has an unknown value or a wrong type.
     """
     images = _as_numbers(images)
     if images.ndim not in (3, 4) or 0 in images.shape[-3:-1]:
-        expected = "(batch, height, width, channels) or (height, width, channels), with pixels"
+        expected = "([batch,] height, width, channels), with pixels"
         raise ValueError(f"images must have shape {expected}, but {images.shape} was given.")
-    return _resampled(images, pair("image_size", image_size), _linear(interpolation))
+    return _resampled(images, pair("image_size", image_size), interpolation)
 
 
 def bring_to_size(
@@ -531,7 +425,7 @@ def bring_to_size(
     interpolation: str = "bilinear",
     crop_fraction: float | None = None,
 ) -> np.ndarray:
-    """One image `(height, width, 3)` at a size, float32, in one of the ways of `RESIZES`: see `load_image`."""
+    """One image `(height, width, 3)` at a size, float32: see `load_image`."""
     if resize == "squash":
         return resize_images(pixels, size, interpolation)
     if pixels.dtype != np.uint8:
@@ -546,35 +440,38 @@ def bring_to_size(
     height, width = _covering(pixels.shape[:2], least, round)
     resized = _resampled(pixels, (height, width), _area_matrix)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
-    # The original casts the means to uint8, which cuts off the fraction. The margin is for float32 means of
-    # equal pixels that fall just short of a whole number.
+    # The original casts the means to uint8. The margin is for means of equal pixels just short of a whole number.
     return np.floor(resized[top : top + size[0], left : left + size[1]] + 1e-3)
 
 
 def _filtered(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarray:
     """Images `(batch, height, width, channels)` at a size, float32, by a filter of `FILTERS`."""
-    matrix, whole = FILTERS[filter]
+    how, whole = FILTERS[filter]
     if not (whole and images.dtype.kind in "iu"):
-        return _resampled(images, size, matrix)
+        return _resampled(images, size, how)
     # Pillow's arithmetic: weights of 22 bits, columns first. Such sums are whole numbers that float64 holds exactly.
     # Pillow 13 begins with the rows where that is less work, such as where the height shrinks and the width grows. What
     # is rounded and cut off at 0 and 255 in between then differs by a grey level, in noise of 700 x 33 pixels by up to
     # 15; all versions before, and torchvision, begin with the columns.
     for axis, new in ((2, size[1]), (1, size[0])):
-        weights = matrix(images.shape[axis], new)
+        weights = _matrix(images.shape[axis], new, how)
         fixed = np.trunc(weights * 2**22 + np.copysign(0.5, weights))
-        images = np.clip(np.floor(_along(images, fixed, axis, "float64") / 2**22 + 0.5), 0, 255)
+        images = np.clip(np.floor(_along(axis, images, fixed, "float64") / 2**22 + 0.5), 0, 255)
     return images.astype("float32")
 
 
-def _resampled(images: np.ndarray, size: tuple[int, int], matrix: Callable[[int, int], np.ndarray]) -> np.ndarray:
+def _resampled(images: np.ndarray, size: tuple[int, int], how: Callable[[int, int], np.ndarray] | str) -> np.ndarray:
     """Images `(..., height, width, channels)` at a size, float32."""
     for axis, new in ((-3, size[0]), (-2, size[1])):
-        images = _along(images, matrix(images.shape[axis], new), axis, "float32")
+        images = _along(axis, images, _matrix(images.shape[axis], new, how), "float32")
     return np.ascontiguousarray(images)
 
 
-def _along(images: np.ndarray, matrix: np.ndarray, axis: int, dtype: str) -> np.ndarray:
+def _matrix(old: int, new: int, how: Callable[[int, int], np.ndarray] | str) -> np.ndarray:
+    return interpolation_matrix(old, new, how) if isinstance(how, str) else how(old, new)
+
+
+def _along(axis: int, images: np.ndarray, matrix: np.ndarray, dtype: str) -> np.ndarray:
     # Without antialiasing a small copy of a large image looks at few of its rows: take only those.
     used = np.flatnonzero(matrix.any(axis=0))
     images = np.take(images, used, axis=axis).astype(dtype, copy=False)

@@ -1,16 +1,63 @@
-"""Predictions in, names of classes out."""
+"""What `keras.applications` has for each family: `preprocess_input` and `decode_predictions`."""
 
 import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import to_numpy
+from keras_vit._arguments import to_numpy, warn_caller
 from keras_vit._files import weights_folder
-from keras_vit.preprocessing.images import warn_caller
+from keras_vit.preprocessing.images import check_pixels, check_shape_and_dtype, normalized
 
 SUM_TOLERANCE = 0.02  # of a softmax over thousands of classes in bfloat16
+
+
+def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: float | Sequence[float] = 0.5) -> Any:
+    """Normalise pixels of 0..255: `(images / 255 - mean) / std`, by default to [-1, 1].
+
+    All official checkpoints were trained with values in [-1, 1]. The config of a model has the means and standard
+    deviations of others (`model.config.pixel_mean`, `pixel_std`), and `model.preprocess` uses them.
+
+    Args:
+        images: Values in 0..255 of any integer or float dtype, `(batch, height, width, 3)` or
+            `(height, width, 3)`: a NumPy array, a list of equally large images, or a tensor of TensorFlow
+            (also inside `tf.data` maps), JAX, torch or Keras (also symbolic).
+        mean: What is subtracted from pixels of 0..1: a number, or one for each channel.
+        std: What they are divided by then; likewise.
+
+    Returns:
+        float32 of the same shape: a tensor of the same kind for a tensor, otherwise a new NumPy array.
+
+    Raises:
+        ValueError, TypeError: if the shape is another one, values are no pixels (looked at in NumPy input only), or
+            `mean` or `std` make no sense.
+
+    Warns:
+        UserWarning: if NumPy floats all lie in [-1, 1]: they look scaled already.
+
+    Examples:
+        >>> keras_vit.preprocess_input(np.array([[[0, 255, 51]]], "uint8"))
+        array([[[-1. ,  1. , -0.6]]], dtype=float32)
+    """
+    for name, value in (("mean", mean), ("std", std)):
+        if np.shape(value) not in ((), (1,), (3,)):
+            raise ValueError(f"{name} must be a number or 3, one for each channel, but {value!r} was given.")
+    if np.min(std) <= 0:
+        raise ValueError(f"std must be above 0, but {std!r} was given.")
+    if hasattr(images, "shape") and hasattr(images, "dtype") and not isinstance(images, np.ndarray):
+        check_shape_and_dtype(images)
+        return normalized(_to_float32(images), mean, std)
+    return normalized(check_pixels(images), mean, std)
+
+
+def _to_float32(tensor: Any) -> Any:
+    framework = type(tensor).__module__.partition(".")[0]
+    if framework in ("tensorflow", "keras"):
+        module = sys.modules[framework]  # imported by whoever made the tensor
+        return (module if framework == "tensorflow" else module.ops).cast(tensor, "float32")
+    return tensor.float() if hasattr(tensor, "detach") else tensor.astype("float32")  # torch, or JAX
 
 
 def decode_predictions(
