@@ -43,9 +43,7 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.checkpoints import augreg_index, best_augreg, class_names, read_keras, read_weights_h5, save_model
-from keras_vit.checkpoints.files import open_file, write_safetensors
-from keras_vit.checkpoints.files.npz import NpzFile
+from keras_vit.checkpoints import augreg_index, best_augreg, class_names, files, read_keras, read_weights_h5, save_model
 from keras_vit.preprocessing import load_image
 from keras_vit.training.run_folder import RunFolder
 
@@ -89,8 +87,8 @@ def make_safetensors(folder: pathlib.Path) -> list[pathlib.Path]:
     arrays = {
         f"blocks.{n}.weight": random.normal(size=(4, n + 1)).astype(kind) for n, kind in enumerate(("f4", "f2", "i8"))
     }
-    write_safetensors(folder / "0.safetensors", arrays.items())
-    write_safetensors(folder / "1.safetensors", [("empty", np.zeros((0, 3), "f8")), ("one", np.ones((), "f4"))])
+    files.write_safetensors(folder / "0.safetensors", arrays.items())
+    files.write_safetensors(folder / "1.safetensors", [("empty", np.zeros((0, 3), "f8")), ("one", np.ones((), "f4"))])
     return [folder / "0.safetensors", folder / "1.safetensors"]
 
 
@@ -181,7 +179,7 @@ def read_npz(path: pathlib.Path) -> None:
     with attempt():
         keras_vit.inspect_checkpoint(path)
     with attempt():
-        for array in NpzFile(path).values():
+        for array in files.read_npz(path).values():
             array.read()
     with attempt():
         class_names(path)
@@ -191,7 +189,7 @@ def read_npz(path: pathlib.Path) -> None:
 def read_arrays(path: pathlib.Path) -> None:
     with attempt():
         keras_vit.inspect_checkpoint(path)
-    for array in open_file(path).values():
+    for array in files.open_file(path).values():
         array.read()
 
 

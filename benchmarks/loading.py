@@ -39,8 +39,7 @@ def make_file(path, variant):
     import numpy as np
 
     from keras_vit.checkpoints import LAYOUTS
-    from keras_vit.checkpoints.files import write_safetensors
-    from keras_vit.checkpoints.files.npz import write_npz
+    from keras_vit.checkpoints.files import write_npz, write_safetensors
     from keras_vit.models import variant_config
 
     config = variant_config(variant, classes=21843)

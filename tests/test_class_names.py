@@ -12,7 +12,7 @@ import pytest
 import keras_vit
 from keras_vit._files import weights_folder
 from keras_vit.checkpoints import save_model
-from keras_vit.checkpoints.files.npz import write_npz
+from keras_vit.checkpoints.files import write_npz
 from keras_vit.zoo import load
 
 pytestmark = pytest.mark.once

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     )
     from keras_vit.checkpoints.class_list import class_names
     from keras_vit.checkpoints.download import find_checkpoint, find_recommended, is_copy
-    from keras_vit.checkpoints.folder import with_names_beside
+    from keras_vit.checkpoints.files import with_names_beside
     from keras_vit.checkpoints.hub import DownloadError
     from keras_vit.checkpoints.keras_files import (
         check_format,

@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit import models
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.files.stored_array import StoredArray
+from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ModelConfig, ViTConfig
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from keras_vit._arguments import printable
 from keras_vit._files import replacing
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.accounting import Contents, Hints, Layout, check_arrays, extract, fill
-from keras_vit.checkpoints.files import open_file, read_sidecars, weights_in, write_safetensors
-from keras_vit.checkpoints.files.npz import write_npz
-from keras_vit.checkpoints.files.stored_array import ArrayFile
+from keras_vit.checkpoints.files import open_file, read_sidecars, weights_in, write_npz, write_safetensors
 from keras_vit.checkpoints.layouts import LAYOUTS
+from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 
 # The layout of the published files of each family.
@@ -338,7 +337,7 @@ def inspect_checkpoint(
 
 def _add_containers(contents: Contents, file: ArrayFile) -> None:
     """Adds what lies in the file outside of the dict that holds the model, if it holds several."""
-    outside = list(getattr(file, "outside", ()))
+    outside = file.outside
     if outside:
         contents.unused += outside
         contents.notes.append(

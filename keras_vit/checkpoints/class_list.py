@@ -6,7 +6,7 @@ import pathlib
 from keras_vit.checkpoints.catalogue import SHIPPED
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.download import find_checkpoint
-from keras_vit.checkpoints.folder import names_beside
+from keras_vit.checkpoints.files import names_beside
 from keras_vit.checkpoints.keras_files import config_in_file
 from keras_vit.checkpoints.source import is_keras_file, resolve_source
 from keras_vit.models import BiT, VisionTransformer

@@ -41,8 +41,9 @@ from keras_vit.checkpoints.catalogue import (
     repositories,
 )
 from keras_vit.checkpoints.entry import Entry, published_url
-from keras_vit.checkpoints.folder import weights_in
+from keras_vit.checkpoints.files import weights_in
 from keras_vit.checkpoints.hub import SCHEME, DownloadError, fetch_from_hub
+from keras_vit.checkpoints.stored_array import is_web_page
 
 TIMEOUT = 30.0  # seconds without a byte
 PAUSES = (0.5, 1.0, 2.0)  # seconds before another try, where that may help
@@ -313,8 +314,6 @@ def _problem(path: pathlib.Path, npz: bool) -> str | None:
 
 def _what_is_wrong(path: pathlib.Path, npz: bool) -> str | None:
     """Why a file is obviously not what it should be: a web page, or an `.npz` that lacks its end; None if it may be."""
-    from keras_vit.checkpoints.files.stored_array import is_web_page  # needs NumPy, which listing does not
-
     with path.open("rb") as file:
         head = file.read(512)
     if not head:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.folder import INDEX_ENDING, LONGEST, SIDECAR_NAMES, WEIGHT_NAMES, choose_weights, parse_json
+from keras_vit.checkpoints.files import INDEX_ENDING, LONGEST, SIDECARS, WEIGHT_NAMES, choose_weights, parse_json
 
 SCHEME = "hf://"
 _PART = re.compile(r"[\w-][\w.-]{0,95}", re.ASCII)  # of a repository's name
@@ -95,7 +95,7 @@ def parse_hub_address(text: str) -> HubAddress:
 def fetch_from_hub(source: str, offline: bool = False) -> pathlib.Path:
     """The file of a model's weights in a repository of the Hub, in the library's cache.
 
-    What lies beside it and describes it (`SIDECAR_NAMES`) is fetched as well, and the shards of a file that is split.
+    What lies beside it and describes it (`SIDECARS`) is fetched as well, and the shards of a file that is split.
 
     Args:
         source: An address, `hf://owner/name[@revision][/file or /folder]`. Without a file, the weights are those that
@@ -131,13 +131,13 @@ def fetch_from_hub(source: str, offline: bool = False) -> pathlib.Path:
     weights = _weights(address, names)
     folder = weights[: weights.rfind("/") + 1]
     # What describes the weights comes first: after a kill, weights in the cache have beside them what they need.
-    sidecars = [f"{folder}{name}" for name in SIDECAR_NAMES if f"{folder}{name}" in names]
-    paths = [_fetch(address, name, info.sha) for name in sidecars if name != weights]
-    path = _fetch(address, weights, info.sha)
+    sidecars = [f"{folder}{name}" for name in SIDECARS.values() if f"{folder}{name}" in names]
+    paths = [_fetch(address, name, str(info.sha)) for name in sidecars if name != weights]
+    path = _fetch(address, weights, str(info.sha))
     for shard in _shards(path, address):
         if f"{folder}{shard}" not in names:
             raise _failed(address, f"the repository has no file {folder}{shard}, which {weights} names")
-        paths.append(_fetch(address, f"{folder}{shard}", info.sha))
+        paths.append(_fetch(address, f"{folder}{shard}", str(info.sha)))
     if any(beside.parent != path.parent for beside in paths):
         raise _failed(address, "it changed while it was fetched. Try again")
     return path

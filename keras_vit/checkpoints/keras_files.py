@@ -9,13 +9,11 @@ import zipfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit._files import check_room, replacing
 from keras_vit.checkpoints.checkpoint import LAYOUTS, to_checkpoint
-from keras_vit.checkpoints.files.stored_array import DAMAGE
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, count_weights
 
 if TYPE_CHECKING:
@@ -196,7 +194,7 @@ def _describe(path: pathlib.Path) -> tuple[str | bytes | None, list[zipfile.ZipI
                 size = archive.getinfo("config.json").file_size
                 description = archive.read("config.json") if size <= LONGEST_CONFIG else None
                 members = archive.infolist()
-        except (*DAMAGE, KeyError) as error:
+        except Exception as error:  # `zipfile` raises what the wrong bytes lead it to
             raise ValueError(f"{path} is not a .keras file, or it is damaged: {printable(error, 200)}.") from None
         if description is None:
             raise ValueError(f"{path} is damaged: its config.json has {size:,} bytes.")

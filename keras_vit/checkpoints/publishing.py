@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit import models
 from keras_vit._files import write_text
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, to_checkpoint
-from keras_vit.checkpoints.folder import ENDINGS, NOT_WEIGHTS
+from keras_vit.checkpoints.files import ENDINGS, NOT_WEIGHTS
 from keras_vit.checkpoints.hub import SCHEME, errors_named, is_hub_address, parse_hub_address
 from keras_vit.models import BiT, ModelConfig, VisionTransformer, ViTConfig, variant_of
 

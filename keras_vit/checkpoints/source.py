@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_vit._arguments import Source
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
-from keras_vit.checkpoints.folder import ENDINGS
+from keras_vit.checkpoints.files import ENDINGS
 from keras_vit.models import find_variant
 
 KERAS_ENDINGS = (".keras", ".weights.h5")

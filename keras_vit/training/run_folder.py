@@ -22,7 +22,7 @@ from keras_vit._pictures import FAINT, GOOD, figure_for
 from keras_vit._processes import ALONE, Processes
 from keras_vit._terminal import Table
 from keras_vit.checkpoints import save_model
-from keras_vit.checkpoints.files.npz import NpzFile, write_npz
+from keras_vit.checkpoints.files import read_npz, write_npz
 from keras_vit.training.sharing import assign_everywhere
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], dict[
     """The values of all variables, and what `_write_state` noted beside them. The model stays as it is."""
     variables = _state(model)
     try:
-        file = NpzFile(path)
+        file = read_npz(path)
         about = json.loads(file[_ABOUT].read_stored().tobytes())
         numbers = [str(number) for number in range(len(file) - 1)]
         stored = [(file[number].shape, file[number].stored) for number in numbers]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints.files import npz
+from keras_vit.checkpoints import stored_array
+from keras_vit.checkpoints.files import read_npz
 
 pytestmark = pytest.mark.once
 
@@ -98,7 +99,7 @@ def test_a_hole_in_the_middle(golden, tmp_path):
     whole = bytearray(golden("mini_token").path.read_bytes())
     whole[100_000:200_000] = bytes(100_000)
     (tmp_path / "holes.npz").write_bytes(whole)
-    with pytest.raises(ValueError, match="holes.npz is damaged"):
+    with pytest.raises(ValueError, match="holes.npz (is damaged|cannot be read)"):
         keras_vit.from_checkpoint(tmp_path / "holes.npz")
 
 
@@ -112,7 +113,7 @@ def test_a_flipped_bit_in_the_values(golden, arrays, tmp_path, save):
         damaged = bytearray(path.read_bytes())
         damaged[member.header_offset + 30 + len(member.filename) + member.compress_size - 5] ^= 4
         (tmp_path / "damaged.npz").write_bytes(damaged)
-        with pytest.raises(ValueError, match=f"damaged.npz is damaged: .*{name}.*Fetch the file again"):
+        with pytest.raises(ValueError, match=f"damaged.npz (is damaged|cannot be read).*{name}"):
             keras_vit.from_checkpoint(tmp_path / "damaged.npz")
 
 
@@ -146,9 +147,7 @@ def test_damage_anywhere_is_a_value_error_or_harmless(golden, tmp_path, save):
 
 
 def load_all(path):
-    from keras_vit.checkpoints.files.npz import NpzFile
-
-    return {name: array.read() for name, array in NpzFile(path).items()}
+    return {name: array.read() for name, array in read_npz(path).items()}
 
 
 class Bomb:
@@ -164,13 +163,13 @@ class Bomb:
 def test_pickles_are_never_loaded(reader, arrays, tmp_path):
     arrays["head/bias"] = np.array([Bomb(tmp_path / "boom")], dtype=object)
     np.savez(tmp_path / "file.npz", allow_pickle=True, **arrays)
-    with pytest.raises(ValueError, match="file.npz holds pickled Python objects .'head/bias'.*numpy.savez"):
+    with pytest.raises(ValueError, match="file.npz .*'head/bias' is pickled Python objects, .*numpy.savez"):
         reader(tmp_path / "file.npz")
     # A member that calls itself an array and is a bare pickle.
     np.savez(tmp_path / "bare.npz", cls=arrays["cls"])
     with zipfile.ZipFile(tmp_path / "bare.npz", "a") as file:
         file.writestr("head/bias.npy", pickle.dumps(Bomb(tmp_path / "boom")))
-    with pytest.raises(ValueError, match="bare.npz is damaged: 'head/bias' is no array"):
+    with pytest.raises(ValueError, match="bare.npz cannot be read .*'head/bias' is no array"):
         reader(tmp_path / "bare.npz")
     assert not (tmp_path / "boom").exists()
 
@@ -178,7 +177,7 @@ def test_pickles_are_never_loaded(reader, arrays, tmp_path):
 def test_structured_arrays_and_strings(reader, arrays, tmp_path):
     for bias in (np.zeros(11, "U4"), np.zeros(11, [("a", "f4")]), np.zeros(11, "c8")):
         np.savez(tmp_path / "file.npz", **(arrays | {"head/bias": bias}))
-        with pytest.raises(ValueError, match="file.npz stores 'head/bias' as .*expected one of .*float32"):
+        with pytest.raises(ValueError, match="file.npz .* stores 'head/bias' as .*expected one of .*float32"):
             reader(tmp_path / "file.npz")
 
 
@@ -348,7 +347,7 @@ def test_a_header_that_promises_another_size(reader, arrays, tmp_path, shape, va
     with zipfile.ZipFile(tmp_path / "file.npz", "a") as file:
         file.writestr("head/bias.npy", member.getvalue())
     if promised:
-        with pytest.raises(ValueError, match=f"file.npz is truncated: 'head/bias' should have {promised} bytes"):
+        with pytest.raises(ValueError, match=f"file.npz .* is truncated: 'head/bias' should have {promised} bytes"):
             reader(tmp_path / "file.npz")
     else:
         reader(tmp_path / "file.npz")
@@ -361,7 +360,7 @@ def test_two_arrays_of_one_name(reader, arrays, tmp_path, save):
     save(tmp_path / "file.npz", **arrays)
     with zipfile.ZipFile(tmp_path / "file.npz", "a") as file, pytest.warns(UserWarning, match="Duplicate name"):
         file.writestr("head/bias.npy", npy(np.ones(11, "f4")))
-    with pytest.raises(ValueError, match="file.npz has two arrays of the name 'head/bias'"):
+    with pytest.raises(ValueError, match="file.npz .* has two members of the name 'head/bias'"):
         reader(tmp_path / "file.npz")
 
 
@@ -408,7 +407,7 @@ def test_a_header_of_python_2(tmp_path):
 def test_values_of_big_endian_machines(tmp_path, save, dtype):
     values = np.arange(24).reshape(4, 6).astype(dtype)
     save(tmp_path / "file.npz", plain=values, fortran=np.asfortranarray(values), scalar=values[1, 2])
-    file = npz.NpzFile(tmp_path / "file.npz")
+    file = read_npz(tmp_path / "file.npz")
     for name, wanted in (("plain", values), ("fortran", values), ("scalar", values[1, 2])):
         assert file[name].read().dtype.isnative
         np.testing.assert_array_equal(file[name].read(), wanted)
@@ -438,7 +437,7 @@ def test_values_of_big_endian_machines(tmp_path, save, dtype):
 def test_hostile_headers(tmp_path, text):
     with zipfile.ZipFile(tmp_path / "file.npz", "w") as file:
         file.writestr("head/bias.npy", header(text) + bytes(100))
-    with pytest.raises(ValueError, match="file.npz is damaged: 'head/bias' is no array"):
+    with pytest.raises(ValueError, match="file.npz .* 'head/bias' is no array"):
         load_all(tmp_path / "file.npz")
 
 
@@ -447,7 +446,7 @@ def test_types_that_only_numpy_knows(tmp_path, descr):
     text = repr({"descr": descr, "fortran_order": False, "shape": (1,)})
     with zipfile.ZipFile(tmp_path / "file.npz", "w") as file:
         file.writestr("head/bias.npy", header(text) + bytes(100))
-    with pytest.raises(ValueError, match="file.npz (stores 'head/bias' as|is damaged: 'head/bias' is no array)"):
+    with pytest.raises(ValueError, match="file.npz .* (stores 'head/bias' as|'head/bias' is no array)"):
         load_all(tmp_path / "file.npz")
 
 
@@ -462,7 +461,7 @@ def test_arrays_that_share_their_bytes(tmp_path):
     counts[8:10] = counts[10:12] = (10).to_bytes(2, "little")
     counts[12:16] = len(entries).to_bytes(4, "little")
     path.write_bytes(whole[:start] + entries + counts)
-    with pytest.raises(ValueError, match=r"file.npz is damaged or truncated: its arrays should have 4,001,\d+ bytes"):
+    with pytest.raises(ValueError, match=r"file.npz .* would unpack to 800,\d+, more than the 400,\d+"):
         load_all(path)
 
 
@@ -471,14 +470,16 @@ def test_packed_in_other_ways(tmp_path, method):
     """Their libraries raise errors of their own, and unpack to thousands of times the size."""
     with zipfile.ZipFile(tmp_path / "file.npz", "w", method) as file:
         file.writestr("head/bias.npy", npy(np.zeros(11, "f4")))
-    with pytest.raises(ValueError, match="file.npz has packed 'head/bias' in a way that NumPy does not"):
+    with pytest.raises(ValueError, match="file.npz .* 'head/bias' is compressed in a way that NumPy does not use"):
         load_all(tmp_path / "file.npz")
 
 
 def test_a_compressed_file_has_a_ceiling(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "UNPACKED_BYTES", 100_000)
+    monkeypatch.setattr(stored_array, "UNPACKED_BYTES", 100_000)
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(50_000, "f4"))
-    with pytest.raises(ValueError, match=r"bomb.npz has \d+ bytes and would unpack to 200,128, more than the 100,000"):
+    with pytest.raises(
+        ValueError, match=r"bomb.npz .* has \d+ bytes and would unpack to 200,128, more than the 100,000"
+    ):
         load_all(tmp_path / "bomb.npz")
     values = np.random.default_rng(0).normal(size=50_000).astype("f4")
     np.savez_compressed(tmp_path / "weights.npz", a=values)
@@ -501,16 +502,16 @@ def test_a_damaged_note(arrays, tmp_path, note):
 
 def test_a_file_that_shrinks_while_it_is_read(arrays, tmp_path):
     np.savez(tmp_path / "file.npz", **arrays)
-    file = npz.NpzFile(tmp_path / "file.npz")
+    file = read_npz(tmp_path / "file.npz")
     os.truncate(tmp_path / "file.npz", 5000)
-    with pytest.raises(ValueError, match="file.npz was shortened while it was read"):
+    with pytest.raises(ValueError, match="file.npz was (changed|shortened) while it was read"):
         file["head/kernel"].read()
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_a_file_that_changes_while_it_is_read(arrays, tmp_path, save):
     save(tmp_path / "file.npz", **arrays)
-    file = npz.NpzFile(tmp_path / "file.npz")
+    file = read_npz(tmp_path / "file.npz")
     file["head/kernel"].read()
     save(tmp_path / "file.npz", **{name: array + 1 for name, array in arrays.items()})
     os.utime(tmp_path / "file.npz", (0, 0))  # clocks of file systems are slower than this test

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints.files import stored_array
+from keras_vit.checkpoints import open_checkpoint, stored_array
 from keras_vit.layers import sincos2d, skip_initialization
 from tests.checkpoints.npz_files import STORED, as_bfloat16, assert_same_bits, read, save
 from tests.compute import forward

@@ -15,7 +15,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from keras_vit.checkpoints.files import TorchFile, open_file, torch_file, torch_pickle
+from keras_vit.checkpoints import torch_file
+from keras_vit.checkpoints.files import open_file
 
 pytestmark = pytest.mark.once
 
@@ -124,10 +125,8 @@ def test_what_does_no_harm(file, case):
 
 
 def test_values_of_big_endian_machines(file):
-    data = {"0": np.arange(12, dtype=">f4").tobytes()}
-    read = open_file(file(archive(dictionary(w=tensor(), t=tensor((4, 3), (1, 4))), data, byteorder="big")))
-    np.testing.assert_array_equal(read["w"].read(), np.arange(12.0).reshape(3, 4))
-    np.testing.assert_array_equal(read["t"].read(), np.arange(12.0).reshape(3, 4).T)
+    with pytest.raises(ValueError, match="model.pth has values that are not in the byte order of common machines"):
+        open_file(file(archive(dictionary(w=tensor()), byteorder="big")))
 
 
 @pytest.mark.parametrize("make", ["script", "trace"])
@@ -160,7 +159,6 @@ def test_files_by_hand(file):
         older(dictionary(w=tensor(of=v3))),
     ):
         read = open_file(file(data))
-        assert isinstance(read, TorchFile)
         np.testing.assert_array_equal(read["w"].read(), wanted)
         assert (read.container, read.outside, read.note, read.grid_size) == ("", [], {}, None)
 
@@ -260,7 +258,7 @@ def test_containers(file, case):
 def test_what_holds_no_weights(file):
     two = dictionary(one=dictionary(w=tensor()), two=dictionary(w=tensor()))
     for value, has in ((two, "one, two"), (b"}", "nothing"), (number(3), "a int"), (b"](" + tensor() + b"e", "a list")):
-        with pytest.raises(ValueError, match=f"model.pth holds no state dict that is known here: .* It has: {has}"):
+        with pytest.raises(ValueError, match=f"model.pth holds no state dict: .* It has: {has}"):
             open_file(file(archive(value)))
 
 
@@ -371,15 +369,15 @@ HOSTILE = {
     "a namespace with arguments": (archive(b"cargparse\nNamespace\n" + text("x") + b"\x85\x81"), "positional argument"),
     "attributes of a tensor": (
         archive(tensor() + dictionary(data=number(1)) + b"b"),
-        "it changes what stands for a tensor",
+        "'Tensor' object has no attribute",
     ),
     "attributes of a function": (
         archive(b"ctorch._utils\n_rebuild_tensor_v2\n" + dictionary(x=number(1)) + b"b"),
-        "it changes what stands for a tensor or a function",
+        "it changes what stands for a function",
     ),
     "attributes of a storage": (
         archive(dictionary(w=tensor(of=storage() + dictionary(stored=text("object")) + b"b"))),
-        "it changes what stands for a tensor or a function",
+        "'Storage' object has no attribute",
     ),
     "attributes of a class": (archive(b"cargparse\nNamespace\n" + GOOD + b"b"), "missing 1 required"),
     "an ordered dict of a number": (
@@ -411,7 +409,7 @@ HOSTILE = {
     "a stride that overflows": (archive(dictionary(w=tensor((3,), (2**59,)))), "'w' leaves its storage"),
     "negative offset": (archive(dictionary(w=tensor(offset=-1))), "that no array has"),
     "huge numbers": (archive(dictionary(w=tensor((2**800,), (1,)))), "that no array has"),
-    "overlapping": (archive(dictionary(w=tensor((3, 4), (1, 1)))), "stores values of 'w' on top of each other"),
+    "overlapping": (archive(dictionary(w=tensor((3, 4), (1, 1)))), "'w' has values on top of each other"),
     "expanded": (archive(dictionary(w=tensor((2**40,), (0,)))), "on top of each other"),
     "expanded beyond numbers": (archive(dictionary(w=tensor((2**40, 2**40), (0, 0)))), "that no array has"),
     "33 axes": (archive(dictionary(w=tensor((1,) * 33, (1,) * 33))), "that no array has"),
@@ -506,7 +504,7 @@ def test_zips_that_lie(file):
     twice = io.BytesIO(good)
     with zipfile.ZipFile(twice, "a") as zipped, pytest.warns(UserWarning, match="Duplicate name"):
         zipped.writestr("archive/data/0", FLOATS)
-    with pytest.raises(ValueError, match="it has two members 'archive/data/0'"):
+    with pytest.raises(ValueError, match="it has two members of the name 'data/0'"):
         open_file(file(twice.getvalue()))
     two = io.BytesIO(good)
     with zipfile.ZipFile(two, "a") as zipped:
@@ -515,7 +513,7 @@ def test_zips_that_lie(file):
         open_file(file(two.getvalue()))
     entry = good.rindex(b"PK\x01\x02")  # of archive/data/0, the last member
     size = struct.pack("<II", 2**30, 2**30)
-    with pytest.raises(ValueError, match="its members should have 1,073,.* bytes, and it has"):
+    with pytest.raises(ValueError, match="would unpack to 1,073,.*, more than the"):
         open_file(file(good[: entry + 20] + size + good[entry + 28 :]))
     renamed = good[:entry] + good[entry:].replace(b"archive/data/0", b"archive/data/1")
     with pytest.raises(ValueError, match="cannot be read as a file of torch.save"):
@@ -543,5 +541,5 @@ def test_no_file_of_torch(file, tmp_path):
 def test_limits_are_far_from_what_is_real():
     """A thousand arrays with Adam's two averages: what a training state of the largest ViTs has."""
     data = b"".join(text("blocks.39.attn.qkv.weight") + tensor() for _ in range(3000))
-    assert 20 * len(data) < 5 * torch_pickle.LONGEST  # a fifth of it
+    assert 20 * len(data) < 5 * torch_file.LONGEST  # a fifth of it
     assert torch_file.MOST_SHARED > 1

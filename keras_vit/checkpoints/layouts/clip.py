@@ -5,7 +5,6 @@ from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, check_fields, shape_of
-from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts.pictures import CLIP, FILTER_NAMES, of_open_clip, pictures
 from keras_vit.checkpoints.layouts.pytorch import (
     UNKNOWN_GELU,
@@ -19,6 +18,7 @@ from keras_vit.checkpoints.layouts.pytorch import (
     trunk_fields,
     with_prefix_positions,
 )
+from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
 _ANCHOR = "conv1.weight"

@@ -32,7 +32,7 @@ from keras_vit.checkpoints.accounting import (
     shape_of,
     squarest_grid,
 )
-from keras_vit.checkpoints.files.stored_array import StoredArray
+from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import BiTConfig, ViTConfig, convolutions
 
 Arrays = dict[str, StoredArray]

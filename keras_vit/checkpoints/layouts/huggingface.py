@@ -13,7 +13,6 @@ from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, shape_of
-from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts import huggingface_config
 from keras_vit.checkpoints.layouts.huggingface_config import ATTENTIONS, FAMILIES, MLPS, NORMS, own_family
 from keras_vit.checkpoints.layouts.pictures import Fields, of_transformers, trim
@@ -36,6 +35,7 @@ from keras_vit.checkpoints.layouts.pytorch import (
     trunk_fields,
     with_prefix_positions,
 )
+from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
 _BLOCKS = ("encoder.layer.", "encoder.layers.", "model.layer.", "model.layers.", "layer.", "layers.")

@@ -15,8 +15,8 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, bounded, listed, shape_of, squarest_grid
-from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts.pictures import HALF, Fields, pictures
+from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
 LINEAR, CONVOLUTION = (1, 0), (2, 3, 1, 0)  # the order in which Keras has the axes

@@ -13,7 +13,6 @@ from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, bounded, shape_of
-from keras_vit.checkpoints.files.stored_array import StoredArray
 from keras_vit.checkpoints.layouts import timm_models
 from keras_vit.checkpoints.layouts.pictures import (
     CLIP,
@@ -45,6 +44,7 @@ from keras_vit.checkpoints.layouts.pytorch import (
     trunk,
     trunk_fields,
 )
+from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
 
 _ANCHOR = "patch_embed.proj.weight"

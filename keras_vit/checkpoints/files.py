@@ -1,0 +1,412 @@
+"""The formats of files with arrays, each read without its framework, and what lies beside them in a folder.
+
+Nobody has to trust a file: nothing in it is run, and what it promises is compared with what it has before memory is
+taken. `.npz` goes through `zipfile` and `numpy.lib.format`, `.safetensors` through the library of that name (which has
+no checksums: damage to values shows only where they become infinite or no numbers), PyTorch's through `torch_file`.
+"""
+
+import json
+import math
+import os
+import pathlib
+import re
+import threading
+import zipfile
+from collections.abc import Iterable
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_vit._arguments import is_class_name, printable
+from keras_vit._files import replacing
+from keras_vit.checkpoints.stored_array import (
+    READABLE,
+    ArrayFile,
+    Extent,
+    StoredArray,
+    is_shape,
+    kind_of,
+    load_strided,
+    read_members,
+    what_it_is,
+)
+from keras_vit.checkpoints.torch_file import read_torch
+
+if TYPE_CHECKING:
+    from keras_vit.models import ModelConfig
+
+INDEX_ENDING = ".index.json"
+# The preferred first.
+WEIGHT_NAMES = (
+    "model.safetensors",
+    f"model.safetensors{INDEX_ENDING}",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "open_clip_pytorch_model.bin",
+    "model.pth",
+    "model.npz",
+)
+# What lies beside them and says what arrays do not.
+CLASSES = "classes.txt"
+SIDECARS = {
+    "config": "config.json",
+    "open_clip": "open_clip_config.json",
+    "preprocessor": "preprocessor_config.json",
+}
+ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".npz")
+NOT_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin")
+LONGEST = 2**23  # bytes of JSON; twice the names of ImageNet-21k's classes have a quarter of it
+LONGEST_LIST = 2**24  # bytes of a classes.txt; the 21,843 names of ImageNet-21k are a sixtieth of it
+MOST_SHARDS = 1000
+# The names that safetensors has for the types that can be read.
+_TYPES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
+    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
+    **{"U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8"},
+}
+_FILE_NAME = re.compile(r"[\w-][\w.+=-]*", re.ASCII)
+# NumPy reads headers with `ast`, which in CPython 3.11 fails now and then where several threads do so (gh-106905).
+_ONE_HEADER_AT_A_TIME = threading.Lock()
+
+
+def open_file(path: str | os.PathLike[str]) -> ArrayFile:
+    """The arrays of a file. What kind it is tells what it begins with; its name matters only for messages.
+
+    Args:
+        path: An `.npz`, a `.safetensors` file or the index of several, or a `.pth` of any form; or a folder with one of
+            them (see `weights_in`).
+
+    Raises:
+        TypeError: if `path` is no path.
+        FileNotFoundError, IsADirectoryError: if there is no such file, or none in the folder, or a shard is missing.
+        ValueError: if the file is of none of these kinds, or damaged, or has two arrays of one name or a type that is
+            not read, or the folder has several.
+    """
+    path = weights_in(path)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}; the path of a checkpoint file was expected.")
+    kind = kind_of(path) or path.suffix.lower()
+    if kind == "index" and path.name.endswith(".json"):
+        return _read_shards(path)
+    if kind in ("safetensors", "index", ".safetensors", ".json"):
+        return read_safetensors(path)
+    return read_torch(path) if kind in ("torch", ".pth", ".pt", ".bin", ".tar") else read_npz(path)
+
+
+def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
+    """The arrays of an `.npz` file, and what `write_npz` noted beside them.
+
+    Raises:
+        ValueError: as in `open_file`, or if it holds pickled objects, which are never loaded.
+    """
+    arrays, comment = read_members(path, "an .npz file", _array_name, _describe_npy)
+    path = pathlib.Path(path)
+    if not arrays:
+        raise ValueError(f"{path} is a zip archive without arrays (.npy): {what_it_is(path)}.")
+    try:
+        note = json.loads(comment)
+    except (ValueError, RecursionError):
+        note = None
+    return ArrayFile(path, arrays, note if isinstance(note, dict) else None)
+
+
+def _array_name(member: str) -> str | None:
+    return member.removesuffix(".npy") if member.endswith(".npy") else None
+
+
+def _describe_npy(name: str, extent: Extent, file: IO[bytes]) -> StoredArray:
+    where = printable(repr(name), 100)
+    try:
+        version = np.lib.format.read_magic(file)
+        # Version 3 differs from 2 in the names of fields, which no weights have.
+        headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        with _ONE_HEADER_AT_A_TIME:
+            shape, fortran, dtype = headers[min(version, (2, 0))](file)
+    except Exception as error:  # NumPy and `ast` raise what the wrong bytes lead them to
+        raise ValueError(f"{where} is no array ({printable(error, 200)})") from None
+    if dtype.hasobject:
+        raise ValueError(
+            f"{where} is pickled Python objects, which can run code and are never loaded. Save plain arrays with "
+            "numpy.savez"
+        )
+    if dtype == np.dtype("V2"):  # what NumPy makes of the bfloat16 of others
+        dtype = np.dtype("bfloat16")
+    if dtype.name not in READABLE:
+        raise ValueError(f"it stores {where} as {printable(dtype, 60)}, expected one of {', '.join(READABLE)}")
+    if not is_shape(shape):
+        raise ValueError(f"{where} is no array (its shape is {str(shape)[:100]})")
+    offset, size = file.tell(), math.prod(shape) * dtype.itemsize
+    if offset + size > extent.size:
+        raise ValueError(f"it is truncated: {where} should have {size} bytes")
+    if fortran and len(shape) > 1:
+        strides = [math.prod(shape[:axis]) for axis in range(len(shape))]
+        return StoredArray(name, shape, dtype, load_strided(extent.read, offset, dtype, shape, strides))
+    return StoredArray(name, shape, dtype, extent.read, offset)
+
+
+def write_npz(
+    path: str | os.PathLike[str],
+    arrays: Iterable[tuple[str, np.ndarray]],
+    note: dict[str, Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Writes arrays one by one to an uncompressed `.npz`, to a temporary name first.
+
+    Args:
+        path: Where the file shall be.
+        arrays: Names and values; only one array at a time has to exist.
+        note: Small JSON data kept in the archive's comment, where NumPy and others pass over it.
+        overwrite: Whether a file at `path` may be replaced.
+
+    Raises:
+        FileExistsError: if there is a file at `path` already and `overwrite` is false.
+        ValueError: if `note` has more than 65,535 bytes, the most that an archive's comment can have.
+    """
+    path = _new(path, overwrite)
+    note = note or {}
+    comment = json.dumps(note, ensure_ascii=False).encode() if note else b""
+    if len(comment) > zipfile.ZIP_MAX_COMMENT:
+        longest = max(note, key=lambda name: len(json.dumps(note[name])))
+        raise ValueError(
+            f"The note of an .npz file has room for {zipfile.ZIP_MAX_COMMENT:,} bytes, but {longest} and the rest take "
+            f"{len(comment):,}. Write a .keras file, or leave {longest} out: model.with_config({longest}=None)."
+        )
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+        for name, values in arrays:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(values), allow_pickle=False)
+        archive.comment = comment
+
+
+def _new(path: str | os.PathLike[str], overwrite: bool) -> pathlib.Path:
+    """A path that may be written to, in a folder that is there."""
+    path = pathlib.Path(path)
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} exists. Choose another path or pass overwrite=True.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def read_safetensors(path: pathlib.Path) -> ArrayFile:
+    """The arrays of a `.safetensors` file. Its library checks that they fill it without gaps and overlaps."""
+    from safetensors import SafetensorError, safe_open
+
+    if kind_of(path) != "safetensors":
+        raise ValueError(f"{path} is not a .safetensors file: {what_it_is(path)}.")
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(8), "little")
+        text = file.read(min(header, LONGEST))
+    if header > LONGEST:
+        raise ValueError(f"{path} is damaged: its header should have {header:,} bytes; at most {LONGEST:,} are read.")
+    try:
+        with safe_open(path, "numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.offset_keys()}
+            described = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is truncated or damaged: {printable(error, 200)}. Fetch the file again.") from None
+    parse_json(text, str(path))  # of two arrays of one name the library takes either
+    if not described:
+        raise ValueError(f"{path} holds no arrays.")
+    arrays, extent = {}, Extent(path, 8 + header, path.stat().st_size, "its arrays")
+    offset = 0
+    for name, (shape, code) in described.items():
+        where = printable(repr(name), 100)
+        if code not in _TYPES:
+            raise ValueError(f"{path} stores {where} as {code}, expected one of {', '.join(_TYPES)}.")
+        if not is_shape(shape):
+            raise ValueError(f"{path} is damaged: {where} has the shape {printable(shape, 100)}.")
+        arrays[name] = StoredArray(name, shape, np.dtype(_TYPES[code]), extent.read, offset)
+        offset += arrays[name].bytes
+    return ArrayFile(path, arrays)
+
+
+def _read_shards(path: pathlib.Path) -> ArrayFile:
+    """The arrays of all shards that a `model.safetensors.index.json` lists."""
+    arrays: dict[str, StoredArray] = {}
+    files = shards_of(path)
+    for shard in sorted(set(files.values())):
+        if not (path.parent / shard).is_file():
+            raise FileNotFoundError(f"{path} names the shard {printable(shard, 100)}, which is not beside it.")
+        inside = read_safetensors(path.parent / shard)
+        listed = {name for name, file in files.items() if file == shard}
+        for name in sorted(listed ^ inside.keys())[:1]:
+            where = "is not in it" if name in listed else "the index does not expect there"
+            raise ValueError(f"{path} does not fit {shard}: {printable(repr(name), 100)} {where}.")
+        arrays.update(inside)
+    return ArrayFile(path, arrays)
+
+
+def shards_of(path: pathlib.Path) -> dict[str, str]:
+    """The file of each array that the index of a split `.safetensors` lists; nothing for a file that is no index.
+
+    Raises:
+        ValueError: if it lists none, too many, or what is no file beside it.
+    """
+    if not path.name.endswith(".json"):
+        return {}
+    files = parse_json(_read(path, LONGEST), str(path)).get("weight_map")
+    if not isinstance(files, dict) or not files:
+        raise ValueError(f"{path} is no index of a .safetensors file: it has no weight_map.")
+    for file in files.values():
+        if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
+            raise ValueError(f"{path} names a shard {printable(file, 100)}, expected a file name beside it.")
+    if len(set(files.values())) > MOST_SHARDS:
+        raise ValueError(f"{path} names {len(set(files.values())):,} shards, expected at most {MOST_SHARDS:,}.")
+    return files
+
+
+def write_safetensors(
+    path: str | os.PathLike[str], arrays: Iterable[tuple[str, np.ndarray]], overwrite: bool = False
+) -> None:
+    """Writes arrays to a `.safetensors` file, to a temporary name first. All of them are in memory at once.
+
+    Its metadata is `{"format": "pt"}`, without which transformers does not take a file.
+
+    Args:
+        path: Where the file shall be.
+        arrays: Names and values.
+        overwrite: Whether a file at `path` may be replaced.
+
+    Raises:
+        FileExistsError: if there is a file at `path` already and `overwrite` is false.
+        ValueError: if two arrays have one name, or an array has a type that is not read again.
+    """
+    from safetensors.numpy import save_file
+
+    path = _new(path, overwrite)
+    tensors: dict[str, np.ndarray] = {}
+    for name, array in arrays:
+        if name in tensors:
+            raise ValueError(f"{name!r} was given twice; each array of a file has a name of its own.")
+        # The library writes memory as it lies there: strides have to be those of a contiguous array.
+        tensors[name] = np.asarray(array, order="C")
+        if tensors[name].dtype.name not in READABLE:
+            raise ValueError(f"{name!r} has the type {array.dtype}, expected one of {', '.join(READABLE)}.")
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
+
+
+def choose_weights(names: Iterable[str], where: str) -> str | None:
+    """The file with a model's weights among others: the first of `WEIGHT_NAMES`, or the only one of `ENDINGS`.
+
+    Args:
+        names: Their names; those with a folder are passed over.
+        where: What has them, for the message.
+
+    Raises:
+        ValueError: if several have such an ending, none of them a known name.
+    """
+    candidates = {name for name in names if "/" not in name}
+    for name in WEIGHT_NAMES:
+        if name in candidates:
+            return name
+    others = sorted(name for name in candidates - {*NOT_WEIGHTS} if pathlib.PurePath(name).suffix in ENDINGS)
+    if len(others) > 1:
+        more = " ..." if len(others) > 5 else ""
+        raise ValueError(f"{where} has several files of weights ({', '.join(others[:5])}{more}): name the one to read.")
+    return others[0] if others else None
+
+
+def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The file with weights in a folder (see `choose_weights`); a file is given back as it is.
+
+    Raises:
+        TypeError: if `path` is no path.
+        IsADirectoryError: if the folder has no such file.
+        ValueError: if it has several, none of them of a known name.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
+    folder = pathlib.Path(path)
+    if not folder.is_dir():
+        return folder
+    name = choose_weights((file.name for file in folder.iterdir() if file.is_file()), f"The folder {folder}")
+    if name is None:
+        raise IsADirectoryError(
+            f"{folder} is a folder without weights: the path of a checkpoint file was expected, or a folder with "
+            f"{', '.join(WEIGHT_NAMES)} or one other file of a kind in {', '.join(ENDINGS)}."
+        )
+    return folder / name
+
+
+def read_sidecars(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """The JSON files beside a file of weights, or in a folder, as plain data: those of `SIDECARS` that are there.
+
+    Raises:
+        ValueError: if one of them is no object of JSON in UTF-8, too long or damaged.
+    """
+    folder = _folder(path)
+    files = {name: folder / file for name, file in SIDECARS.items() if (folder / file).is_file()}
+    return {name: parse_json(_read(file, LONGEST), str(file)) for name, file in files.items()}
+
+
+def with_names_beside(config: "ModelConfig", path: str | os.PathLike[str]) -> "ModelConfig":
+    """The config with the names in a `classes.txt` beside a file, where it has none and the numbers agree."""
+    if not config.classes or config.class_names is not None:
+        return config
+    names = names_beside(path)
+    return config if names is None or len(names) != config.classes else config.replace(class_names=names)
+
+
+def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
+    """The lines of the `classes.txt` in the folder of a file, or in a folder; None where there is none.
+
+    Raises:
+        ValueError: if it is not UTF-8, too large, or has lines that cannot be names.
+    """
+    file = _folder(path) / CLASSES
+    if not file.is_file():
+        return None
+    try:
+        names = tuple(_read(file, LONGEST_LIST).decode("utf-8-sig").splitlines())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not a list of class names in UTF-8: {error}.") from None
+    for number, name in enumerate(names, 1):
+        if not is_class_name(name):
+            line = f"line {number} is {printable(repr(name), 80)}"
+            raise ValueError(f"{file} is not a list of class names, one a line: {line}.")
+    return names
+
+
+def parse_json(data: bytes, what: str) -> dict[str, Any]:
+    """The object that untrusted JSON says.
+
+    Args:
+        data: The text, in UTF-8. The caller bounds its length: parsed, it may take forty times as many bytes.
+        what: What it is, for messages.
+
+    Raises:
+        ValueError: if it is not UTF-8 or no JSON, is nested too deeply, is no object, or has one name twice in an
+            object.
+    """
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError(f"{what} is damaged: it is nested too deeply.") from None
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are, too
+        raise ValueError(f"{what} is damaged: {printable(error, 200)}.") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is damaged: it is a {type(value).__name__}, expected an object of JSON.")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"the name {name[:100]!r} stands in it twice")
+        values[name] = value
+    return values
+
+
+def _folder(path: str | os.PathLike[str]) -> pathlib.Path:
+    path = pathlib.Path(path)
+    return path if path.is_dir() else path.parent
+
+
+def _read(file: pathlib.Path, most: int) -> bytes:
+    with file.open("rb") as opened:
+        data = opened.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; at most {most:,} are read.")
+    return data

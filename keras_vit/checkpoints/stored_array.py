@@ -1,0 +1,375 @@
+"""Arrays in files, whatever the format: names, shapes and types first, values on demand."""
+
+import dataclasses
+import math
+import os
+import pathlib
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, TypeVar
+
+import numpy as np
+
+from keras_vit._arguments import aligned_zeros, printable
+
+READABLE = (
+    *("float16", "float32", "float64", "bfloat16", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+)
+PIECE = 2**22  # bytes read at a time
+UNPACKED_BYTES = 2**30  # bytes that any compressed file may unpack to
+UNPACKED_RATIO = 20  # times its own size that a larger one may unpack to; trained weights need 1.1
+_MOST_AXES = 32  # NumPy's limit before 2.0
+_LOCAL_HEADER = 30  # bytes of a zip member's local header before its name
+_HEAD = 512  # bytes that tell what a file is
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class Extent:
+    """A run of bytes in a file.
+
+    Attributes:
+        path: The file.
+        start: Where the run begins.
+        size: Its length in bytes.
+        name: What it holds, for messages.
+        checksum: The CRC-32 that the file says it has, until it is compared; None where the file says none.
+    """
+
+    path: pathlib.Path
+    start: int
+    size: int
+    name: str
+    checksum: int | None = None
+
+    def __post_init__(self) -> None:
+        """Notes the file's length and the time of its last change."""
+        self._stamp = self._length_and_time()
+
+    def _length_and_time(self) -> tuple[int, int]:
+        stat = self.path.stat()
+        return stat.st_size, stat.st_mtime_ns
+
+    def check_unchanged(self) -> None:
+        """Raises ValueError if the file is not the one any more that was opened: other values may be at the place."""
+        if self._length_and_time() != self._stamp:
+            raise ValueError(f"{self.path} was changed while it was read. Open it again, or fetch it again.")
+
+    def read(self, first: int, size: int) -> np.ndarray:
+        """Bytes from `first` on, in memory of their own that backends can use without copying.
+
+        Raises:
+            ValueError: if the checksum is wrong, or the file was changed since it was opened.
+        """
+        self.check_unchanged()
+        if self.checksum is not None and 2 * size > self.size:  # all but a header: read once
+            whole = aligned_zeros((self.size,), np.uint8)
+            self._compare(whole.data)
+            return whole[first : first + size]
+        if self.checksum is not None:
+            self._compare(memoryview(bytearray(min(PIECE, self.size))))
+        data = aligned_zeros((size,), np.uint8)
+        for _ in self._pieces(first, size, data.data):
+            pass
+        return data
+
+    def _compare(self, buffer: memoryview) -> None:
+        checksum = 0
+        for piece in self._pieces(0, self.size, buffer):
+            checksum = zlib.crc32(piece, checksum)
+        if checksum != self.checksum:
+            name = printable(repr(self.name), 100)
+            raise ValueError(f"{self.path} is damaged: the checksum of {name} is wrong. Fetch the file again.")
+        self.checksum = None
+
+    def _pieces(self, first: int, size: int, buffer: memoryview) -> Iterator[memoryview]:
+        """Reads into a buffer piece by piece; a shorter one is used again for each.
+
+        Read, not mapped: a mapped file that somebody shortens meanwhile ends the process.
+        """
+        with self.path.open("rb") as file:
+            file.seek(self.start + first)
+            for done in range(0, size, PIECE):
+                at = done if len(buffer) >= size else 0
+                piece = buffer[at : at + min(PIECE, size - done)]
+                if file.readinto(piece) != len(piece):
+                    raise ValueError(f"{self.path} was shortened while it was read. Fetch the file again.")
+                yield piece
+
+
+class PackedExtent(Extent):
+    """A compressed member of a zip archive, all of which is unpacked each time."""
+
+    def read(self, first: int, size: int) -> np.ndarray:
+        """See `Extent.read`."""
+        self.check_unchanged()
+        data = aligned_zeros((size,), np.uint8)
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                data[:] = np.frombuffer(archive.read(self.name), np.uint8)[first : first + size]
+        except Exception as error:  # whatever the wrong bytes lead to
+            what = f"{printable(repr(self.name), 100)} cannot be unpacked ({error})"
+            raise ValueError(f"{self.path} is damaged: {what}. Fetch the file again.") from None
+        return data
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredArray:
+    """An array in a file: its name, shape and type are known, its values are read on demand.
+
+    Attributes:
+        name: Its name in the file.
+        shape: Its shape.
+        dtype: The type of the values in the file, one of `READABLE` in either order of bytes.
+        load: Reads the values' bytes, in order, the last axis fastest: takes the first byte and the number of bytes.
+        offset: Its own first byte.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    load: Callable[[int, int], np.ndarray] = dataclasses.field(repr=False, compare=False)
+    offset: int = 0
+
+    @property
+    def stored(self) -> str:
+        """The name of the type, one of `READABLE`."""
+        return self.dtype.name
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the values in the file."""
+        return self.size * self.dtype.itemsize
+
+    def read(self) -> np.ndarray:
+        """The values; floating point numbers as float32.
+
+        Raises:
+            ValueError: if the values do not have the checksum that the file says, or the file was changed.
+        """
+        values = self.read_stored()
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
+            return values.astype(np.float32) if self.stored in ("float16", "float64", "bfloat16") else values
+
+    def read_stored(self) -> np.ndarray:
+        """The values in the type that they are stored in. Raises as `read` does."""
+        values = self.load(self.offset, self.bytes).view(self.dtype).reshape(self.shape)
+        return values if self.dtype.isnative else values.astype(self.dtype.newbyteorder("="))
+
+    def piece(self, start: int, shape: tuple[int, ...]) -> "StoredArray":
+        """An array of the values that follow the first `start` ones."""
+        return dataclasses.replace(self, shape=shape, offset=self.offset + start * self.dtype.itemsize)
+
+
+def load_strided(
+    load: Callable[[int, int], np.ndarray], offset: int, dtype: np.dtype, shape: tuple[int, ...], strides: Any
+) -> Callable[[int, int], np.ndarray]:
+    """A `StoredArray.load` for values in another order: all are read and put in order.
+
+    Args:
+        load: Reads bytes of the file.
+        offset: The first of the array.
+        dtype: See `StoredArray`.
+        shape: See `StoredArray`.
+        strides: The step along each axis, in values.
+    """
+    whole = math.prod(shape) * dtype.itemsize
+
+    def load_in_order(first: int, size: int) -> np.ndarray:
+        flat = load(offset, span(shape, strides) * dtype.itemsize).view(dtype)
+        ordered = aligned_zeros(shape, dtype)
+        np.copyto(ordered, np.lib.stride_tricks.as_strided(flat, shape, [step * dtype.itemsize for step in strides]))
+        data = ordered.reshape(-1).view(np.uint8)
+        return data if size == whole else data[first : first + size].copy()
+
+    return load_in_order
+
+
+def span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Values from the first to the last one of an array, both included; 0 if it is empty."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if math.prod(shape) else 0
+
+
+def is_shape(numbers: Any) -> bool:
+    """Whether a tuple is the shape of an array that NumPy can hold: lengths from 0 on, and not too many values."""
+    counts = isinstance(numbers, tuple) and all(type(n) is int and 0 <= n < 2**60 for n in numbers)
+    return counts and len(numbers) <= _MOST_AXES and math.prod(n or 1 for n in numbers) < 2**60
+
+
+class ArrayFile(Mapping[str, StoredArray]):
+    """The arrays of a file by name, whatever its format, and what else it says. No values are read.
+
+    Attributes:
+        path: The file. It is closed between the calls.
+        note: What is noted beside the arrays, as plain data; empty where the format has no place for notes.
+        container: The name of the dict that the arrays are in, joined by dots, in a training state of PyTorch.
+        outside: The names of the arrays that are not in it, such as an optimizer's.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        arrays: Mapping[str, StoredArray],
+        note: dict[str, Any] | None = None,
+        container: str = "",
+        outside: list[str] | None = None,
+    ) -> None:
+        self.path, self.note, self.container, self.outside = path, note or {}, container, outside or []
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> StoredArray:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    @property
+    def grid_size(self) -> tuple[int, int] | None:
+        """Rows and columns of the position embeddings, if the file notes them.
+
+        Raises:
+            ValueError: if what is noted is no pair of positive integers.
+        """
+        grid = self.note.get("grid_size")
+        if grid is None:
+            return None
+        if not isinstance(grid, list) or len(grid) != 2 or not is_shape((*grid,)) or 0 in grid:
+            shown = printable(grid, 60)
+            raise ValueError(f"{self.path} notes grid_size as {shown}, expected two positive integers: it is damaged.")
+        return tuple(grid)
+
+
+def read_members(
+    path: str | os.PathLike[str],
+    kind: str,
+    name_of: Callable[[str], str | None],
+    describe: Callable[[str, Extent, IO[bytes]], T],
+) -> tuple[dict[str, T], bytes]:
+    """What the members of a zip archive are, once it is clear that they fit into the file.
+
+    Args:
+        path: The archive.
+        kind: What it should be, for messages.
+        name_of: What a member is called, by its name in the archive; None to pass it over.
+        describe: Makes something of a member's name, its bytes, and the member opened for reading.
+
+    Returns:
+        What `describe` gave, by name, and the archive's comment.
+
+    Raises:
+        ValueError: if it is no archive, is damaged, has two members of one name, would unpack to more than
+            `UNPACKED_RATIO` times its size or `UNPACKED_BYTES`, or `describe` fails.
+    """
+    path = pathlib.Path(path)
+    found: dict[str, T] = {}
+    packed = {zipfile.ZIP_STORED: 0, zipfile.ZIP_DEFLATED: 0}  # bytes, by compression
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        limits = {zipfile.ZIP_STORED: size, zipfile.ZIP_DEFLATED: max(UNPACKED_BYTES, UNPACKED_RATIO * size)}
+        try:
+            archive = zipfile.ZipFile(file)
+        except Exception:  # `zipfile` and NumPy raise what the wrong bytes lead them to
+            raise ValueError(f"{path} is not {kind}: {what_it_is(path)}.") from None
+        with archive:
+            try:
+                for member in archive.infolist():
+                    name = name_of(member.filename)
+                    if name is None:
+                        continue
+                    where, method = printable(repr(name), 100), member.compress_type
+                    if name in found:
+                        raise ValueError(f"it has two members of the name {where}")
+                    if method not in packed:
+                        raise ValueError(f"{where} is compressed in a way that NumPy does not use")
+                    packed[method] += member.file_size
+                    if packed[method] > limits[method]:
+                        raise ValueError(
+                            f"it has {size:,} bytes and would unpack to {packed[method]:,}, more than the "
+                            f"{limits[method]:,} that a file of this size may have"
+                        )
+                    with archive.open(member) as opened:  # compares the archive's list with the member itself
+                        file.seek(member.header_offset)
+                        header = file.read(_LOCAL_HEADER)
+                        lengths = (
+                            int.from_bytes(header[i : i + 2], "little") for i in (26, 28)
+                        )  # of name and extra field
+                        start = member.header_offset + _LOCAL_HEADER + sum(lengths)
+                        stored = method == zipfile.ZIP_STORED
+                        # The checksum is zero where PyTorch was told to compute none.
+                        place = (path, start, member.file_size, member.filename, member.CRC or None)
+                        found[name] = describe(name, Extent(*place) if stored else PackedExtent(*place), opened)
+            except Exception as error:
+                raise ValueError(f"{path} cannot be read as {kind}: {printable(error, 400)}.") from None
+    return found, archive.comment
+
+
+_BEGINNINGS = {
+    b"\x89HDF": "it is an HDF5 file; load it with model.load_weights",
+    b"version https://git-lfs": "it is a pointer of Git LFS, not the file itself; fetch that with `git lfs pull`",
+    b"\x93NUMPY": "it is a single array (.npy)",
+}
+
+
+def kind_of(path: pathlib.Path) -> str | None:
+    """Which kind of file with arrays a file looks like; None for anything else.
+
+    Returns:
+        `"npz"` for any zip archive that PyTorch did not write, `"torch"` for both of its forms, `"safetensors"`, or
+        `"index"` for the list of the shards of a safetensors file.
+    """
+    head = _head(path)
+    if head.startswith(b"PK"):
+        return "torch" if _is_torch_zip(path, head) else "npz"
+    if head.startswith(b"\x80\x02"):  # a pickle of protocol 2, which torch.save writes
+        return "torch"
+    # A length of 123 is a brace as well, but one of 2**40 is text.
+    if head.lstrip().startswith(b"{") and (head[8:9] != b"{" or int.from_bytes(head[:8], "little") >= 2**40):
+        return "index"
+    return "safetensors" if head[8:9] == b"{" else None
+
+
+def what_it_is(path: pathlib.Path) -> str:
+    """A guess at what a file is, for messages about files of another kind than expected."""
+    head = _head(path)
+    if not head:
+        return "it is empty"
+    if head.startswith(b"PK"):
+        if _is_torch_zip(path, head):
+            return "it looks like a PyTorch file"
+        if b"metadata.json" in head or b"config.json" in head:
+            return "it looks like a .keras file; load it with keras.saving.load_model"
+        return "its end is missing or it holds something else. It was probably not fetched completely"
+    if is_web_page(head):
+        return "it is a web page, probably the error message of a download"
+    known = [meaning for start, meaning in _BEGINNINGS.items() if head.startswith(start)]
+    other = "it looks like a safetensors file" if head[8:9] == b"{" else f"it starts with {head[:8]!r}"
+    return known[0] if known else other
+
+
+def is_web_page(head: bytes) -> bool:
+    """Whether a file that begins like this is a web page, or the XML of a storage server's error."""
+    return head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml", b"<head"))
+
+
+def _head(path: pathlib.Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_HEAD)
+
+
+def _is_torch_zip(path: pathlib.Path, head: bytes) -> bool:
+    """Whether a zip archive is one that PyTorch wrote: it has a member `data.pkl` in a folder."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/data.pkl") for name in archive.namelist())
+    except Exception:  # incomplete, perhaps: its list of members is at its end
+        return b"data.pkl" in head or b"archive/" in head

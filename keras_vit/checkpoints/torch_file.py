@@ -1,0 +1,377 @@
+"""PyTorch's files (`.pth`, `.pt`, `.bin`), read without PyTorch and without running anything that is in them.
+
+Since PyTorch 1.6 a file is a zip archive: `data.pkl`, a pickle that says which arrays there are, and `data/<key>`, the
+values of each storage, not compressed. The older form is five pickles in a row and the storages behind them.
+TorchScript archives, such as those of OpenAI's CLIP, hold code as well, which is not looked at.
+
+A pickle is a program that may call whatever it can name. `_Unpickler.find_class` gives it the few names that weights
+need, as inert stand-ins of this file, and refuses every other, so that nothing is imported and no code of the file
+runs. What the stand-ins hold is checked afterwards. A pickle that was made to harm can still take its reader's time.
+"""
+
+import io
+import math
+import pathlib
+import pickle
+import pickletools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_vit._arguments import printable
+from keras_vit.checkpoints.stored_array import (
+    ArrayFile,
+    Extent,
+    PackedExtent,
+    StoredArray,
+    is_shape,
+    load_strided,
+    read_members,
+    span,
+    what_it_is,
+)
+
+# What the dict with the weights is called inside a training state, the preferred first: averages before what they are
+# averages of, the teacher of self-distillation before the student, I-JEPA's target before its context encoder.
+CONTAINERS = (
+    *("state_dict_ema", "model_ema", "teacher", "target_encoder"),
+    *("model", "module", "state_dict", "student", "encoder"),
+)
+MOST_SHARED = 4  # times its size that the arrays in a storage may have together
+LONGEST = 2**23  # bytes of a pickle; a training state with a thousand arrays has a fiftieth of it
+MOST_STEPS = 2**20  # instructions of a pickle; the same training state has a twentieth of it
+# Tuples of a pickle; the same training state has a fifth of it. As a key of a dict, tuples in each other take stack
+# that Python does not watch: four times as many end the process.
+MOST_TUPLES = 2**16
+_LONGEST_NAME = 300  # characters of the names of arrays
+_ORDER = "has values that are not in the byte order of common machines (little endian). Save it again on one."
+_NESTED = 4  # containers in each other
+_MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of the older form
+
+
+def read_torch(path: pathlib.Path) -> ArrayFile:
+    """The arrays of a file of `torch.save`: those of a state dict, or of the one inside a training state.
+
+    Raises:
+        ValueError: if it is no such file, is truncated or damaged, asks for classes that weights do not need, is
+            compressed, or has arrays that overlap or leave their storage.
+    """
+    with path.open("rb") as file:
+        older = file.read(2) == b"\x80\x02"
+    root, storages = _read_older(path) if older else _read_zip(path)
+    found = list(_tensors(root))
+    every, names = dict(found), _path_to_weights(root)
+    if isinstance(root, _Object):  # TorchScript: modules in each other
+        if len(every) < len(found):
+            raise ValueError(f"{path} has two arrays of one name: dots in names of modules make them alike.")
+        names, tensors = [], every
+    elif names is not None:
+        inner = root
+        for name in names:
+            inner = inner[name]
+        tensors = _direct(inner)
+    else:
+        keys = list(_fields(root))[:8] if isinstance(root, dict) else [f"a {type(root).__name__}"]
+        raise ValueError(
+            f"{path} holds no state dict: expected tensors by name, or a dict with one of {', '.join(CONTAINERS)}. "
+            f"It has: {', '.join(printable(key, 60) for key in keys) or 'nothing'}."
+        )
+    arrays, used = {}, dict.fromkeys(storages, 0)
+    for name, tensor in tensors.items():
+        try:
+            arrays[name] = _describe(name, tensor, storages)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {printable(repr(name), 100)} {error}.") from None
+        key = tensor.storage.key
+        used[key] += arrays[name].bytes
+        if used[key] > MOST_SHARED * storages[key].size:
+            raise ValueError(
+                f"{path} has arrays in the storage {printable(key, 60)} that have more than {MOST_SHARED} times its "
+                f"{storages[key].size:,} bytes: too many arrays share their values."
+            )
+    outside = sorted(every.keys() - {".".join([*names, name]) for name in tensors})
+    return ArrayFile(path, arrays, None, ".".join(names), outside)
+
+
+def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
+    """What the pickle says, and the storages."""
+    folders: set[str] = set()
+
+    def name_of(member: str) -> str | None:
+        folder, _, name = member.partition("/")
+        if name == "data.pkl":
+            folders.add(folder)
+            if len(folders) > 1:
+                raise ValueError("it has 2 members data.pkl, expected one")
+        return name if name in ("data.pkl", "byteorder") or name.startswith("data/") else None
+
+    def describe(name: str, extent: Extent, _: object) -> Extent:
+        if isinstance(extent, PackedExtent):
+            raise ValueError(f"its member {printable(repr(name), 100)} is compressed, which torch.save never does")
+        return extent
+
+    extents, _ = read_members(path, "a file of torch.save", name_of, describe)
+    if "data.pkl" not in extents:
+        raise ValueError(f"{path} is not a file of torch.save: {what_it_is(path)}.")
+    order = extents.pop("byteorder", None)
+    if order is not None and order.read(0, min(order.size, 10)).tobytes() == b"big":
+        raise ValueError(f"{path} {_ORDER}")
+    pickled = extents.pop("data.pkl")
+    if pickled.size > LONGEST:
+        raise ValueError(f"{path}: its data.pkl has {pickled.size:,} bytes, the most are {LONGEST:,}.")
+    stream = io.BytesIO(pickled.read(0, pickled.size).tobytes())
+    value = read_pickle(stream, path)
+    if left := stream.read():
+        raise ValueError(f"{path} is damaged: {len(left):,} bytes follow the end of its pickle.")
+    return value, {name.removeprefix("data/"): extent for name, extent in extents.items()}
+
+
+def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
+    """As `_read_zip`, for the older form."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        stream = io.BytesIO(file.read(LONGEST))
+    for expected in (_MAGIC, _VERSION):
+        if read_pickle(stream, path) != expected:
+            raise ValueError(f"{path} is a pickle, but none that torch.save wrote.")
+    system, root, keys = (read_pickle(stream, path) for _ in range(3))
+    if not isinstance(system, dict) or system.get("little_endian") is not True:
+        raise ValueError(f"{path} {_ORDER}")
+    if not isinstance(keys, list) or not all(type(key) is str for key in keys) or len(set(keys)) < len(keys):
+        raise ValueError(f"{path} is damaged: its list of storages makes no sense.")
+    types = {tensor.storage.key: tensor.storage.stored for _, tensor in _tensors(root) if _in_storage(tensor)}
+    storages, at = {}, stream.tell()
+    with path.open("rb") as file:
+        for key in keys:
+            if key not in types:
+                raise ValueError(f"{path} has a storage {printable(key, 60)} that no array is in.")
+            file.seek(at)
+            count = int.from_bytes(file.read(8), "little", signed=True)
+            length = count * np.dtype(types[key]).itemsize
+            if count < 0 or at + 8 + length > size:
+                raise ValueError(f"{path} is truncated: the storage {printable(key, 60)} has {count:,} values.")
+            storages[key] = Extent(path, at + 8, length, key)
+            at += 8 + length
+    if at != size:
+        raise ValueError(f"{path} is damaged: {size - at:,} bytes follow its storages.")
+    return root, storages
+
+
+def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> StoredArray:
+    storage, offset, shape, strides = tensor
+    if not _in_storage(tensor) or storage.key not in storages:
+        raise ValueError("is in a storage that the file does not have")
+    extent, dtype = storages[storage.key], np.dtype(storage.stored)
+    if extent.size != storage.count * dtype.itemsize:
+        raise ValueError(
+            f"is in the storage {printable(storage.key, 60)}, which should have {storage.count:,} values of "
+            f"{storage.stored}; it has {extent.size:,} bytes"
+        )
+    steps = isinstance(strides, tuple) and all(type(stride) is int and 0 <= stride < 2**60 for stride in strides)
+    if not is_shape(shape) or not is_shape((offset,)) or not steps or len(strides) != len(shape):
+        raise ValueError("has a shape, strides or an offset that no array has")
+    if offset + span(shape, strides) > storage.count:
+        raise ValueError(f"leaves its storage, which has {storage.count:,} values")
+    covered = 1
+    for stride, n in sorted(zip(strides, shape, strict=True)) if math.prod(shape) else ():
+        if n > 1 and stride < covered:
+            raise ValueError(
+                f"has values on top of each other: the strides are {strides} and the shape is {shape}. Save it with "
+                "PyTorch after .contiguous()"
+            )
+        covered += (n - 1) * stride
+    rows = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    if all(n <= 1 or stride == row for n, stride, row in zip(shape, strides, rows, strict=True)):
+        return StoredArray(name, shape, dtype, extent.read, offset * dtype.itemsize)
+    return StoredArray(name, shape, dtype, load_strided(extent.read, offset * dtype.itemsize, dtype, shape, strides))
+
+
+def _in_storage(tensor: "Tensor") -> bool:
+    return type(tensor.storage) is Storage
+
+
+def _fields(value: Any) -> dict[Any, Any]:
+    """What a dict or an object holds by name; nothing of anything else."""
+    value = value.state if type(value) is _Object else value
+    # Other names than these may take gigabytes as text.
+    return {name: value[name] for name in value if type(name) in (str, int)} if isinstance(value, dict) else {}
+
+
+def _direct(value: Any) -> dict[str, "Tensor"]:
+    """The tensors in a dict by name; none in anything else."""
+    fields = value.items() if isinstance(value, dict) else ()
+    return {name: inner for name, inner in fields if type(name) is str and type(inner) is Tensor}
+
+
+def _path_to_weights(value: Any, levels: int = _NESTED) -> list[str] | None:
+    """The names of the containers that the weights are in; None where there are none."""
+    if not isinstance(value, dict) or not levels:
+        return None
+    for name in CONTAINERS:
+        path = _path_to_weights(value.get(name), levels - 1)
+        if path is not None:
+            return [name, *path]
+    if _direct(value):
+        return []
+    only = [name for name, inner in value.items() if type(name) is str and _direct(inner)]
+    return only if len(only) == 1 else None
+
+
+def _tensors(root: Any) -> Iterator[tuple[str, "Tensor"]]:
+    """All tensors in dicts and objects in each other, with their names joined by dots; each dict once."""
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", root)]
+    while waiting:
+        prefix, value = waiting.pop()
+        if type(value) is Tensor:
+            yield prefix.removesuffix("."), value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            fields = reversed(_fields(value).items())
+            waiting.extend((f"{prefix}{name}."[:_LONGEST_NAME], inner) for name, inner in fields)
+
+
+class Storage(NamedTuple):
+    """A run of values in the file: its name, a type of `stored_array.READABLE`, and the number of values."""
+
+    key: str
+    stored: str
+    count: int
+
+
+class Tensor(NamedTuple):
+    """A storage, the first value in it, the length of each axis and the step along it: unchecked, from the pickle."""
+
+    storage: Any
+    offset: Any
+    shape: Any
+    strides: Any
+
+
+class _Object:
+    """What stands for an object with attributes, such as an `argparse.Namespace` or a module of TorchScript."""
+
+    __slots__ = ("state",)
+
+    def __new__(cls) -> "_Object":
+        """An object without attributes; a pickle may give none to the call."""
+        made = super().__new__(cls)
+        made.state = None
+        return made
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Dict(dict):
+    """What stands for an `OrderedDict`; the attributes that PyTorch gives it are dropped."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class _Function:
+    """What stands for a function, and cannot be changed by whatever state a pickle gives it."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise ValueError("it changes what stands for a function")
+
+
+def _make_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *more: Any) -> Tensor:
+    # What follows: requires_grad, hooks, and flags, such as that all values count negative.
+    if len(more) > 3 or (len(more) == 3 and more[2]):
+        raise ValueError("it has a tensor with flags, which are not known here")
+    return Tensor(storage, offset, shape, strides)
+
+
+def _first(value: Any, *_: Any) -> Any:
+    return value
+
+
+_STORAGES = {
+    **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16"},
+    **{"LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8"},
+    **{"ByteStorage": "uint8", "BoolStorage": "bool"},
+}
+# What a pickle may name, and what stands for it. Nothing else is found.
+_NAMES: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): _Dict,
+    ("argparse", "Namespace"): _Object,
+    ("torch._utils", "_rebuild_tensor"): _Function(_make_tensor),
+    ("torch._utils", "_rebuild_tensor_v2"): _Function(_make_tensor),
+    ("torch._utils", "_rebuild_parameter"): _Function(_first),
+    **{("torch.jit._pickle", f"build_{kind}list"): _Function(_first) for kind in ("int", "bool", "double", "tensor")},
+    ("torch.jit._pickle", "restore_type_tag"): _Function(_first),
+    **{("torch", name): stored for name, stored in _STORAGES.items()},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """The stand-in of a class or function that the pickle names; classes of TorchScript are `_Object`s."""
+        if module == "__torch__" or module.startswith("__torch__."):
+            return _Object
+        if (module, name) not in _NAMES:
+            raise ValueError(
+                f"it asks for the class or function {printable(f'{module}.{name}', 200)}, which is never imported: it "
+                "might run code. If you trust the file, load it with PyTorch and save its state dict alone"
+            )
+        return _NAMES[module, name]
+
+    def persistent_load(self, pid: Any) -> Storage:
+        """The storage that the pickle refers to, which lies beside it."""
+        match pid:
+            case ("storage", str(stored), str(key), _, int(count), *view) if (
+                stored in _STORAGES.values() and abs(count) < 2**60
+            ):
+                if not any(view):
+                    return Storage(key, stored, count)
+        raise ValueError("it refers to something else than a storage, to a whole module or a view perhaps")
+
+
+def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:
+    """The plain data that a pickle says.
+
+    Args:
+        stream: The bytes that begin with it, at most `LONGEST` of them; afterwards it is at the pickle's end.
+        path: The file, for messages.
+
+    Returns:
+        Numbers, texts, tuples, lists, dicts, `Storage`, `Tensor` and `_Object` objects.
+
+    Raises:
+        ValueError: if it asks for anything else, is damaged, or has more than `MOST_STEPS` instructions
+            or `MOST_TUPLES` tuples.
+    """
+    start, tuples = stream.tell(), 0
+    try:
+        # Python's unpickler takes memory for the largest number under which a pickle remembers a value.
+        for steps, (instruction, argument, _) in enumerate(pickletools.genops(stream)):
+            if steps >= MOST_STEPS:
+                raise ValueError(f"it has more than {MOST_STEPS:,} instructions")
+            if instruction.name in ("PUT", "LONG_BINPUT") and argument not in range(MOST_STEPS):
+                raise ValueError(f"it remembers a value under the number {argument:,}")
+            tuples += instruction.name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
+            if tuples > MOST_TUPLES:
+                raise ValueError(f"it has more than {MOST_TUPLES:,} tuples")
+        stream.seek(start)
+        return _Unpickler(stream).load()
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever the wrong instructions lead to
+        reason = printable(str(error) or type(error).__name__, 500)
+        raise ValueError(f"{path} is damaged, or holds more than weights: of its pickle, {reason}.") from None
