@@ -1,4 +1,4 @@
-"""Several processes that do one job: which one this is, and the sums and arrays that they exchange.
+"""Devices and processes that do one job: how many there are, which one this is, and what they exchange.
 
 torchrun and Slurm start the same program several times and say so in environment variables. `connect` reads them and
 joins the processes by torch.distributed or jax.distributed; no other file knows either of them.
@@ -14,32 +14,19 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-ALONE_BY_NAME = "alone"  # what a user says for a process that does its job by itself
-ENGINES = {"torch": "torch.distributed", "jax": "jax.distributed"}
-LOST = "Another of the processes of this run has ended"
+ALONE_BY_NAME = "alone"  # the `distribution` of a process that does its job by itself
 _FIRST_PORT, _PORTS = 20000, 20000  # where jobs of Slurm meet, by the number of the job
 # What engines say when a process at the other end is gone.
 _LOSS = re.compile(
     r"connection (closed|reset|refused)|broken pipe|timed out waiting|timeout|gloo|nccl|heartbeat|coordination service",
     re.IGNORECASE,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where a launcher has put this process: its number of how many, the same on its machine, and who is process 0."""
-
-    index: int
-    count: int
-    local_index: int
-    local_count: int
-    address: str  # "host:port" of process 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +66,7 @@ class Processes:
 
     def total(self, values: Any) -> np.ndarray:
         """The sum of an array over the processes, in the order of their numbers: the same everywhere, bit by bit."""
-        parts = self.gather(np.asarray(values))
-        return functools.reduce(np.add, parts)
+        return functools.reduce(np.add, self.gather(np.asarray(values)))
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
         """The arrays of all processes in the order of their numbers. They may differ in length, not otherwise."""
@@ -150,25 +136,23 @@ class Processes:
 
     @contextlib.contextmanager
     def failing_together(self) -> Iterator[None]:
-        """Says in plain words that another process has ended, where an engine noticed it in the midst of its work.
-
-        Raises:
-            ConnectionError: in place of the engine's own error.
-        """
-        _exit_at_once_after_failure(False)
+        """Raises a `ConnectionError` in plain words in place of an engine's error about a process that has ended."""
+        atexit.unregister(_exit_with_failure)
         try:
             yield
         except BaseException as error:
             if self.count == 1:
                 raise
-            _exit_at_once_after_failure(True)
+            if self.joint:  # at the exit JAX waits for the others, for five minutes, unless something exits before
+                atexit.register(_exit_with_failure)
             # JAX 0.10 on CPUs: "ValueError: UNKNOWN: Gloo AllGather failed: ... Connection closed by peer".
             if not isinstance(error, (RuntimeError, ValueError)) or not _LOSS.search(str(error)):
                 raise
             reason = str(error).strip().splitlines()[0][:200]
             raise ConnectionError(
-                f"{LOST} (seen by process {self.index} of {self.count}: {reason}). Its own message says why. Start all "
-                "of them again in the same way: with an output folder the run goes on from its last checkpoint."
+                f"Another of the processes of this run has ended (seen by process {self.index} of {self.count}: "
+                f"{reason}). Its own message says why. Start all of them again in the same way: with an output folder "
+                "the run goes on from its last checkpoint."
             ) from error
 
     def _exchange(self, data: bytes) -> list[bytes]:
@@ -195,17 +179,18 @@ class Processes:
 ALONE = Processes()
 
 
-def _exit_at_once_after_failure(failed: bool) -> None:
-    """Whether this process ends without waiting for the others: JAX waits for them at the exit, for five minutes."""
-    atexit.unregister(_exit_with_failure)
-    if failed and keras.backend.backend() == "jax":
-        atexit.register(_exit_with_failure)  # runs before what was registered before, JAX's included
-
-
 def _exit_with_failure() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
+
+
+@functools.cache
+def _torch_group() -> Any:
+    """The processes for what is on the CPU: numbers and arrays, not gradients."""
+    from torch import distributed
+
+    return None if "gloo" in str(distributed.get_backend_config()) else distributed.new_group(backend="gloo")
 
 
 def share(length: int, shard: tuple[int, int]) -> slice:
@@ -246,17 +231,14 @@ def connect(distribution: str | None = None) -> Processes:
             "distribution must be None (the processes that a launcher has started share the work) or "
             f"{ALONE_BY_NAME!r} (this process works by itself), but {distribution!r} was given."
         )
-    started = current()
-    if started.count > 1:
+    started, backend, place = current(), keras.backend.backend(), placement(os.environ)
+    tpu_pod = backend == "jax" and "," in os.environ.get("TPU_WORKER_HOSTNAMES", "")
+    if started.count > 1 or (place is None and not tpu_pod):
         return started
-    backend = keras.backend.backend()
-    place, pod = placement(os.environ), "," in os.environ.get("TPU_WORKER_HOSTNAMES", "")
-    if place is None and not (pod and backend == "jax"):
-        return started
-    if backend not in ENGINES:
+    if backend not in ("jax", "torch"):
         raise RuntimeError(
-            f"Several processes work together on {' and '.join(ENGINES)}, but KERAS_BACKEND is {backend}. On "
-            "TensorFlow one process uses all GPUs of a machine: tf.distribute.MirroredStrategy (docs/distribution.md)."
+            f"Several processes work together on jax and torch, but KERAS_BACKEND is {backend}. On TensorFlow one "
+            "process uses all GPUs of a machine: tf.distribute.MirroredStrategy (docs/distribution.md)."
         )
     if backend == "torch" and place is not None:
         _connect_torch(place)
@@ -281,42 +263,52 @@ def current() -> Processes:
     return ALONE
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a launcher has put this process: its number of how many, the same on its machine, and who is process 0."""
+
+    index: int
+    count: int
+    local_index: int
+    local_count: int
+    address: str  # "host:port" of process 0
+
+
 def placement(environment: Mapping[str, str]) -> Place | None:
-    """Where the variables of torchrun or Slurm put this process; None where there are none, or only one process.
+    """Where torchrun's or Slurm's variables put this process; None without them or for one process.
 
     Raises:
         ValueError: if a variable is no number, or the numbers do not fit.
     """
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    if all(environment.get(name) for name in names):
-        index, count, port = (_number(environment, name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
-        local_index, local_count = _number(environment, "LOCAL_RANK", 0), _number(environment, "LOCAL_WORLD_SIZE", 1)
-        host = environment["MASTER_ADDR"]
-    elif _number(environment, "SLURM_STEP_NUM_TASKS", 1) > 1:
-        index, count = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_STEP_NUM_TASKS")
-        local_index = _number(environment, "SLURM_LOCALID", 0)
+
+    def number(name: str, default: int | None = None) -> int:
+        text = environment.get(name, "" if default is None else str(default))
+        if not text.isdecimal():
+            raise ValueError(f"The environment variable {name} must be a whole number, but it is {text!r}.")
+        return int(text)
+
+    if all(environment.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        index, count, port, host = (
+            number("RANK"),
+            number("WORLD_SIZE"),
+            number("MASTER_PORT"),
+            environment["MASTER_ADDR"],
+        )
+        local_index, local_count = number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1)
+    elif number("SLURM_STEP_NUM_TASKS", 1) > 1:
+        index, count, local_index = number("SLURM_PROCID"), number("SLURM_STEP_NUM_TASKS"), number("SLURM_LOCALID", 0)
         tasks = environment.get("SLURM_STEP_TASKS_PER_NODE", "1")  # such as "4(x2),1"
         local_count = int("".join(itertools.takewhile(str.isdecimal, tasks)) or 1)
-        host = environment.get("MASTER_ADDR") or _first_host(environment.get("SLURM_STEP_NODELIST", "localhost"))
-        port = _number(environment, "MASTER_PORT", _FIRST_PORT + _number(environment, "SLURM_JOB_ID", 0) % _PORTS)
+        # The first host, such as gpu07 of "gpu[07-09,12],cpu1".
+        nodes = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", environment.get("SLURM_STEP_NODELIST", "localhost"))
+        first = "".join(part or "" for part in nodes.groups()) if nodes else "localhost"
+        host = environment.get("MASTER_ADDR") or first
+        port = number("MASTER_PORT", _FIRST_PORT + number("SLURM_JOB_ID", 0) % _PORTS)
     else:
         return None
     if not 0 <= index < count:
         raise ValueError(f"The environment says that this is process {index} of {count}: it must be 0 to {count - 1}.")
     return Place(index, count, local_index, local_count, f"{host}:{port}") if count > 1 else None
-
-
-def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
-    text = environment.get(name, "" if default is None else str(default))
-    if not text.isdecimal():
-        raise ValueError(f"The environment variable {name} must be a whole number, but it is {text!r}.")
-    return int(text)
-
-
-def _first_host(nodes: str) -> str:
-    """The first of Slurm's hosts, such as `gpu07` of `gpu[07-09,12],cpu1`."""
-    match = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
-    return "localhost" if match is None else "".join(part or "" for part in match.groups())
 
 
 def _connect_torch(place: Place) -> None:
@@ -329,27 +321,6 @@ def _connect_torch(place: Place) -> None:
     # torchrun holds the port itself, and "env://" knows that.
     method = "env://" if "TORCHELASTIC_RUN_ID" in os.environ else f"tcp://{place.address}"
     torch.distributed.init_process_group(backend, init_method=method, rank=place.index, world_size=place.count)
-
-
-@functools.cache
-def _torch_group() -> Any:
-    """The processes for what is on the CPU: numbers and arrays, not gradients."""
-    from torch import distributed
-
-    return None if "gloo" in str(distributed.get_backend_config()) else distributed.new_group(backend="gloo")
-
-
-@contextlib.contextmanager
-def _printing_to_stderr() -> Iterator[None]:
-    """Sends to standard error what libraries that are not Python print on standard output."""
-    sys.stdout.flush()
-    output = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        os.dup2(output, 1)
-        os.close(output)
 
 
 def _connect_jax(place: Place | None) -> None:
@@ -373,7 +344,98 @@ def _connect_jax(place: Place | None) -> None:
             "JAX has computed something already, so that this process cannot join the others any more: call "
             "keras_vit.training.connect() at the beginning of the program, before a model is made."
         ) from error
-    # On CPUs gloo says on standard output that it is connected, at the first exchange: it is made here, so that what
-    # the program prints there, JSON for example, stays alone.
-    with _printing_to_stderr():
+    # On CPUs gloo says on standard output that it is connected, at the first exchange: that is made now, with standard
+    # error in its place, so that what the program prints, JSON for example, stays alone.
+    sys.stdout.flush()
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
         current().any(False)
+    finally:
+        os.dup2(output, 1)
+        os.close(output)
+
+
+def batch_shares(model: keras.Model | None = None) -> int:
+    """Among how many devices, or groups of devices that hold a model together, batches are divided.
+
+    Args:
+        model: Asked for its `tf.distribute` strategy, on TensorFlow. JAX has one distribution for all.
+
+    Returns:
+        1 where batches stay whole. The length of a batch has to be a multiple of it.
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is not None:
+        mesh = distribution.device_mesh
+        return dict(zip(mesh.axis_names, mesh.shape, strict=True)).get(distribution.batch_dim_name, 1)
+    strategy = getattr(model, "distribute_strategy", None)
+    check_strategy(strategy)
+    return getattr(strategy, "num_replicas_in_sync", 1)
+
+
+def check_strategy(strategy: Any) -> None:
+    """Raises a `RuntimeError` for a `tf.distribute` strategy that joins several processes."""
+    resolver = getattr(strategy, "cluster_resolver", None)
+    cluster = None if resolver is None else resolver.cluster_spec()
+    count = sum(cluster.num_tasks(job) for job in cluster.jobs) if cluster else 1  # no cluster: this machine alone
+    if count > 1:
+        raise RuntimeError(
+            f"A tf.distribute strategy over {count} processes (MultiWorkerMirroredStrategy) was given, but several "
+            "processes work together on JAX and torch only: set KERAS_BACKEND, and start the program with torchrun or "
+            "Slurm. For all GPUs of one machine there is tf.distribute.MirroredStrategy (docs/distribution.md)."
+        )
+
+
+def scope_of(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+    """Where a model has to be copied, compiled and trained: within TensorFlow's strategy that it was made in."""
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    check_strategy(model.distribute_strategy)
+    return model.distribute_strategy.scope()
+
+
+def tensorflow_has_only_cpus() -> bool:
+    """Whether TensorFlow, the backend in use, sees neither GPUs nor TPUs; False on other backends."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return all(device.device_type == "CPU" for device in tf.config.list_physical_devices())
+
+
+def keras_leaves_xla_out(model: keras.Model) -> bool:
+    """Whether XLA would suit a model that Keras 3.15 compiles without it: on TensorFlow's CPUs, with batches whole."""
+    return tensorflow_has_only_cpus() and batch_shares(model) == 1
+
+
+def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
+    """A batch with its last row repeated until it has a length; the rows that were there come first. No rows: zeros."""
+    if not len(batch):
+        return np.zeros((length, *batch.shape[1:]), batch.dtype)
+    missing = length - len(batch)
+    return np.concatenate([batch, np.repeat(batch[-1:], missing, axis=0)]) if missing > 0 else batch
+
+
+def local_model(model: keras.Model) -> keras.Model | Callable[[Any], Any]:
+    """The model, or where copies of it lie on the devices of several processes of JAX, a function for this one alone.
+
+    Raises:
+        ValueError: if a weight is divided among processes.
+    """
+    if keras.backend.backend() != "jax" or all(weight.value.is_fully_addressable for weight in model.weights):
+        return model
+    if not all(variable.value.is_fully_replicated for variable in model.variables):
+        raise ValueError("The model is divided among processes: evaluate a copy of it that fits into one.")
+    import jax
+
+    def local(variables: list[keras.Variable]) -> list[Any]:
+        return [variable.value.addressable_data(0) for variable in variables]
+
+    trainable, others = local(model.trainable_variables), local(model.non_trainable_variables)
+
+    @jax.jit
+    def call(trainable: Any, others: Any, inputs: Any) -> Any:
+        return model.stateless_call(trainable, others, inputs, training=False)[0]
+
+    return lambda inputs: call(trainable, others, inputs)

@@ -1,7 +1,14 @@
 """How good a model is: accuracy on a labelled set, and a linear probe from a few examples; features of many images."""
 
 from keras_vit._pictures import need_matplotlib
-from keras_vit.evaluation.accuracy import AccuracyResult, evaluate
+from keras_vit.evaluation.accuracy import (
+    AccuracyResult,
+    confusion_shares,
+    draw_confusion,
+    evaluate,
+    most_confused,
+    write_files,
+)
 from keras_vit.evaluation.batches import batches
 from keras_vit.evaluation.embedding import EmbeddedImages, embed
 from keras_vit.evaluation.few_shot import (
@@ -13,7 +20,6 @@ from keras_vit.evaluation.few_shot import (
     extract_features,
     few_shot,
 )
-from keras_vit.evaluation.pictures import confusion_shares, draw_confusion, most_confused, write_files
 from keras_vit.evaluation.published import PublishedAnswer, VerificationTable, published_answers, verify
 
 __all__ = [

@@ -9,8 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import to_numpy, whole_number
-from keras_vit._devices import batch_shares, fill_up, local_model
-from keras_vit._processes import ALONE, Processes, share
+from keras_vit._processes import ALONE, Processes, batch_shares, fill_up, local_model, share
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import ImageStream, open_data, pick_split
 from keras_vit.data.examples import check_labels

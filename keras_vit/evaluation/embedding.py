@@ -1,8 +1,8 @@
 """Embeddings: the features of many images in one file, in constant memory, and resumable after a kill."""
 
-import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -16,18 +16,15 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arguments import Source, printable, to_numpy, whole_number
-from keras_vit._devices import batch_shares, local_model
+from keras_vit._arguments import Source, check_choice, listing, printable, to_numpy, whole_number
 from keras_vit._files import locked, replacing, write_text
-from keras_vit._processes import ALONE_BY_NAME, connect
+from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, fill_up, local_model
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import image_files
 from keras_vit.data.streams import cores
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.zoo import as_model
 
-DTYPES = ("float32", "float16")
-NAMED = 5  # names in a message
 # What messages call the settings whose values say nothing; the others are shown with their values.
 _HASHED = {
     "model": "the model (its config, weights or dtype policy)",
@@ -117,10 +114,16 @@ def embed(
         (4, 8)
     """
     output = check_output(output)
-    shard = _check_shard(shard)
-    processes = connect(ALONE_BY_NAME if shard != (0, 1) and distribution is None else distribution)
+    match shard:
+        case (int(index), int(count)) if 0 <= index < count:
+            processes = connect(ALONE_BY_NAME if count > 1 and distribution is None else distribution)
+        case _:
+            raise ValueError(f"shard must be (i, n), the i-th slice of n, from 0 to n - 1, but {shard!r} was given.")
     model = as_model(model)
-    _check(model, batch_size, dtype, on_bad_image)
+    _check_model(model)
+    batch_size = whole_number("batch_size", batch_size, 1)
+    check_choice("dtype", dtype, ("float32", "float16"))
+    check_choice("on_bad_image", on_bad_image, ("stop", "skip"))
     files = _find(images)
     extractor = feature_extractor(model, [features])
     shares = batch_shares(model)
@@ -138,26 +141,27 @@ def embed(
     }
     stop = on_bad_image == "stop"
     folder = output.with_name(f"{output.name}.unfinished")
-    parts = [_Part(folder / f"{index}-of-{processes.count}") for index in range(processes.count)]
-    part = parts[processes.index]
     with processes.failing_together():
         # Copies of the images on other machines may have other times of modification.
         processes.check_same("arguments", [names, {**settings, "images": None}])
         found = processes.from_first(_read(output, settings, stop) if processes.first and not overwrite else None)
         if found is None:
             folder.mkdir(exist_ok=True)
-            with locked(part.path.with_suffix(".lock"), waiting=lambda: _refuse(output)):
-                part.start(settings, stop, overwrite)
+            parts = [folder / f"{index}-of-{processes.count}" for index in range(processes.count)]
+            path = parts[processes.index]
+            with locked(path.with_suffix(".lock"), waiting=lambda: _refuse(output)):
+                part = _Part(path, settings, stop, overwrite)
                 first, last = settings["range"] if processes.count == 1 else _slice(len(names), length, processes.shard)
                 rest = names[first + part.images : last]
                 with ProgressBar("images", last - first, shown=progress and processes.first) as bar:
                     bar.advance(part.images)
-                    for rows, skipped in _batches(model, extractor, files, rest, length, settings, stop):
-                        part.append(rows, skipped)
-                        bar.advance(len(rows) + len(skipped))
+                    for group, good in _read_ahead(model, files, rest, length, stop):
+                        rows = _features(extractor, good, length, settings)
+                        part.append(rows, [name for name in group if name not in good])
+                        bar.advance(len(group))
                 processes.from_first()  # all parts are there
                 if processes.first:
-                    _write(output, settings, parts, names)
+                    _write(output, settings, parts, names[slice(*settings["range"])])
         if processes.first:  # also what a run has left that was killed after its last step
             shutil.rmtree(folder, ignore_errors=True)
         count, skipped = found or processes.from_first(_read(output, settings) if processes.first else None)
@@ -165,104 +169,75 @@ def embed(
 
 
 class _Part:
-    """The rows that one process has computed, and how far it is: `PATH.features` and `PATH.json`."""
+    """The rows that one process has computed, in `PATH.features`, and in `PATH.json` of how many images they are."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.features, self.state = path.with_suffix(".features"), path.with_suffix(".json")
-        self.settings: dict[str, Any] | None = None
-        self.images = 0  # how many are done
-        self.skipped: list[str] = []
-
-    def read(self) -> None:
-        """Reads how far the part is, as its process has written it."""
-        if self.state.exists():
-            with _damage(self.state):
-                content = json.loads(self.state.read_text(encoding="utf-8"))
-                self.settings, self.images, self.skipped = (content[name] for name in ("settings", "images", "skipped"))
-
-    def start(self, settings: dict[str, Any], stop: bool, overwrite: bool) -> None:
+    def __init__(self, path: Path, settings: dict[str, Any], stop: bool, overwrite: bool) -> None:
         """Goes on where a run with the same settings was stopped, or begins."""
-        self.read()
-        if self.settings is not None and not overwrite:
-            _check_same(self.path.parent, self.settings, settings, self.skipped if stop else [])
-        row = int(np.prod(settings["shape"], dtype="int64")) * np.dtype(settings["dtype"]).itemsize
-        if self.settings != settings or (self.skipped and stop):
-            self.settings, self.images, self.skipped = settings, 0, []
-            self.state.unlink(missing_ok=True)
-        if self.features.exists():  # without what a kill has left of a batch
-            os.truncate(self.features, (self.images - len(self.skipped)) * row)
+        self._rows, self._state, self._settings = path.with_suffix(".features"), path.with_suffix(".json"), settings
+        old = json.loads(self._state.read_text(encoding="utf-8")) if self._state.exists() else {}
+        if old and not overwrite:
+            _check_same(path.parent, old["settings"], settings, old["skipped"] if stop else [])
+        if old.get("settings") != settings or (old["skipped"] and stop):
+            old = {"images": 0, "skipped": []}
+            self._state.unlink(missing_ok=True)
+        self.images, self._skipped = old["images"], old["skipped"]
+        if self._rows.exists():  # without what a kill has left of a batch
+            row = int(np.prod(settings["shape"], dtype="int64")) * np.dtype(settings["dtype"]).itemsize
+            os.truncate(self._rows, (self.images - len(self._skipped)) * row)
 
     def append(self, rows: np.ndarray, skipped: list[str]) -> None:
         """Adds the rows of a batch, and then notes that they are there."""
         try:
-            with self.features.open("ab") as file:
+            with self._rows.open("ab") as file:
                 file.write(rows.tobytes())
                 file.flush()
                 os.fsync(file.fileno())
-            self.images, self.skipped = self.images + len(rows) + len(skipped), self.skipped + skipped
-            state = {"settings": self.settings, "images": self.images, "skipped": self.skipped}
-            write_text(self.state, json.dumps(state))
+            self.images, self._skipped = self.images + len(rows) + len(skipped), self._skipped + skipped
+            state = {"settings": self._settings, "images": self.images, "skipped": self._skipped}
+            write_text(self._state, json.dumps(state))
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"{printable(self.path.parent)} cannot be written ({error.strerror or error}). What was computed is "
+                f"{printable(self._rows.parent)} cannot be written ({error.strerror or error}). What was computed is "
                 "kept: make room, and call again in the same way to go on.",
             ) from error
 
 
-def _batches(
-    model: VisionTransformer | BiT,
-    extractor: keras.Model,
-    files: dict[str, Path],
-    names: list[str],
-    length: int,
-    settings: dict[str, Any],
-    stop: bool,
-) -> Iterator[tuple[np.ndarray, list[str]]]:
-    """Of each batch the features, and the names of the images that cannot be read. Threads read one batch ahead."""
+def _read_ahead(
+    model: VisionTransformer | BiT, files: dict[str, Path], names: list[str], length: int, stop: bool
+) -> Iterator[tuple[list[str], dict[str, np.ndarray]]]:
+    """Batches of names, and the images of those that can be read. Threads read one batch ahead."""
 
-    def read(name: str) -> np.ndarray | Exception:
+    def read(name: str) -> np.ndarray | None:
         try:
             return model.preprocess(files[name])[0]
         except MemoryError:
             raise
         except Exception as error:  # of a disk, or of a decoder
-            return error
+            if stop:
+                hint = 'Repair or remove it, or leave such files out with on_bad_image="skip".'
+                raise ValueError(f"{printable(name)} cannot be read: {error} {hint}") from error
+            warnings.warn(f"{printable(name)} is left out: {error}", stacklevel=2)
+            return None
 
     groups = [names[start : start + length] for start in range(0, len(names), length)]
-    threads = ThreadPoolExecutor(min(32, cores()), "keras_vit_read")
-    try:
-        ahead: Iterator[np.ndarray | Exception] = iter(())
-        for group, following in zip([[], *groups], [*groups, []], strict=True):
-            current, ahead = list(ahead), threads.map(read, following)
-            good = {}
-            for name, image in zip(group, current, strict=True):
-                if not isinstance(image, Exception):
-                    good[name] = image
-                elif stop:
-                    raise ValueError(
-                        f"{printable(name)} cannot be read: {image} Repair or remove it, or leave such files out with "
-                        'on_bad_image="skip".'
-                    ) from image
-                else:
-                    warnings.warn(f"{printable(name)} is left out: {image}", stacklevel=2)
-            rows = np.empty((0, *settings["shape"]), settings["dtype"])
-            if good:
-                images = np.stack([*good.values()]).astype("float32", copy=False)
-                batch = np.pad(images, [(0, length - len(images)), (0, 0), (0, 0), (0, 0)])
-                rows = _features(extractor, batch, settings["dtype"], [*good])
-            if group:
-                yield rows, [name for name in group if name not in good]
-    finally:
-        threads.shutdown(cancel_futures=True)
+    with ThreadPoolExecutor(min(32, cores()), "keras_vit_read") as threads:
+        ahead = threads.map(read, groups[0] if groups else [])
+        for group, following in itertools.pairwise([*groups, []]):
+            images, ahead = list(ahead), threads.map(read, following)
+            yield group, {name: image for name, image in zip(group, images, strict=True) if image is not None}
 
 
-def _features(extractor: keras.Model, batch: np.ndarray, dtype: str, names: list[str]) -> np.ndarray:
-    """The features of a batch, of which the first rows are images with these names."""
+def _features(
+    extractor: keras.Model, images: dict[str, np.ndarray], length: int, settings: dict[str, Any]
+) -> np.ndarray:
+    dtype = np.dtype(settings["dtype"]).newbyteorder("<")
+    if not images:
+        return np.empty((0, *settings["shape"]), dtype)
+    batch = fill_up(np.stack([*images.values()]).astype("float32", copy=False), length)
     with np.errstate(over="ignore"):  # the check below says more
-        rows = _predict(extractor, batch)[: len(names)].astype(np.dtype(dtype).newbyteorder("<"))
-    for name, row in zip(names, rows, strict=True):
+        rows = _predict(extractor, batch)[: len(images)].astype(dtype)
+    for name, row in zip(images, rows, strict=True):
         if not np.isfinite(row).all():
             raise ValueError(f"The features of {printable(name)} are not finite in {dtype}: look at image and weights.")
     return rows
@@ -271,17 +246,16 @@ def _features(extractor: keras.Model, batch: np.ndarray, dtype: str, names: list
 def _predict(extractor: keras.Model, batch: np.ndarray) -> np.ndarray:
     # `predict` shares a batch among devices; for one device it only takes longer to begin.
     alone = batch_shares(extractor) == 1
-    answer = extractor.predict_on_batch(batch) if alone else extractor.predict(batch, len(batch), verbose=0)
-    return to_numpy(next(iter(answer.values())))
+    outputs = extractor.predict_on_batch(batch) if alone else extractor.predict(batch, len(batch), verbose=0)
+    return to_numpy(next(iter(outputs.values())))
 
 
-def _write(output: Path, settings: dict[str, Any], parts: list[_Part], names: list[str]) -> None:
+def _write(output: Path, settings: dict[str, Any], parts: list[Path], names: list[str]) -> None:
     """Writes the archive from the rows of all parts. The same features give the same bytes."""
-    for part in parts:
-        part.read()
-    skipped = [name for part in parts for name in part.skipped]
+    states = [json.loads(state.read_text()) for part in parts if (state := part.with_suffix(".json")).exists()]
+    skipped = [name for state in states for name in state["skipped"]]
     unreadable = set(skipped)
-    kept = [name for name in names[slice(*settings["range"])] if name not in unreadable]
+    kept = [name for name in names if name not in unreadable]
     if unreadable and not kept:
         raise ValueError(f"None of the {len(skipped)} images can be read. The first is {skipped[0]!r}.")
     descr = np.dtype(settings["dtype"]).newbyteorder("<").str
@@ -290,7 +264,7 @@ def _write(output: Path, settings: dict[str, Any], parts: list[_Part], names: li
         with archive.open("features.npy", "w", force_zip64=True) as file:
             header = {"descr": descr, "fortran_order": False, "shape": (len(kept), *settings["shape"])}
             np.lib.format.write_array_header_1_0(file, header)
-            for path in (part.features for part in parts if part.features.exists()):
+            for path in (rows for part in parts if (rows := part.with_suffix(".features")).exists()):
                 with path.open("rb") as rows:
                     shutil.copyfileobj(rows, file)
         for name, text in texts.items():
@@ -302,24 +276,18 @@ def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[i
     """Number of rows and skipped images of the file at `output`, which must be the one that is asked for."""
     if not output.exists():
         return None
-    with output.open("rb") as file, _damage(output), np.load(file) as arrays:
-        old, skipped, count = json.loads(str(arrays["settings"])), arrays["skipped"].tolist(), len(arrays["names"])
-    _check_same(output, old, settings, skipped if stop else [])
-    return count, skipped
-
-
-@contextlib.contextmanager
-def _damage(path: Path) -> Iterator[None]:
-    """Whatever NumPy and its kin raise for wrong bytes is a `ValueError` that names the file."""
     try:
-        yield
+        with output.open("rb") as file, np.load(file) as arrays:
+            old, skipped, count = json.loads(str(arrays["settings"])), arrays["skipped"].tolist(), len(arrays["names"])
     except (OSError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # whatever NumPy and its kin raise for wrong bytes
         raise ValueError(
-            f"{printable(path)} is damaged, or not a file that embed wrote ({printable(error, 200)}). Remove it, "
+            f"{printable(output)} is damaged, or not a file that embed wrote ({printable(error, 200)}). Remove it, "
             "choose another output, or replace it with overwrite=True."
         ) from None
+    _check_same(output, old, settings, skipped if stop else [])
+    return count, skipped
 
 
 def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: Sequence[str]) -> None:
@@ -330,13 +298,16 @@ def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: S
         if old.get(name) != new[name]
     ]
     if skipped:
-        names = ", ".join(printable(name) for name in skipped[:NAMED])
-        differences.append(f'{len(skipped)} images could not be read ({names}), and on_bad_image is not "skip"')
+        differences.append(f'images could not be read ({listing(skipped)}), and on_bad_image is not "skip"')
     if differences:
         raise ValueError(
             f"{path} holds other features: {'; '.join(differences)}. Choose another output, remove it, or replace it "
             "with overwrite=True."
         )
+
+
+def _refuse(output: Path) -> None:
+    raise RuntimeError(f"Another process is writing {output} now. Choose another output, or wait for it.")
 
 
 def check_output(output: str | os.PathLike[str]) -> Path:
@@ -350,32 +321,16 @@ def check_output(output: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _check(model: Any, batch_size: Any, dtype: Any, on_bad_image: Any) -> None:
+def _check_model(model: Any) -> None:
     if not isinstance(model, (VisionTransformer, BiT)):
         raise TypeError(
             f"model must be a VisionTransformer, a BiT or what keras_vit.load takes, but {type(model).__name__} was "
             "given. Of a model that contains one, pass that: outer.get_layer(name)."
         )
     if local_model(model) is not model:
-        raise ValueError(
-            "The model lies on devices of several processes: load it again, outside of keras.distribution."
-        )
+        raise ValueError("The model is on devices of several processes: load it again, outside of keras.distribution.")
     if model.config.channels != 3:
         raise ValueError(f"Image files are read as RGB, but {model.name} takes {model.config.channels} channels.")
-    whole_number("batch_size", batch_size, 1)
-    for name, value, known in (("dtype", dtype, DTYPES), ("on_bad_image", on_bad_image, ("stop", "skip"))):
-        if value not in known:
-            raise ValueError(f"{name} must be one of {list(known)}, but {value!r} was given.")
-
-
-def _check_shard(shard: Any) -> tuple[int, int]:
-    try:
-        index, count = (whole_number("shard", number, 0) for number in shard)
-    except (TypeError, ValueError):
-        index, count = 0, 0
-    if index >= count:
-        raise ValueError(f"shard must be (i, n), the i-th slice of n, from 0 to n - 1, but {shard!r} was given.")
-    return index, count
 
 
 def _slice(images: int, length: int, shard: tuple[int, int]) -> list[int]:
@@ -387,31 +342,26 @@ def _slice(images: int, length: int, shard: tuple[int, int]) -> list[int]:
 
 def _find(images: Any) -> dict[str, Path]:
     """The files of images by their names, sorted."""
-    others: list[str] = []
-    found: list[tuple[str, Path]] = []
     alone = isinstance(images, (str, os.PathLike))
     if not alone and not isinstance(images, Sequence):
         raise TypeError(f"images must be a folder, or a list of files, but {type(images).__name__} was given.")
+    found: list[tuple[str, Path]] = []
+    others: list[str] = []
     for path in map(Path, [images] if alone else images):
-        if path.is_dir():
-            inside = image_files(path, others)
-            found += [((file.relative_to(path) if alone else file).as_posix(), file) for file in inside]
-        elif path.exists():
-            found.append((path.as_posix(), path))
-        else:
+        if not path.exists():
             raise FileNotFoundError(f"There is no file or folder {printable(path)}.")
+        inside = image_files(path, others) if path.is_dir() else [path]
+        inner = alone and path.is_dir()
+        found += [((file.relative_to(path) if inner else file).as_posix(), file) for file in inside]
     if others:
-        listed = ", ".join(map(printable, others[:NAMED]))
-        warnings.warn(f"{len(others)} files are no images by their names, and left out: {listed}.", stacklevel=3)
-    if not found:
+        first = listing([Path(other).name for other in others])
+        warnings.warn(f"{len(others)} files are no images by their names, and left out: {first}.", stacklevel=3)
+    files = dict(sorted(found))
+    if not files:
         raise ValueError(f"There are no images in {printable(images) if alone else 'the list'}.")
-    files: dict[str, Path] = {}
-    for name, path in sorted(found):
-        if name in files:
-            raise ValueError(f"{printable(name)} is given twice.")
-        if any("\ud800" <= letter <= "\udfff" for letter in name):
-            raise ValueError(f"{printable(name)} is not valid UTF-8, and cannot be written to a file. Rename it.")
-        files[name] = path
+    if len(files) < len(found):
+        twice = next(name for name in files if [name for name, _ in found].count(name) > 1)
+        raise ValueError(f"{printable(twice)} is given twice.")
     return files
 
 
@@ -420,7 +370,7 @@ def _fingerprint_of_files(files: dict[str, Path]) -> str:
     digest = hashlib.sha256()
     for name, path in files.items():
         status = path.stat()
-        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        digest.update(os.fsencode(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0"))
     return digest.hexdigest()
 
 
@@ -437,14 +387,7 @@ def _fingerprint(model: VisionTransformer | BiT) -> str:
 
 
 def _shape(extractor: keras.Model, model: VisionTransformer | BiT) -> list[int]:
-    """Of the features of an image."""
-    (tensor,) = extractor.output.values()
-    shape = tensor.shape[1:]
-    if None in shape:  # images may have any size; `preprocess` brings them to the one of the config
-        zeros = np.zeros((batch_shares(model), *model.config.image_size, model.config.channels), "float32")
-        shape = _predict(extractor, zeros).shape[1:]
-    return [int(size) for size in shape]
-
-
-def _refuse(output: Path) -> None:
-    raise RuntimeError(f"Another process is writing {output} now. Choose another output, or wait for it.")
+    """Of the features of an image; a dynamic model is asked for images of its config's size."""
+    images = keras.KerasTensor((1, *model.config.image_size, model.config.channels), "float32")
+    (tensor,) = extractor.compute_output_spec(images).values()
+    return list(tensor.shape[1:])

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit._devices import tensorflow_has_only_cpus
+from keras_vit._processes import tensorflow_has_only_cpus
 from keras_vit.layers import jax_paths, tensorflow_paths, torch_paths
 from keras_vit.layers.common import float32_or_better, padded_conv
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import keras
 
-from keras_vit._devices import keras_leaves_xla_out
+from keras_vit._processes import keras_leaves_xla_out
 from keras_vit.models.bit_config import BiTConfig
 from keras_vit.models.config import ViTConfig
 

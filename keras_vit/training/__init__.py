@@ -20,13 +20,19 @@ if TYPE_CHECKING:
     from keras_vit._processes import Processes, connect
     from keras_vit.data import BadImage, ImageStream, as_dataset, open_data
     from keras_vit.models import merge_lora
-    from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
+    from keras_vit.training.distribution import (
+        data_parallel,
+        layout_map,
+        load_sharded,
+        model_parallel,
+        save_sharded,
+        split_weights,
+    )
     from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
     from keras_vit.training.optimizers import AdamW, MomentumSGD, WarmupDecay, layer_decay
     from keras_vit.training.pretraining import pretrain
     from keras_vit.training.run import Trained, finetune
     from keras_vit.training.run_folder import draw_curve
-    from keras_vit.training.sharded import load_sharded, save_sharded
     from keras_vit.training.trainable import add_lora, freeze, load_adapters, save_adapters, unfreeze
 
 _later = lazy_names(__name__)

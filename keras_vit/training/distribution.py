@@ -1,18 +1,20 @@
-"""More than one device: which axis of which weight is split when a model is too large for one.
+"""Models on several devices of JAX: copies with a part of each batch, or split; and checkpoints of split models.
 
-`keras.distribution` does the work, on JAX. What a user would have to find out is the layout map: which weights of this
-package's models are split, and how. It is the table `splitting.SPLIT`. How to run it, and what to do on the other
+`keras.distribution` does the work. What a user would have to find out is the layout map: which weights of this
+package's models are split, and how. It is the table `planning.SPLIT`. How to run it, and what to do on the other
 backends, is in docs/distribution.md.
 """
 
+import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 
 from keras_vit.models import BiTConfig, ViTConfig, variant_config, weights_by_path
-from keras_vit.training.splitting import MODEL, SPLIT, split_sizes
+from keras_vit.training.planning import MODEL, SPLIT, split_sizes
 
 BATCH = "batch"
 # What blocks and the last normalisation hand on is whole on every device of a group. Without being told, XLA splits it
@@ -43,7 +45,7 @@ def data_parallel(
         >>> with training.data_parallel().scope():
         ...     shared = keras_vit.VisionTransformer(config)
     """
-    _check_backend()
+    _need_jax()
     devices = list(devices or keras.distribution.list_devices())
     return keras.distribution.DataParallel(devices=devices, auto_shard_dataset=auto_shard_dataset)
 
@@ -73,7 +75,7 @@ def model_parallel(
         >>> with training.model_parallel(config, shards=1, devices=["cpu:0"]).scope():
         ...     split = keras_vit.VisionTransformer(config)
     """
-    _check_backend()
+    _need_jax()
     devices = list(devices or keras.distribution.list_devices())
     if not isinstance(shards, int) or shards < 1 or len(devices) % shards:
         raise ValueError(f"shards must divide the number of devices, {len(devices)}, but {shards!r} was given.")
@@ -116,8 +118,7 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
     for name, size in split_sizes(config).items():
         if size % shards:
             raise ValueError(
-                f"The weights cannot be split over {shards} devices: {name}={size} is no multiple of {shards}. "
-                f"Take a mesh whose {MODEL!r} axis has a length that divides {size}."
+                f"The weights cannot be split over {shards} devices: {name}={size} is no multiple of {shards}."
             )
     result = keras.distribution.LayoutMap(device_mesh)
     for path, axes in SPLIT.items():
@@ -128,10 +129,10 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
 
 
 def split_weights(model: keras.Model) -> dict[str, Any]:
-    """The weights of a model that `layout_map` splits, by their paths (as in `weights_by_path`).
+    """The weights of a model of this package that `layout_map` splits, by their paths (as in `weights_by_path`).
 
     Args:
-        model: A model of this package.
+        model: The model.
 
     Returns:
         From path to weight, in the order of `model.weights`.
@@ -144,14 +145,98 @@ def split_weights(model: keras.Model) -> dict[str, Any]:
     return {path: weight for path, weight in weights_by_path(model).items() if pattern.fullmatch(path)}
 
 
-def _check_backend() -> None:
+def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
+    """Writes weights, states of random generators and the optimizer's variables with Orbax.
+
+    Every process writes the pieces on its own devices; nothing is gathered. All processes call it, with a path that all
+    of them see. The folder appears when it is complete: a process that is killed before leaves a folder of a temporary
+    name (`*.orbax-checkpoint-tmp*`) beside it.
+
+    Args:
+        model: On the JAX backend; usually made in the scope of `model_parallel`.
+        path: The folder; it must be new.
+
+    Raises:
+        RuntimeError: on another backend, where no model is split.
+        FileExistsError: if there is something at `path`.
+        ImportError: if Orbax is missing.
+        OSError, ValueError: Orbax's own, if it cannot write.
+
+    Example:
+        >>> training.save_sharded(small, "checkpoints/step-1000")  # on JAX, with keras-vit[orbax]
+    """
+    checkpoint, path = _orbax(), Path(path).absolute()
+    if path.exists():
+        raise FileExistsError(f"{path} exists. Choose another folder, or remove it.")
+    checkpoint.save(path, [variable.value for variable in _variables(model)])
+
+
+def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
+    """Puts a checkpoint of `save_sharded` into a model, however that lies over devices and processes.
+
+    Each device gets its own part of one array after the other. Nothing is assigned where the checkpoint does not fit;
+    if it turns out to be damaged while it is read, the arrays before have been assigned.
+
+    Args:
+        model: Of the same config, compiled with the same optimizer, or without one if it was saved without.
+        path: The folder.
+
+    Raises:
+        RuntimeError: on another backend than JAX.
+        FileNotFoundError: if there is no such folder.
+        ImportError: if Orbax is missing.
+        ValueError: if it is of another model, or damaged.
+
+    Example:
+        >>> training.save_sharded(small, "checkpoints/step-2000")  # on JAX, with keras-vit[orbax]
+        >>> training.load_sharded(keras_vit.VisionTransformer(config), "checkpoints/step-2000")
+    """
+    checkpoint, path = _orbax(), Path(path).absolute()
+    import jax
+
+    if not path.is_dir():
+        raise FileNotFoundError(f"There is no checkpoint of save_sharded at {path}.")
+    variables = _variables(model)
+    try:
+        saved = [(tuple(array.shape), str(array.dtype)) for array in checkpoint.metadata(path).metadata]
+    except Exception as error:  # whatever Orbax and its libraries raise for a folder that is something else
+        raise ValueError(
+            f"{path} is no checkpoint of save_sharded, or damaged ({type(error).__name__}). Checkpoints with files "
+            "named part-*.npz are of keras-vit 0.2 and older, which read them."
+        ) from error
+    if saved != [(tuple(variable.shape), str(variable.dtype)) for variable in variables]:
+        raise ValueError(f"{path} is of another model or optimizer: make both as they were when it was saved.")
+    for number, variable in enumerate(variables):
+        target: list[Any] = [...] * len(variables)  # Orbax reads what is not `...`
+        target[number] = jax.ShapeDtypeStruct(variable.shape, variable.dtype, sharding=variable.value.sharding)
+        variable.assign(checkpoint.load(path, target)[number])
+
+
+def _need_jax() -> None:
     backend = keras.backend.backend()
     if backend != "jax":
-        instead = {
-            "tensorflow": "use tf.distribute.MirroredStrategy",
-            "torch": "use torch's DistributedDataParallel in a loop of your own",
-        }
+        others = {"tensorflow": "tf.distribute.MirroredStrategy", "torch": "torch's DistributedDataParallel"}
         raise RuntimeError(
-            f"keras.distribution works on JAX only; on {backend} Keras would ignore it. Set KERAS_BACKEND=jax, or "
-            f"{instead.get(backend, 'run on one device')} (docs/distribution.md)."
+            f"keras.distribution works on JAX only, and models are split there only, but this is {backend}. Set "
+            f"KERAS_BACKEND=jax, or use {others.get(backend, 'one device')} (docs/distribution.md) and model.save."
         )
+
+
+def _orbax() -> Any:
+    _need_jax()
+    try:
+        from orbax.checkpoint import v1
+    except ImportError as error:
+        raise ImportError('Checkpoints of split models need Orbax: pip install "keras-vit[orbax]".') from error
+    return v1
+
+
+def _variables(model: keras.Model) -> list[Any]:
+    """All that training goes on from, in an order that depends on the model alone."""
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        variables += optimizer.variables
+    return variables

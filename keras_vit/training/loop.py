@@ -12,9 +12,8 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit._devices import keras_leaves_xla_out, scope_of
 from keras_vit._keras import layers_inside
-from keras_vit._processes import Processes
+from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import ProgressBar, Table
 from keras_vit.data import Batches
 from keras_vit.training.run_folder import RunFolder, share_state

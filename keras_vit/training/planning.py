@@ -3,6 +3,7 @@
 Weights, gradients and the optimizer's variables follow from the number of weights. What blocks keep for the backward
 pass is the formula of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (arXiv
 2205.05198, section 4), written for any width of the MLP. docs/distribution.md has both beside what compilers report.
+No backend is needed for any of it.
 """
 
 import dataclasses
@@ -11,13 +12,12 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from keras_vit._arguments import ImageSize, printable, whole_number
+from keras_vit._arguments import ImageSize, check_choice, printable, whole_number
 from keras_vit._terminal import Table, as_text, pairs_table
 from keras_vit.models import convolutions, count_macs, count_weights
 from keras_vit.models.bit_config import BiTConfig
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import variant_config
-from keras_vit.training.splitting import count_split_weights, split_sizes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,15 +27,67 @@ SLOTS = {"adam": 2, "momentum": 1}  # arrays of the weights' size that the optim
 MARGIN = 1.2  # the arithmetic is within 20 % of compiled programs: what fits shall fit with that
 # With fewer images at a time the products of matrices no longer keep a device busy: taken where nothing else fits.
 ENOUGH_IMAGES = 8
-CLASSES = 1000
-_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_LEAST_MEMORY, _MOST_MEMORY = 2**20, 2**50
 _MOST = 2**24  # devices, and images of an update
 _VARIABLE = 4
+MODEL = "model"
+
+# Weight paths (regular expressions), and how the weight lies over the devices: an entry per axis, MODEL for the one
+# that is split, None for the others. The first of two matrices in a row is split along its outputs and the second along
+# its inputs, so that only the second's result has to be summed over the devices (Megatron-LM, arXiv 1909.08053).
+# What is not listed (normalisations, tokens, position and patch embedding: about 1 % of B/16) is whole on every device.
+SPLIT: dict[str, tuple[str | None, ...]] = {
+    r"attention/(query|key|value)/kernel": (None, MODEL),
+    r"attention/(query|key|value)/bias": (MODEL,),
+    r"attention/out/kernel": (MODEL, None),
+    r"mlp/(fc1|gate|value)/kernel": (None, MODEL),
+    r"mlp/(fc1|gate|value)/bias": (MODEL,),
+    r"mlp/fc2/kernel": (MODEL, None),
+    r"pre_logits/kernel": (None, MODEL),
+    r"pre_logits/bias": (MODEL,),
+    r"(head|head_dist|projection)/kernel": (MODEL, None),  # inputs: the number of classes seldom divides
+    # The ResNets of hybrids and of BiT, along the output channels, each of which is standardised for itself.
+    r"(conv_root|conv1|conv2|conv3|conv_proj)/kernel": (None, None, None, MODEL),
+}
+
+
+def split_sizes(config: ViTConfig | BiTConfig) -> dict[str, int]:
+    """The lengths that the number of shards has to divide, by the fields of the config."""
+    if isinstance(config, BiTConfig):
+        return {"width": config.width}
+    sizes = {"width": config.width, "mlp_width": config.mlp_width}
+    if config.stem_stages is not None:
+        sizes["stem_width"] = config.stem_width
+    if config.representation_size:
+        sizes["representation_size"] = config.representation_size
+    return sizes
+
+
+def count_split_weights(config: ViTConfig) -> int:
+    """The number of weights that `SPLIT` divides among the devices."""
+    width, hidden = config.width, config.mlp_width
+    biases = {"all": 3, "no_key": 2, "none": 0}[config.attention_bias]
+    matrices = 1 if config.mlp.startswith("plain") else 2  # before the activation
+    block = 4 * width**2 + biases * width + (matrices + 1) * width * hidden + matrices * hidden
+    total = config.depth * block
+    if config.pooling == "map":
+        total += 4 * width**2 + 3 * width + 2 * width * hidden + hidden
+    features = config.pooled_size
+    if config.projection:
+        total, features = total + features * config.projection, config.projection
+    if config.representation_size:
+        total, features = total + (features + 1) * config.representation_size, config.representation_size
+    total += features * (config.classes or 0) * (1 + config.distillation_head)
+    return total + sum(conv.weights for conv in convolutions(config))
+
+
+class _Record:
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain data, for JSON."""
+        return dataclasses.asdict(self)  # ty: ignore[invalid-argument-type]
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class Memory(_Record):
     """Bytes on one device at the peak of a training step.
 
     Attributes:
@@ -44,6 +96,7 @@ class Memory:
         gradients: The gradients of all weights, which clipping by their common length needs at once.
         activations: What the backward pass finds of the forward pass.
         workspace: What it computes with: as much as one block keeps, for the gradients of that.
+        peak: The sum.
     """
 
     weights: int
@@ -51,19 +104,11 @@ class Memory:
     gradients: int
     activations: int
     workspace: int
-
-    @property
-    def peak(self) -> int:
-        """The sum."""
-        return sum(dataclasses.astuple(self))
-
-    def to_dict(self) -> dict[str, int]:
-        """The fields and their sum, for JSON."""
-        return {**dataclasses.asdict(self), "peak": self.peak}
+    peak: int
 
 
 @dataclasses.dataclass(frozen=True)
-class Option:
+class Option(_Record):
     """One way to train a model on the devices.
 
     Attributes:
@@ -92,19 +137,15 @@ class Option:
     flops: int
     seconds: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON."""
-        return {**dataclasses.asdict(self), "memory": self.memory.to_dict()}
-
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """What `plan` answers; printing it shows a table.
+class Plan(_Record):
+    """What `plan` finds; printing it shows a table.
 
     Attributes:
-        name: What was asked for.
+        name: The model.
         parameters: The number of weights.
-        tokens: Tokens of an image.
+        tokens: Tokens of an image; of a BiT the places of its last map.
         devices: Number of devices.
         memory_bytes: Of each device.
         batch_size: Images of an update.
@@ -143,34 +184,30 @@ class Plan:
         how = "data_parallel()" if best.shards == 1 else f"model_parallel({self.name!r}, shards={best.shards})"
         how = "one device" if self.devices == 1 else f"training.{how}"
         passes = "one pass" if best.accumulate == 1 else f"accumulate={best.accumulate}"
-        return f"Best: {how}, remat={best.remat}, {passes}." + (
-            f" It is tight: the arithmetic is good to {MARGIN - 1:.0%}." if best.fits == "tight" else ""
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as plain data, for JSON."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        best = None if self.best is None else self.best.to_dict()
-        return {**fields, "options": [option.to_dict() for option in self.options], "best": best}
+        tight = f" It is tight: the arithmetic is good to {MARGIN - 1:.0%}." if best.fits == "tight" else ""
+        return f"Best: {how}, remat={best.remat}, {passes}.{tight}"
 
     def __str__(self) -> str:
         return as_text(self.__rich__())
 
     def __rich__(self) -> "RenderableType":
-        """What rich draws."""
         from rich.console import Group
 
-        facts = pairs_table(
-            self.name,
-            {
-                "parameters": f"{self.parameters:,}",
-                "tokens of an image": self.tokens,
-                "devices": f"{self.devices} with {_gigabytes(self.memory_bytes)}",
-                "images of an update": self.batch_size,
-                "precision, optimizer": f"{self.dtype}, {self.optimizer}",
-            },
+        facts = {
+            "parameters": f"{self.parameters:,}",
+            "tokens of an image": self.tokens,
+            "devices": f"{self.devices} with {_gigabytes(self.memory_bytes)}",
+            "images of an update": self.batch_size,
+            "precision, optimizer": f"{self.dtype}, {self.optimizer}",
+        }
+        columns = ("fits", "shards", "copies", "remat", "accumulate", "images")
+        rows = Table(
+            {name: getattr(option, name) for name in columns}
+            | {name: _gigabytes(size) for name, size in option.memory.to_dict().items()}
+            | {"sent": _gigabytes(option.sent_bytes), "seconds": option.seconds}
+            for option in self.options
         )
-        return Group(facts, Table(_row(option) for option in self.options), self.advice())
+        return Group(pairs_table(self.name, facts), rows, self.advice())
 
 
 def plan(
@@ -219,39 +256,38 @@ def plan(
         'Best: training.data_parallel(), remat=False, accumulate=8.'
     """
     config, name = _config(model, image_size, classes)
-    devices = _count("devices", devices)
-    batch_size = _count("batch_size", batch_size)
+    devices, batch_size = whole_number("devices", devices, 1), whole_number("batch_size", batch_size, 1)
+    if max(devices, batch_size) > _MOST:
+        raise ValueError(f"devices and batch_size must be at most {_MOST:,}, but {devices:,} and {batch_size:,} are.")
     limit = memory_bytes(memory)
-    _check_number("share", share, 1)
-    if peak_tflops is not None:
-        _check_number("peak_tflops", peak_tflops, math.inf)
-    for argument, value, known in (("dtype", dtype, PRECISIONS), ("optimizer", optimizer, SLOTS)):
-        if not isinstance(value, str) or value not in known:
-            given = printable(repr(value), 60)
-            raise ValueError(f"{argument} must be one of {', '.join(known)}, but {given} was given.")
-    transformer = isinstance(config, ViTConfig)
-    options = []
-    for shards in _divisors(devices) if transformer else [1]:
+    peak = 1 if peak_tflops is None else peak_tflops
+    for argument, value, most in (("share", share, 1), ("peak_tflops", peak, math.inf)):
+        if not (isinstance(value, (int, float)) and 0 < value <= most):
+            raise ValueError(f"{argument} must be a number above 0 and at most {most}, but {value!r} was given.")
+    check_choice("dtype", dtype, tuple(PRECISIONS))
+    check_choice("optimizer", optimizer, tuple(SLOTS))
+    is_vit, options = isinstance(config, ViTConfig), []
+    for shards in _divisors(devices) if is_vit else [1]:
         copies = devices // shards
         if batch_size % copies or any(size % shards for size in split_sizes(config).values()):
             continue
         images = batch_size // copies
-        for remat in (False, True) if transformer else (False,):
-            changed = config.replace(remat=remat) if isinstance(config, ViTConfig) else config
+        for remat in (False, True) if is_vit else (False,):
+            changed = config.replace(remat=remat) if is_vit else config
             # The smallest number of passes with which a copy's images fit; all of them where nothing does.
             passes = _divisors(images)
             every = [step_memory(changed, images // n, dtype, optimizer, n, shards, fused_attention) for n in passes]
             fitting = [n for m in (MARGIN, 1) for n, taken in enumerate(every) if taken.peak * m <= limit]
-            accumulate, taken = passes[fitting[0] if fitting else -1], every[fitting[0] if fitting else -1]
+            chosen = fitting[0] if fitting else -1
+            accumulate, used = passes[chosen], every[chosen].peak / limit
             flops = _flops(changed) * batch_size
-            used = taken.peak / limit
             option = Option(
                 shards=shards,
                 copies=copies,
                 remat=remat,
                 accumulate=accumulate,
                 images=images // accumulate,
-                memory=taken,
+                memory=every[chosen],
                 share_of_memory=used,
                 fits="yes" if used * MARGIN <= 1 else "tight" if used <= 1 else "no",
                 sent_bytes=sent_in_an_update(changed, images, accumulate, shards, copies, dtype),
@@ -266,8 +302,15 @@ def plan(
         )
     options.sort(key=_preference)
     best = options[0] if options[0].fits != "no" else None
-    fields = (name, count_weights(config), _tokens(config), devices, limit, batch_size, dtype, optimizer)
-    return Plan(*fields, options=tuple(options), best=best)
+    facts = (name, count_weights(config), _tokens(config), devices, limit, batch_size, dtype, optimizer)
+    return Plan(*facts, options=tuple(options), best=best)
+
+
+def _preference(option: Option) -> tuple[Any, ...]:
+    """What fits first; whole batches for the device; then the least work, the least sent, the fewest passes."""
+    few_images = option.images < min(ENOUGH_IMAGES, option.images * option.accumulate)
+    fits = ("yes", "tight", "no").index(option.fits)
+    return fits, few_images, option.flops, option.sent_bytes, option.accumulate
 
 
 def step_memory(
@@ -280,19 +323,22 @@ def step_memory(
     fused_attention: bool = False,
 ) -> Memory:
     """The memory of a training step on one device, for images of one pass; arguments as in `plan`."""
-    weights = count_weights(config)
-    if shards > 1:
-        split = count_split_weights(config)
-        weights += split // shards - split
+    weights = _weights_of_a_device(config, shards)
     copies = PRECISIONS[dtype] if dtype != "float32" else 0
     activations, workspace = _activations(config, PRECISIONS[dtype], shards, fused_attention)
-    return Memory(
-        weights=(_VARIABLE + copies) * weights,
-        optimizer=_VARIABLE * weights * (SLOTS[optimizer] + (accumulate > 1)),
-        gradients=_VARIABLE * weights,
-        activations=images * activations,
-        workspace=images * workspace,
-    )
+    parts = {
+        "weights": (_VARIABLE + copies) * weights,
+        "optimizer": _VARIABLE * weights * (SLOTS[optimizer] + (accumulate > 1)),
+        "gradients": _VARIABLE * weights,
+        "activations": images * activations,
+        "workspace": images * workspace,
+    }
+    return Memory(**parts, peak=sum(parts.values()))
+
+
+def _weights_of_a_device(config: ViTConfig | BiTConfig, shards: int) -> int:
+    split = count_split_weights(config) if isinstance(config, ViTConfig) and shards > 1 else 0
+    return count_weights(config) + split // shards - split
 
 
 def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_attention: bool) -> tuple[int, int]:
@@ -318,73 +364,9 @@ def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_at
 
 
 def _tokens(config: ViTConfig | BiTConfig) -> int:
-    """Tokens of an image; of a BiT the places of its last map."""
     if isinstance(config, BiTConfig):
         return math.prod(config.feature_map_size)
     return math.prod(config.grid_size) + config.prefix_tokens
-
-
-def memory_bytes(memory: str | int) -> int:
-    """A size of memory in bytes, from a number of bytes or a text with a unit such as `"80GB"` or `"16GiB"`.
-
-    Raises:
-        ValueError: if it is neither, the unit is unknown or missing, or no device has so little or so much.
-    """
-    units = ", ".join(_UNITS)
-    if isinstance(memory, str):
-        match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*", memory)
-        unit = match and {name.lower(): size for name, size in _UNITS.items()}.get(match[2].lower())
-        if not match or not unit:
-            raise ValueError(
-                f"memory must be a number with a unit ({units}) such as '80GB', but {printable(repr(memory), 60)} was "
-                "given."
-            )
-        value = int(float(match[1]) * unit)
-    else:
-        value = whole_number("memory", memory, 0)
-    if not _LEAST_MEMORY <= value <= _MOST_MEMORY:
-        raise ValueError(
-            f"memory must be that of one device, between 1MiB and 1024TiB, but {memory!r} was given. Say it with a "
-            f"unit ({units}), such as '80GB'."
-        )
-    return value
-
-
-def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tuple[ViTConfig | BiTConfig, str]:
-    config, name, changes = getattr(model, "config", model), getattr(model, "name", "model"), {}
-    if isinstance(model, (str, os.PathLike)):
-        name = str(model)
-        if name == "glyphs" or os.path.exists(model):
-            from keras_vit.zoo import load  # needs Keras, which names of variants do not
-
-            config = load(model).config
-        else:
-            config, changes = variant_config(name), {"classes": CLASSES}
-    if not isinstance(config, (ViTConfig, BiTConfig)):
-        raise TypeError(
-            "model must be the name of a variant, 'glyphs', the path of a checkpoint, a config or a model, but "
-            f"{printable(repr(model), 60)} was given."
-        )
-    given = {"image_size": image_size, "classes": classes}
-    return config.replace(**changes | {field: value for field, value in given.items() if value is not None}), name
-
-
-def _count(name: str, value: Any) -> int:
-    number = whole_number(name, value, 1)
-    if number > _MOST:
-        raise ValueError(f"{name} must be at most {_MOST:,}, but {number:,} was given.")
-    return number
-
-
-def _check_number(name: str, value: Any, most: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most or math.isinf(value):
-        upper = f" and at most {most}" if most < math.inf else ""
-        raise ValueError(f"{name} must be a number above 0{upper}, but {value!r} was given.")
-
-
-def _divisors(number: int) -> list[int]:
-    small = [n for n in range(1, math.isqrt(number) + 1) if not number % n]
-    return sorted({*small, *(number // n for n in small)})
 
 
 def _flops(config: ViTConfig | BiTConfig) -> int:
@@ -399,41 +381,54 @@ def sent_in_an_update(
     config: ViTConfig | BiTConfig, images: int, accumulate: int, shards: int, copies: int, dtype: str
 ) -> int:
     """Bytes that a device sends in an update: every sum over n devices sends 2 (n - 1) / n of what is summed."""
-    weights, summed = count_weights(config), 0
+    summed = 0
     if shards > 1 and isinstance(config, ViTConfig):
-        split = count_split_weights(config)
-        weights += split // shards - split
         # Of a split block, the results of attention and MLP; backwards the gradients of what queries, keys, values and
         # the first matrices of the MLP start from, each by itself, as XLA compiles it; with remat, attention once more.
         matrices = 1 if config.mlp.startswith("plain") else 2
         sums = config.depth * (2 + 3 + matrices + config.remat)
         summed = images * _tokens(config) * config.width * PRECISIONS[dtype] * sums
-    return int(2 * (copies - 1) / copies * _VARIABLE * weights * accumulate + 2 * (shards - 1) / shards * summed)
+    gradients = _VARIABLE * _weights_of_a_device(config, shards) * accumulate
+    return int(2 * (copies - 1) / copies * gradients + 2 * (shards - 1) / shards * summed)
 
 
-def _preference(option: Option) -> tuple[Any, ...]:
-    """What fits first; whole batches for the device; then the least work, the least sent, the fewest passes."""
-    return (
-        ("yes", "tight", "no").index(option.fits),
-        option.images < min(ENOUGH_IMAGES, option.images * option.accumulate),
-        option.flops,
-        option.sent_bytes,
-        option.accumulate,
-    )
+def memory_bytes(memory: str | int) -> int:
+    """A number of bytes, also from text with a unit such as `"80GB"` or `"16GiB"`; ValueError if it makes no sense."""
+    size = memory
+    if isinstance(memory, str):
+        match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt])(i?)b\s*", memory.lower())
+        if match is None:
+            given = printable(repr(memory), 60)
+            raise ValueError(f"memory must be a number with a unit such as '80GB' or '16GiB', but {given} was given.")
+        size = int(float(match[1]) * (1024 if match[3] else 1000) ** ("kmgt".index(match[2]) + 1))
+    size = whole_number("memory", size, 0)
+    if size < 2**20:
+        raise ValueError(f"memory must be that of one device, such as '80GB', but {memory!r} was given.")
+    return size
 
 
-def _row(option: Option) -> dict[str, Any]:
-    return {
-        "fits": option.fits,
-        "devices per copy": option.shards,
-        "copies": option.copies,
-        "remat": "yes" if option.remat else "no",
-        "passes": option.accumulate,
-        "images at a time": option.images,
-        **{name: _gigabytes(size) for name, size in option.memory.to_dict().items()},
-        "sent": _gigabytes(option.sent_bytes),
-        "seconds": option.seconds,
-    }
+def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tuple[ViTConfig | BiTConfig, str]:
+    config, name, changes = getattr(model, "config", model), getattr(model, "name", "model"), {}
+    if isinstance(model, (str, os.PathLike)):
+        name = str(model)
+        if name == "glyphs" or os.path.exists(model):
+            from keras_vit.zoo import load  # needs Keras, which names of variants do not
+
+            config = load(model).config
+        else:
+            config, changes = variant_config(name), {"classes": 1000}
+    if not isinstance(config, (ViTConfig, BiTConfig)):
+        raise TypeError(
+            "model must be the name of a variant, 'glyphs', the path of a checkpoint, a config or a model, but "
+            f"{printable(repr(model), 60)} was given."
+        )
+    given = {"image_size": image_size, "classes": classes}
+    return config.replace(**changes | {field: value for field, value in given.items() if value is not None}), name
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(number) + 1) if not number % n]
+    return sorted({*small, *(number // n for n in small)})
 
 
 def _gigabytes(size: int) -> str:

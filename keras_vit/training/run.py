@@ -11,9 +11,8 @@ from typing import Any
 import keras
 
 from keras_vit._arguments import DType, ImageSize, Source, pair, whole_number
-from keras_vit._devices import scope_of
 from keras_vit._keras import set_random_seed
-from keras_vit._processes import Processes
+from keras_vit._processes import Processes, scope_of
 from keras_vit._terminal import Table
 from keras_vit.data import ImageStream, has_test_split, open_data
 from keras_vit.models import BiT, VisionTransformer, adapted_layers, merge_lora

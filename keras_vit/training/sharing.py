@@ -14,34 +14,46 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._devices import batch_shares, check_strategy, fill_up
-from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect, share
+from keras_vit._processes import (
+    ALONE,
+    ALONE_BY_NAME,
+    Processes,
+    batch_shares,
+    check_strategy,
+    connect,
+    fill_up,
+    share,
+)
 
 Batch = Callable[[int], tuple[Any, ...]]  # from the number of a batch to inputs, targets and perhaps weights
 # DataParallel or ModelParallel of keras.distribution, a tf.distribute.Strategy (which needs TensorFlow), "alone", None.
 Distribution = Any
-_SEED_STATE = "seed_generator_state"
 _SEED_STEP, _SEEDS = 1_000_003, 2**31 - 1
 
 
 @contextlib.contextmanager
 def distributed(distribution: Distribution) -> Iterator[Processes]:
-    """Everything within is done by all processes of the program together.
-
-    Args:
-        distribution: As in `finetune`.
-
-    Yields:
-        Which of how many processes this is.
+    """Everything within is done by all processes of the program together; `distribution` as in `finetune`.
 
     Raises:
         TypeError, ValueError: if `distribution` is something else, or does not fit the backend.
         RuntimeError: if it is a strategy of TensorFlow that joins several processes.
         ConnectionError: if another process ends before its time.
     """
-    processes = _processes_for(distribution)
+    backend, by_name = keras.backend.backend(), distribution is None or distribution == ALONE_BY_NAME
+    if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
+        if backend != "jax":
+            raise ValueError(f"distribution is one of keras.distribution, which works on JAX only, not on {backend}.")
+    elif backend == "tensorflow" and hasattr(distribution, "scope"):
+        check_strategy(distribution)
+    elif not by_name:
+        raise TypeError(
+            f"distribution must be None, {ALONE_BY_NAME!r}, a distribution of keras.distribution (on JAX) or a "
+            f"tf.distribute.Strategy (on TensorFlow), but {distribution!r} was given."
+        )
+    processes = connect(distribution if by_name else None)
     scope: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    if hasattr(distribution, "scope"):
+    if not by_name:
         scope = distribution.scope()
     elif processes.joint and keras.distribution.distribution() is None:
         devices = keras.distribution.list_devices()
@@ -50,42 +62,16 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
         yield processes
 
 
-def _processes_for(distribution: Distribution) -> Processes:
-    backend = keras.backend.backend()
-    if distribution is None or distribution == ALONE_BY_NAME:
-        return connect(distribution)
-    if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
-        if backend != "jax":
-            raise ValueError(f"distribution is one of keras.distribution, which works on JAX only, not on {backend}.")
-    elif backend == "tensorflow" and hasattr(distribution, "scope"):
-        check_strategy(distribution)
-    else:
-        raise TypeError(
-            f"distribution must be None, {ALONE_BY_NAME!r}, a distribution of keras.distribution (on JAX) or a "
-            f"tf.distribute.Strategy (on TensorFlow), but {distribution!r} was given."
-        )
-    return connect()
-
-
 @dataclasses.dataclass(frozen=True)
 class Sharing:
-    """How each batch of a run is divided.
-
-    Attributes:
-        processes: Those of the run.
-        shares: Among how many devices, or groups of devices with one copy of the model, of all processes.
-    """
+    """How each batch of a run is divided."""
 
     processes: Processes = ALONE
-    shares: int = 1
+    shares: int = 1  # among how many devices, or groups of devices with one copy of the model, of all processes
 
     @classmethod
     def of(cls, processes: Processes, model: keras.Model) -> "Sharing":
-        """The sharing of a model that was made within `distributed`.
-
-        Raises:
-            ValueError: if the model is split, or lies on the devices of one process only.
-        """
+        """The sharing of a model made within `distributed`; ValueError if it is split, or on one process's devices."""
         if processes.count == 1:
             return cls(processes, batch_shares(model))
         if not processes.joint:
@@ -108,12 +94,7 @@ class Sharing:
         return -(-length // self.shares) * self.shares // self.processes.count
 
     def training_batches(self, batch: Batch, batch_size: int) -> Batch:
-        """The same batches, filled up where they cannot be divided: the mean loss is that of the images that count.
-
-        Args:
-            batch: Gives this process's part of a full batch.
-            batch_size: Images in a full one.
-        """
+        """The same batches, filled up where they cannot be divided: the mean loss is that of the images that count."""
         part = self.part(batch_size)
         whole = part * self.processes.count
         if whole == batch_size:
@@ -140,12 +121,9 @@ class Sharing:
     def average_gradients(self, optimizer: keras.optimizers.Optimizer, used: keras.optimizers.Optimizer) -> None:
         """Lets an optimizer of this package average the gradients of all processes, where the backend does not.
 
-        Args:
-            optimizer: The one that the recipe has made.
-            used: The one that the model was compiled with.
-
         Raises:
-            ValueError: for `mixed_float16`, where Keras leaves out updates by what one process alone has seen.
+            ValueError: if the model was compiled with another one (`used`): for `mixed_float16` Keras puts one around
+                it that leaves out updates by what one process alone has seen.
         """
         if self.processes.count == 1 or self.processes.joint:
             return
@@ -160,13 +138,8 @@ UNSHARED = Sharing()
 class FilledBatches(keras.utils.PyDataset):
     """All test images, once, in full batches: what is missing is filled up with images that count nothing.
 
-    Devices can share full batches only, and a batch of another size costs a compilation.
-
-    Args:
-        batch: From the number of a batch to inputs and targets, of this process's part.
-        batches: How many there are.
-        batch_size: Images in a full one.
-        sharing: How it is divided.
+    Devices can share full batches only, and a batch of another size costs a compilation. `batch` gives inputs and
+    targets of this process's part.
     """
 
     def __init__(self, batch: Batch, batches: int, batch_size: int, sharing: Sharing = UNSHARED) -> None:
@@ -206,13 +179,7 @@ class FilledBatches(keras.utils.PyDataset):
 def assign_everywhere(
     variables: Sequence[keras.Variable], arrays: Sequence[np.ndarray] | None, processes: Processes
 ) -> None:
-    """Gives variables the values that process 0 has for them.
-
-    Args:
-        variables: The same in all processes.
-        arrays: The values, of the variables' shapes and types; looked at in process 0 only. None: what it has now.
-        processes: Those of the run.
-    """
+    """Gives variables the values that process 0 has for them: `arrays`, or where that is None what they are now."""
     if processes.count == 1 and arrays is None:
         return
     if arrays is None or not processes.first:
@@ -226,8 +193,7 @@ def reset_randomness(model: keras.Model, seed: int) -> None:
 
     Otherwise it depends on how many models the program has made before.
     """
-    states = [v for v in model.non_trainable_variables if v.name == _SEED_STATE]
-    for place, state in enumerate(states):
+    for place, state in enumerate(_seed_states(model)):
         (drawn,) = np.random.SeedSequence([seed, place]).generate_state(1)
         state.assign(np.array([int(drawn) % _SEEDS, 0]))
 
@@ -239,9 +205,10 @@ def own_randomness(model: keras.Model, processes: Processes) -> Iterator[None]:
     With the same random numbers everywhere, images of different processes would drop the same units. Process 0 keeps
     its numbers, so that its checkpoint serves any number of processes.
     """
-    states = [v for v in model.non_trainable_variables if v.name == _SEED_STATE]
     if processes.first or processes.joint:
-        states = []
+        yield
+        return
+    states = _seed_states(model)
     seeds = [keras.ops.convert_to_numpy(state.value).copy() for state in states]
     for state, (seed, calls) in zip(states, seeds, strict=True):
         state.assign(np.array([(int(seed) + processes.index * _SEED_STEP) % _SEEDS, calls]))
@@ -250,3 +217,7 @@ def own_randomness(model: keras.Model, processes: Processes) -> Iterator[None]:
     finally:
         for state, (seed, _) in zip(states, seeds, strict=True):
             state.assign(np.array([seed, keras.ops.convert_to_numpy(state.value)[1]]))
+
+
+def _seed_states(model: keras.Model) -> list[keras.Variable]:
+    return [v for v in model.non_trainable_variables if v.name == "seed_generator_state"]

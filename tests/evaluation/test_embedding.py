@@ -218,7 +218,7 @@ def test_files_that_are_no_images(model, photos, tmp_path):
     good = embed(model, [bad / "a0.png", bad / "a1.png"], tmp_path / "good.npz", progress=False)
     np.testing.assert_allclose(file["features"], read(good.path)["features"], rtol=1e-5, atol=SAME_FUNCTION)
     (bad / "notes.txt").unlink()
-    with pytest.raises(ValueError, match=r"x.npz .*: 2 images could not be read \(a1.jpg, empty.png\)"):
+    with pytest.raises(ValueError, match=r"x.npz .*: images could not be read \('a1.jpg', 'empty.png'\)"):
         embed(model, bad, output, progress=False)
     # A file that is named is asked for, whatever it is called.
     (bad / "notes.txt").write_text("a text")
@@ -237,7 +237,7 @@ def test_what_makes_no_sense_is_refused(model, photos, tmp_path):
         (TypeError, (None, photos, output), {}, "model must be a VisionTransformer, a BiT or .* but NoneType"),
         (ValueError, (grey, photos, output), {}, "takes 1 channels"),
         (ValueError, (model, photos, tmp_path / "x.csv"), {}, "end with .npz"),
-        (ValueError, (model, photos, tmp_path / "x.parquet"), {}, "end with .npz.*pandas"),
+        (ValueError, (model, photos, tmp_path / "x.parquet"), {}, "end with .npz"),
         (ValueError, (model, photos, output), {"features": "block_2"}, "features must be a list of names"),
         (ValueError, (model, photos, output), {"batch_size": 0}, "batch_size must be"),
         (ValueError, (model, photos, output), {"dtype": "int8"}, "dtype must be one of"),
@@ -258,8 +258,7 @@ def test_what_makes_no_sense_is_refused(model, photos, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     hostile = tmp_path / os.fsdecode(b"\xff.png")
     hostile.write_bytes((photos / "z.png").read_bytes())
-    with pytest.raises(ValueError, match=r"\\udcff.png is not valid UTF-8"):
-        embed(model, [hostile], output, progress=False)
+    assert read(embed(model, [hostile], output, progress=False).path)["names"].tolist() == [hostile.as_posix()]
 
 
 @pytest.mark.once

@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import inspection
-from keras_vit._devices import tensorflow_has_only_cpus
+from keras_vit._processes import tensorflow_has_only_cpus
 from keras_vit.export import FORMATS, export
 from keras_vit.layers import skip_initialization
 from keras_vit.models import count_macs, count_weights, feature_names, inference, weights_by_path

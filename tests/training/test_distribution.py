@@ -15,8 +15,7 @@ from keras_vit import VARIANTS, BiT, VisionTransformer, ViTConfig
 from keras_vit.layers import skip_initialization
 from keras_vit.models import BIT_VARIANTS, variant_config
 from keras_vit.training.distribution import data_parallel, layout_map, model_parallel, split_weights
-from keras_vit.training.planning import step_memory
-from keras_vit.training.splitting import SPLIT
+from keras_vit.training.planning import SPLIT, step_memory
 from tests.processes import REPOSITORY, environment
 from tests.training.distributed import CONFIGS
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit import training
-from keras_vit._devices import batch_shares, scope_of
-from keras_vit._processes import Place, Processes, placement, share
+from keras_vit._processes import Place, Processes, batch_shares, placement, scope_of, share
 from keras_vit.data import open_data
 from keras_vit.training.sharing import distributed
 from tests.processes import environment, run_together
