@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import PurePath
 from types import ModuleType
 
-_MODULES = {"keras_vit.cli", "keras_vit.data.worker"}
+_MODULES = {"keras_vit.cli", "keras_vit.data.streams"}
 
 
 def _is_program() -> bool:

@@ -144,7 +144,7 @@ def check_exists(*paths: str | None) -> None:
 
 def check_data(source: str) -> None:
     """Raises FileNotFoundError or ValueError if labelled images cannot be read from there."""
-    from keras_vit.data.folder import split_folders
+    from keras_vit.data.examples import split_folders
 
     if not source.startswith("tfds:"):
         if not os.path.isdir(source):

@@ -4,14 +4,13 @@ from typing import TYPE_CHECKING
 
 from keras_vit._lazy import lazy_names
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.examples import BadImage, match_labels
-from keras_vit.data.folder import IMAGE_SUFFIXES, has_test_split, image_files, pick_split
+from keras_vit.data.examples import IMAGE_SUFFIXES, BadImage, has_test_split, image_files, match_labels, pick_split
 from keras_vit.data.randaugment import randaugment, randaugment_operation
 
-# What needs Keras.
+# What needs Keras, and what worker processes run as a program.
 if TYPE_CHECKING:
-    from keras_vit.data.opening import open_data
-    from keras_vit.data.streams import Batches, ImageStream, as_dataset
+    from keras_vit.data.sources import Batches, as_dataset
+    from keras_vit.data.streams import ImageStream, open_data
 
 __getattr__ = lazy_names(__name__)
 

@@ -1,23 +1,66 @@
-"""Labelled images with random access, and what labels and names of classes must look like."""
+"""Labelled images with random access, their labels and class names; folders of them, and what splits are called."""
 
 import collections
 import dataclasses
 import hashlib
-import io
-import warnings
-from collections.abc import Callable, Sequence
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import listing, printable, to_numpy
-from keras_vit.preprocessing import check_pixels, imagenet1k_classes, load_image
+from keras_vit._arguments import is_class_name, listing, printable, to_numpy, warn_caller
+from keras_vit._terminal import ProgressBar
+from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
+
+IMAGE_SUFFIXES = frozenset(".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split())
+"""What the name of an image file ends with, in lower case; other files of a folder are passed over.
+
+Examples:
+    >>> ".jpg" in data.IMAGE_SUFFIXES
+    True
+"""
+# What files end with; one that does not may be cut short.
+ENDS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82", "GIF": b";"}
+PROGRESS_FROM = 2000  # files; fewer are looked at before a bar is worth drawing
+
+# What becomes of the modes that are not RGB: as `load_image` and TensorFlow's decoder have it.
+CONVERTED = {
+    "1": "black and white: repeated in three channels",
+    "L": "grey: repeated in three channels",
+    "LA": "grey with transparency, which is dropped",
+    "P": "a palette: looked up",
+    "PA": "a palette with transparency, which is dropped",
+    "RGBA": "transparency is dropped, not blended",
+    "RGBX": "the fourth channel is dropped",
+    "CMYK": "CMYK, converted without a colour profile",
+    "YCbCr": "YCbCr, converted",
+    "I;16": "16 bits, of which the upper 8 are kept",
+    "I;16B": "16 bits, of which the upper 8 are kept",
+}
+
+# What the splits are called: without case, digits and punctuation, and without SUFFIX. The first that exists counts.
+SPLITS = {
+    "train": ("train", "training"),
+    "test": ("test", "testing", "val", "valid", "validation", "dev", "eval", "evaluation", "heldout", "holdout"),
+}
+SUFFIX = re.compile("(set|data|images|split)$")  # training_set, test_data
+
+# What systems and archives leave behind. Names that begin with a dot are hidden and are left out, too.
+NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
+
+
+class EndOfData(IndexError):
+    """Test data has no such batch. A class of its own: an `IndexError` of somebody's pipeline is no end of data."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BadImage:
-    """One picture that is left out or changed, and why.
+    """One image that is left out or changed, and why.
 
     Args:
         path: The file's path, or the place in the data, such as `"images[17]"`.
@@ -34,30 +77,16 @@ class BadImage:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """A data set with random access.
+    """A data set with random access."""
 
-    Args:
-        labels: int64 `(examples,)`, or float32 shares `(examples, classes)`.
-        classes: How many there are.
-        read: From an index to the pixels `(height, width, 3)` in 0..255, at the picture's own size; raises a
-            `ValueError` where it cannot be read.
-        name: From an index to what the picture is called in messages.
-        kind: What it came from: `"folder"`, `"arrays"`, `"tfds:NAME"`.
-        fingerprint: A hash that differs where the pictures or their labels do, as far as that is cheap to tell.
-        class_names: In the order of the labels, or `None` if they have no names.
-        files: The files of the pictures, if each is one, for worker processes to read.
-        bad: What was left out.
-        converted: What was not RGB with 8 bits, and is made so.
-    """
-
-    labels: np.ndarray
+    labels: np.ndarray  # int64 (examples,), or float32 shares (examples, classes)
     classes: int
-    read: Callable[[int], np.ndarray]
-    name: Callable[[int], str]
-    kind: str
-    fingerprint: str
+    read: Callable[[int], np.ndarray]  # the pixels (height, width, 3) in 0..255, at the image's own size
+    name: Callable[[int], str]  # what the image is called in messages
+    kind: str  # "folder", "arrays", "tfds:NAME"
+    fingerprint: str  # differs where the images or their labels do, as far as that is cheap to tell
     class_names: list[str] | None = None
-    files: Sequence[Path] | None = None
+    files: Sequence[Path] | None = None  # of the images, if each is one, for worker processes to read
     bad: list[BadImage] = dataclasses.field(default_factory=list)
     converted: list[BadImage] = dataclasses.field(default_factory=list)
 
@@ -70,148 +99,13 @@ def fingerprint(*parts: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def open_arrays(
-    images: Any,
-    labels: Any,
-    training: bool = True,
-    classes: int | None = None,
-    class_names: Sequence[str] | None = None,
-    on_bad_image: str = "stop",
-) -> Examples:
-    """Images and labels that are in memory, or in an array that is mapped into it; they are not copied.
-
-    Args:
-        images: `(n, height, width, 3)`, grey `(n, height, width)` or `(n, height, width, 1)`, in 0..255; or a list
-            of images of different sizes.
-        labels: `(n,)` numbers or `(n, classes)` shares.
-        training: Whether one class alone is an error.
-        classes: As in `open_data`.
-        class_names: Likewise.
-        on_bad_image: Likewise.
-
-    Raises:
-        ValueError: if counts differ, pixels or labels are out of range, or there are fewer than two classes.
-        TypeError: if they do not hold numbers.
-
-    Warns:
-        UserWarning: in training, if most of the classes that the largest label makes have no image.
-    """
-
-    def name(i: int) -> str:
-        return f"images[{i}]"
-
-    ragged = isinstance(images, (list, tuple)) and len({np.shape(image) for image in images}) > 1
-    images = [to_numpy(image) for image in images] if ragged else to_numpy(images)
-    labels = to_numpy(labels)
-    if not len(images):
-        raise ValueError("data must hold images, but there are none.")
-    if labels.ndim == 0 or len(images) != len(labels):
-        count = len(labels) if labels.ndim else "one"
-        raise ValueError(f"There are {len(images)} images, but {count} labels: each image needs one.")
-    if class_names is not None and classes is None:
-        classes = len(class_names)
-    counted = classes is None and labels.ndim == 1
-    labels, classes = check_labels(labels, classes, "labels", name)
-    if training and (classes < 2 or (labels == labels[0]).all()):
-        raise ValueError(f"A classifier needs two classes or more, but all {len(labels)} labels are the same.")
-    empty = classes - len(np.unique(labels)) if counted else 0
-    if training and 2 * empty > classes:
-        warnings.warn(
-            f"{empty} of {classes} classes have no picture: the largest label is {labels.max()}, of "
-            f"{name(int(labels.argmax()))}. If it is a mistake, correct it; else give classes={classes}.",
-            stacklevel=3,
-        )
-
-    keep, bad = [], []
-    for i, image in enumerate(images):
-        if image.dtype.kind in "iu" or np.isfinite(np.sum(image, dtype="float64")):
-            keep.append(i)
-            continue
-        bad.append(BadImage(name(i), "NaN or infinite values"))
-        if on_bad_image == "stop":
-            raise ValueError(f'{name(i)} holds NaN or infinite values. Go on without: on_bad_image="skip".')
-    if not keep:
-        raise ValueError("All images hold NaN or infinite values.")
-    if isinstance(images, list):
-        for i in keep:
-            check_pixels(_rgb(images[i][None]), name=name(i), item=lambda _, i=i: name(i), scaled="raise")
-    else:
-        check_pixels(_rgb(images[keep] if bad else images), item=lambda i: name(keep[i]), scaled="raise")
-    return Examples(
-        labels=labels[keep],
-        classes=classes,
-        read=lambda i: _rgb(images[keep[i]][None])[0],
-        name=lambda i: name(keep[i]),
-        kind="arrays",
-        fingerprint=fingerprint(labels[keep], np.shape(images[keep[0]]), images[keep[0]], images[keep[-1]]),
-        class_names=None if class_names is None else list(class_names),
-        bad=bad,
-    )
-
-
-def _rgb(images: np.ndarray) -> np.ndarray:
-    """Grey images with three channels, as a view; all others as they are."""
-    if images.ndim == 3 and images.shape[-1] not in (3, 4):
-        images = images[..., None]
-    if images.ndim == 4 and images.shape[-1] == 1:
-        return np.broadcast_to(images, (*images.shape[:-1], 3))
-    return images
-
-
-def open_tfds(name: str, split: str) -> Examples:
-    """A data set of tensorflow-datasets that was prepared for random access, such as `"oxford_iiit_pet:4.0.0"`.
-
-    For `"test"`, `validation` is taken where there is no test split with labels.
-
-    Raises:
-        ImportError: if tensorflow-datasets is not installed.
-        ValueError: if the data set is not prepared as `array_record`, or does not have the split, pictures or labels.
-    """
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError as error:
-        hint = "pip install tensorflow-datasets, or give an image folder"
-        raise ImportError(f'data="tfds:{name}" needs tensorflow-datasets: {hint}.') from error
-
-    builder = tfds.builder(name)
-    if not {"image", "label"} <= set(builder.info.features or ()):
-        raise ValueError(f"tfds:{name} has {sorted(builder.info.features or ())}, but image and label are needed.")
-    if getattr(builder.info.file_format, "value", None) != "array_record":
-        raise ValueError(
-            f"tfds:{name} cannot be read at random. Prepare it for that: tfds.builder({name!r}, "
-            'file_format="array_record").download_and_prepare(). Or give a pipeline, with classes=: '
-            f'tfds.load({name!r}, split="train", as_supervised=True), resized, shuffled and in batches.'
-        )
-    builder.download_and_prepare()
-    wanted = ("train",) if split == "train" else ("test", "validation")
-    there = list(builder.info.splits)
-    found = next((s for s in wanted if s in there), None)
-    if found is None:
-        raise ValueError(f"tfds:{name} has no split {' or '.join(wanted)}, only {there}.")
-    pictures = builder.as_data_source(split=found, decoders={"image": tfds.decode.SkipDecoding()})
-    label = builder.info.features["label"]
-
-    def called(i: int) -> str:
-        return f"tfds:{name}/{found}[{i}]"
-
-    # The labels of test splits that are kept secret are -1: check_labels says so.
-    numbers = np.array([int(picture["label"]) for picture in pictures])
-    labels, classes = check_labels(numbers, label.num_classes, f"tfds:{name}", called)
-    return Examples(
-        labels=labels,
-        classes=classes,
-        read=lambda i: load_image(io.BytesIO(pictures[i]["image"]), orient=False),  # As tfds decodes.
-        name=called,
-        kind=f"tfds:{name}",
-        fingerprint=fingerprint(labels),
-        class_names=list(label.names),
-    )
+# Labels and names of classes
 
 
 def check_labels(
     labels: Any, classes: int | None, where: str, name: Callable[[int], str] | None = None
 ) -> tuple[np.ndarray, int]:
-    """Look at every label.
+    """The one check of labels.
 
     Args:
         labels: Whole numbers `(n,)` or `(n, 1)`, or one row of shares in 0..1 for each image `(n, classes)`.
@@ -232,9 +126,6 @@ def check_labels(
         raise TypeError(f"The labels of {where} must be numbers, but their dtype is {labels.dtype}. Number the names.")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim not in (1, 2):
-        wanted = "(n,) with numbers of classes, or (n, classes) with shares"
-        raise ValueError(f"The labels of {where} must have shape {wanted}, but {labels.shape} was given.")
     values = labels.astype("float64")
     if labels.ndim == 1:
         wrong = ~(np.isfinite(values) & (values == np.floor(values)) & (values >= 0))
@@ -245,6 +136,9 @@ def check_labels(
             allowed = "0 on" if classes is None else f"0 to {classes - 1}, for {classes} classes"
             raise ValueError(f"{name(i)} has the label {values[i]:g}, but labels must be whole numbers from {allowed}.")
         return values.astype("int64"), classes or int(values.max(initial=0)) + 1
+    if labels.ndim != 2:
+        wanted = "(n,) with numbers of classes, or (n, classes) with shares"
+        raise ValueError(f"The labels of {where} must have shape {wanted}, but {labels.shape} was given.")
     if classes is not None and labels.shape[1] != classes:
         raise ValueError(f"The labels of {where} are rows of {labels.shape[1]}, but there are {classes} classes.")
     wrong = ~((values >= 0) & (values <= 1)).all(axis=1)
@@ -263,17 +157,17 @@ def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
     return rows
 
 
+def count_steps(examples: int, batch_size: int, training: bool) -> int:
+    """Full batches in training data, at least 1; all batches of test data."""
+    full, rest = divmod(examples, batch_size)
+    return max(1, full) if training else full + bool(rest)
+
+
 def check_class_name(name: str, where: str) -> None:
     """Raises ValueError for a name that cannot be written on a line of its own; `where` is what it belongs to."""
-    if not name.strip():
-        fault = "it is empty"
-    elif len(name.splitlines()) > 1 or name != name.strip():
-        fault = "it has line breaks, or space around it"
-    elif any("\ud800" <= character <= "\udfff" for character in name):
-        fault = "it is not valid UTF-8"
-    else:
-        return
-    raise ValueError(f"{printable(where)} cannot be the name of a class: {fault}. Rename it.")
+    if not is_class_name(name):
+        fault = "it is empty, or has line breaks, control characters, bytes that are not UTF-8 or space around it"
+        raise ValueError(f"{printable(where)} cannot be the name of a class: {fault}. Rename it.")
 
 
 def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: str = "The data") -> np.ndarray:
@@ -312,3 +206,292 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
         raise ValueError(f"{where} has {listing(ambiguous)}, which several outputs of the model are called.")
     outputs = {name: output for output, name in enumerate(model_names)}
     return np.array([outputs[name] for name in data_names], "int64")
+
+
+# Folders
+
+
+def open_folder(
+    root: str | os.PathLike, split: str, class_names: list[str] | None, on_bad_image: str, check: str
+) -> Examples:
+    """The images of a split, sorted by class and name; the arguments are those of `open_data`."""
+    root = Path(root)
+    if not root.is_dir():
+        what = "It is a file." if root.exists() else "There is no such folder."
+        raise FileNotFoundError(f"data must be an image folder, but {str(root)!r} was given. {what}")
+    folders = split_folders(root, class_names)
+    if split not in folders:
+        (other,) = folders.values()
+        missing = "train" if split == "train" else "test or val"
+        raise ValueError(f"There is no {missing} folder in {printable(root)}, which has {other.name}.")
+    folder, training = folders[split], folders.get("train", folders[split])
+    files, others = _class_files(folder)
+    bad: list[BadImage] = []
+
+    def leave_out(path: Path, reason: str, advice: str) -> None:
+        if on_bad_image == "stop":
+            raise ValueError(f'{printable(path)}: {reason}. {advice}, or go on without: on_bad_image="skip".')
+        bad.append(BadImage(str(path), reason))
+
+    names = class_names
+    if names is None:
+        found = files if folder == training else _class_files(training)[0]
+        for name in (name for name, paths in found.items() if not paths):
+            leave_out(training / name, "a class folder without pictures", "Fill or remove it")
+        names = [name for name, paths in found.items() if paths]
+        _check_classes(training, names)
+    unknown = [name for name, paths in files.items() if name not in names and paths]
+    if unknown:
+        raise ValueError(
+            f"{str(folder)!r} has classes that {'class_names' if folder == training else 'the training data'} "
+            f"does not have: {listing(unknown)}. The classes are {listing(names)}."
+        )
+    for name in (name for name in names if not files.get(name)):
+        leave_out(folder / name, f"no pictures of the class {name!r}", "Add some")
+    if others:
+        count = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+        first = ", ".join(map(printable, others[:3]))
+        warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
+    paths = [path for name in names for path in files.get(name, ())]
+    labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
+    converted: list[BadImage] = []
+    if check != "none":
+        faults = _look_at_all(paths, check == "decode", converted)
+        if faults and on_bad_image == "stop":
+            i, fault = next(iter(faults.items()))
+            classes = sorted({paths[i].parent.name for i in faults})
+            more = f" There are {len(faults)} such files, in {listing(classes)}." if len(faults) > 1 else ""
+            hint = 'Repair them, or go on without: on_bad_image="skip".'
+            raise ValueError(f"{printable(paths[i])}: {fault}.{more} {hint}")
+        bad += [BadImage(str(paths[i]), fault) for i, fault in faults.items()]
+        keep = [i for i in range(len(paths)) if i not in faults]
+        paths, labels = [paths[i] for i in keep], labels[keep]
+    for label, name in enumerate(names):
+        if files.get(name) and not (labels == label).any():
+            raise ValueError(f"Class {name!r}: none of the {len(files[name])} pictures in {folder / name} can be read.")
+    return Examples(
+        labels=labels,
+        classes=len(names),
+        read=lambda i: load_image(paths[i]),
+        name=lambda i: str(paths[i]),
+        kind="folder",
+        fingerprint=fingerprint(labels, [path.relative_to(folder).as_posix() for path in paths]),
+        class_names=names,
+        files=paths,
+        bad=bad,
+        converted=converted,
+    )
+
+
+def image_files(folder: str | os.PathLike[str], others: list[str] | None = None) -> list[Path]:
+    """All image files below a folder, sorted. Hidden files, and what systems leave behind, are none.
+
+    Args:
+        folder: Where to look.
+        others: A list that the files which are no images by their names are added to.
+
+    Raises:
+        ValueError: if a link leads back to a folder that it lies in.
+
+    Examples:
+        >>> len(data.image_files("photos/train"))
+        4
+    """
+    return _image_files(Path(folder), [] if others is None else others, (os.path.realpath(Path(folder).parent),))
+
+
+def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> list[Path]:
+    real = os.path.realpath(folder)
+    if real in above:
+        raise ValueError(f"{printable(folder)} is a link to a folder that it lies in: remove it.")
+    images = []
+    for entry in _visible(folder):
+        if _is_folder(entry):
+            images += _image_files(Path(entry.path), others, (*above, real))
+        elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
+            images.append(Path(entry.path))
+        else:
+            others.append(entry.path)
+    return images
+
+
+def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
+    """The images in the folder of each class, and what is none of a class, by name or by place."""
+    others: list[str] = []
+    files = {}
+    for entry in _visible(folder):
+        if _is_folder(entry):
+            files[entry.name] = image_files(entry.path, others)
+        elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
+            others.append(entry.path)
+    return files, others
+
+
+def _check_classes(folder: Path, names: list[str]) -> None:
+    for name in names:
+        check_class_name(name, f"The folder {str(folder / name)!r}")
+    spellings = collections.Counter(name.casefold() for name in names)
+    alike = [name for name in names if spellings[name.casefold()] > 1]
+    if alike:
+        where = f"The class folders {listing(alike)} in {printable(folder)}"
+        warn_caller(f"{where} differ in capitals only, and are classes of their own. Join them if that is a mistake.")
+    if len(names) < 2:
+        found = f"only {names[0]!r}" if names else "none"
+        raise ValueError(
+            f"A classifier needs two classes or more, but {str(folder)!r} has {found}. "
+            "Expected: one folder of pictures for each class, directly or in train/ and test/."
+        )
+
+
+def _look_at_all(paths: list[Path], decode: bool, converted: list[BadImage]) -> dict[int, str]:
+    """What is wrong with files, by their numbers."""
+    text = "Decoding pictures" if decode else "Looking at pictures"
+    faults = {}
+    with (
+        ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool,
+        ProgressBar(text, len(paths), shown=len(paths) >= PROGRESS_FROM) as bar,
+    ):
+        for i, (fault, mode) in enumerate(bar.track(pool.map(lambda path: _look_at(path, decode), paths))):
+            if fault:
+                faults[i] = fault
+            elif mode in CONVERTED:
+                converted.append(BadImage(str(paths[i]), CONVERTED[mode]))
+    return faults
+
+
+def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
+    """What is wrong with a file, and its mode; it is decoded where asked for, or where its end does not show."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError('Image folders need Pillow: pip install "keras-vit[images]".') from error
+
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return "neither a file nor a folder", ""
+        if not status.st_size:
+            return "an empty file", ""
+        with Image.open(path) as image:
+            check_mode(image)
+            mode, kind = image.mode, image.format
+        if decode or not _has_its_end(path, kind, status.st_size):
+            load_image(path)
+        return None, mode
+    except Exception as error:  # Decoders raise errors of many kinds on damaged data.
+        cause = error.__cause__ or error  # load_image names the file, and so does who asks
+        return f"not a picture that can be read: {cause}", ""
+
+
+def _has_its_end(path: Path, kind: str | None, size: int) -> bool:
+    """Whether the last bytes of a file are those that end its format; False where that is not known."""
+    with open(path, "rb") as file:
+        if kind == "WEBP":  # says its length, without the first eight bytes
+            return int.from_bytes(file.read(8)[4:], "little") + 8 <= size
+        file.seek(max(0, size - 64))
+        return file.read().rstrip(b"\0").endswith(ENDS[kind]) if kind in ENDS else False
+
+
+def _visible(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    """The entries of a folder that somebody has put there, sorted by name."""
+    with os.scandir(folder) as entries:
+        kept = [e for e in entries if not e.name.startswith(".") and e.name.lower() not in NOT_DATA]
+    return sorted(kept, key=lambda entry: entry.name)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
+# Splits
+
+
+def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
+    """The folders of classes in a data set, by `"train"` and `"test"`; one for both where there are no splits.
+
+    A folder that is called like one of `class_names` is no split.
+
+    Raises:
+        ValueError: if it cannot be told what is a split and what is a class.
+    """
+    folders = [entry.name for entry in _visible(root) if _is_folder(entry)]
+    is_class = class_names is not None and any(_split_of(name) and name in class_names for name in folders)
+    splits = {} if is_class else _splits(folders, f"{str(root)!r}")
+    if not splits:
+        return {"train": root, "test": root}
+    others = [name for name in folders if _split_of(name) is None]
+    if "train" not in splits and others:
+        raise ValueError(
+            f"{printable(root)} has the folder {splits['test']!r}, which is called like a split, beside other folders: "
+            f"{listing(others)}. Move the training classes into train/. If {splits['test']!r} is a class of its own, "
+            "say so: class_names=[...] with all classes."
+        )
+    for name in splits.values():
+        entries = _visible(root / name)
+        if entries and not any(map(_is_folder, entries)):
+            raise ValueError(
+                f"{printable(root / name)} is called like a split, but has no folders of classes in it. Expected: one "
+                f"folder of pictures for each class. If {name!r} is a class itself, say so: class_names=[...] with all."
+            )
+    return {split: root / name for split, name in splits.items()}
+
+
+def pick_split(source: Mapping[str, Any], split: str) -> Any:
+    """The entry of a dict of splits.
+
+    Args:
+        source: From names of splits, as `open_data` understands them, to data.
+        split: `"train"` or `"test"`.
+
+    Raises:
+        ValueError: if there is none, or several could be meant.
+
+    Examples:
+        >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")
+        'photos/test'
+    """
+    names = _splits(source, "data")
+    if split not in names:
+        raise ValueError(f"data has no {split!r}, only {list(source)}: give a dict with 'train' and 'test'.")
+    return source[names[split]]
+
+
+def has_test_split(source: Any) -> bool:
+    """Whether data says which of its images are there to test on: a folder or dict that does, or `"tfds:NAME"`.
+
+    Args:
+        source: As in `open_data`.
+
+    Examples:
+        >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
+        (True, False)
+    """
+    if isinstance(source, Mapping):
+        return "test" in _splits(source, "data")
+    if isinstance(source, str) and source.startswith("tfds:"):
+        return True
+    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
+        folders = split_folders(Path(source))
+        return "test" in folders and folders["test"] != folders.get("train")
+    return False
+
+
+def _split_of(name: object) -> tuple[str, int] | None:
+    """Which split a name stands for, and how well: 0 is best."""
+    letters = SUFFIX.sub("", re.sub("[^a-z]", "", str(name).lower()))
+    return next(((split, names.index(letters)) for split, names in SPLITS.items() if letters in names), None)
+
+
+def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
+    """From split to the best name of it."""
+    matches = [(found, name) for name in names if (found := _split_of(name))]
+    result = {}
+    for split in SPLITS:
+        ranks = [rank for (kind, rank), _ in matches if kind == split]
+        # Training images belong together; of test and validation images, one of both is enough.
+        best = [name for (kind, rank), name in matches if kind == split and (split == "train" or rank == min(ranks))]
+        if len(best) > 1:
+            raise ValueError(f"{where} has more than one {split} split: {best}. Leave one, or rename the others.")
+        if best:
+            result[split] = best[0]
+    return result

@@ -1,42 +1,178 @@
-"""Streams: batches of images and labels by the number of the step.
+"""`open_data`: labelled images of every kind as a stream, batches of images and labels by the number of the step.
 
 A batch of a training stream is a function of the seed and the number of the step alone, whatever was asked for before:
 the order is a permutation for every epoch, drawn from (seed, epoch); crop, flip and RandAugment of an image are drawn
 from (seed, epoch, image), mixup from (seed, step). So a run that was stopped goes on with the very batches that it
-would have seen. Pipelines of other libraries cannot be asked for a step: `keras_vit.data.pipelines`.
+would have seen. Pipelines of other libraries cannot be asked for a step: `keras_vit.data.sources`.
+
+On machines of many cores, image files are read by processes that run `python -m keras_vit.data.streams`, with neither
+Keras nor the program that started them. Requests are lines of JSON, answers are bytes; nothing is pickled.
 """
 
+import contextlib
+import dataclasses
 import functools
 import itertools
+import json
 import operator
 import os
 import queue
+import signal
+import subprocess
+import sys
 import threading
-import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
-from keras_vit._arguments import printable
-from keras_vit._processes import share
-from keras_vit.data.augmentation import MIXUP, ORDER, ImageTransform, mixup
-from keras_vit.data.examples import BadImage, Examples, one_hot
-from keras_vit.data.worker import Worker
+from keras_vit._arguments import ImageSize, check_choice, pair, printable, warn_caller, whole_number
+from keras_vit.data.augmentation import MIXUP, ORDER, Augmentation, ImageTransform, mixup
+from keras_vit.data.examples import (
+    BadImage,
+    EndOfData,
+    Examples,
+    check_class_name,
+    count_steps,
+    one_hot,
+    open_folder,
+    pick_split,
+)
+from keras_vit.preprocessing import RESIZES, Pipeline, load_image
 
 MANY_CORES = 8  # from here on, threads of one Python process wait for each other
 PIECES = 4  # that each worker's share of a batch is divided into, because images take different times
+BAD, GOOD = b"\0", b"\1"  # what an answer of a worker begins with
 
 
-class EndOfData(IndexError):
-    """Test data has no such batch. A class of its own: an `IndexError` of somebody's pipeline is no end of data."""
+def open_data(
+    source: Any,
+    *,
+    image_size: ImageSize,
+    batch_size: int,
+    split: str = "train",
+    shuffle: bool | None = None,
+    augmentation: Augmentation | None = None,
+    seed: int = 0,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    on_bad_image: str = "stop",
+    check: str = "headers",
+    resize: str | Pipeline = "squash",
+    workers: int | None = None,
+    processes: bool | None = None,
+    prefetch: int = 1,
+    shard: tuple[int, int] = (0, 1),
+) -> "ImageStream":
+    """A stream of batches.
+
+    Args:
+        source: One of
+
+            - a folder with `train/` and `test/` (or `val/` and the like), each with one folder of images for each
+              class; or the folder of the classes itself. Needs Pillow.
+            - `(images, labels)`: arrays, tensors, or a list of images of different sizes.
+            - `"tfds:NAME"`: a data set of tensorflow-datasets that was prepared as `array_record`; any other is a
+              pipeline, `tfds.load(NAME, split="train", as_supervised=True)`.
+            - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, a list
+              of batches, or any iterable of (images, labels): used as it is, in its own order, with its own crops;
+              `randaugment` and `mixup` of an augmentation are added.
+            - a dict with any of these for `"train"` and `"test"`.
+        image_size: Of the images that come out, an integer or `(height, width)`.
+        batch_size: Images in a batch.
+        split: `"train"` or `"test"`.
+        shuffle: `True`: shuffled, without end, every batch full, for training. `False`: in order, once. `None`: as
+            `split` says.
+        augmentation: What is done to training images; `None`: they are scaled to size.
+        seed: A whole number from 0. The same seed gives the same batches.
+        classes: How many there are, where the data does not say it.
+        class_names: Their names in order; of a folder, which folders they are.
+        on_bad_image: `"stop"` raises an error that names the file; `"skip"` leaves it out, warns once and keeps
+            it in `stream.bad`. In training, the next good image takes its place.
+        check: What is looked at in a folder before the first step: `"headers"` (opens every file: finds those that are
+            cut short), `"decode"` (decodes all: also finds what is damaged in the middle) or `"none"`.
+        resize: How test images come to size: as in `load_image`, or the pipeline of a model, `model.config.pipeline`,
+            which crops as its family does. Pixels are not normalised.
+        workers: How many threads or processes read and decode; `None` for one on every core.
+        processes: Whether they are processes, for image files only: many threads of one process wait for each other.
+            `None`: for training on 8 cores or more.
+        prefetch: How many batches, of `batch_size * height * width * 12` bytes, are made ahead while the model trains.
+        shard: (i, n): only the i-th of n parts of every batch, counted from 0, for the i-th of n processes; together
+            they are the batch of `(0, 1)`. Of files and arrays only the part is read; a pipeline of another library is
+            read as a whole by each process, and must give the same to all of them.
+
+    Returns:
+        The stream. Close it, or use it in a `with` statement, to end its threads early.
+
+    Raises:
+        ValueError, TypeError: if an argument or the data is wrong; the file or the place is named.
+        FileNotFoundError: if the folder does not exist.
+        ImportError: if a package is missing; it names the extra.
+
+    Examples:
+        >>> with data.open_data((pixels, labels), image_size=16, batch_size=2) as stream:
+        ...     batch, targets = stream.batch(0)
+        >>> batch.shape, batch.dtype
+        ((2, 16, 16, 3), dtype('float32'))
+    """
+    size = pair("image_size", image_size)
+    for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("prefetch", prefetch, 0)):
+        whole_number(name, value, least)
+    check_choice("split", split, ("train", "test"))
+    check_choice("on_bad_image", on_bad_image, ("stop", "skip"))
+    check_choice("check", check, ("headers", "decode", "none"))
+    if not isinstance(resize, Pipeline):
+        check_choice("resize", resize, tuple(RESIZES))
+    if len(shard) != 2 or not 0 <= shard[0] < shard[1]:
+        raise ValueError(f"shard must be (i, n) with 0 <= i < n, but {shard!r} was given.")
+    shuffle = split == "train" if shuffle is None else shuffle
+    if not isinstance(shuffle, bool) or (shuffle and split == "test"):
+        raise ValueError(f'shuffle must be True (for split="train"), False or None, but {shuffle!r} was given.')
+    if not shuffle and augmentation is not None:
+        raise ValueError("Images that come in order, once, are not augmented: leave augmentation out.")
+    if shuffle:
+        augmentation = augmentation or Augmentation(crop="resize", flip=False)
+    if isinstance(source, Mapping):
+        source = pick_split(source, split)
+    names = None if class_names is None else list(class_names)
+    for name in names or ():
+        if not isinstance(name, str):
+            raise TypeError(f"class_names must be strings in the order of the labels, but {name!r} is among them.")
+        check_class_name(name, f"{name!r} in class_names")
+    if names is not None:
+        if len(set(names)) < len(names):
+            raise ValueError("class_names must differ from each other.")
+        if classes not in (None, len(names)):
+            raise ValueError(f"There are {len(names)} class_names, but classes={classes}.")
+        classes = len(names)
+    transform = ImageTransform(size, augmentation, resize, seed)
+    if isinstance(source, (str, os.PathLike)) and not str(source).startswith("tfds:"):
+        examples = open_folder(source, split, names, on_bad_image, check)
+    else:
+        from keras_vit.data.sources import PipelineBatches, is_pipeline, open_arrays, open_tfds  # imports Keras
+
+        if isinstance(source, str):
+            examples = open_tfds(source.removeprefix("tfds:"), split)
+        elif is_pipeline(source):
+            batches = PipelineBatches(source, transform, batch_size, classes, names, on_bad_image == "skip", shard)
+            return ImageStream(batches, 1, min(prefetch, 1))
+        elif isinstance(source, (tuple, list)) and len(source) == 2:
+            examples = open_arrays(*source, shuffle, classes, names, on_bad_image)
+        else:
+            kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set"
+            raise TypeError(f"data must be {kinds}, or a dict of these, but {type(source).__name__} was given.")
+    if classes not in (None, examples.classes):
+        raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
+    batches = ExampleBatches(examples, transform, batch_size, on_bad_image == "skip", workers, processes, shard)
+    # Two threads: images of the next batch are read while the last ones of this batch are, and while it is mixed.
+    return ImageStream(batches, 2 if prefetch else 1, prefetch)
 
 
 class ImageStream:
-    """Batches of images and labels by the number of the step.
+    """Batches of images and labels by the number of the step; `open_data` makes it.
 
     Attributes:
         class_names: In the order of the labels, or `None` if they have no names.
@@ -47,7 +183,7 @@ class ImageStream:
         endless: Whether it is training data: shuffled, augmented, and every batch full.
         shard: (i, n): of every batch `batch` gives the i-th of n parts. The other figures are those of whole batches.
         bad: What was left out, with reasons; it grows when a file turns out to be bad later.
-        converted: Pictures that are not RGB with 8 bits, and what is done with them.
+        converted: Images that are not RGB with 8 bits, and what is done with them.
 
     Examples:
         >>> with data.open_data("photos", image_size=8, batch_size=2) as stream:
@@ -55,18 +191,21 @@ class ImageStream:
         (['cat', 'dog'], 4, 2)
     """
 
-    class_names: list[str] | None = None
-    classes: int = 0
-    examples: int | None = None
-    batch_size: int = 0
-    steps_per_epoch: int | None = None
-    endless: bool = False
-    shard: tuple[int, int] = (0, 1)
-
-    def __init__(self) -> None:
-        self.bad: list[BadImage] = []
-        self.converted: list[BadImage] = []
-        self._reported = False
+    def __init__(self, batches: Any, threads: int, prefetch: int) -> None:
+        self._batches, self._prefetch = batches, prefetch
+        self.class_names: list[str] | None = batches.class_names
+        self.classes: int = batches.classes
+        self.examples: int | None = batches.examples
+        self.batch_size: int = batches.batch_size
+        self.steps_per_epoch: int | None = batches.steps_per_epoch
+        self.endless: bool = batches.endless
+        self.shard: tuple[int, int] = batches.shard
+        self.bad: list[BadImage] = batches.bad
+        self.converted: list[BadImage] = list(batches.converted)
+        self._ahead: dict[int, Future] = {}
+        self._threads = ThreadPoolExecutor(threads, "keras_vit_batch")
+        self._closed = self._reported = False
+        self._report()
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """The images and labels of a step.
@@ -76,28 +215,43 @@ class ImageStream:
 
         Returns:
             Images, float32 `(batch, height, width, 3)` in 0..255, before any scaling; labels, float32
-            `(batch, classes)`, one-hot or mixed. Batches of training data are full. Batches of test data come in
-            order and may be shorter; where nobody has said how many classes there are, their labels are the
-            pipeline's own, int64 `(batch,)`. The part of a short batch may be empty.
+            `(batch, classes)`, one-hot or mixed. Batches of training data are full. Those of test data come in order
+            and may be shorter; where nobody has said how many classes there are, their labels are int64 `(batch,)`.
 
         Raises:
             IndexError: if test data has no such batch.
             ValueError: if an image or label is bad and bad images are not skipped.
         """
-        raise NotImplementedError
+        step, last = operator.index(step), self._batches.last
+        if step < 0 or (last is not None and step >= last):
+            raise EndOfData(f"step must be 0 or more{f' and below {last}' if last else ''}, but {step} was given.")
+        if self._closed:
+            raise ValueError("The stream is closed.")
+        steps = range(step, step + 1 + self._prefetch)
+        for other in [s for s in self._ahead if s not in steps]:
+            self._ahead.pop(other).cancel()
+        for s in steps:
+            if s not in self._ahead and (last is None or s < last):
+                self._ahead[s] = self._threads.submit(self._batches.make, s)
+        try:
+            return self._ahead.pop(step).result()
+        finally:
+            self._report()
 
     def length(self, step: int) -> int:
         """Images in the whole batch of a step, of which `batch` gives the part that `shard` says."""
-        if self.endless or self.examples is None:
-            return self.batch_size
-        return max(0, min(self.batch_size, self.examples - step * self.batch_size))
+        return self._batches.length(step)
 
     def describe(self) -> dict[str, Any]:
         """What decides the batches apart from the augmentation and the seed, as plain data for JSON."""
-        return {"classes": self.classes, "examples": self.examples, "batch_size": self.batch_size}
+        counts = {"classes": self.classes, "examples": self.examples, "batch_size": self.batch_size}
+        return self._batches.origin | counts
 
     def close(self) -> None:
         """End what reads ahead. A stream may be closed more than once."""
+        self._closed = True
+        self._threads.shutdown(cancel_futures=True)
+        self._batches.close()
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """All batches of test data, once."""
@@ -116,9 +270,7 @@ class ImageStream:
             self._reported, first = True, self.bad[0]
             what = "A bad image is" if len(self.bad) == 1 else f"{len(self.bad)} bad images are"
             hint = "stream.bad has all of them, also what is found later"
-            warnings.warn(
-                f"{what} left out. {printable(first.path)}: {first.reason.rstrip('.')}. ({hint}.)", stacklevel=3
-            )
+            warn_caller(f"{what} left out. {printable(first.path)}: {first.reason.rstrip('.')}. ({hint}.)")
 
     def __enter__(self):
         return self
@@ -127,30 +279,15 @@ class ImageStream:
         self.close()
 
 
-def count_steps(examples: int, batch_size: int, training: bool) -> int:
-    """Full batches in training data, at least 1; all batches of test data."""
-    full, rest = divmod(examples, batch_size)
-    return max(1, full) if training else full + bool(rest)
-
-
 def cores() -> int:
     """How many processor cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _close_all(workers: list[Worker]) -> None:
-    for worker in workers:
-        worker.close()
-
-
-class ExampleStream(ImageStream):
+class ExampleBatches:
     """Batches of examples; which images are in batch n, and what is done to them, depends on (seed, n) alone.
 
-    Args:
-        examples: The data.
-        transform: What is done to each image. With an augmentation it is a training stream, and mixup is done here;
-            without, all images come once and in order.
-        batch_size, on_bad_image, workers, processes, prefetch, shard: As in `open_data`.
+    With an augmentation of the transform they are training data; the other arguments are those of `open_data`.
     """
 
     def __init__(
@@ -158,21 +295,19 @@ class ExampleStream(ImageStream):
         examples: Examples,
         transform: ImageTransform,
         batch_size: int,
-        on_bad_image: str = "stop",
-        workers: int | None = None,
-        processes: bool | None = None,
-        prefetch: int = 1,
-        shard: tuple[int, int] = (0, 1),
-    ):
-        super().__init__()
-        self.shard = shard
-        self._data, self._transform, self._prefetch = examples, transform, prefetch
-        self._skip = on_bad_image == "skip"
+        skip: bool,
+        workers: int | None,
+        processes: bool | None,
+        shard: tuple[int, int],
+    ) -> None:
+        self._data, self._transform, self._skip = examples, transform, skip
+        self.origin = {"source": examples.kind, "fingerprint": examples.fingerprint}
         self.class_names, self.classes, self.batch_size = examples.class_names, examples.classes, batch_size
-        self.examples, self.endless = len(examples.labels), transform.augmentation is not None
+        self.examples, self.endless, self.shard = len(examples.labels), transform.augmentation is not None, shard
         if not self.examples:
             raise ValueError("data must hold images, but none of them can be read.")
         self.steps_per_epoch = count_steps(self.examples, batch_size, self.endless)
+        self.last = None if self.endless else self.steps_per_epoch
         self.bad, self.converted = examples.bad, examples.converted
         if processes and examples.files is None:
             raise ValueError("processes=True is for image files; other data is read by threads: leave it out.")
@@ -182,71 +317,42 @@ class ExampleStream(ImageStream):
         self._processes: list[Worker] = []
         self._free: queue.SimpleQueue[Worker] | None = queue.SimpleQueue() if processes else None
         self._unreadable: set[int] = set()
-        self._permutation = functools.lru_cache(2)(self._draw_permutation)
+        self._permutation = functools.lru_cache(2)(
+            lambda epoch: np.random.default_rng([transform.seed, ORDER, epoch]).permutation(len(examples.labels))
+        )
         self._lock = threading.Lock()
-        self._ahead: dict[int, Future] = {}
         self._readers = ThreadPoolExecutor(self._workers, "keras_vit_read")
-        # Two: the images of the next batch are read while the last ones of this batch are, and while it is mixed.
-        self._batches = ThreadPoolExecutor(2 if prefetch else 1, "keras_vit_batch")
-        self._closed = False
         # A stream that nobody closes leaves no processes behind.
         weakref.finalize(self, _close_all, self._processes)
 
-    def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The images and labels of a step: see `ImageStream.batch`."""
-        step = operator.index(step)
-        last = None if self.endless else self.steps_per_epoch
-        if step < 0 or (last is not None and step >= last):
-            raise EndOfData(f"step must be 0 or more{f' and below {last}' if last else ''}, but {step} was given.")
-        if self._closed:
-            raise ValueError("The stream is closed.")
-        steps = range(step, step + 1 + self._prefetch)
-        for other in [s for s in self._ahead if s not in steps]:
-            self._ahead.pop(other).cancel()
-        for s in steps:
-            if s not in self._ahead and (last is None or s < last):
-                self._ahead[s] = self._batches.submit(self._make, s)
-        try:
-            return self._ahead.pop(step).result()
-        finally:
-            self._report()
-
-    def describe(self) -> dict[str, Any]:
-        """What decides the batches apart from the augmentation and the seed, as plain data for JSON."""
-        return {"source": self._data.kind, "fingerprint": self._data.fingerprint, **super().describe()}
+    def length(self, step: int) -> int:
+        """Images in a batch."""
+        rest = self.batch_size if self.endless else self.examples - step * self.batch_size
+        return max(0, min(self.batch_size, rest))
 
     def close(self) -> None:
-        """End the threads and processes that read ahead. A stream may be closed more than once."""
-        self._closed = True
-        self._batches.shutdown(cancel_futures=True)
+        """End the threads and processes that read."""
         self._readers.shutdown(cancel_futures=True)
         _close_all(self._processes)
 
-    def _draw_permutation(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng([self._transform.seed, ORDER, epoch]).permutation(self.examples)
+    def make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The images and labels of a step."""
+        from keras_vit._processes import share  # imports Keras
 
-    def _places(self, step: int) -> list[tuple[int, int]]:
-        """(epoch, index) of the images of a batch. Where an epoch ends within a batch, the next one fills it."""
-        first = step * self.batch_size
-        if not self.endless:
-            return [(0, i) for i in range(first, min(first + self.batch_size, self.examples))]
-        places = (divmod(place, self.examples) for place in range(first, first + self.batch_size))
-        return [(epoch, int(self._permutation(epoch)[place])) for epoch, place in places]
-
-    def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        if self._free is not None and not self._processes:
-            self._start_processes()
+        if self._free is not None:
+            with self._lock:
+                while len(self._processes) < self._workers:
+                    self._processes.append(Worker(self._transform))
+                    self._free.put(self._processes[-1])
         places = self._places(step)
         rows = share(len(places), self.shard)
         mixed = self.endless and bool(self._transform.augmentation.mixup)
         # Mixup takes the image before, which for the first one of a part is in another part.
         before = places[rows.start - 1 :][:1] if mixed and rows != slice(0, len(places)) else []
         places = [*before, *places[rows]]
-        if not places:
-            return np.empty((0, *self._transform.image_size, 3), "float32"), one_hot(
-                self._data.labels[:0], self.classes
-            )
         images = np.empty((len(places), *self._transform.image_size, 3), "float32")
+        if not places:
+            return images, one_hot(self._data.labels[:0], self.classes)
         size = -(-len(places) // (PIECES * self._workers))
         pieces = [slice(i, i + size) for i in range(0, len(places), size)]
         read = self._readers.map(lambda piece: self._fill(images[piece], places[piece]), pieces)
@@ -261,11 +367,13 @@ class ExampleStream(ImageStream):
             images, labels = mixup(images, labels, self._transform.augmentation.mixup, generator)
         return images[len(before) :], labels[len(before) :]
 
-    def _start_processes(self) -> None:
-        with self._lock:
-            while len(self._processes) < self._workers:
-                self._processes.append(Worker(self._transform))
-                self._free.put(self._processes[-1])
+    def _places(self, step: int) -> list[tuple[int, int]]:
+        """(epoch, index) of the images of a batch. Where an epoch ends within a batch, the next one fills it."""
+        first = step * self.batch_size
+        if not self.endless:
+            return [(0, i) for i in range(first, min(first + self.batch_size, self.examples))]
+        places = (divmod(place, self.examples) for place in range(first, first + self.batch_size))
+        return [(epoch, int(self._permutation(epoch)[place])) for epoch, place in places]
 
     def _fill(self, images: np.ndarray, places: list[tuple[int, int]]) -> np.ndarray:
         """Makes the images of some places; returns the index of each, -1 where there is none."""
@@ -298,7 +406,7 @@ class ExampleStream(ImageStream):
             return None
         try:
             return self._data.read(i)
-        except Exception as error:  # A disk that fails and a decoder that does are the same here: no picture.
+        except Exception as error:  # A disk that fails and a decoder that does are the same here: no image.
             name = self._data.name(i)
             reason = str(error) if name in str(error) else f"{name}: {error}"
             if not self._skip or isinstance(error, MemoryError):
@@ -310,46 +418,82 @@ class ExampleStream(ImageStream):
             return None
 
 
-def as_dataset(stream: ImageStream, steps: Sequence[int]) -> keras.utils.PyDataset:
-    """Some batches of a stream for `model.fit` and `model.evaluate`, on any backend.
+class Worker:
+    """A process that reads image files and transforms them."""
 
-    Args:
-        stream: What `open_data` returns.
-        steps: The numbers of the steps, usually a `range`.
+    def __init__(self, transform: ImageTransform) -> None:
+        packages = str(Path(__file__).resolve().parents[2])  # the folder that the package lies in
+        path = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "keras_vit.data.streams"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        self._send(dataclasses.asdict(transform))
 
-    Returns:
-        The data set. Its order is that of `steps` if you call `model.fit(..., shuffle=False)`.
+    def make(self, requests: Sequence[tuple[str, int, int]], images: np.ndarray) -> list[int]:
+        """Fills float32 images `(requests, height, width, 3)` from (path, epoch, index); the places of bad ones."""
+        self._send(requests)
+        bad = []
+        for place, image in enumerate(images):
+            answer = self._process.stdout.read(1)
+            if answer == BAD:
+                bad.append(place)
+            elif answer != GOOD or self._process.stdout.readinto(memoryview(image).cast("B")) != image.nbytes:
+                self._ended()
+        return bad
 
-    Examples:
-        >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)
-        >>> batch, targets = data.as_dataset(stream, range(3))[0]
-        >>> batch.shape
-        (2, 8, 8, 3)
-    """
-    return Batches(stream.batch, steps)
+    def close(self) -> None:
+        """End the process. A worker may be closed more than once."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):  # of one that has ended
+                pipe.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self, message: object) -> None:
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            self._ended()
+
+    def _ended(self) -> None:
+        code = self._process.wait()
+        reason = f"by signal {-code} (9 is what a machine without memory sends)" if code < 0 else f"with status {code}"
+        raise RuntimeError(f"A worker process that decodes images ended {reason}. processes=False does without.")
 
 
-class Batches(keras.utils.PyDataset):
-    """Some batches, as `model.fit` and `model.evaluate` take them.
+def _close_all(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.close()
 
-    Args:
-        batch: From the number of a batch to `(inputs, targets)`.
-        steps: The numbers of the batches.
 
-    Examples:
-        >>> batches = data.Batches(lambda step: (small_images, labels), range(10))
-        >>> len(batches)
-        10
-    """
+def main() -> None:
+    """Answer requests until there are no more: what a worker process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then closes the pipe.
+    answers = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
+    os.dup2(2, 1)  # What a library prints is no answer.
+    requests = sys.stdin.buffer
+    try:
+        transform = ImageTransform.from_dict(json.loads(requests.readline()))
+        for line in requests:
+            for path, epoch, index in json.loads(line):
+                try:
+                    image = np.ascontiguousarray(transform(load_image(path), epoch, index), "float32")
+                except Exception:  # The program reads it again, and says what is wrong.
+                    answers.write(BAD)
+                    continue
+                answers.write(GOOD)
+                answers.write(memoryview(image).cast("B"))
+            answers.flush()
+    except (BrokenPipeError, ValueError):  # The program has ended, in the middle of a line perhaps.
+        os._exit(0)
 
-    def __init__(self, batch: Callable[[int], tuple[Any, Any]], steps: Sequence[int]) -> None:
-        super().__init__(workers=1, use_multiprocessing=False)  # Streams read ahead by themselves.
-        self._batch, self._steps = batch, steps
 
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self._batch(self._steps[index])
+if __name__ == "__main__":
+    main()

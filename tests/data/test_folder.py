@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Augmentation, as_dataset, has_test_split, open_data
-from keras_vit.data import folder as folder_module
+from keras_vit.data import examples as folder_module
 from keras_vit.preprocessing import load_image
 
 Image = pytest.importorskip("PIL.Image")

@@ -252,7 +252,7 @@ def test_bad_batches(data, change, message):
         stream.batch(0)
         with pytest.raises(ValueError, match=message):
             stream.batch(1)
-    with open_data(bad, classes=3, on_bad_image="skip", **OPTIONS) as stream:
+    with open_data(bad, classes=3, on_bad_image="skip", prefetch=0, **OPTIONS) as stream:
         stream.batch(0)
         with pytest.warns(UserWarning, match="A bad image is left out. batch 1"):
             images, _ = stream.batch(1)

@@ -10,8 +10,7 @@ import pytest
 
 from keras_vit.data import Augmentation, open_data
 from keras_vit.data.augmentation import ImageTransform
-from keras_vit.data.streams import ExampleStream
-from keras_vit.data.worker import Worker
+from keras_vit.data.streams import Worker
 from tests.data.sources import folder, plain_colours
 
 pytestmark = pytest.mark.once
@@ -34,7 +33,7 @@ def test_processes_make_the_batches_of_threads(root, augmentation):
         for step, batch in zip(steps, expected, strict=True):
             for a, b in zip(stream.batch(step), batch, strict=True):
                 np.testing.assert_array_equal(a, b)
-        processes = [worker._process for worker in stream._processes]
+        processes = [worker._process for worker in stream._batches._processes]
         assert len(processes) == 2 and all(process.poll() is None for process in processes)
     assert all(process.poll() == 0 for process in processes)
     stream.close()
@@ -62,7 +61,7 @@ def test_bad_files_are_named_and_replaced(root):
 def test_a_worker_that_is_killed_is_an_error(root):
     with open_data(root, processes=True, prefetch=0, **OPTIONS | {"workers": 1}) as stream:
         stream.batch(0)
-        process = stream._processes[0]._process
+        process = stream._batches._processes[0]._process
         process.send_signal(signal.SIGKILL)
         process.wait()
         with pytest.raises(RuntimeError, match="ended by signal 9.*processes=False does without"):
@@ -81,11 +80,11 @@ def test_streams_that_nobody_closes_leave_no_process(root):
     stream = open_data(root, processes=True, **OPTIONS)
     stream.batch(0)
     stream.batch(1)
-    processes = [worker._process for worker in stream._processes]
+    processes = [worker._process for worker in stream._batches._processes]
     for future in stream._ahead.values():
         future.result()
-    stream._readers.shutdown()
-    stream._batches.shutdown()
+    stream._batches._readers.shutdown()
+    stream._threads.shutdown()
     del stream, future
     import gc
 
@@ -95,7 +94,7 @@ def test_streams_that_nobody_closes_leave_no_process(root):
 
 def test_a_worker_imports_no_keras_and_no_framework():
     result = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "keras_vit.data.worker"],
+        [sys.executable, "-X", "importtime", "-m", "keras_vit.data.streams"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -116,6 +115,6 @@ def test_processes_are_for_files(root):
 def test_processes_begin_where_cores_are_many(root, monkeypatch, cores, processes):
     monkeypatch.setattr("keras_vit.data.streams.cores", lambda: cores)
     with open_data(root, **OPTIONS) as stream:
-        assert isinstance(stream, ExampleStream) and (stream._free is not None) == processes
+        assert (stream._batches._free is not None) == processes
     with open_data(root, split="test", **OPTIONS) as stream:
-        assert stream._free is None
+        assert stream._batches._free is None

@@ -1,0 +1,360 @@
+"""Labelled images in memory and in other libraries: arrays, tensorflow-datasets, pipelines; Keras's form of batches.
+
+Pipelines (`tf.data`, grain, torch, Keras, or any iterable of (images, labels)) are used as they are, in their own order
+and with their own crops and flips. Their images and labels are checked. Of an `Augmentation`, what mixes and recolours
+finished images is added: RandAugment and mixup. A pipeline only goes forward. To resume at step 1,000, its first 1,000
+batches are read and dropped: they are those of the first run if the pipeline itself always gives the same.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from keras_vit._arguments import to_numpy, warn_caller
+from keras_vit._processes import share
+from keras_vit.data.augmentation import MIXUP, RANDAUGMENT, ImageTransform, augmented, mixup, resize_for_evaluation
+from keras_vit.data.examples import BadImage, EndOfData, Examples, check_labels, count_steps, fingerprint, one_hot
+from keras_vit.preprocessing import check_pixels, load_image
+
+if TYPE_CHECKING:
+    from keras_vit.data.streams import ImageStream
+
+TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
+IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")
+
+
+def open_arrays(
+    images: Any, labels: Any, training: bool, classes: int | None, class_names: list[str] | None, on_bad_image: str
+) -> Examples:
+    """Images `(n, height, width[, channels])`, or a list of different sizes, that are in memory; they are not copied.
+
+    With `training`, one class alone is an error; the other arguments are those of `open_data`.
+    """
+
+    def name(i: int) -> str:
+        return f"images[{i}]"
+
+    ragged = isinstance(images, (list, tuple)) and len({np.shape(image) for image in images}) > 1
+    images = [to_numpy(image) for image in images] if ragged else to_numpy(images)
+    labels = to_numpy(labels)
+    if not len(images):
+        raise ValueError("data must hold images, but there are none.")
+    if labels.ndim == 0 or len(images) != len(labels):
+        count = len(labels) if labels.ndim else "one"
+        raise ValueError(f"There are {len(images)} images, but {count} labels: each image needs one.")
+    counted = classes is None and labels.ndim == 1
+    labels, classes = check_labels(labels, classes, "labels", name)
+    if training and (classes < 2 or (labels == labels[0]).all()):
+        raise ValueError(f"A classifier needs two classes or more, but all {len(labels)} labels are the same.")
+    empty = classes - len(np.unique(labels)) if counted else 0
+    if training and 2 * empty > classes:
+        warn_caller(
+            f"{empty} of {classes} classes have no picture: the largest label is {labels.max()}, of "
+            f"{name(int(labels.argmax()))}. If it is a mistake, correct it; else give classes={classes}."
+        )
+    finite = [image.dtype.kind in "iu" or np.isfinite(np.sum(image, dtype="float64")) for image in images]
+    keep = np.flatnonzero(finite)
+    bad = [BadImage(name(i), "NaN or infinite values") for i, good in enumerate(finite) if not good]
+    if bad and (on_bad_image == "stop" or not len(keep)):
+        raise ValueError(f'{bad[0].path} holds NaN or infinite values. Go on without: on_bad_image="skip".')
+    if ragged:
+        for i in keep:
+            check_pixels(_rgb(images[i][None]), name=name(i), item=lambda _, i=i: name(i), scaled="raise")
+    else:
+        check_pixels(_rgb(images[keep] if bad else images), item=lambda i: name(keep[i]), scaled="raise")
+    return Examples(
+        labels=labels[keep],
+        classes=classes,
+        read=lambda i: _rgb(images[keep[i]][None])[0],
+        name=lambda i: name(keep[i]),
+        kind="arrays",
+        fingerprint=fingerprint(labels[keep], np.shape(images[keep[0]]), images[keep[0]], images[keep[-1]]),
+        class_names=class_names,
+        bad=bad,
+    )
+
+
+def _rgb(images: np.ndarray) -> np.ndarray:
+    """Grey images with three channels, as a view; all others as they are."""
+    if images.ndim == 3 and images.shape[-1] not in (3, 4):
+        images = images[..., None]
+    if images.ndim == 4 and images.shape[-1] == 1:
+        return np.broadcast_to(images, (*images.shape[:-1], 3))
+    return images
+
+
+def open_tfds(name: str, split: str) -> Examples:
+    """A data set of tensorflow-datasets that was prepared for random access, such as `"oxford_iiit_pet:4.0.0"`.
+
+    For `"test"`, `validation` is taken where there is no test split.
+    """
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        hint = "pip install tensorflow-datasets, or give an image folder"
+        raise ImportError(f'data="tfds:{name}" needs tensorflow-datasets: {hint}.') from error
+
+    builder = tfds.builder(name)
+    if not {"image", "label"} <= set(builder.info.features or ()):
+        raise ValueError(f"tfds:{name} has {sorted(builder.info.features or ())}, but image and label are needed.")
+    if getattr(builder.info.file_format, "value", None) != "array_record":
+        raise ValueError(
+            f"tfds:{name} cannot be read at random. Prepare it for that: tfds.builder({name!r}, "
+            'file_format="array_record").download_and_prepare(). Or give a pipeline, with classes=: '
+            f'tfds.load({name!r}, split="train", as_supervised=True), resized, shuffled and in batches.'
+        )
+    builder.download_and_prepare()
+    wanted = ("train",) if split == "train" else ("test", "validation")
+    found = next((s for s in wanted if s in builder.info.splits), None)
+    if found is None:
+        raise ValueError(f"tfds:{name} has no split {' or '.join(wanted)}, only {list(builder.info.splits)}.")
+    pictures = builder.as_data_source(split=found, decoders={"image": tfds.decode.SkipDecoding()})
+    label = builder.info.features["label"]
+
+    def called(i: int) -> str:
+        return f"tfds:{name}/{found}[{i}]"
+
+    # The labels of test splits that are kept secret are -1: check_labels says so.
+    numbers = np.array([int(picture["label"]) for picture in pictures])
+    labels, classes = check_labels(numbers, label.num_classes, f"tfds:{name}", called)
+    return Examples(
+        labels=labels,
+        classes=classes,
+        read=lambda i: load_image(io.BytesIO(pictures[i]["image"]), orient=False),  # As tfds decodes.
+        name=called,
+        kind=f"tfds:{name}",
+        fingerprint=fingerprint(labels),
+        class_names=list(label.names),
+    )
+
+
+# Pipelines
+
+
+def is_pipeline(source: Any) -> bool:
+    """Whether it can be iterated over, and is neither text, nor an array, nor a dict; a list has to be of batches."""
+    if isinstance(source, keras.utils.PyDataset):
+        return True
+    if isinstance(source, list):
+        return bool(source) and all(
+            isinstance(item, Mapping) or (isinstance(item, tuple) and len(item) == 2) for item in source
+        )
+    return hasattr(source, "__iter__") and not isinstance(source, (str, bytes, Mapping, tuple, list, np.ndarray, set))
+
+
+class PipelineBatches:
+    """The batches of a pipeline, which goes forward only and starts anew when an earlier step is asked for.
+
+    Args:
+        source: The pipeline: batches or single examples of (images, labels), or dicts of these.
+        transform: The size that images must have in training, `randaugment` and `mixup`: crop and flip are the
+            pipeline's own business. Without an augmentation it is gone through once.
+        batch_size: How many single examples make a batch. A pipeline of batches keeps its own size.
+        classes, class_names, skip, shard: As in `open_data`.
+    """
+
+    converted: tuple[BadImage, ...] = ()
+    examples: int | None = None
+    last: int | None = None
+
+    def __init__(
+        self,
+        source: Any,
+        transform: ImageTransform,
+        batch_size: int,
+        classes: int | None,
+        class_names: list[str] | None,
+        skip: bool,
+        shard: tuple[int, int],
+    ) -> None:
+        self._source, self._transform, self._skip, self.shard = source, transform, skip, shard
+        self.origin, self.endless = {"source": type(source).__name__}, transform.augmentation is not None
+        self.batch_size, self.class_names, self.classes = batch_size, class_names, classes or 0
+        self.bad: list[BadImage] = []
+        self._single = False  # Whether examples come one by one.
+        self._lengths: dict[int, int] = {}  # of the last two batches
+        self._restart()
+        self._first = next(self._good, None)
+        if self._first is None:
+            why = f": {self.bad[0].reason}" if self.bad else "."
+            raise ValueError(f"data must hold images, but the pipeline has none that are good{why}")
+        images, labels = self._first
+        if classes is None and labels.ndim == 2 and labels.shape[1] > 1:
+            self.classes = labels.shape[1]
+        elif classes is None and self.endless:
+            raise ValueError("The labels of the pipeline are numbers: say how many classes there are, with classes=...")
+        if self.endless and len(images) != batch_size:
+            own = f"The pipeline makes batches of {len(images)}, not of batch_size={batch_size}"
+            warn_caller(f"{own}: its own are used.")
+            self.batch_size = len(images)
+        try:
+            length = source.num_batches if isinstance(source, keras.utils.PyDataset) else len(source)
+        except TypeError:  # Of unknown or infinite length.
+            length = None
+        if length is not None and self._single:
+            self.examples = length
+            length = count_steps(length, batch_size, self.endless)
+        self.steps_per_epoch = length
+
+    def length(self, step: int) -> int:
+        """Images in a batch: one of the last two that were read."""
+        return self._lengths.get(step, self.batch_size)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The images and labels of a step; one thread at a time may ask."""
+        if step < self._next:
+            self._restart()
+        while True:
+            pulled, self._first = self._first or next(self._good, None), None
+            if pulled is None:
+                if not self.endless:
+                    raise EndOfData(f"The pipeline has {self._next} batches: there is none for step {step}.")
+                raise ValueError(f"The pipeline ends after {self._next} batches and cannot be started again.")
+            self._next += 1
+            if self._next > step:
+                break
+        images, labels = pulled
+        labels = one_hot(labels, self.classes) if self.classes else labels
+        augmentation, seed = self._transform.augmentation, self._transform.seed
+        if augmentation is not None and augmentation.randaugment is not None:
+            for i, image in enumerate(images):
+                images[i] = augmented(image, augmentation, [seed, RANDAUGMENT, step, i])
+        if augmentation is not None and augmentation.mixup:
+            images, labels = mixup(images, labels, augmentation.mixup, np.random.default_rng([seed, MIXUP, step]))
+        self._lengths = {step: len(images), step - 1: self._lengths.get(step - 1, len(images))}
+        rows = share(len(images), self.shard)
+        return images[rows], labels[rows]
+
+    def _restart(self) -> None:
+        if hasattr(self._source, "__next__") and getattr(self, "_next", 0):
+            raise ValueError("This iterator only goes forward. Give what it came from: a data set, or a list.")
+        self._next, self._first, self._good = 0, None, self._good_batches()
+
+    def _good_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Batches of good images and checked labels, epoch after epoch in training; single examples are joined."""
+        size = self._transform.image_size
+        waiting: list[tuple[np.ndarray, np.ndarray]] = []
+        bad_in_a_row = 0
+        while True:
+            number = -1
+            for number, element in enumerate(_one_pass(self._source)):
+                images, labels = _pair(element)
+                self._single = images.ndim == 3
+                if self._single:
+                    images, labels = images[None], labels[None]
+                checked = self._checked(images, labels, f"{'example' if self._single else 'batch'} {number}")
+                bad_in_a_row = 0 if checked is not None else bad_in_a_row + 1
+                if bad_in_a_row == TOO_MANY:
+                    raise ValueError(f"{TOO_MANY} in a row are bad, the last: {self.bad[-1].reason}")
+                if checked is None:
+                    continue
+                if images.shape[1:3] != size:
+                    resize = self._transform.resize
+                    images = np.stack([resize_for_evaluation(image, size, resize) for image in images])
+                waiting.append((images.astype("float32"), checked))
+                if not self._single or len(waiting) == self.batch_size:
+                    yield _joined(waiting)
+                    waiting = []
+            if waiting and not self.endless:
+                yield _joined(waiting)
+            if not self.endless or number < 0:
+                return
+
+    def _checked(self, images: np.ndarray, labels: np.ndarray, where: str) -> np.ndarray | None:
+        """The labels as `check_labels` returns them, or `None` if this is bad and left out."""
+        try:
+            check_pixels(images, name=where, scaled="raise")
+            if not images.size:
+                raise ValueError(f"The images of {where}, {images.shape}, have no pixels.")
+            if self.endless and images.shape[1:3] != self._transform.image_size:
+                given, wanted = ("{} x {}".format(*size) for size in (images.shape[1:3], self._transform.image_size))
+                hint = "Resize in the pipeline: keras_vit.preprocessing.resize_images."
+                raise ValueError(f"The images of {where} are {given}, but the model takes {wanted}. {hint}")
+            if len(images) != len(labels):
+                raise ValueError(f"There are {len(images)} images but {len(labels)} labels in {where}.")
+            return check_labels(labels, self.classes or None, where)[0]
+        except ValueError as error:
+            if not self._skip:
+                raise ValueError(f'{error} (Go on without: on_bad_image="skip".)') from error
+            if all(image.path != where for image in self.bad):
+                self.bad.append(BadImage(where, str(error)))
+            return None
+
+
+def _one_pass(source: Any) -> Iterator[Any]:
+    if isinstance(source, keras.utils.PyDataset):
+        for i in range(source.num_batches):
+            yield source[i]
+        source.on_epoch_end()
+    else:
+        yield from source
+
+
+def _pair(element: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of what a pipeline yields."""
+    if isinstance(element, Mapping):
+        images, labels = (next((element[k] for k in keys if k in element), None) for keys in (IMAGES, LABELS))
+        if images is None or labels is None:
+            raise ValueError(f"The pipeline yields {sorted(element)}, but 'image' and 'label' are needed.")
+    elif isinstance(element, (tuple, list)) and len(element) == 2:
+        images, labels = element
+    else:
+        what = f"{len(element)} things" if isinstance(element, (tuple, list)) else type(element).__name__
+        raise ValueError(f"The pipeline must yield (images, labels), or a dict with 'image' and 'label', not {what}.")
+    return to_numpy(images), to_numpy(labels)
+
+
+def _joined(waiting: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = zip(*waiting, strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+# Batches for Keras
+
+
+class Batches(keras.utils.PyDataset):
+    """Some batches, as `model.fit` and `model.evaluate` take them.
+
+    Args:
+        batch: From the number of a batch to `(inputs, targets)`.
+        steps: The numbers of the batches.
+
+    Examples:
+        >>> batches = data.Batches(lambda step: (small_images, labels), range(10))
+        >>> len(batches)
+        10
+    """
+
+    def __init__(self, batch: Callable[[int], tuple[Any, Any]], steps: Sequence[int]) -> None:
+        super().__init__(workers=1, use_multiprocessing=False)  # Streams read ahead by themselves.
+        self._batch, self._steps = batch, steps
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._batch(self._steps[index])
+
+
+def as_dataset(stream: "ImageStream", steps: Sequence[int]) -> Batches:
+    """Some batches of a stream for `model.fit` and `model.evaluate`, on any backend.
+
+    Args:
+        stream: What `open_data` returns.
+        steps: The numbers of the steps, usually a `range`; their order is kept by `model.fit(..., shuffle=False)`.
+
+    Examples:
+        >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)
+        >>> batch, targets = data.as_dataset(stream, range(3))[0]
+        >>> batch.shape
+        (2, 8, 8, 3)
+    """
+    return Batches(stream.batch, steps)
