@@ -7,6 +7,8 @@ from keras_vit.inspection.attention import (
     mean_attention_distance,
     patch_attention,
     patch_attention_of_blocks,
+    patch_filters,
+    position_similarity,
 )
 from keras_vit.inspection.evidence import (
     class_evidence,
@@ -28,7 +30,6 @@ from keras_vit.inspection.plots import (
     plot_saliency,
 )
 from keras_vit.inspection.running import shown_pixels
-from keras_vit.inspection.weights import patch_filters, position_similarity
 
 __all__ = [
     "attention_distance",

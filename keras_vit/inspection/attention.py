@@ -1,29 +1,16 @@
-"""Where a Vision Transformer looks: attention maps, attention rollout, attention distance."""
+"""The paper's figures as arrays: where a model looks (6, 7 right, 11, 14), and what its weights say (7, 10)."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import keras
 import numpy as np
 
-from keras_vit._arguments import to_numpy
-from keras_vit.inspection.running import (
-    BATCH_SIZE,
-    Grid,
-    ModelSource,
-    check_all_tokens,
-    find_transformer,
-    in_batches,
-    no_gradients,
-    run,
-)
-from keras_vit.models import VisionTransformer, ViTConfig
-from keras_vit.zoo import as_model
+from keras_vit._arguments import to_numpy, whole_number
+from keras_vit.inspection.running import BATCH_SIZE, ModelSource, Probe, in_batches, no_gradients
+from keras_vit.layers import StdConv2D, sincos2d
+from keras_vit.models import ViTConfig
 
 POOLING = "pooling"  # the block that is none: attention pooling
-
-# What is called with the number of a block and its weights for a batch; POOLING for those of attention pooling.
-Seen = Callable[[int | str, np.ndarray], None]
 
 
 def attention_maps(
@@ -51,72 +38,53 @@ def attention_maps(
         >>> inspection.attention_maps(model, images, block=-1).shape  # 36 patches and the class token
         (4, 4, 37, 37)
     """
-    model = as_model(model)
     weights: list[np.ndarray] = []
-    read_attention(model, images, [block], batch_size, lambda _, seen: weights.append(seen))
+    read_attention(Probe(model, attention=True), images, [block], batch_size, lambda _, read: weights.append(read))
     return np.concatenate(weights)
 
 
 def patch_attention(
     model: ModelSource, images: Any, block: int | str = -1, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """How much the token that answers reads from each patch: attention laid over the image (Figures 6 and 14).
+    """How much the token that the answer is read from reads from each patch (Figures 6 and 14).
 
     That is the class token where there is one, and the probe of attention pooling for `block="pooling"`. Where the
     patches are averaged or no token is special, it is the mean of what all patches read.
-
-    Args:
-        model: As for `attention_maps`.
-        images: Likewise.
-        block: Likewise.
-        batch_size: Likewise.
+    The arguments that are not listed here are those of `attention_maps`.
 
     Returns:
         float32 `(batch, heads, rows, columns)`, parts of 1: what is missing went to the tokens before the patches.
-
-    Raises:
-        TypeError, ValueError: as for `attention_maps`.
 
     Examples:
         >>> inspection.patch_attention(model, images).shape
         (4, 4, 6, 6)
     """
-    model = as_model(model)
-    return next(iter(patch_attention_of_blocks(model, images, [block], batch_size=batch_size).values()))
+    (maps,) = patch_attention_of_blocks(model, images, [block], batch_size=batch_size).values()
+    return maps
 
 
 def patch_attention_of_blocks(
     model: ModelSource, images: Any, blocks: Iterable[int | str], *, batch_size: int = BATCH_SIZE
 ) -> dict[int | str, np.ndarray]:
-    """`patch_attention` of several blocks in one pass.
-
-    Args:
-        model: As for `attention_maps`.
-        images: Likewise.
-        blocks: As `block` there.
-        batch_size: Likewise.
+    """`patch_attention` of several `blocks` in one pass; the arguments that are not listed here are those of it.
 
     Returns:
         By block, counted from 0: float32 `(batch, heads, rows, columns)`.
-
-    Raises:
-        TypeError, ValueError: as for `attention_maps`.
 
     Examples:
         >>> maps = inspection.patch_attention_of_blocks(model, images, [0, -1])
         >>> {block: values.shape for block, values in maps.items()}
         {0: (4, 4, 6, 6), 5: (4, 4, 6, 6)}
     """
-    model = as_model(model)
-    config, grid = find_transformer(model).config, Grid()
+    probe = Probe(model, attention=True)
     maps: dict[int | str, list[np.ndarray]] = {}
 
-    def keep(place: int | str, weights: np.ndarray) -> None:
-        row = answering_row(config, weights, grid) if place != POOLING else weights[:, :, 0]
-        maps.setdefault(place, []).append(grid.of_keys(row))
+    def keep(block: int | str, weights: np.ndarray) -> None:
+        row = weights[:, :, 0] if block == POOLING else output_row(probe, weights)
+        maps.setdefault(block, []).append(of_keys(probe, row))
 
-    read_attention(model, images, blocks, batch_size, keep, grid)
-    return {place: np.concatenate(parts) for place, parts in maps.items()}
+    read_attention(probe, images, blocks, batch_size, keep)
+    return {block: np.concatenate(parts) for block, parts in maps.items()}
 
 
 def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
@@ -124,44 +92,35 @@ def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATC
 
     Attention rollout (Abnar and Zuidema, arXiv 2005.00928): the heads of a block are averaged, the identity is added
     for the residual connection, rows are divided by their sum, and the matrices of all blocks are multiplied. Of the
-    product, the row of the token that answers is shown: the class token's; the mean of the patches' where these are
-    averaged; for attention pooling, the mean of the rows weighted by its own attention.
-
-    Args:
-        model: As for `attention_maps`.
-        images: Likewise.
-        batch_size: Likewise.
+    product, the row of the token that the answer is read from counts: the class token's; the mean of the patches' where
+    these are averaged; for attention pooling, the mean of the rows weighted by its own attention.
+    The arguments that are not listed here are those of `attention_maps`.
 
     Returns:
         float32 `(batch, rows, columns)`, parts of 1: what is missing is the share of the tokens before the patches.
-
-    Raises:
-        TypeError, ValueError: as for `attention_maps`.
 
     Examples:
         >>> inspection.attention_rollout(model, images).shape
         (4, 6, 6)
     """
-    model = as_model(model)
-    inner, grid = find_transformer(model), Grid()
-    blocks = all_blocks(inner.config)
+    probe = Probe(model, attention=True)
+    blocks = all_blocks(probe.config)
     maps: list[np.ndarray] = []
     rollout = np.zeros((0, 0, 0))
 
-    def multiply(place: int | str, weights: np.ndarray) -> None:
+    def multiply(block: int | str, weights: np.ndarray) -> None:
         nonlocal rollout
         mean = weights.astype("float64").mean(1)
-        if place == POOLING:  # (batch, 1, keys); where it does not read the tokens before the patches, fewer keys
+        if block == POOLING:  # (batch, 1, keys); where it does not read the tokens before the patches, fewer keys
             rollout = mean @ rollout[:, -mean.shape[2] :]
         else:
             step = mean + np.eye(mean.shape[-1])
             step /= step.sum(-1, keepdims=True)
-            rollout = step @ rollout if place else step
-        if place == blocks[-1]:
-            row = rollout[:, 0] if place == POOLING else answering_row(inner.config, rollout, grid)
-            maps.append(grid.of_keys(row))
+            rollout = step @ rollout if block else step
+        if block == blocks[-1]:
+            maps.append(of_keys(probe, rollout[:, 0] if block == POOLING else output_row(probe, rollout)))
 
-    read_attention(model, images, blocks, batch_size, multiply, grid)
+    read_attention(probe, images, blocks, batch_size, multiply)
     return np.concatenate(maps).astype("float32")
 
 
@@ -170,35 +129,27 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
 
     The distance between the middles of the query's and the key's patch, averaged over keys by attention, then over
     queries and images. Tokens that have no place, such as the class token, do not count. The paper uses 128 images.
-
-    Args:
-        model: As for `attention_maps`.
-        images: Likewise; many, for means that mean something.
-        batch_size: Likewise.
+    The arguments that are not listed here are those of `attention_maps`.
 
     Returns:
         float64 `(blocks, heads)`, pixels of the image that the Vision Transformer gets.
-
-    Raises:
-        TypeError, ValueError: as for `attention_maps`.
 
     Examples:
         >>> inspection.mean_attention_distance(model, images).shape  # 6 blocks with 4 heads
         (6, 4)
     """
-    model = as_model(model)
-    inner, grid = find_transformer(model), Grid()
-    config = inner.config
+    probe = Probe(model, attention=True)
+    config = probe.config
     step = config.image_size_of((1, 1))  # pixels from one patch to the next
     distances = np.zeros((config.depth, config.heads))
     count = 0
 
-    def add(place: int | str, weights: np.ndarray) -> None:
+    def add(block: int | str, weights: np.ndarray) -> None:
         nonlocal count
-        count += len(weights) if place == 0 else 0
-        distances[place] += len(weights) * attention_distance(weights, grid.size, step)
+        count += len(weights) if block == 0 else 0
+        distances[block] += len(weights) * attention_distance(weights, probe.grid, step)
 
-    read_attention(model, images, list(range(config.depth)), batch_size, add, grid)
+    read_attention(probe, images, list(range(config.depth)), batch_size, add)
     return distances / count
 
 
@@ -234,66 +185,152 @@ def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_si
     return np.einsum("bhqk,qk->h", weights, between) / (len(weights) * rows * columns)
 
 
+def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
+    """The principal components of the filters that see pixels (Figure 7, left).
+
+    The filters of the patch embedding, D of them, are points in a space of patch height x width x channels dimensions;
+    these are the directions in which they spread most, from the mean of all filters. Hybrids and BiT see pixels through
+    the ResNet's first convolution instead, whose standardised kernel is used.
+
+    Args:
+        model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one inside; or what
+            `keras_vit.load` takes.
+        components: How many.
+
+    Returns:
+        float32 `(components, height, width, channels)` in pixels, of length 1 each, in the order of the variance that
+        they explain. Their signs are arbitrary; here the value of largest size is positive.
+
+    Raises:
+        TypeError: if the model is none of this package.
+        ValueError: if there are not as many components.
+
+    Examples:
+        >>> inspection.patch_filters(model, components=5).shape
+        (5, 4, 4, 3)
+    """
+    inner = Probe(model).inner
+    kernel = filter_kernel(inner).astype("float64")
+    filters = kernel.reshape(-1, kernel.shape[-1]).T
+    most = min(filters.shape)
+    if whole_number("components", components, 1) > most:
+        raise ValueError(
+            f"components must be from 1 to {most}, because {inner.name} has {filters.shape[0]} filters of "
+            f"{filters.shape[1]} values, but {components} was given."
+        )
+    _, _, axes = np.linalg.svd(filters - filters.mean(0), full_matrices=False)
+    axes = axes[:components]
+    axes *= np.sign(np.take_along_axis(axes, np.abs(axes).argmax(1)[:, None], 1))
+    return axes.reshape(-1, *kernel.shape[:-1]).astype("float32")
+
+
+def filter_kernel(model: Any) -> np.ndarray:
+    """The kernel that sees pixels, `(height, width, channels, filters)`."""
+    names = [layer.name for layer in model.layers]
+    layer = model.get_layer("conv_root" if "conv_root" in names else "embedding")
+    return to_numpy(layer.standardized_kernel() if isinstance(layer, StdConv2D) else layer.kernel)
+
+
+def position_similarity(model: ModelSource) -> np.ndarray:
+    """How alike the position embeddings of any two patches are (Figure 7, centre; Figure 10).
+
+    Args:
+        model: As in `attention_maps`.
+
+    Returns:
+        float32 `(rows, columns, rows, columns)`: the cosine between the position embedding of a patch (the first two
+        axes) and that of every patch; 0 where an embedding is zero. For a model that takes any size, those of
+        `config.image_size`.
+
+    Raises:
+        TypeError: if the model is no Vision Transformer.
+        ValueError: if it has no position embeddings.
+
+    Examples:
+        >>> inspection.position_similarity(model).shape
+        (6, 6, 6, 6)
+    """
+    inner = Probe(model, attention=True).inner
+    kind = inner.config.position_embedding
+    rows, columns = inner.config.grid_size
+    if kind == "sincos2d":
+        table = sincos2d(rows, columns, inner.config.width)[0]
+    elif kind.startswith("learned"):
+        table = to_numpy(inner.get_layer("position_embedding").table)[0, -rows * columns :]
+    else:
+        raise ValueError(f"{inner.name} has no position embeddings: its config says position_embedding={kind!r}.")
+    table = unit_vectors(table.astype("float64"))
+    return (table @ table.T).reshape(rows, columns, rows, columns).astype("float32")
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """The rows of a matrix at length 1; those of zeros as they are."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.where(lengths > 0, lengths, 1)
+
+
 def all_blocks(config: ViTConfig) -> list[int | str]:
     """The numbers of all blocks, and `"pooling"` where there is attention pooling."""
     return [*range(config.depth), *([POOLING] if config.pooling == "map" else [])]
 
 
-def answering_row(config: ViTConfig, matrix: np.ndarray, grid: Grid) -> np.ndarray:
-    """The rows `(..., keys)` of the token that answers, of `(..., queries, keys)`."""
-    if config.class_token and config.pooling != "avg":
+def output_row(probe: Probe, matrix: np.ndarray) -> np.ndarray:
+    """The rows `(..., keys)` of the token that the answer is read from, of `(..., queries, keys)`."""
+    if probe.config.class_token and probe.config.pooling != "avg":
         return matrix[..., 0, :]
-    rows, columns = grid.size
-    return matrix[..., -rows * columns :, :].mean(-2)
+    return matrix[..., -probe.grid[0] * probe.grid[1] :, :].mean(-2)
+
+
+def of_keys(probe: Probe, weights: np.ndarray) -> np.ndarray:
+    """`(..., tokens)` as `(..., rows, columns)`, without the tokens before the patches."""
+    return probe.map(weights[..., None])[..., 0]
 
 
 def read_attention(
-    model: keras.Model,
+    probe: Probe,
     images: Any,
     blocks: Iterable[int | str],
     batch_size: int,
-    seen: Seen,
-    grid: Grid | None = None,
+    read: Callable[[int | str, np.ndarray], None],
 ) -> None:
-    """Hands on the attention weights of blocks, batch by batch, in the order in which the model computes them."""
-    inner = find_transformer(model)
-    places = [block_number(inner, block) for block in blocks]
-    if inner.config.depth - 1 in places:
-        check_all_tokens(inner)
+    """Hands on the attention weights of blocks, batch by batch, in the order in which the model computes them.
+
+    Args:
+        probe: The model.
+        images: As in `attention_maps`, as for `batch_size`.
+        blocks: Numbers of blocks, and `"pooling"`.
+        batch_size: See there.
+        read: What is called with the number of a block, or `"pooling"`, and its weights for a batch: one block at a
+            time, because those of all blocks may not fit into memory.
+    """
+    places = [_block_number(probe, block) for block in blocks]
+    if probe.config.depth - 1 in places:
+        probe.check_all_tokens()
 
     def read_block(layer: Any, *args: Any, **kwargs: Any) -> Any:
         weights, output = layer(*args, activations=["attention_weights"], **kwargs)
-        seen(int(layer.name.removeprefix("block_")), to_numpy(weights))
+        read(int(layer.name.removeprefix("block_")), to_numpy(weights))
         return output
 
     def read_pooling(layer: Any, tokens: Any) -> Any:
-        seen(POOLING, to_numpy(layer.attention_weights(tokens)))
+        read(POOLING, to_numpy(layer.attention_weights(tokens)))
         return layer(tokens)
 
-    calls = {(place if place == POOLING else f"block_{place}"): read_block for place in places}
-    if POOLING in calls:
-        calls[POOLING] = read_pooling
+    calls = {POOLING: read_pooling} if POOLING in places else {}
+    calls |= {f"block_{place}": read_block for place in places if place != POOLING}
     with no_gradients():
         for batch in in_batches(images, batch_size):
-            run(model, batch, calls | (grid.calls if grid is not None else {}))
+            probe.run(batch, calls)
 
 
-def block_number(model: VisionTransformer, block: int | str) -> int | str:
-    """A block counted from 0, or `"pooling"`.
-
-    Raises:
-        TypeError: if `block` is neither a number nor `"pooling"`.
-        ValueError: if the model has no such block.
-    """
-    config = model.config
+def _block_number(probe: Probe, block: int | str) -> int | str:
+    config, name = probe.config, probe.inner.name
     if block == POOLING:
         if config.pooling != "map":
-            raise ValueError(
-                f"block='pooling' needs attention pooling, but {model.name} has pooling={config.pooling!r}."
-            )
+            raise ValueError(f"block='pooling' needs attention pooling, but {name} has pooling={config.pooling!r}.")
         return POOLING
     if isinstance(block, bool) or not isinstance(block, (int, np.integer)):
         raise TypeError(f"block must be the number of a block, or 'pooling', but {block!r} was given.")
     if not -config.depth <= block < config.depth:
-        raise ValueError(f"block must be from {-config.depth} to {config.depth - 1} in {model.name}, but got {block}.")
+        raise ValueError(f"block must be from {-config.depth} to {config.depth - 1} in {name}, but got {block}.")
     return int(block) % config.depth

@@ -1,28 +1,16 @@
 """What speaks for a class: pixels, patches, and patches like a given one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit._arguments import Tensor, to_numpy
-from keras_vit.inspection.attention import POOLING, all_blocks, answering_row, read_attention
-from keras_vit.inspection.running import (
-    BATCH_SIZE,
-    Grid,
-    ModelSource,
-    check_all_tokens,
-    find_model,
-    find_transformer,
-    gradients,
-    in_batches,
-    no_gradients,
-    run,
-)
+from keras_vit.inspection.attention import POOLING, all_blocks, of_keys, output_row, read_attention, unit_vectors
+from keras_vit.inspection.running import BATCH_SIZE, Call, ModelSource, Probe, gradients, in_batches, no_gradients
 from keras_vit.models import BiT
 from keras_vit.models.features import POOLINGS as POOLING_LAYERS
-from keras_vit.zoo import as_model
 
 Classes = int | Sequence[int] | np.ndarray | None
 
@@ -47,37 +35,37 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
         >>> inspection.class_scores(model, images).shape
         (4, 164)
     """
-    model = as_model(model)
+    probe = Probe(model)
     with no_gradients():
-        return np.concatenate([to_numpy(_scores(model, batch)) for batch in in_batches(images, batch_size)])
+        return np.concatenate([to_numpy(_scores(probe, batch)) for batch in in_batches(images, batch_size)])
 
 
 def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
     """Which pixels a class hangs on: the size of the gradient of its score (Simonyan et al., arXiv 1312.6034).
 
     Args:
-        model: As for `class_scores`.
-        images: Likewise.
+        model: As in `class_scores`.
+        images: As in `class_scores`.
         classes: A class, or one for each image; None for the one that the model says.
-        batch_size: Likewise.
+        batch_size: Images computed at a time.
 
     Returns:
         float32 `(batch, height, width)`: the largest absolute derivative of the score over the channels, per unit of
         the image that the model takes (127.5 grey levels where it is scaled to [-1, 1]).
 
     Raises:
-        TypeError, ValueError: as for `class_scores`, and if a class does not exist.
+        TypeError, ValueError: as in `class_scores`, and if a class does not exist.
 
     Examples:
         >>> inspection.saliency(model, images).shape
         (4, 24, 24)
     """
-    model = as_model(model)
+    probe = Probe(model)
     maps = []
-    for batch, chosen in _with_classes(model, images, classes, batch_size):
+    for batch, chosen in _with_classes(probe, images, classes, batch_size):
 
         def total(tensors: list[Tensor], chosen: np.ndarray = chosen) -> Tensor:
-            return _sum_of(_scores(model, tensors[0]), chosen)
+            return _sum_of(_scores(probe, tensors[0]), chosen)
 
         (gradient,) = gradients(total, [batch])
         maps.append(np.abs(gradient).max(-1))
@@ -92,39 +80,28 @@ def gradient_attention(
     The relevance of Chefer et al. (arXiv 2103.15679, equations 5 and 6): the attention weights of a block are
     multiplied by the gradient of the class's score with respect to them; negative products become 0, the heads are
     averaged, and the sum of the identity and these matrices is multiplied through the blocks. Unlike attention rollout,
-    it tells classes apart.
-
-    Args:
-        model: As for `class_scores`, with a Vision Transformer.
-        images: Likewise.
-        classes: A class, or one for each image; None for the one that the model says.
-        batch_size: Likewise.
+    it tells classes apart. The arguments that are not listed here are those of `saliency`, with a Vision Transformer.
 
     Returns:
-        float32 `(batch, rows, columns)`, at least 0, in units of the score: the row of the token that answers, as in
-        `attention_rollout`.
-
-    Raises:
-        TypeError, ValueError: as for `saliency`.
+        float32 `(batch, rows, columns)`, at least 0, in units of the score: the row of the token that the answer is
+        read from, as in `attention_rollout`.
 
     Examples:
         >>> inspection.gradient_attention(model, images, classes=[0, 1, 2, 3]).shape
         (4, 6, 6)
     """
-    model = as_model(model)
-    config, grid = find_transformer(model).config, Grid()
+    probe = Probe(model, attention=True)
+    config = probe.config
     blocks = all_blocks(config)
-    places = [block if block == POOLING else f"block_{block}" for block in blocks]
+    layers = [block if block == POOLING else f"block_{block}" for block in blocks]
     maps = []
-    for batch, chosen in _with_classes(model, images, classes, batch_size):
+    for batch, chosen in _with_classes(probe, images, classes, batch_size):
         weights: list[np.ndarray] = []
-        read_attention(
-            model, batch, blocks, len(batch), lambda _, values, weights=weights: weights.append(values), grid
-        )
+        read_attention(probe, batch, blocks, len(batch), lambda _, read, weights=weights: weights.append(read))
 
         def total(offsets: list[Tensor], batch: np.ndarray = batch, chosen: np.ndarray = chosen) -> Tensor:
-            calls = {place: _with_offset(offset) for place, offset in zip(places, offsets, strict=True)}
-            return _sum_of(_scores(model, batch, calls), chosen)
+            calls = {layer: _with_offset(offset) for layer, offset in zip(layers, offsets, strict=True)}
+            return _sum_of(_scores(probe, batch, calls), chosen)
 
         slopes = gradients(total, [np.zeros_like(values) for values in weights])
         products = [np.maximum(w * g, 0).mean(1) for w, g in zip(weights, slopes, strict=True)]
@@ -134,8 +111,8 @@ def gradient_attention(
         if config.pooling == "map":
             row = (products[-1] @ relevance[:, -products[-1].shape[-1] :])[:, 0]
         else:
-            row = answering_row(config, relevance, grid)
-        maps.append(grid.of_keys(row).astype("float32"))
+            row = output_row(probe, relevance)
+        maps.append(of_keys(probe, row).astype("float32"))
     return np.concatenate(maps)
 
 
@@ -146,45 +123,41 @@ def class_evidence(
 
     All that follows the pooling is applied to every encoded patch instead. Where a model averages its patches and has
     no tanh layer, the mean of the map is the logit of the image, exactly. With a class token or attention pooling, the
-    head was never trained on patches: the map then says where tokens look to the head like those that it knows.
-
-    Args:
-        model: As for `class_scores`; of a model around a Vision Transformer, pass the one inside if it has the head.
-        images: Likewise.
-        classes: A class, or one for each image; None for the one that the model says.
-        batch_size: Likewise.
+    head was never trained on patches: the map then says where tokens look to the head like those that it knows. The
+    arguments that are not listed here are those of `saliency`; of a model around a Vision Transformer, pass the one
+    inside if it has the head.
 
     Returns:
         float32 `(batch, rows, columns)`, logits.
 
     Raises:
-        TypeError, ValueError: as for `saliency`; also if nothing pools the tokens, or the head reads more than one
-            token.
+        TypeError, ValueError: as in `saliency`; also if nothing pools the tokens, or the head reads several.
 
     Examples:
         >>> inspection.class_evidence(model, images, classes=7).shape
         (4, 6, 6)
     """
-    model = as_model(model)
-    inner, grid = find_model(model), Grid()
-    check_all_tokens(inner)
-    if inner.config.pooling not in ("token", "avg", "map"):
+    probe = Probe(model)
+    probe.check_all_tokens()
+    if probe.config.pooling not in ("token", "avg", "map"):
         raise ValueError(
-            f"{inner.name} has pooling={inner.config.pooling!r}: there is no head that would fit a single patch."
+            f"{probe.inner.name} has pooling={probe.config.pooling!r}: there is no head that would fit a single patch."
         )
 
-    def each_place(layer: Any, tokens: Tensor) -> Tensor:
-        if isinstance(inner, BiT):
+    def each_patch(layer: Any, tokens: Tensor) -> Tensor:
+        if isinstance(probe.inner, BiT):
             return tokens
-        rows, columns = grid.size
+        rows, columns = probe.grid
         return keras.ops.reshape(tokens[:, -rows * columns :], (-1, rows, columns, tokens.shape[-1]))
 
     maps = []
-    for batch, chosen in _with_classes(model, images, classes, batch_size):
+    for batch, chosen in _with_classes(probe, images, classes, batch_size):
         with no_gradients():
-            scores = run(model, batch, _logits(model) | grid.calls | dict.fromkeys(POOLING_LAYERS, each_place))
+            scores = probe.run(batch, _logits(probe) | dict.fromkeys(POOLING_LAYERS, each_patch))
         if len(scores.shape) != 4:
-            raise ValueError(f"The head of {model.name} does not answer for single places, but gives {scores.shape}.")
+            raise ValueError(
+                f"The head of {probe.model.name} does not answer for single places, but gives {scores.shape}."
+            )
         scores = to_numpy(scores).astype("float32")
         maps.append(np.take_along_axis(scores, chosen[:, None, None, None], -1)[..., 0])
     return np.concatenate(maps)
@@ -202,20 +175,20 @@ def nearest_patches(
     """The patches, among those of all images, that a model takes for most alike to a given one.
 
     Args:
-        model: As for `class_scores`.
-        images: Likewise: those that are searched, with the given one among them.
+        model: As in `class_scores`.
+        images: Those that are searched, `(batch, height, width, channels)`, with the given one among them.
         patch: Image, row and column of the given patch.
         count: How many.
         layer: The layer whose outputs are compared, by their cosine: a block such as `"block_5"`, or `"encoder_norm"`;
             for a BiT a unit such as `"block4_unit3"`.
-        batch_size: Likewise.
+        batch_size: Images computed at a time.
 
     Returns:
         int64 `(count, 3)`: image, row and column of each, the most alike first, without the given one; and float32
         `(count,)`: their cosines.
 
     Raises:
-        TypeError: as for `class_scores`.
+        TypeError: as in `class_scores`.
         ValueError: if there is no such patch or layer, or not as many patches.
 
     Examples:
@@ -223,28 +196,28 @@ def nearest_patches(
         >>> places.shape, cosines.shape
         ((5, 3), (5,))
     """
-    model = as_model(model)
-    inner, grid = find_model(model), Grid()
-    names = [one.name for one in inner.layers]
+    probe = Probe(model)
+    name = probe.inner.name
+    names = [one.name for one in probe.inner.layers]
     if layer not in names:
-        raise ValueError(f"layer must be the name of a layer of {inner.name}, one of {names}, but {layer!r} was given.")
+        raise ValueError(f"layer must be the name of a layer of {name}, one of {names}, but {layer!r} was given.")
     outputs: list[Tensor] = []
 
     def keep(one: Any, *args: Any, **kwargs: Any) -> Tensor:
-        outputs.append(grid.calls[layer](one, *args, **kwargs) if layer in grid.calls else one(*args, **kwargs))
+        outputs.append(one(*args, **kwargs))
         return outputs[-1]
 
     maps = []
     with no_gradients():
         for batch in in_batches(images, batch_size):
             outputs.clear()
-            run(model, batch, grid.calls | {layer: keep})
+            probe.run(batch, {layer: keep})
             values = to_numpy(outputs[0]).astype("float32")
             if values.ndim not in (3, 4):
-                raise ValueError(f"layer {layer!r} of {inner.name} has no places: its output is {values.shape}.")
-            if values.ndim == 3 and values.shape[1] < grid.size[0] * grid.size[1]:
-                check_all_tokens(inner)
-            maps.append(grid.map(values) if values.ndim == 3 else values)
+                raise ValueError(f"layer {layer!r} of {name} has no places: its output is {values.shape}.")
+            if values.ndim == 3 and values.shape[1] < probe.grid[0] * probe.grid[1]:
+                probe.check_all_tokens()
+            maps.append(probe.map(values) if values.ndim == 3 else values)
     features = np.concatenate(maps)
     shape = features.shape[:3]
     place = tuple(int(i) for i in patch)
@@ -256,9 +229,7 @@ def nearest_patches(
     total = features[..., 0].size
     if not 1 <= count < total:
         raise ValueError(f"count must be from 1 to {total - 1}, the other patches, but {count!r} was given.")
-    features = features.reshape(total, -1)
-    lengths = np.linalg.norm(features, axis=1, keepdims=True)
-    features = features / np.where(lengths > 0, lengths, 1)
+    features = unit_vectors(features.reshape(total, -1))
     given = np.ravel_multi_index(place, shape)
     cosines = features @ features[given]
     order = np.argsort(-cosines, kind="stable")
@@ -266,18 +237,17 @@ def nearest_patches(
     return np.stack(np.unravel_index(order, shape), 1), cosines[order]
 
 
-def _logits(model: keras.Model) -> dict[str, Any]:
+def _logits(probe: Probe) -> dict[str, Call]:
     """The calls that leave out the activation at the end."""
-    return {"predictions": lambda layer, x: x} if find_model(model) is model else {}
+    return {"predictions": lambda layer, x: x} if probe.inner is probe.model else {}
 
 
-def _scores(model: keras.Model, images: Any, calls: dict[str, Any] | None = None) -> Tensor:
-    inner = find_model(model)
-    if inner is model and not inner.config.classes:
-        raise ValueError(f"{inner.name} has no head, so that nothing speaks for a class.")
-    scores = run(model, images, _logits(model) | (calls or {}))
+def _scores(probe: Probe, images: Any, calls: dict[str, Call] | None = None) -> Tensor:
+    if probe.inner is probe.model and not probe.config.classes:
+        raise ValueError(f"{probe.inner.name} has no head, so that nothing speaks for a class.")
+    scores = probe.run(images, _logits(probe) | (calls or {}))
     if len(getattr(scores, "shape", ())) != 2:
-        raise ValueError(f"{model.name} must give one number for each class and image, (batch, classes).")
+        raise ValueError(f"{probe.model.name} must give one number for each class and image, (batch, classes).")
     return scores
 
 
@@ -287,27 +257,30 @@ def _sum_of(scores: Tensor, classes: np.ndarray) -> Tensor:
     return keras.ops.sum(keras.ops.cast(scores, "float32") * keras.ops.convert_to_tensor(chosen))
 
 
-def _with_classes(model: keras.Model, images: Any, classes: Classes, batch_size: int) -> Any:
+def _with_classes(
+    probe: Probe, images: Any, classes: Classes, batch_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Batches, and a class for each of their images."""
     images = to_numpy(images)
     given = None if classes is None else np.asarray(classes)
-    if given is not None:
-        if given.dtype.kind not in "iu" or given.shape not in ((), images.shape[:1]):
-            raise ValueError(
-                f"classes must be a class, or one for each of the {len(images)} images, as integers, but {classes!r} "
-                "was given."
-            )
-        given = np.broadcast_to(given, images.shape[:1])
+    if given is not None and (given.dtype.kind not in "iu" or given.shape not in ((), images.shape[:1])):
+        raise ValueError(
+            f"classes must be a class, or one for each of the {len(images)} images, as integers, but {classes!r} "
+            "was given."
+        )
     start = 0
     for batch in in_batches(images, batch_size):
         with no_gradients():
-            scores = to_numpy(_scores(model, batch))
-        chosen = scores.argmax(1) if given is None else given[start : start + len(batch)].astype("int64")
+            scores = to_numpy(_scores(probe, batch))
+        if given is None:
+            chosen = scores.argmax(1)
+        else:
+            chosen = np.broadcast_to(given, images.shape[:1])[start : start + len(batch)].astype("int64")
         if chosen.min() < 0 or chosen.max() >= scores.shape[1]:
             raise ValueError(f"classes must be from 0 to {scores.shape[1] - 1}, but {classes!r} was given.")
         start += len(batch)
         yield batch, chosen
 
 
-def _with_offset(offset: Tensor) -> Any:
+def _with_offset(offset: Tensor) -> Call:
     return lambda layer, *args, **kwargs: layer(*args, attention_offset=offset, **kwargs)

@@ -1,24 +1,96 @@
-"""Pictures of the arrays of this room: every function gives a matplotlib figure, and writes a file if asked to.
+"""How kinds of maps look, on the page as in figures; and figures of matplotlib, written to a file if asked to.
 
-All raise ImportError if matplotlib is not installed, and ValueError if shapes do not fit or `path` has another ending.
+All plots raise ImportError if matplotlib is not installed, and ValueError if shapes do not fit or `path` has another
+ending.
 """
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_vit._pictures import GOOD, GRID, MUTED, figure_for, tile_axes
-from keras_vit.inspection.drawings import STYLES, MapStyle, filter_pictures
+from keras_vit.inspection.attention import attention_rollout
+from keras_vit.inspection.evidence import class_evidence, gradient_attention, saliency
 from keras_vit.preprocessing import check_pixels, resize_images
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PathLike = str | os.PathLike[str] | None
+
+# matplotlib's viridis and inferno (CC0), and ColorBrewer's RdBu (Apache-2.0), at equal steps.
+SCALES: dict[str, tuple[str, ...]] = {
+    "viridis": tuple("440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725".split()),
+    "inferno": tuple("000004 1b0c41 4a0c6b 781c6d a52c60 cf4446 ed6925 fb9b06 f7d13d fcffa4".split()),
+    "RdBu": tuple("053061 2166ac 4393c3 92c5de d1e5f0 f7f7f7 fddbc7 f4a582 d6604d b2182b 67001f".split()),
+}
+LEVELS = 64  # colours of a map: more cannot be told apart, and make files larger
+
+
+def palette(scale: str) -> np.ndarray:
+    """The colours of a scale, uint8 `(LEVELS, 3)`."""
+    anchors = np.array([[int(colour[i : i + 2], 16) for i in (0, 2, 4)] for colour in SCALES[scale]], "float64")
+    places = np.linspace(0, len(anchors) - 1, LEVELS)
+    channels = [np.interp(places, np.arange(len(anchors)), anchors[:, channel]) for channel in range(3)]
+    return np.round(np.stack(channels, 1)).astype("uint8")
+
+
+def levels(values: np.ndarray, least: float, largest: float) -> np.ndarray:
+    """The number of the colour of each value, uint8; `least` has the first one, `largest` the last."""
+    shares = (np.asarray(values, "float64") - least) / max(largest - least, 1e-12)
+    return np.round(np.clip(shares, 0, 1) * (LEVELS - 1)).astype("uint8")
+
+
+@dataclasses.dataclass(frozen=True)
+class MapKind:
+    """A kind of map and how it is drawn.
+
+    Attributes:
+        title: Headline of a figure, and caption on the page.
+        words: What is said below it; `{:.1f}` are the ends of the scale.
+        compute: Makes the maps `(batch, rows, columns)` of a model and images.
+        attention: Whether the model needs attention.
+        head: Whether it needs a head that names classes.
+        scale: A name in `SCALES`.
+        signed: Whether 0 is in the middle of the scale; otherwise it is its beginning.
+        quantile: Share of the values that the scale reaches.
+    """
+
+    title: str
+    words: str
+    compute: Callable[..., np.ndarray] | None = None
+    attention: bool = False
+    head: bool = True
+    scale: str = "inferno"
+    signed: bool = False
+    quantile: float = 1.0
+
+    def ends(self, values: np.ndarray) -> tuple[float, float]:
+        """The values at the beginning and at the end of the scale."""
+        largest = max(float(np.quantile(np.abs(values) if self.signed else values, self.quantile)), 1e-12)
+        return (-largest if self.signed else 0.0), largest
+
+    def colours(self, values: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
+        """Values as colours of 0..1, with an axis for the channels."""
+        return palette(self.scale)[levels(values, *ends)] / 255
+
+
+_BRIGHT = "bright patches count most, each map by its own largest"
+_EVIDENCE = "logit of the class, from {:.1f} (blue) over 0 (white) to {:.1f} (red)"
+HEADS = MapKind("Where each head looks", "bright patches are read most; each map by its own largest")
+PLACES = MapKind("What it knows of places", "cosine of each position's embedding with all others, from -1 to 1")
+# In the order of the page. Saliency: a few pixels have gradients far above all others.
+MAPS = {
+    "rollout": MapKind("What the answer is made of", _BRIGHT, attention_rollout, attention=True, head=False),
+    "relevance": MapKind("What speaks for the class", _BRIGHT, gradient_attention, attention=True),
+    "evidence": MapKind("What each patch says for the class", _EVIDENCE, class_evidence, scale="RdBu", signed=True),
+    "saliency": MapKind(
+        "Which pixels the class hangs on", "bright: a small change moves the score most", saliency, quantile=0.99
+    ),
+}
 
 
 def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
@@ -45,7 +117,7 @@ def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLik
     pixels = _pixels(image)
     tiles = [("the image", pixels), ("mean of the heads", overlay(pixels, attention.mean(0)))]
     tiles += [(f"head {i}", overlay(pixels, one)) for i, one in enumerate(attention)]
-    return _figure_of_tiles(tiles, min(len(tiles), 7), STYLES["heads"], path, title, gap=0.12)
+    return _figure_of_tiles(tiles, min(len(tiles), 7), HEADS, path, title, gap=0.12)
 
 
 def plot_attention_rollout(
@@ -56,8 +128,8 @@ def plot_attention_rollout(
     Args:
         maps: `(batch, rows, columns)`, of `attention_rollout` or `gradient_attention`.
         images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
-        path: As for `plot_attention_heads`.
-        title: Likewise.
+        path: As in `plot_attention_heads`.
+        title: As in `plot_attention_heads`.
 
     Returns:
         The figure.
@@ -66,18 +138,66 @@ def plot_attention_rollout(
         >>> rollout = inspection.attention_rollout(model, images)
         >>> figure = inspection.plot_attention_rollout(rollout, pixels, "rollout.png")
     """
-    maps = _array("maps", maps, ("batch", "rows", "columns"))
-    images = _same_length(maps, images)
-    return _figure_of_maps([overlay(*pair) for pair in zip(images, maps, strict=True)], images, "rollout", path, title)
+    maps, images = _maps_and_images(maps, images)
+    drawn = [overlay(image, one) for image, one in zip(images, maps, strict=True)]
+    return _figure_of_maps(drawn, images, MAPS["rollout"], path, title)
+
+
+def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
+    """Images, and below each the pixels that its class hangs on: `maps` of `saliency`, `(batch, height, width)`.
+
+    The arguments that are not listed here are those of `plot_attention_rollout`.
+
+    Returns:
+        The figure.
+
+    Examples:
+        >>> figure = inspection.plot_saliency(inspection.saliency(model, images), pixels, "saliency.png")
+    """
+    maps, images = _maps_and_images(maps, images)
+    kind = MAPS["saliency"]
+    return _figure_of_maps([kind.colours(one, kind.ends(one)) for one in maps], images, kind, path, title)
+
+
+def plot_class_evidence(
+    maps: np.ndarray,
+    images: np.ndarray,
+    path: PathLike = None,
+    title: str = "",
+    class_names: Sequence[str] | None = None,
+) -> "Figure":
+    """Images, and below each its map of `class_evidence`, `(batch, rows, columns)`.
+
+    The arguments that are not listed here are those of `plot_attention_rollout`; `class_names` says what the class of
+    each image is called.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as in `plot_attention_heads`, and if there is not a name for each image.
+
+    Examples:
+        >>> evidence = inspection.class_evidence(model, images)
+        >>> figure = inspection.plot_class_evidence(evidence, pixels, "evidence.png")
+    """
+    maps, images = _maps_and_images(maps, images)
+    names = [""] * len(images) if class_names is None else [_plain(name) for name in class_names]
+    if len(names) != len(images):
+        raise ValueError(f"class_names must name the class of each of the {len(images)} images, but got {len(names)}.")
+    ends = MAPS["evidence"].ends(maps)
+    kind = dataclasses.replace(MAPS["evidence"], words=_EVIDENCE.format(*ends))
+    drawn = [
+        np.clip(0.72 * kind.colours(_stretched(one, image), ends) + 0.28 * _grey(image), 0, 1)
+        for image, one in zip(images, maps, strict=True)
+    ]
+    return _figure_of_maps(drawn, images, kind, path, title, names)
 
 
 def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """How far each head looks, by depth (Figure 7, right).
+    """How far each head looks, by depth (Figure 7, right): `distances`, `(blocks, heads)` in pixels.
 
-    Args:
-        distances: `(blocks, heads)` in pixels, of `mean_attention_distance`.
-        path: As for `plot_attention_heads`.
-        title: Likewise.
+    The arguments that are not listed here are those of `plot_attention_heads`.
 
     Returns:
         The figure.
@@ -92,14 +212,11 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
         axes = figure.add_axes((0.1, 0.13, 0.87, 0.66))
         blocks = np.arange(len(distances))
         axes.plot(blocks, distances.mean(1), color=GRID, linewidth=6, solid_capstyle="round", zorder=1)
-        for heads in distances.T:
-            axes.plot(blocks, heads, "o", color=GOOD, markersize=6, alpha=0.65, markeredgewidth=0, clip_on=False)
-        axes.set(xlabel="block", ylabel="mean attention distance, pixels")
-        axes.set_ylim(0, max(float(distances.max()) * 1.08, 1e-3))
-        axes.set_xlim(-0.5, len(distances) - 0.5)
+        axes.plot(blocks, distances, "o", color=GOOD, markersize=6, alpha=0.65, markeredgewidth=0, clip_on=False)
+        axes.set(xlabel="block", ylabel="mean attention distance, pixels", axisbelow=True)
+        axes.set(xlim=(-0.5, len(distances) - 0.5), ylim=(0, max(float(distances.max()) * 1.08, 1e-3)))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(axis="y", color=GRID)
-        axes.set_axisbelow(True)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(length=0)
     return figure
@@ -108,10 +225,8 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
 def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
     """The principal components of the filters that see pixels (Figure 7, left).
 
-    Args:
-        filters: `(components, height, width, channels)` with 1 or 3 channels, of `patch_filters`.
-        path: As for `plot_attention_heads`.
-        title: Likewise.
+    `filters` are `(components, height, width, channels)` with 1 or 3 channels, of `patch_filters`.
+    The arguments that are not listed here are those of `plot_attention_heads`.
 
     Returns:
         The figure.
@@ -119,18 +234,30 @@ def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = 
     Examples:
         >>> figure = inspection.plot_patch_filters(inspection.patch_filters(model, 4), "filters.png")
     """
-    pictures = filter_pictures(filters)
-    style = MapStyle("What patches are filtered for", f"first {len(pictures)} principal components", "")
-    return _figure_of_tiles([("", one) for one in pictures], min(len(pictures), 7), style, path, title, 0.08, side=0.95)
+    tiles = [("", one) for one in filter_pictures(filters)]
+    kind = MapKind("What patches are filtered for", f"first {len(tiles)} principal components")
+    return _figure_of_tiles(tiles, min(len(tiles), 7), kind, path, title, 0.08, side=0.95)
+
+
+def filter_pictures(filters: np.ndarray) -> np.ndarray:
+    """Filters as pictures of 0..1: 0 is the middle grey, and the largest value of each is black or white.
+
+    Raises:
+        ValueError: if there are other channels than 1 or 3.
+    """
+    filters = _array("filters", filters, ("components", "height", "width", "channels"))
+    if filters.shape[3] not in (1, 3):
+        raise ValueError(f"filters must have 1 or 3 channels to be seen, but {filters.shape} was given.")
+    largest = np.abs(filters).max((1, 2, 3), keepdims=True)
+    pictures = filters / np.where(largest > 0, largest, 1) / 2 + 0.5
+    return np.broadcast_to(pictures, (*filters.shape[:3], 3))
 
 
 def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
     """For each place a map: how alike its position embedding is to that of every place (Figure 7, centre).
 
-    Args:
-        similarity: `(rows, columns, rows, columns)`, cosines, of `position_similarity`.
-        path: As for `plot_attention_heads`.
-        title: Likewise.
+    `similarity` are the cosines of `position_similarity`, `(rows, columns, rows, columns)`.
+    The arguments that are not listed here are those of `plot_attention_heads`.
 
     Returns:
         The figure.
@@ -139,88 +266,9 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
         >>> figure = inspection.plot_position_similarity(inspection.position_similarity(small), "positions.png")
     """
     similarity = _array("similarity", similarity, ("rows", "columns", "rows", "columns"))
-    rows, columns = similarity.shape[:2]
-    across = 5.4 / columns
-    down = across * rows / columns  # a map has the shape of the image
-    width, height = columns * across + 1.5, rows * down + 1.7
-    with figure_for(path, width, height) as figure:
-        _headline(figure, title or "What it knows of places", "cosine of each position's embedding with all others")
-        box = (0.55 / width, 0.6 / height, columns * across / width, rows * down / height)
-        for (row, column), axes in zip(
-            np.ndindex(rows, columns), tile_axes(figure, box, rows, columns, 0.1), strict=True
-        ):
-            drawn = axes.imshow(similarity[row, column], cmap="viridis", vmin=-1, vmax=1)
-            axes.spines[:].set_visible(False)
-            if row == rows - 1 and _is_labelled(column, columns):
-                axes.set_xlabel(str(column))
-            if column == 0 and _is_labelled(row, rows):
-                axes.set_ylabel(str(row), rotation=0, ha="right", va="center")
-        figure.text(box[0] + box[2] / 2, 0.12 / height, "column of the patch", ha="center", color=MUTED)
-        figure.text(0.12 / width, box[1] + box[3] / 2, "row of the patch", va="center", rotation=90, color=MUTED)
-        bar = figure.add_axes((box[0] + box[2] + 0.22 / width, box[1], 0.12 / width, box[3]))
-        figure.colorbar(drawn, cax=bar, ticks=[-1, 0, 1]).outline.set_visible(False)
-        bar.tick_params(length=0)
-    return figure
-
-
-def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """Images, and below each the pixels that its class hangs on.
-
-    Args:
-        maps: `(batch, height, width)`, of `saliency`.
-        images: As for `plot_attention_rollout`.
-        path: As for `plot_attention_heads`.
-        title: Likewise.
-
-    Returns:
-        The figure.
-
-    Examples:
-        >>> figure = inspection.plot_saliency(inspection.saliency(model, images), pixels, "saliency.png")
-    """
-    maps = _array("maps", maps, ("batch", "height", "width"))
-    images, style = _same_length(maps, images), STYLES["saliency"]
-    return _figure_of_maps([style.colours(one, style.largest(one)) for one in maps], images, "saliency", path, title)
-
-
-def plot_class_evidence(
-    maps: np.ndarray,
-    images: np.ndarray,
-    path: PathLike = None,
-    title: str = "",
-    class_names: Sequence[str] | None = None,
-) -> "Figure":
-    """Images, and below each what the head says of every patch by itself.
-
-    Args:
-        maps: `(batch, rows, columns)`, of `class_evidence`.
-        images: As for `plot_attention_rollout`.
-        path: As for `plot_attention_heads`.
-        title: Likewise.
-        class_names: What the class of each image is called; None for no names.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError, ValueError: as for `plot_attention_heads`, and if there is not a name for each image.
-
-    Examples:
-        >>> evidence = inspection.class_evidence(model, images)
-        >>> figure = inspection.plot_class_evidence(evidence, pixels, "evidence.png")
-    """
-    maps = _array("maps", maps, ("batch", "rows", "columns"))
-    images, style = _same_length(maps, images), STYLES["evidence"]
-    names = [""] * len(images) if class_names is None else [_plain(name) for name in class_names]
-    if len(names) != len(images):
-        raise ValueError(f"class_names must name the class of each of the {len(images)} images, but got {len(names)}.")
-    largest = style.largest(maps)
-    drawn = [
-        np.clip(0.72 * style.colours(_stretched(one, image), largest) + 0.28 * _grey(image), 0, 1)
-        for image, one in zip(images, maps, strict=True)
-    ]
-    style = dataclasses.replace(style, words=style.words.format(-largest, largest))
-    return _figure_of_maps(drawn, images, style, path, title, names)
+    columns = similarity.shape[1]
+    tiles = [("", palette("viridis")[levels(one, -1, 1)]) for row in similarity for one in row]
+    return _figure_of_tiles(tiles, columns, PLACES, path, title, 0.1, side=5.4 / columns)
 
 
 def plot_nearest_patches(
@@ -236,12 +284,12 @@ def plot_nearest_patches(
 
     Args:
         places: `(count, 3)`, of `nearest_patches`.
-        cosines: `(count,)`, likewise.
+        cosines: `(count,)`, of `nearest_patches`.
         patch: Image, row and column of the given patch.
         images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
         grid_size: Rows and columns of patches (`model.config.grid_size`).
-        path: As for `plot_attention_heads`.
-        title: Likewise.
+        path: As in `plot_attention_heads`.
+        title: As in `plot_attention_heads`.
 
     Returns:
         The figure.
@@ -253,19 +301,26 @@ def plot_nearest_patches(
     """
     places = _array("places", places, ("count", "3"))
     pixels = [_pixels(image) for image in images]
-    shown = [("the patch", tuple(int(i) for i in patch))]
-    shown += [(f"{cosine:.2f}", tuple(map(int, place))) for cosine, place in zip(cosines, places, strict=True)]
-    columns = min(len(shown), 7)
-    height = -(-len(shown) // columns) * 1.5 + 1.2
-    with figure_for(path, max(columns * 1.4, 5), height) as figure:
-        _headline(figure, title or "Patches that it takes for alike", "the patch in its frame, and the cosine")
-        for (words, place), axes in zip(
-            shown, _axes_below(figure, -(-len(shown) // columns), columns, 0.22), strict=False
-        ):
-            _neighbourhood(axes, pixels[place[0]], place[1:], grid_size)
-            axes.set_title(words, size=9, pad=3, color=MUTED)
-        _remove_unused(figure, len(shown))
-    return figure
+    names = ["the patch", *(f"{cosine:.2f}" for cosine in cosines)]
+    chosen = [pixels[image] for image, _, _ in (patch, *places)], (patch, *places)
+    tiles = [_neighbourhood(image, place[1:], grid_size) for image, place in zip(*chosen, strict=True)]
+    kind = MapKind("Patches that it takes for alike", "the patch in its frame, and the cosine")
+    return _figure_of_tiles([*zip(names, tiles, strict=True)], min(len(tiles), 7), kind, path, title, 0.22, side=1.5)
+
+
+def _neighbourhood(image: np.ndarray, place: Sequence[int], grid_size: tuple[int, int]) -> np.ndarray:
+    """A patch in a frame, with one patch around it on every side."""
+    height, width = (n // cells for n, cells in zip(image.shape, grid_size, strict=False))
+    row, column = place
+    image = np.pad(image, [(height, height), (width, width), (0, 0)], constant_values=1)
+    part = image[row * height : (row + 3) * height, column * width : (column + 3) * width]
+    times = -(-96 // len(part))  # the frame is to be thin
+    tile = part.repeat(times, 0).repeat(times, 1)
+    inner = tile[times * height : 2 * times * height, times * width : 2 * times * width]
+    frame = np.ones(inner.shape[:2], bool)
+    frame[2:-2, 2:-2] = False
+    inner[frame] = [int(GOOD[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return tile
 
 
 def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -285,15 +340,15 @@ def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
         >>> inspection.overlay(pixels[0], inspection.attention_rollout(model, images)[0]).shape
         (24, 24, 3)
     """
-    image, style = _pixels(image), STYLES["heads"]
+    image = _pixels(image)
     heat = _stretched(np.asarray(weights) / max(float(np.max(weights)), 1e-12), image)
-    return np.clip(0.68 * style.colours(0.04 + 0.9 * heat, 1) + 0.42 * _grey(image), 0, 1)
+    return np.clip(0.68 * HEADS.colours(0.04 + 0.9 * heat, (0, 1)) + 0.42 * _grey(image), 0, 1)
 
 
 def _figure_of_maps(
     maps: Sequence[np.ndarray],
     images: Sequence[np.ndarray],
-    style: str | MapStyle,
+    kind: MapKind,
     path: PathLike,
     title: str,
     names: Sequence[str] = (),
@@ -306,14 +361,13 @@ def _figure_of_maps(
         gap = [("", np.ones((1, 1, 3)))] * (columns - len(images[part]))
         tiles += [*zip(names[part] or [""] * columns, images[part], strict=False), *gap]
         tiles += [("", one) for one in maps[part]] + gap
-    style = STYLES[style] if isinstance(style, str) else style
-    return _figure_of_tiles(tiles, columns, style, path, title, 0.12 if any(names) else 0.04)
+    return _figure_of_tiles(tiles, columns, kind, path, title, 0.12 if any(names) else 0.04)
 
 
 def _figure_of_tiles(
     tiles: Sequence[tuple[str, np.ndarray]],
     columns: int,
-    style: MapStyle,
+    kind: MapKind,
     path: PathLike,
     title: str,
     gap: float,
@@ -321,46 +375,25 @@ def _figure_of_tiles(
 ) -> "Figure":
     """Pictures in rows below a headline, each with words above it."""
     rows = -(-len(tiles) // columns)
-    height = rows * side * _tallness(tiles[0][1]) + 1.3
-    with figure_for(path, max(columns * side, 5), height) as figure:
-        _headline(figure, title or style.title, style.words)
-        for (words, picture), axes in zip(tiles, _axes_below(figure, rows, columns, gap), strict=False):
+    high, wide = tiles[0][1].shape[:2]
+    width, height = max(columns * side, 5), rows * side * high / wide + 1.3
+    with figure_for(path, width, height) as figure:
+        _headline(figure, title or kind.title, kind.words)
+        box = (0.12 / width, 0.12 / height, 1 - 0.24 / width, 1 - 1.07 / height)
+        places = tile_axes(figure, box, rows, columns, gap)
+        for axes in places[len(tiles) :]:
+            axes.remove()
+        for (words, picture), axes in zip(tiles, places, strict=False):
             axes.imshow(picture, interpolation="nearest", vmin=0, vmax=1)
             axes.spines[:].set_visible(False)
-            if words:
-                axes.set_title(words, size=9, pad=3, color=MUTED)
-        _remove_unused(figure, len(tiles))
+            axes.set_title(words, size=9, pad=3, color=MUTED)
     return figure
-
-
-def _axes_below(figure: "Figure", rows: int, columns: int, gap: float) -> list["Axes"]:
-    """Axes in rows and columns below the headline."""
-    side, below, top = 0.12 / figure.get_figwidth(), 0.12 / figure.get_figheight(), 0.95 / figure.get_figheight()
-    return tile_axes(figure, (side, below, 1 - 2 * side, 1 - top - below), rows, columns, gap)
 
 
 def _headline(figure: "Figure", title: str, words: str) -> None:
     height, left = figure.get_figheight(), 0.12 / figure.get_figwidth()
     figure.text(left, 1 - 0.36 / height, _plain(title), size=14, weight="bold")
     figure.text(left, 1 - 0.62 / height, words, color=MUTED)
-
-
-def _remove_unused(figure: "Figure", used: int) -> None:
-    for axes in figure.axes[used:]:
-        axes.remove()
-
-
-def _neighbourhood(axes: "Axes", image: np.ndarray, place: tuple[int, ...], grid_size: tuple[int, int]) -> None:
-    """A patch in its frame, with one patch around it on every side."""
-    from matplotlib.patches import Rectangle
-
-    height, width = (n / cells for n, cells in zip(image.shape, grid_size, strict=False))
-    row, column = place
-    axes.imshow(image, extent=(0, image.shape[1], image.shape[0], 0), interpolation="nearest", vmin=0, vmax=1)
-    frame = Rectangle((column * width, row * height), width, height, fill=False, edgecolor=GOOD, linewidth=1.6)
-    axes.add_patch(frame)
-    axes.set(xlim=((column - 1) * width, (column + 2) * width), ylim=((row + 2) * height, (row - 1) * height))
-    axes.spines[:].set_color(GRID)
 
 
 def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
@@ -370,11 +403,13 @@ def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
     return values
 
 
-def _same_length(maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray]) -> list[np.ndarray]:
-    pixels = [_pixels(image) for image in images]
+def _maps_and_images(
+    maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    maps, pixels = _array("maps", maps, ("batch", "rows", "columns")), [_pixels(image) for image in images]
     if len(pixels) != len(maps):
         raise ValueError(f"There must be an image for each of the {len(maps)} maps, but there are {len(pixels)}.")
-    return pixels
+    return maps, pixels
 
 
 def _pixels(image: np.ndarray) -> np.ndarray:
@@ -384,10 +419,8 @@ def _pixels(image: np.ndarray) -> np.ndarray:
         raise ValueError(f"image must be (height, width, 1 or 3), but the shape {image.shape} was given.")
     if image.dtype.kind == "f" and image.min() < 0:
         raise ValueError("image must be pixels of 0..255; of preprocessed ones shown_pixels(model, images) makes such.")
-    if image.dtype.kind == "f" and 0 <= image.min() and image.max() <= 1:
-        values = image
-    else:
-        values = check_pixels(image, image.shape[2]) / 255
+    is_share = image.dtype.kind == "f" and image.max() <= 1
+    values = image if is_share else check_pixels(image, image.shape[2]) / 255
     return np.broadcast_to(values, (*image.shape[:2], 3))
 
 
@@ -398,15 +431,6 @@ def _stretched(values: np.ndarray, image: np.ndarray) -> np.ndarray:
 
 def _grey(image: np.ndarray) -> np.ndarray:
     return image @ np.array([0.299, 0.587, 0.114])[:, None]
-
-
-def _tallness(image: np.ndarray) -> float:
-    return image.shape[0] / image.shape[1]
-
-
-def _is_labelled(place: int, places: int) -> bool:
-    """At most 8 labels along an axis."""
-    return place % -(-places // 8) == 0
 
 
 def _plain(text: str) -> str:

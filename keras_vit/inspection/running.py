@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arguments import Tensor, to_numpy
+from keras_vit._arguments import Tensor, to_numpy, whole_number
 from keras_vit._keras import call_layers, has_graph, layers_inside
 from keras_vit.models import BiT, VisionTransformer
 from keras_vit.zoo import as_model
@@ -19,17 +19,77 @@ Call = Callable[..., Any]
 ModelSource = keras.Model | str | os.PathLike[str]  # a model, or what `keras_vit.load` takes
 
 
-def find_model(model: keras.Model) -> VisionTransformer | BiT:
-    """The model of this package that a model is or has inside.
+class Probe:
+    """A model whose layers can be called otherwise, and the grid of patches in the pass that ran last.
 
     Args:
-        model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one of them among its layers,
-            at any depth.
+        model: A `VisionTransformer`, a `BiT`, a functional or sequential model with one of them among its layers, at
+            any depth; or what `keras_vit.load` takes.
+        attention: Whether it has to be a Vision Transformer.
+
+    Attributes:
+        model: The model.
+        inner: The `VisionTransformer` or `BiT` that it is or has inside.
+        config: The config of `inner`.
+        grid: Rows and columns of patches; they depend on the images where sizes are free.
 
     Raises:
         TypeError: if it is none of these.
-        ValueError: if there are several.
+        ValueError: if there are several inside.
     """
+
+    def __init__(self, model: ModelSource, *, attention: bool = False) -> None:
+        self.model = as_model(model)
+        self.inner = _find_model(self.model)
+        self.config: Any = self.inner.config
+        self.grid = (0, 0)
+        if attention and not isinstance(self.inner, VisionTransformer):
+            kind = type(self.inner).__name__
+            raise TypeError(f"model must be a VisionTransformer: {kind} {self.inner.name} has no attention.")
+
+    def run(self, images: Any, calls: Mapping[str, Call]) -> Any:
+        """Computes the model's outputs.
+
+        Args:
+            images: A batch as the model takes it, an array or a tensor.
+            calls: Functions `(layer, *arguments, **options)` by the names of layers of the Vision Transformer or BiT;
+                they give what the layer would.
+        """
+
+        def call_inside(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            call = calls.get(layer.name)
+            output = layer(*args, **kwargs) if call is None else call(layer, *args, **kwargs)
+            if layer.name == "embedding":
+                self.grid = (int(output.shape[1]), int(output.shape[2]))
+            return output
+
+        def call_around(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            if layer is self.inner:
+                return self.inner.call_layers(args[0], call_inside)
+            if has_graph(layer) and any(one is self.inner for one in layers_inside(layer)):
+                return call_layers(layer, args[0], call_around)
+            return layer(*args, **kwargs)
+
+        if self.model is self.inner:
+            return self.inner.call_layers(images, call_inside)
+        return call_layers(self.model, images, call_around)
+
+    def map(self, tokens: Any) -> Any:
+        """`(..., tokens, D)` as `(..., rows, columns, D)`, without the tokens before the patches."""
+        rows, columns = self.grid
+        return tokens[..., -rows * columns :, :].reshape(*tokens.shape[:-2], rows, columns, tokens.shape[-1])
+
+    def check_all_tokens(self) -> None:
+        """Raises ValueError if a model has been optimized, so that its last block does not compute all tokens."""
+        if getattr(self.config, "class_token_only", False):
+            raise ValueError(
+                f"{self.inner.name} was optimized for inference: its last block computes only the tokens that the "
+                "answer is read from, and all of them are needed here. Use the model that it was made from, or "
+                "model.with_config(class_token_only=False)."
+            )
+
+
+def _find_model(model: Any) -> VisionTransformer | BiT:
     if isinstance(model, (VisionTransformer, BiT)):
         return model
     inside = layers_inside(model) if isinstance(model, keras.Model) else []
@@ -51,69 +111,14 @@ def _is_reached(model: keras.layers.Layer, inner: keras.Model) -> bool:
     return model is inner or (has_graph(model) and any(_is_reached(layer, inner) for layer in model.layers))
 
 
-def find_transformer(model: keras.Model) -> VisionTransformer:
-    """As `find_model`, for what only a Vision Transformer has.
-
-    Raises:
-        TypeError: if it is a BiT, too.
-    """
-    inner = find_model(model)
-    if not isinstance(inner, VisionTransformer):
-        raise TypeError(f"model must be a VisionTransformer: {type(inner).__name__} {inner.name} has no attention.")
-    return inner
-
-
-def check_all_tokens(model: VisionTransformer | BiT) -> None:
-    """Raises ValueError if a model has been optimized, so that its last block does not compute all tokens."""
-    if getattr(model.config, "class_token_only", False):
-        raise ValueError(
-            f"{model.name} was optimized for inference: its last block computes only the tokens that the answer is "
-            "read from, and all of them are needed here. Use the model that it was made from, or "
-            "model.with_config(class_token_only=False)."
-        )
-
-
-def run(model: keras.Model, images: Any, calls: Mapping[str, Call]) -> Any:
-    """Computes a model's outputs, calling others in place of some layers of the Vision Transformer or BiT inside.
-
-    Args:
-        model: As for `find_model`.
-        images: A batch as `model` takes it, an array or a tensor.
-        calls: Functions `(layer, *arguments, **options)` by the names of layers; they give what the layer would.
-    """
-    inner = find_model(model)
-
-    def call_inside(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        call = calls.get(layer.name)
-        return layer(*args, **kwargs) if call is None else call(layer, *args, **kwargs)
-
-    def call_around(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if layer is inner:
-            return inner.call_layers(args[0], call_inside)
-        if has_graph(layer) and any(one is inner for one in layers_inside(layer)):
-            return call_layers(layer, args[0], call_around)
-        return layer(*args, **kwargs)
-
-    if model is inner:
-        return inner.call_layers(images, call_inside)
-    return call_layers(model, images, call_around)
-
-
 def in_batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
-    """Images as float32 arrays of at most `batch_size`.
-
-    Args:
-        images: A batch as the model takes it: `(batch, height, width, channels)`.
-        batch_size: How many at a time.
+    """Images `(batch, height, width, channels)` as float32 arrays of at most `batch_size`.
 
     Raises:
-        TypeError: if they are no numbers, or `batch_size` is no integer.
-        ValueError: if there are no images, if an axis is missing, or `batch_size` is less than 1.
+        TypeError: if they are no numbers.
+        ValueError: if there are no images, if an axis is missing, or `batch_size` is no positive integer.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)):
-        raise TypeError(f"batch_size must be an integer, but {batch_size!r} was given.")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, but {batch_size} was given.")
+    batch_size = whole_number("batch_size", batch_size, 1)
     images = to_numpy(images)
     if images.dtype.kind not in "fiu":
         raise TypeError(f"images must be an array of numbers, but its dtype is {images.dtype}.")
@@ -140,38 +145,24 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
         >>> np.array_equal(inspection.shown_pixels(model, images), pixels)
         True
     """
-    model = as_model(model)
+    config = as_model(model).config
     images = np.asarray(images, "float32")
-    if not model.config.include_preprocessing:
-        pipeline = model.config.pipeline
-        images = 255 * (images * np.asarray(pipeline.std) + np.asarray(pipeline.mean))
+    if not config.include_preprocessing:
+        images = 255 * (images * np.asarray(config.pipeline.std) + np.asarray(config.pipeline.mean))
     pixels = np.clip(np.round(images), 0, 255).astype("uint8")
     return np.broadcast_to(pixels, (*pixels.shape[:3], 3)) if pixels.shape[3] == 1 else pixels[..., :3]
 
 
-class Grid:
-    """Rows and columns of patches, as they are in the pass that is run; they depend on the images where sizes are free.
+@contextlib.contextmanager
+def no_gradients() -> Iterator[None]:
+    """Within this context, PyTorch keeps nothing for a backward pass; the other backends never do by themselves."""
+    if keras.backend.backend() != "torch":
+        yield
+        return
+    import torch
 
-    `calls` is for `run`.
-    """
-
-    def __init__(self) -> None:
-        self.size: tuple[int, int] = (0, 0)
-        self.calls: dict[str, Call] = {"embedding": self._look}
-
-    def _look(self, layer: Any, *args: Any, **kwargs: Any) -> Tensor:
-        patches = layer(*args, **kwargs)
-        self.size = (int(patches.shape[1]), int(patches.shape[2]))
-        return patches
-
-    def map(self, tokens: np.ndarray) -> np.ndarray:
-        """`(..., tokens, D)` as `(..., rows, columns, D)`, without the tokens before the patches."""
-        rows, columns = self.size
-        return tokens[..., -rows * columns :, :].reshape(*tokens.shape[:-2], rows, columns, tokens.shape[-1])
-
-    def of_keys(self, weights: np.ndarray) -> np.ndarray:
-        """`(..., tokens)` as `(..., rows, columns)`, without the tokens before the patches."""
-        return self.map(weights[..., None])[..., 0]
+    with torch.no_grad():
+        yield
 
 
 def gradients(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -186,18 +177,6 @@ def gradients(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.nd
     """
     compute = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()]
     return [to_numpy(gradient).astype("float32") for gradient in compute(function, arrays)]
-
-
-@contextlib.contextmanager
-def no_gradients() -> Iterator[None]:
-    """Within this context, PyTorch keeps nothing for a backward pass; the other backends never do by themselves."""
-    if keras.backend.backend() != "torch":
-        yield
-        return
-    import torch
-
-    with torch.no_grad():
-        yield
 
 
 def _tensorflow(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> list[Tensor]:

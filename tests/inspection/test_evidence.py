@@ -70,7 +70,7 @@ def test_gradient_attention(kind):
         def call(one, *args, **kwargs):
             return one(*args, attention_offset=offset, **kwargs)
 
-        run = compiled(lambda images: inspection.running.run(model, images, {layer: call}))
+        run = compiled(lambda images: inspection.running.Probe(model).run(images, {layer: call}))
         scores = run(np.repeat(images, len(offset), 0))
         up, down = keras.ops.convert_to_numpy(scores)[:, said].astype("f8").reshape(2, *entries)
         return np.maximum(weights[0, 0] * (up - down) / 2e-2, 0)

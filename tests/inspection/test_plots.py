@@ -20,7 +20,7 @@ PLOTS = {
     "plot_attention_rollout": ((MAPS, PIXELS), "What the answer is made of", 4),
     "plot_mean_attention_distance": ((RNG.uniform(1, 9, (3, 2)),), "How far each head looks", 1),
     "plot_patch_filters": ((RNG.normal(size=(9, 4, 5, 3)),), "What patches are filtered for", 9),
-    "plot_position_similarity": ((RNG.uniform(-1, 1, (2, 3, 2, 3)),), "What it knows of places", 7),
+    "plot_position_similarity": ((RNG.uniform(-1, 1, (2, 3, 2, 3)),), "What it knows of places", 6),
     "plot_saliency": ((RNG.uniform(0, 1, (2, 16, 24)), PIXELS), "Which pixels the class hangs on", 4),
     "plot_class_evidence": ((MAPS - 0.5, PIXELS), "What each patch says for the class", 4),
     "plot_nearest_patches": (

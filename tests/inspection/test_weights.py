@@ -40,8 +40,8 @@ def test_filters_of_other_models():
     np.testing.assert_array_equal(inspection.patch_filters(around(model), 3), inspection.patch_filters(model, 3))
     with pytest.raises(ValueError, match="components must be from 1 to 16, because .* has 16 filters of 48 values"):
         inspection.patch_filters(model)
-    for wrong, error in ((0, ValueError), (-1, ValueError), (2.0, TypeError), (None, TypeError), (True, TypeError)):
-        with pytest.raises(error, match="components must be"):
+    for wrong in (0, 2.0, None, True):
+        with pytest.raises(ValueError, match="components must be"):
             inspection.patch_filters(model, wrong)
 
 
