@@ -21,6 +21,7 @@ from keras_vit.evaluation.few_shot import (
     few_shot,
 )
 from keras_vit.evaluation.published import PublishedAnswer, VerificationTable, published_answers, verify
+from keras_vit.evaluation.similarity import knn, near_duplicates, search
 
 __all__ = [
     "L2",
@@ -39,9 +40,12 @@ __all__ = [
     "evaluate",
     "extract_features",
     "few_shot",
+    "knn",
     "most_confused",
+    "near_duplicates",
     "need_matplotlib",
     "published_answers",
+    "search",
     "verify",
     "write_files",
 ]

@@ -1,0 +1,95 @@
+"""Search among features: every answer beside float64 NumPy over all pairs, and DINO's own formula in PyTorch."""
+
+import numpy as np
+import pytest
+
+from keras_vit import evaluation
+from keras_vit.evaluation import similarity as module
+
+pytestmark = pytest.mark.once
+# A cosine in float32 is a sum of 16 products of at most 1, each rounded by 6e-8.
+ROUNDING = 1e-6
+
+
+@pytest.fixture
+def features():
+    return np.random.default_rng(0).standard_normal((500, 16)).astype("float32")
+
+
+def _cosines(a, b):
+    a, b = (np.asarray(x, "float64") / np.linalg.norm(np.asarray(x, "float64"), axis=1, keepdims=True) for x in (a, b))
+    return a @ b.T
+
+
+@pytest.mark.parametrize("rows, queries, k", [(4096, 1024, 10), (7, 3, 10), (64, 2, 1), (100, 50, 500), (1, 1, 3)])
+def test_search_finds_what_all_pairs_say(features, monkeypatch, rows, queries, k):
+    monkeypatch.setattr(module, "ROWS", rows)
+    monkeypatch.setattr(module, "QUERIES", queries)
+    asked = features[:9] + np.random.default_rng(1).standard_normal((9, 16)) / 10
+    indices, similarities = evaluation.search(features, asked, k)
+    wanted = _cosines(asked, features)
+    np.testing.assert_array_equal(indices, np.argsort(-wanted, axis=1, kind="stable")[:, :k])
+    np.testing.assert_allclose(similarities, np.take_along_axis(wanted, indices, 1), rtol=0, atol=ROUNDING)
+
+
+def test_one_query_ties_and_halves_of_precision(features):
+    rows, similarities = evaluation.search(np.tile(features[:5], (3, 1)), features[2] * 7, k=3)
+    assert sorted(rows.tolist()) == [2, 7, 12]
+    assert similarities.tolist() == pytest.approx([1, 1, 1], abs=ROUNDING)
+    assert evaluation.search(features.astype("float16"), features[:2].tolist(), 1)[0].tolist() == [[0], [1]]
+
+
+def test_votes_are_those_of_dino(features):
+    torch = pytest.importorskip("torch")
+    labels, asked, k, temperature = np.arange(500) % 7, features[:40] + 0.3, 20, 0.07
+    similarity = torch.from_numpy(_cosines(asked, features))
+    # eval_knn.py of facebookresearch/dino: the weight of a neighbour, scattered to its class, summed over neighbours.
+    values, found = similarity.topk(k, dim=1)
+    one_hot = torch.nn.functional.one_hot(torch.from_numpy(labels)[found], 7)
+    wanted = (one_hot * (values / temperature).exp()[..., None]).sum(1)
+    votes = evaluation.knn(features, labels, asked, k, temperature)
+    # exp multiplies the rounding of a cosine by 1 / temperature.
+    np.testing.assert_allclose(votes, wanted.numpy(), rtol=ROUNDING / temperature)
+    assert evaluation.knn(features, labels, asked, k, classes=9)[:, 7:].tolist() == [[0, 0]] * 40
+
+
+@pytest.mark.parametrize("rows, queries", [(4096, 1024), (7, 3)])
+def test_near_duplicates_are_all_pairs_above_the_threshold(features, monkeypatch, rows, queries):
+    monkeypatch.setattr(module, "ROWS", rows)
+    monkeypatch.setattr(module, "QUERIES", queries)
+    features[400] = features[3] * 2
+    features[7] = features[3] + 0.01
+    wanted = np.triu(_cosines(features, features), 1)
+    pairs, similarities = evaluation.near_duplicates(features, 0.6)
+    assert sorted(map(tuple, pairs.tolist())) == sorted(
+        zip(*map(np.ndarray.tolist, np.nonzero(wanted >= 0.6)), strict=True)
+    )
+    assert pairs[0].tolist() == [3, 400]
+    assert (np.diff(similarities) <= 0).all()
+    assert evaluation.near_duplicates(np.eye(3))[0].shape == (0, 2)
+
+
+EYE, LABELS = np.eye(3), np.array([0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: evaluation.search(EYE, EYE, 4), "k must be at most the number of features, 3"),
+        (lambda: evaluation.search(EYE, EYE, 0), "k must be"),
+        (lambda: evaluation.search(EYE, np.ones((2, 4)), 1), r"queries must be numbers \(rows, 3\)"),
+        (lambda: evaluation.search(np.ones((0, 3)), EYE, 1), "features must be"),
+        (lambda: evaluation.search(np.array([["a"]]), EYE, 1), "features must be"),
+        (lambda: evaluation.search(np.zeros((2, 3)), EYE, 1), "Row 0 of features has no direction"),
+        (lambda: evaluation.search(EYE, [[1, 2, 3], [1, np.nan, 0]], 1), "Row 1 of queries has no direction"),
+        (lambda: evaluation.knn(EYE, LABELS[:2], EYE, 1), "labels must be 3 integers"),
+        (lambda: evaluation.knn(EYE, LABELS - 1, EYE, 1), "labels must be 3 integers"),
+        (lambda: evaluation.knn(EYE, LABELS / 2, EYE, 1), "labels must be 3 integers"),
+        (lambda: evaluation.knn(EYE, LABELS, EYE, 1, temperature=0), "temperature must be"),
+        (lambda: evaluation.knn(EYE, LABELS, EYE, 1, classes=1), "classes must be"),
+        (lambda: evaluation.near_duplicates(EYE, 95), "threshold must be"),
+    ],
+)
+def test_arguments_that_make_no_sense(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
