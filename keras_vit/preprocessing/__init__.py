@@ -5,7 +5,12 @@ That of the official checkpoints is `load_image`, then `preprocess_input`: decod
 antialiasing straight to the model's size, map 0..255 to [-1, 1]. Only reading files needs Pillow.
 """
 
-from keras_vit.preprocessing.applications import decode_predictions, imagenet1k_classes, preprocess_input
+from keras_vit.preprocessing.applications import (
+    decode_predictions,
+    imagenet1k_classes,
+    imagenet21k_classes,
+    preprocess_input,
+)
 from keras_vit.preprocessing.images import (
     FILTERS,
     RESIZES,
@@ -27,6 +32,7 @@ __all__ = [
     "check_pixels",
     "decode_predictions",
     "imagenet1k_classes",
+    "imagenet21k_classes",
     "is_file",
     "load_image",
     "preprocess_input",

@@ -65,9 +65,8 @@ def decode_predictions(
 ) -> list[list[tuple[str, str, float]]]:
     """Name the best classes of each image, as `keras.applications` does.
 
-    Without `class_names`, 1,000 classes are taken for those of ImageNet-1k (`imagenet1k_classes`). No other
-    names come with the package, not even ImageNet-21k's: classes of any other number, 21,843 included, are
-    called by index, `"class_123"`.
+    Without `class_names`, 1,000 classes are taken for those of ImageNet-1k (`imagenet1k_classes`), 21,843 for those of
+    ImageNet-21k (`imagenet21k_classes`). Classes of any other number are called by index, `"class_123"`.
 
     Args:
         probabilities: `(batch, classes)`, an array or a tensor of any backend. Scores are returned as they are given:
@@ -77,7 +76,7 @@ def decode_predictions(
 
     Returns:
         For each image `top` tuples `(id, name, score)`, best first, equal scores by index. The id is the
-        WordNet id of ImageNet-1k (`"n02099601"`), that of a given pair, otherwise `"class_<index>"`.
+        WordNet id of ImageNet's class (`"n02099601"`), that of a given pair, otherwise `"class_<index>"`.
 
     Raises:
         ValueError: if `probabilities` is not two-dimensional or not finite, if `top` is below 1 or above the
@@ -85,8 +84,7 @@ def decode_predictions(
         TypeError: if `top` is not an integer, or `class_names` is not a sequence of names or pairs.
 
     Warns:
-        UserWarning: if rows do not sum to 1, as those of logits do not; or if the classes are those of ImageNet-21k and
-            no `class_names` are given.
+        UserWarning: if rows do not sum to 1, as those of logits do not.
 
     Examples:
         >>> keras_vit.decode_predictions([[0.25, 0.75]], top=1, class_names=["cat", "dog"])
@@ -114,7 +112,6 @@ def decode_predictions(
     return [[(*names[i], float(row[i])) for i in order] for row, order in zip(scores, best, strict=True)]
 
 
-@functools.cache
 def imagenet1k_classes() -> tuple[tuple[str, str], ...]:
     """The 1,000 classes of ImageNet-1k (ILSVRC 2012), in the order of the models' outputs.
 
@@ -127,7 +124,27 @@ def imagenet1k_classes() -> tuple[tuple[str, str], ...]:
     Raises:
         FileNotFoundError: if the package's data files are missing.
     """
-    text = (weights_folder() / "imagenet1k_classes.tsv").read_text(encoding="utf-8")
+    return _classes("imagenet1k_classes.tsv")
+
+
+def imagenet21k_classes() -> tuple[tuple[str, str], ...]:
+    """The 21,843 classes of the official models of ImageNet-21k, in the order of their outputs: that of the ids.
+
+    The names are the first of WordNet's words, as for ImageNet-1k; 1,742 occur more than once, and the ids tell which
+    is meant. Sources: `weights/README.md`.
+
+    Returns:
+        21,843 pairs of WordNet id and name; the first is `("n00004475", "organism")`.
+
+    Raises:
+        FileNotFoundError: if the package's data files are missing.
+    """
+    return _classes("imagenet21k_classes.tsv")
+
+
+@functools.cache
+def _classes(file: str) -> tuple[tuple[str, str], ...]:
+    text = (weights_folder() / file).read_text(encoding="utf-8")
     return tuple((wnid, name) for wnid, name in (line.split("\t") for line in text.splitlines()))
 
 
@@ -135,12 +152,9 @@ def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
     """One `(id, name)` pair for each class."""
     if names is None and classes == 1000:
         return imagenet1k_classes()
+    if names is None and classes == 21843:
+        return imagenet21k_classes()
     if names is None:
-        if classes == 21843:
-            warn_caller(
-                "The names of ImageNet-21k's classes do not come with keras_vit: they are called by index, "
-                '"class_<index>". Give class_names to see names.'
-            )
         names = [f"class_{i}" for i in range(classes)]
     if isinstance(names, (str, dict)) or not hasattr(names, "__getitem__"):
         raise TypeError(f"class_names must be a list in the order of the classes, not {type(names)}.")
