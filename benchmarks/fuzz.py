@@ -43,7 +43,7 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.checkpoints import augreg_index, best_augreg, class_names, files, read_keras, read_weights_h5, save_model
+from keras_vit.checkpoints import augreg_index, best_augreg, class_names, files, read_keras, save_model
 from keras_vit.preprocessing import load_image
 from keras_vit.training.run_folder import RunFolder
 
@@ -197,12 +197,6 @@ def read_keras_file(path: pathlib.Path) -> None:
     with attempt():
         class_names(path)
     read_keras(path)
-
-
-def read_weights_h5_file(path: pathlib.Path) -> None:
-    with attempt():
-        class_names(path)
-    read_weights_h5(path)
 
 
 def read_image(path: pathlib.Path) -> None:
@@ -596,7 +590,7 @@ ZIP = (*BYTES, change_members, change_members, change_members, change_members, o
 KINDS = {
     "npz": (make_npz, read_npz, (*ZIP, change_members, change_members), 400),
     "keras": (make_keras, read_keras_file, ZIP, 400),
-    "weights_h5": (make_weights_h5, read_weights_h5_file, (*BYTES, *[change_hdf5] * 6), 400),
+    "weights_h5": (make_weights_h5, read_keras_file, (*BYTES, *[change_hdf5] * 6), 400),
     "image": (make_images, read_image, (*BYTES, change_picture_size), 2500),
     "classes": (make_classes, read_classes, (*BYTES, change_cells), 200),
     "run": (make_run, read_run, (*ZIP, change_json, change_json, change_cells), 400),

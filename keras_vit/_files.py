@@ -5,7 +5,6 @@ import errno
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,7 +33,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = path.with_name(f".part-{secrets.token_hex(4)}-{path.name[-_LONGEST_NAME:]}")
     try:
         yield temporary
-        _to_disk(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -96,48 +96,28 @@ def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: N
     except Timeout:
         waiting()
         lock.acquire(poll_interval=_POLL)
-    except (OSError, NotImplementedError) as error:
-        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
             raise
-        lock = None
     try:
         yield
     finally:
-        # Removed while it is held, so that nobody else's lock is; Windows wants it closed first.
-        removals = [lambda: os.unlink(path)]
-        if lock is not None:
-            removals.insert(0 if sys.platform == "win32" else 1, lock.release)
-        for remove in removals:
-            with contextlib.suppress(FileNotFoundError, PermissionError):
-                remove()
-
-
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        # Removed while it is held, so that nobody else's lock is; on Windows filelock does so.
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            os.unlink(path)
+        lock.release()
 
 
 def weights_folder() -> Path:
     """The folder of the data files that come with the package: class names, catalogue, the small checkpoint.
 
-    An installed wheel holds it inside the package (`keras_vit/weights`), a source checkout beside it
-    (`weights`).
-
-    Returns:
-        Path of an existing folder.
+    An installed wheel holds it inside the package (`keras_vit/weights`), a source checkout beside it (`weights`).
 
     Raises:
         FileNotFoundError: if neither folder exists.
     """
     package = Path(__file__).resolve().parent
-    candidates = (package / "weights", package.parent / "weights")
-    for folder in candidates:
+    for folder in (package / "weights", package.parent / "weights"):
         if folder.is_dir():
             return folder
-    raise FileNotFoundError(
-        f"The data files of keras_vit are missing: neither {candidates[0]} nor {candidates[1]} is a folder. "
-        "Reinstall the package, e.g. `pip install --force-reinstall --no-deps keras-vit`."
-    )
+    raise FileNotFoundError(f"The data files of keras_vit are missing: {package / 'weights'}. Reinstall the package.")

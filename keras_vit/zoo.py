@@ -16,7 +16,6 @@ from keras_vit.checkpoints import (
     load_model,
     open_checkpoint,
     read_keras,
-    read_weights_h5,
     resolve_source,
     with_names_beside,
 )
@@ -137,7 +136,7 @@ def load(
         for option, value in {**arrays, "input_tensor": input_tensor}.items():
             if value is not None:
                 raise ValueError(f"{path} says all of its model itself: leave {option}={value!r} out.")
-        model = (read_keras if os.fspath(path).endswith(".keras") else read_weights_h5)(path)
+        model = read_keras(path)
         base = model.config
     else:
         path, name_or_path = find_checkpoint(path), path

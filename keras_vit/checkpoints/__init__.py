@@ -15,15 +15,14 @@ if TYPE_CHECKING:
         open_checkpoint,
         to_checkpoint,
     )
-    from keras_vit.checkpoints.class_list import class_names
     from keras_vit.checkpoints.download import find_checkpoint, find_recommended, is_copy
     from keras_vit.checkpoints.files import with_names_beside
     from keras_vit.checkpoints.hub import DownloadError
     from keras_vit.checkpoints.keras_files import (
         check_format,
+        class_names,
         config_in_file,
         read_keras,
-        read_weights_h5,
         save_model,
     )
     from keras_vit.checkpoints.publishing import push_to_hub
@@ -52,7 +51,6 @@ __all__ = [
     "open_checkpoint",
     "push_to_hub",
     "read_keras",
-    "read_weights_h5",
     "recommended",
     "resolve_source",
     "save_model",

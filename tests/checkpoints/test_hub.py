@@ -108,9 +108,6 @@ def test_what_is_no_address(text):
 
 
 def test_files_of_keras_are_refused():
-    for name in ("model.keras", "model.weights.h5", "tf_model.h5"):
-        with pytest.raises(ValueError, match="is a file of Keras, which is not made for files from strangers"):
-            find_checkpoint(f"hf://me/model/{name}")
     with pytest.raises(ValueError, match="address of a Keras file, which is not made for files from strangers"):
         keras_vit.load("hf://me/model/model.keras")
 
@@ -147,7 +144,7 @@ def test_revisions(server, repository):
     repository.revisions += ("v1", "refs/pr/2", "a/b")
     for revision in ("v1", "refs/pr/2", "a%2Fb", repository.commit):
         assert first(find_checkpoint(f"hf://me/model@{revision}")) == 1
-    with pytest.raises(DownloadError, match="hf://me/model@v2 could not be had: the repository has no revision 'v2'"):
+    with pytest.raises(DownloadError, match="hf://me/model@v2 could not be had: .*Revision Not Found"):
         find_checkpoint("hf://me/model@v2")
 
 
@@ -168,7 +165,7 @@ def test_a_folder_by_name(server, repository, one, two):
         assert read_sidecars(path)["config"] == {"large": True}
     assert fetch_from_hub("hf://me/model/large", offline=True).name == "model.safetensors"
     assert "onnx/model.onnx" in repository.files
-    with pytest.raises(DownloadError, match="hf://me/model/onnx could not be had: it has no weights .* model.onnx"):
+    with pytest.raises(DownloadError, match="hf://me/model/onnx .* the repository has no weights .* model.onnx"):
         find_checkpoint("hf://me/model/onnx")
 
 
@@ -182,9 +179,7 @@ def test_which_file_is_meant(server, repository, one):
     repository.files = {"open_clip_model.safetensors": one, "open_clip_config.json": b"{}", "pytorch_model.bin": b""}
     assert find_checkpoint("hf://me/model").name == "open_clip_model.safetensors"
     repository.files = {"model.keras": b"x", "config.json": files["config.json"]}
-    with pytest.raises(
-        DownloadError, match="no weights that can be read.* config.json, model.keras.* keras.saving.load_model"
-    ):
+    with pytest.raises(DownloadError, match="no weights that can be read.* config.json, model.keras"):
         find_checkpoint("hf://me/model")
     repository.files = {}
     with pytest.raises(DownloadError, match="It has: nothing"):
@@ -211,7 +206,7 @@ def test_a_file_in_parts(server, one, tmp_path):
         find_checkpoint("hf://me/large")
     server.down = False
     shard = repository.files.pop("model-1-of-1.safetensors")
-    with pytest.raises(DownloadError, match="has no file model-1-of-1.safetensors, which model.safetensors.index.json"):
+    with pytest.raises(DownloadError, match="Entry Not Found .*model-1-of-1.safetensors"):
         find_checkpoint("hf://me/large")
     repository.files["model-1-of-1.safetensors"] = shard
     for bad in (
@@ -223,7 +218,7 @@ def test_a_file_in_parts(server, one, tmp_path):
         b'{"weight_map": 3}',
     ):
         repository.files["model.safetensors.index.json"] = bad
-        with pytest.raises(DownloadError, match="is no index of shards|names shards that are no files"):
+        with pytest.raises(DownloadError, match="is no index|names a shard|is damaged"):
             find_checkpoint("hf://me/large")
 
 
@@ -281,21 +276,19 @@ def test_an_etag_that_is_no_hash(server, repository):
 def test_a_gated_repository(server, repository, status):
     """The Hub lists its files to everybody, and gives them to those who asked."""
     repository.error = (status, "GatedRepo")
-    with pytest.raises(
-        DownloadError, match=f"it is gated: .*Accept their terms at {server.base}/me/model .*HF_TOKEN"
-    ) as e:
+    with pytest.raises(DownloadError, match="Cannot access gated repo") as e:
         find_checkpoint("hf://me/model")
     assert e.value.attempts[0][0] == "hf://me/model"
 
 
 def test_no_repository(server):
-    with pytest.raises(DownloadError, match="hf://me/absent could not be had: .* no such repository, or a private one"):
+    with pytest.raises(DownloadError, match="hf://me/absent could not be had: .*Repository Not Found"):
         find_checkpoint("hf://me/absent")
 
 
 def test_a_refusal(server, repository):
     repository.api_error = (403, "")
-    with pytest.raises(DownloadError, match=r"refuses it \(403\). If you have access, give a token"):
+    with pytest.raises(DownloadError, match="403 Forbidden"):
         find_checkpoint("hf://me/model")
 
 
@@ -329,13 +322,7 @@ def test_offline(server, repository, monkeypatch):
     assert server.seen == []
 
 
-ANSWERS = {
-    401: r"refuses it \(401\). If you have access, give a token",
-    403: r"refuses it \(403\). If you have access, give a token",
-    429: r"was asked too often \(429\). Wait some minutes",
-    500: r"has a fault of its own or is overloaded \(500\). Try again later",
-    503: r"has a fault of its own or is overloaded \(503\). Try again later",
-}
+ANSWERS = {401: "401", 403: "403 Forbidden", 429: "429", 500: "500 Internal", 503: "503 Service Unavailable"}
 
 
 @pytest.mark.parametrize("status", ANSWERS)
@@ -350,31 +337,29 @@ def test_a_hub_that_gives_no_answer(server, repository, status):
         DownloadError, match=f"hf://me/other .*{ANSWERS[status]}.*, and it is not in the cache"
     ) as error:
         find_checkpoint("hf://me/other")
-    assert "cannot be reached" not in str(error.value)
+    assert "gave no answer" not in str(error.value)
 
 
 def test_a_repository_that_has_become_private(server, repository):
     """The Hub answers as if there were none."""
     path = find_checkpoint("hf://me/model")
     server.repositories.clear()
-    with pytest.warns(
-        UserWarning, match=r"no such repository, or a private one \(401\).*The copy in the cache is used"
-    ):
+    with pytest.warns(UserWarning, match="Repository Not Found.*The copy in the cache is used"):
         assert find_checkpoint("hf://me/model") == path
 
 
 def test_no_hub_at_all(server, repository, monkeypatch):
     path = find_checkpoint("hf://me/model")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
-    with pytest.warns(UserWarning, match="cannot be reached .*The copy in the cache is used"):
+    with pytest.warns(UserWarning, match="gave no answer .*The copy in the cache is used"):
         assert find_checkpoint("hf://me/model") == path
-    with pytest.raises(DownloadError, match="cannot be reached .*, and it is not in the cache"):
+    with pytest.raises(DownloadError, match="gave no answer .*, and it is not in the cache"):
         find_checkpoint("hf://me/other")
 
 
 def test_the_hub_goes_down_in_the_middle(server, repository):
     repository.error = (503, "")
-    with pytest.raises(DownloadError, match=r"hf://me/model could not be had: .* overloaded \(503\)"):
+    with pytest.raises(DownloadError, match=r"hf://me/model could not be had: .*503"):
         find_checkpoint("hf://me/model")
 
 
@@ -411,7 +396,7 @@ def unpublished(monkeypatch):
     """The official address refuses everybody, as it did."""
 
     def refuse(url, *more):
-        raise download._WrongFile("answered 403 Forbidden")
+        raise ValueError("answered 403 Forbidden")
 
     monkeypatch.setattr(download, "_transfer", refuse)
 
@@ -480,7 +465,7 @@ def test_nobody_has_the_weights(server, unpublished):
         find_checkpoint(FINE_TUNED)
     tried = [where for where, _ in error.value.attempts]
     assert tried[0].startswith("https://storage.googleapis.com/") and tried[1:] == [f"hf://{FIRST}", f"hf://{SECOND}"]
-    for text in ("could not be downloaded", "answered 403 Forbidden", "no such repository", "put it at"):
+    for text in ("could not be downloaded", "answered 403 Forbidden", "Repository Not Found", "put it at"):
         assert text in str(error.value)
 
 

@@ -44,7 +44,7 @@ def test_there_and_back(server, model):
         "pipeline_tag: image-classification\n",
         "# pets\n",
         "16 x 24 pixels",
-        "3 classes apart: cat, dog, ünicorn.",
+        "3 classes: cat, dog, ünicorn.",
         "resized straight to 16 x 24 pixels (bilinear)",
         "mean 0.5, 0.5, 0.5 and standard deviation 0.5, 0.5, 0.5",
         "keras_vit.load('hf://me/pets')",
@@ -105,16 +105,14 @@ def test_what_is_refused(server, model):
 
 def test_a_token_that_may_not_write(server, model):
     server.repositories["me/pets"] = Repository({}, api_error=(403, ""))
-    with pytest.raises(
-        DownloadError, match=r"hf://me/pets could not be written: .* refuses it \(403\).* that may write it"
-    ):
+    with pytest.raises(DownloadError, match=r"hf://me/pets could not be written: 403"):
         keras_vit.push_to_hub(model, "me/pets")
     assert server.repositories["me/pets"].files == {}
 
 
 def test_no_network(server, model):
     server.close()
-    with pytest.raises(DownloadError, match="hf://me/pets could not be written: .* cannot be reached"):
+    with pytest.raises(DownloadError, match="hf://me/pets could not be written: .* gave no answer"):
         keras_vit.push_to_hub(model, "me/pets")
 
 

@@ -125,7 +125,7 @@ def test_what_cannot_be_had(answers, server, tmp_path):
     for row, reason in zip(
         table,
         (
-            *("no such repository", "answered 404", "has no such file", "input", r"shape \(5,\), expected \(9,\)"),
+            *("Repository Not Found", "answered 404", "has no such file", "input", r"shape \(5,\), expected \(9,\)"),
             f"model.npz arrived damaged: its hash is .*, expected {'0' * 64}",
         ),
         strict=False,
