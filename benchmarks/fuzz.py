@@ -45,7 +45,7 @@ import numpy as np
 import keras_vit
 from keras_vit.checkpoints import augreg_index, best_augreg, class_names, files, read_keras, save_model
 from keras_vit.preprocessing import load_image
-from keras_vit.training.run_folder import RunFolder
+from keras_vit.training.loop import RunFolder
 
 SECONDS = 60  # for one input
 BATCH = 250  # inputs of one process

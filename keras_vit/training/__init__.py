@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING
 from keras_vit._lazy import lazy_names
 from keras_vit.data import Augmentation
 from keras_vit.training.planning import Plan, plan
-from keras_vit.training.recipes import (
-    Recipe,
-    build_loss,
-    build_optimizer,
-    build_schedule,
-    list_recipes,
-    recipe,
-)
+from keras_vit.training.recipes import Recipe, list_recipes, recipe
 
 # What needs Keras.
 if TYPE_CHECKING:
@@ -28,12 +21,11 @@ if TYPE_CHECKING:
         save_sharded,
         split_weights,
     )
-    from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
-    from keras_vit.training.optimizers import AdamW, MomentumSGD, WarmupDecay, layer_decay
+    from keras_vit.training.loop import draw_curve
+    from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
     from keras_vit.training.pretraining import pretrain
-    from keras_vit.training.run import Trained, finetune
-    from keras_vit.training.run_folder import draw_curve
-    from keras_vit.training.trainable import add_lora, freeze, load_adapters, save_adapters, unfreeze
+    from keras_vit.training.run import Trained, build_loss, build_optimizer, build_schedule, finetune
+    from keras_vit.training.trainable import add_lora, freeze, layer_decay, load_adapters, save_adapters, unfreeze
 
 _later = lazy_names(__name__)
 
@@ -42,7 +34,7 @@ def __getattr__(name: str) -> object:
     if name in ("loss", "optimizer", "schedule"):  # their names until version 0.2
         text = f"training.{name} is called training.build_{name} now; the old name goes with the next version."
         warnings.warn(text, DeprecationWarning, stacklevel=2)
-        return globals()[f"build_{name}"]
+        name = f"build_{name}"
     return _later(name)
 
 

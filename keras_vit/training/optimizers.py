@@ -1,8 +1,8 @@
-"""The optimizers and learning rates of the original code (optax, vit_jax, big_vision), as Keras has them."""
+"""The optimizers, learning rates and losses of the original code (optax, vit_jax, big_vision), as Keras objects."""
 
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,8 +10,9 @@ import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 from keras import ops
 
+from keras_vit._arguments import check_choice
 from keras_vit._keras import HookedOptimizer, layout_of
-from keras_vit.training.trainable import matches
+from keras_vit.training.recipes import check_number, matches
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
 DECAYED = "*/kernel"
@@ -21,20 +22,16 @@ class ViTOptimizer(HookedOptimizer):
     """What both optimizers of this package share; itself it updates nothing.
 
     - **Clipping.** `global_clipnorm` scales all gradients by `global_clipnorm / norm` where their common norm is
-      greater, as `optax.clip_by_global_norm`. The norm before clipping is kept in `gradient_norm`, a scalar
-      variable: the last update's, to be logged.
-    - **Weight decay** is decoupled: `w -= learning_rate * weight_decay * w` beside the gradient's update, for kernels
-      but those that `exclude_from_weight_decay()` names. big_vision writes the same as `wd = weight_decay * base
-      learning rate` times the schedule: its 0.0001 at rate 0.001 is AugReg's 0.1.
-    - **Rates of their own.** The learning rate of a weight, also of its decay, is multiplied by the value of the
+      greater, as `optax.clip_by_global_norm`. The norm before clipping of the last update is in `gradient_norm`.
+    - **Weight decay** is decoupled, `w -= learning_rate * weight_decay * w`, for kernels but those that
+      `exclude_from_weight_decay()` names. big_vision multiplies it by its base rate: its 0.0001 at rate 0.001 is 0.1.
+    - **Rates per layer.** The learning rate of a weight, also of its decay, is multiplied by the value of the
       first pattern in `rate_multipliers` that fits its name (see `layer_decay`).
     - **Steps are updates.** With `gradient_accumulation_steps=k` the gradients of k batches are averaged, then
-      clipped, then applied; `iterations`, the schedule and the moving average count these updates. Keras's own
-      optimizers hand the number of batches to the schedule, and average weights with every batch.
-    - **Polyak averaging** is Keras's `use_ema=True, ema_momentum=0.9999`. Mind that `fit` ends by overwriting the
-      weights with their average; `keras.callbacks.SwapEMAWeights` swaps them for evaluation.
-
-    Patterns are names of weights such as `"block_0/attention/query/kernel"`, or their ends, with wildcards.
+      clipped, then applied; `iterations`, the schedule and the moving average count these updates, where Keras's own
+      optimizers count batches.
+    - **Polyak averaging** is Keras's `use_ema=True, ema_momentum=0.9999`. `fit` ends by overwriting the weights with
+      their average; `keras.callbacks.SwapEMAWeights` swaps them for evaluation.
     """
 
     def __init__(
@@ -45,13 +42,11 @@ class ViTOptimizer(HookedOptimizer):
         momentum_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if isinstance(learning_rate, numbers.Real) and not 0 <= learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be a number of at least 0, but {learning_rate!r} was given.")
-        if weight_decay is not None and not 0 <= weight_decay < math.inf:
-            raise ValueError(f"weight_decay must be a number of at least 0, but {weight_decay!r} was given.")
-        clip = kwargs.get("global_clipnorm")
-        if clip is not None and not 0 < clip < math.inf:
-            raise ValueError(f"global_clipnorm must be a number above 0, or None, but {clip!r} was given.")
+        if isinstance(learning_rate, numbers.Real):
+            check_number("learning_rate", learning_rate)
+        for name, value in (("weight_decay", weight_decay), ("global_clipnorm", kwargs.get("global_clipnorm"))):
+            if value is not None:
+                check_number(name, value)
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         self._schedule = _schedule_or_none(learning_rate)
         self.rate_multipliers = dict(rate_multipliers or {})
@@ -64,17 +59,15 @@ class ViTOptimizer(HookedOptimizer):
             return
         super().build(variables)
         self.gradient_norm = self.add_variable((), name="gradient_norm", aggregation="only_first_replica")
-        dtype = self.momentum_dtype
         self.momentums = [
             self.add_variable(
                 variable.shape,
-                dtype=dtype or variable.dtype,
+                dtype=self.momentum_dtype or variable.dtype,
                 layout=layout_of(variable),
                 name=f"{variable.path.replace('/', '_')}_momentum",
             )
             for variable in variables
         ]
-        # What exclude_from_weight_decay() names does not decay either.
         decays = [matches(v.path, DECAYED) and self.decays(v) for v in variables]
         self._decays = [float(self.weight_decay or 0.0) if decay else 0.0 for decay in decays]
         self._multipliers = [
@@ -109,9 +102,9 @@ class ViTOptimizer(HookedOptimizer):
         return [grad / replicas for grad in grads] if replicas > 1 else grads
 
     def apply_weight_decay(self, variables: list[Any]) -> None:
-        """Nothing here: the decay is a part of every weight's update."""
+        """Nothing: the decay is a part of every weight's update."""
 
-    def _kept(self, m: Any, share: float, dtype: Any) -> Any:
+    def _decayed_momentum(self, m: Any, share: float, dtype: Any) -> Any:
         """`share * m` in the weight's dtype.
 
         The share is rounded to m's dtype, as JAX does with a Python number: 0.9 is 0.8984375 beside a bfloat16. The
@@ -138,11 +131,28 @@ class ViTOptimizer(HookedOptimizer):
             average.assign(m * average + (1.0 - m) * variable)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "rate_multipliers": dict(self.rate_multipliers),
-            "momentum_dtype": self.momentum_dtype,
-        }
+        own = {"rate_multipliers": dict(self.rate_multipliers), "momentum_dtype": self.momentum_dtype}
+        return {**super().get_config(), **own}
+
+
+def _schedule_or_none(rate: Any) -> Any:
+    return rate if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) else None
+
+
+def _over_replicas(grads: list[Any]) -> tuple[list[Any], int]:
+    """The gradients of the whole batch under `tf.distribute`, and the number of replicas; elsewhere as they are.
+
+    Keras on TensorFlow clips each replica's gradients and adds them up after that, so that a norm of 1 would become
+    up to the number of replicas. These are added first; divided by the number, Keras's sum leaves them as they are.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return grads, 1
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return grads, 1
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, grads), context.num_replicas_in_sync
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -161,7 +171,7 @@ class MomentumSGD(ViTOptimizer):
         momentum: Share of m that stays.
         momentum_dtype: dtype in which m is kept; None for the weights'. The original keeps it in `"bfloat16"`, which
             halves its memory. m is rounded after it has been used, and with it the share that stays: 0.8984 for 0.9.
-        weight_decay: See `ViTOptimizer`; fine-tuning has none.
+        weight_decay: Decoupled, of kernels only: `w -= learning_rate * weight_decay * w`. Fine-tuning has none.
         rate_multipliers: Pattern to multiplier of the learning rate; the first one that fits.
         **kwargs: Keras's other arguments of an optimizer: `global_clipnorm`, `gradient_accumulation_steps`,
             `use_ema`, `ema_momentum`, `name` ...
@@ -181,13 +191,13 @@ class MomentumSGD(ViTOptimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
-        self.momentum = _share("momentum", momentum)
+        self.momentum = check_number("momentum", momentum)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one weight and its momentum."""
         m = self.momentums[self.index_of(variable)]
         gradient = ops.cast(gradient, variable.dtype)
-        direction = gradient + self._kept(m, self.momentum, variable.dtype)
+        direction = gradient + self._decayed_momentum(m, self.momentum, variable.dtype)
         self.assign(m, ops.cast(direction, m.dtype))
         self._update(variable, direction, learning_rate)
 
@@ -207,15 +217,11 @@ class AdamW(ViTOptimizer):
     its epsilon before v is corrected, and its AdamW forgets, when it is saved, which weights do not decay.
 
     Args:
-        learning_rate: A number or a schedule such as `WarmupDecay`.
+        learning_rate, weight_decay, rate_multipliers, **kwargs: As in `MomentumSGD`; the decay as Table 3 gives it.
         beta_1: Share of m that stays.
         beta_2: Share of v that stays.
         epsilon: Added to the root of v'.
         momentum_dtype: dtype in which m is kept; None for the weights'. big_vision has `"bfloat16"`.
-        weight_decay: As the paper's Table 3 and AugReg give it; see `ViTOptimizer`.
-        rate_multipliers: Pattern to multiplier of the learning rate; the first one that fits.
-        **kwargs: Keras's other arguments of an optimizer: `global_clipnorm`, `gradient_accumulation_steps`,
-            `use_ema`, `ema_momentum`, `name` ...
 
     Examples:
         >>> training.AdamW(training.WarmupDecay(1e-3, steps=100, warmup_steps=10), weight_decay=0.1).name
@@ -234,8 +240,7 @@ class AdamW(ViTOptimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
-        self.beta_1 = _share("beta_1", beta_1)
-        self.beta_2 = _share("beta_2", beta_2)
+        self.beta_1, self.beta_2 = check_number("beta_1", beta_1), check_number("beta_2", beta_2)
         self.epsilon = epsilon
 
     def build(self, variables: list[Any]) -> None:
@@ -246,12 +251,11 @@ class AdamW(ViTOptimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one weight and its moments."""
-        index = self.index_of(variable)
+        index, dtype = self.index_of(variable), variable.dtype
         m, v = self.momentums[index], self.velocities[index]
-        dtype = variable.dtype
         gradient = ops.cast(gradient, dtype)
         updates = ops.cast(self.iterations + 1, dtype)
-        new_m = (1.0 - self.beta_1) * gradient + self._kept(m, self.beta_1, dtype)
+        new_m = (1.0 - self.beta_1) * gradient + self._decayed_momentum(m, self.beta_1, dtype)
         new_v = (1.0 - self.beta_2) * ops.square(gradient) + self.beta_2 * v
         self.assign(m, ops.cast(new_m, m.dtype))
         self.assign(v, new_v)
@@ -261,68 +265,6 @@ class AdamW(ViTOptimizer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
-
-
-def _schedule_or_none(rate: Any) -> Any:
-    return rate if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) else None
-
-
-def _share(name: str, value: float) -> float:
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must be a number of at least 0 and less than 1, but {value!r} was given.")
-    return value
-
-
-def _over_replicas(grads: list[Any]) -> tuple[list[Any], int]:
-    """The gradients of the whole batch under `tf.distribute`, and the number of replicas; elsewhere as they are.
-
-    Keras on TensorFlow clips each replica's gradients and adds them up after that, so that a norm of 1 would become
-    up to the number of replicas. Here they are added first; divided by the number, Keras's sum leaves them as they are.
-    """
-    if keras.backend.backend() != "tensorflow":
-        return grads, 1
-    import tensorflow as tf
-
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
-        return grads, 1
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, grads), context.num_replicas_in_sync
-
-
-def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
-    """Multipliers that give a layer the lower a learning rate the nearer it is to the image.
-
-    1 for the head and whatever else comes after the blocks, `rate` for the last block, `rate ** 2` for the one
-    before it, and so on; patch embedding, stem, class token and position embeddings have `rate ** (depth + 1)`
-    (BEiT, arXiv 2106.08254, and MAE, arXiv 2111.06377).
-
-    Args:
-        model: A Vision Transformer.
-        rate: In (0, 1]; 0.65 to 0.75 are common.
-
-    Returns:
-        Pattern to multiplier, for `rate_multipliers` of the optimizers.
-
-    Raises:
-        ValueError: if the model has no blocks, or `rate` is out of range.
-
-    Examples:
-        >>> training.layer_decay(small, 0.5)["block_0/*"]  # of two blocks the first
-        0.25
-    """
-    if not 0 < rate <= 1:
-        raise ValueError(f"The layer-wise decay must be greater than 0 and at most 1, but {rate!r} was given.")
-    names = [layer.name for layer in model.layers if layer.weights]
-    blocks = [name for name in names if matches(name, "block_[0-9]*")]
-    if not blocks:
-        raise ValueError(f"Layer-wise decay counts the blocks of a Vision Transformer, but {model.name} has none.")
-    multipliers = {}
-    passed = 0  # blocks so far, this one included
-    for name in names:
-        passed += name in blocks
-        after = passed == len(blocks) and name not in blocks
-        multipliers[f"{name}/*"] = 1.0 if after else rate ** (len(blocks) + 1 - passed)
-    return multipliers
 
 
 # Learning rates
@@ -395,20 +337,17 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         end: float = 0.0,
         power: float = 1.0,
         timescale: float = 10_000,
-        boundaries: tuple[int, ...] | list[int] = (),
-        factors: tuple[float, ...] | list[float] = (),
+        boundaries: Sequence[int] = (),
+        factors: Sequence[float] = (),
     ) -> None:
-        if decay not in DECAYS:
-            raise ValueError(f"decay must be one of {', '.join(map(repr, DECAYS))}, but {decay!r} was given.")
+        check_choice("decay", decay, tuple(DECAYS))
         if steps < 1:
             raise ValueError(f"steps must be at least 1, but {steps!r} was given.")
-        for name, value in (("learning_rate", learning_rate), ("end", end)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be a number of at least 0, but {value!r} was given.")
+        check_number("learning_rate", learning_rate)
+        check_number("end", end)
         if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):
             raise ValueError(
-                f"A stair needs ascending boundaries and one factor for each, but boundaries={boundaries!r} and "
-                f"factors={factors!r} were given."
+                f"A stair needs ascending boundaries and one factor for each, but {boundaries=} and {factors=}."
             )
         self.learning_rate, self.steps, self.decay = learning_rate, steps, decay
         self.warmup_steps = _steps("warmup_steps", warmup_steps, steps)
@@ -438,7 +377,74 @@ def _steps(name: str, value: int | float, total: int) -> int:
         return min(max(1, round(value * total)), total - 1)
     if value < 0 or value != int(value) or value >= max(total, 1):
         raise ValueError(
-            f"{name} must be a number of steps, at least 0 and less than steps={total}, or a float between 0 and 1 as "
-            f"a share of them, but {value!r} was given. {name}=0 for none."
+            f"{name} must be a number of steps, at least 0 and less than steps={total}, or a share of them below 1, "
+            f"but {value!r} was given. {name}=0 for none."
         )
     return int(value)
+
+
+# Losses, on logits and one-hot or mixed labels
+
+
+class _Loss(keras.losses.Loss):
+    """A loss per image, averaged over the batch, computed in at least float32."""
+
+    def __init__(self, label_smoothing: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.label_smoothing = check_number("label_smoothing", label_smoothing)
+
+    def _prepare(self, labels: Any, logits: Any) -> tuple[Any, Any]:
+        """Labels, smoothed, and logits in at least float32."""
+        if len(labels.shape) != len(logits.shape) or labels.shape[-1] != logits.shape[-1]:
+            raise ValueError(
+                f"{type(self).__name__} takes one-hot labels of the logits' shape {tuple(logits.shape)}, but labels of "
+                f"shape {tuple(labels.shape)} were given. keras.ops.one_hot(labels, classes) makes them from integers."
+            )
+        dtype = keras.backend.result_type(logits.dtype, "float32")
+        labels, logits = ops.cast(labels, dtype), ops.cast(logits, dtype)
+        if self.label_smoothing:
+            labels = labels * (1.0 - self.label_smoothing) + self.label_smoothing / logits.shape[-1]
+        return labels, logits
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SoftmaxLoss(_Loss):
+    """Cross-entropy with a softmax: `-mean over images(sum over classes(label * log_softmax(logit)))`.
+
+    As `cross_entropy_loss` in vit_jax/train.py and `softmax_xent` in big_vision/utils.py. Call it with labels
+    `(batch, classes)`, one-hot or mixed, and logits of that shape; others are a ValueError. It computes in float32.
+
+    Args:
+        label_smoothing: s makes `label * (1 - s) + s / classes` of a label.
+        **kwargs: `reduction`, `name` and `dtype`, as for every loss of Keras.
+
+    Examples:
+        >>> round(float(training.SoftmaxLoss()(np.eye(2), np.zeros((2, 2)))), 4)  # log(2)
+        0.6931
+    """
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        labels, logits = self._prepare(y_true, y_pred)
+        return -ops.sum(labels * ops.log_softmax(logits, axis=-1), axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SigmoidLoss(_Loss):
+    """Cross-entropy with a sigmoid per class, summed over the classes and averaged over the images.
+
+    As `sigmoid_xent` in big_vision/utils.py; what ImageNet-21k and JFT models are pre-trained with, where an image
+    may have several labels. The head then starts with the bias -10, so that no class is likely. Arguments and labels
+    are those of `SoftmaxLoss`.
+
+    Examples:
+        >>> float(training.SigmoidLoss()(np.eye(2), np.zeros((2, 2)))) == 2 * float(np.log(np.float32(2)))
+        True
+    """
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        labels, logits = self._prepare(y_true, y_pred)
+        likelihood = labels * ops.log_sigmoid(logits) + (1.0 - labels) * ops.log_sigmoid(-logits)
+        return -ops.sum(likelihood, axis=-1)

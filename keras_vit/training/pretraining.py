@@ -7,16 +7,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, Source
+from keras_vit._arguments import DType, Source, check_choice
 from keras_vit._processes import share
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
-from keras_vit.models import BEFORE_BLOCKS, BiT, VisionTransformer, find_variant
-from keras_vit.training.finetuning import Model, Task, adapted, as_input, labelled_batches, logits_model
-from keras_vit.training.recipes import Recipe, build_loss
-from keras_vit.training.run import Trained, finetune
+from keras_vit.models import BEFORE_BLOCKS, VisionTransformer, find_variant
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.run import Model, Task, Trained, as_input, finetune, with_head, with_size_and_rates
 from keras_vit.training.sharing import Batch
-from keras_vit.zoo import create_model, load
+from keras_vit.zoo import create_model
 
 
 def pretrain(
@@ -34,66 +33,53 @@ def pretrain(
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
             to be predicted; the encoder is trained, and the head of the model stays as it is.
-        options: All other arguments of `finetune`. `seed` also decides the first weights of a variant, and which
-            patches are corrupted.
+        **options: All others of `finetune`. `seed` also decides the first weights of a variant, and which patches are
+            corrupted.
 
     Returns:
-        The model, the log and more (see `Trained`).
-
-    Raises:
-        TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
-        FloatingPointError: if the loss is not finite any more.
-        ConnectionError: if another process ends before its time.
-        OSError: if a file of the run cannot be written. The newest checkpoint is kept.
+        The model, the log and more (see `Trained`). What is raised is that of `finetune`.
 
     Examples:
         >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
         >>> fresh = keras_vit.VisionTransformer(config)
         >>> done = training.pretrain(fresh, (pixels, labels), recipe, objective="masked_patches", verbose=False)
     """
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {tuple(OBJECTIVES)}, but {objective!r} was given.")
+    check_choice("objective", objective, tuple(OBJECTIVES))
     return finetune(model, data, recipe, task=OBJECTIVES[objective], **options)
 
 
-_parameters = inspect.signature(finetune).parameters
-pretrain.__signature__ = inspect.signature(pretrain).replace(  # ty: ignore[unresolved-attribute]
-    parameters=[
-        *[p for p in inspect.signature(pretrain).parameters.values() if p.kind is not p.VAR_KEYWORD],
-        *[p for name, p in _parameters.items() if p.kind is p.KEYWORD_ONLY and name != "task"],
+def _with_options_of_finetune() -> inspect.Signature:
+    own = inspect.signature(pretrain)
+    options = [
+        p for name, p in inspect.signature(finetune).parameters.items() if p.kind is p.KEYWORD_ONLY and name != "task"
     ]
-)
+    return own.replace(parameters=[*[p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD], *options])
 
 
-def create(variant: str, recipe: Recipe, classes: int, dtype: DType = None) -> Model:
-    """A model with random weights as a recipe wants it: rates of dropout, size of images, biases of the head."""
-    options: dict[str, Any] = {"dtype": dtype, "classes": classes, "image_size": recipe.image_size}
-    if not find_variant(variant).startswith("BiT") or recipe.dropout or recipe.drop_path:
-        options |= {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
-    model = create_model(variant, classifier_activation=None, **options)
-    model.get_layer("head").bias.assign(np.full(classes, recipe.head_bias, "float32"))
-    return model
+pretrain.__signature__ = _with_options_of_finetune()  # ty: ignore[unresolved-attribute]
 
 
-def new_or_given_model(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
+def model_for_labels(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
     """The model to pre-train on labels, whose head has the classes of the data."""
-    model = model_of_any_head(source, recipe, images, dtype)
+    model = model_with_any_head(source, recipe, images, dtype)
     if model.config.classes != images.classes:
         raise ValueError(
             f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes. "
             f"Give model.with_classes({images.classes})."
         )
-    return adapted(model, recipe, images)
+    return with_head(model, recipe, images)
 
 
-def model_of_any_head(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-    """The model to pre-train without labels, whose head stays as it is."""
-    if isinstance(source, (VisionTransformer, BiT)):
-        return adapted(source, recipe)
-    if is_variant(source):
-        return create(source, recipe, images.classes, dtype)
-    options = {name: getattr(recipe, name) for name in ("dropout", "drop_path") if getattr(recipe, name)}
-    return load(source, image_size=recipe.image_size, dtype=dtype, **options)
+def model_with_any_head(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
+    """The model to pre-train without labels, whose head stays as it is; that of a variant has random weights."""
+    if not is_variant(source):
+        return with_size_and_rates(source, recipe, dtype)
+    options: dict[str, Any] = {"dtype": dtype, "classes": images.classes, "image_size": recipe.image_size}
+    if not find_variant(source).startswith("BiT") or recipe.dropout or recipe.drop_path:
+        options |= {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
+    model = create_model(source, classifier_activation=None, **options)
+    model.get_layer("head").bias.assign(np.full(images.classes, recipe.head_bias, "float32"))
+    return model
 
 
 def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
@@ -261,17 +247,10 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
 
 
 OBJECTIVES = {
-    "labels": Task(
-        "pre-training",
-        new_or_given_model,
-        logits_model,
-        labelled_batches,
-        build_loss,
-        keras.metrics.CategoricalAccuracy,
-    ),
+    "labels": Task("pre-training", model_for_labels),
     "masked_patches": Task(
         "masked patches",
-        model_of_any_head,
+        model_with_any_head,
         masked_patch_model,
         corrupted_batches,
         lambda recipe: MaskedPatchLoss(),

@@ -1,133 +1,69 @@
-"""The papers' recipes by name, and the Keras objects that they stand for."""
+"""The papers' recipes by name, as plain data that needs no Keras; `optimizers.py` makes Keras objects of them."""
 
 import dataclasses
+import fnmatch
 import functools
 import math
 import numbers
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from keras_vit._arguments import did_you_mean, pair
+from keras_vit._arguments import check_choice, did_you_mean, pair
 from keras_vit._terminal import Table
 from keras_vit.data import Augmentation
 from keras_vit.training.recipe_table import ROWS
 
-# A recipe is data, which `keras-vit recipes` shows without Keras: what needs it is imported where it is used.
-if TYPE_CHECKING:
-    import keras
-
-    from keras_vit.training.optimizers import WarmupDecay
-
-LOSSES = ("softmax", "sigmoid")
-OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant")
+_CHOICES = {
+    "optimizer": ("sgd", "adam", "adamw"),
+    "loss": ("softmax", "sigmoid"),
+    "schedule": ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant"),
+}
 _OPTIONAL = ("steps", "epochs", "clip_norm", "polyak", "layer_decay", "lora_rank", "lora_alpha")  # may be None
-# Fields that are numbers: what they must be, in words and as a test.
+# What the numbers of recipes and optimizers must be, and the test of it.
 _NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("steps batch_size accumulate lora_rank", "a whole number of at least 1", lambda n: _whole(n) and n >= 1),
     ("learning_rate end weight_decay", "a number of at least 0", lambda n: 0 <= n < math.inf),
-    ("epochs clip_norm lora_alpha", "a number above 0", lambda n: 0 < n < math.inf),
-    (
-        "momentum beta_1 beta_2 dropout drop_path label_smoothing",
-        "a number of at least 0 and less than 1",
-        lambda n: 0 <= n < 1,
-    ),
+    ("epochs clip_norm global_clipnorm lora_alpha", "a number above 0", lambda n: 0 < n < math.inf),
+    ("momentum beta_1 beta_2 dropout drop_path label_smoothing", "a number from 0 to below 1", lambda n: 0 <= n < 1),
     ("polyak", "a number between 0 and 1", lambda n: 0 < n < 1),
     ("layer_decay", "a number above 0 and at most 1", lambda n: 0 < n <= 1),
     ("head_bias", "a finite number", math.isfinite),
     ("warmup_steps", "a number of steps, or a share of all below 1", lambda n: n >= 0 and (_whole(n) or n < 1)),
 )
+_RANGES = {name: (expected, fits) for names, expected, fits in _NUMBERS for name in names.split()}
 
 
 def _whole(number: Any) -> bool:
     return isinstance(number, numbers.Integral)
 
 
-def build_schedule(recipe: "Recipe", steps: int | None = None) -> "WarmupDecay":
-    """The learning rate of a recipe, as a function of the update.
-
-    Args:
-        recipe: The recipe.
-        steps: Updates of the whole training; None for the recipe's. A warm-up that would take more than half of them
-            is shortened: to its share of the recipe's own steps, or else to a tenth.
-
-    Returns:
-        A `WarmupDecay`.
+def check_number(name: str, value: Any) -> int | float:
+    """A number as Python's, which JSON knows, if it is what the argument `name` of a recipe or an optimizer can be.
 
     Raises:
-        ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.
-
-    Examples:
-        >>> schedule = training.build_schedule(training.recipe("finetune/cifar10"), steps=100)
-        >>> float(schedule(0))
-        0.0
+        ValueError: if it is not.
     """
-    from keras_vit.training.optimizers import WarmupDecay
-
-    warmup = recipe.warmup_steps
-    if steps is not None and warmup > max(steps / 2, 1):
-        share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
-        warmup = int(steps * share)
-    total = recipe.total_steps() if steps is None else steps
-    return WarmupDecay(recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end)
+    expected, fits = _RANGES[name]
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(value):
+        raise ValueError(f"{name} must be {expected}, but {value!r} was given.")
+    return int(value) if _whole(value) else float(value)
 
 
-def build_optimizer(
-    recipe: "Recipe", model: "keras.Model | None" = None, steps: int | None = None
-) -> "keras.optimizers.Optimizer":
-    """The optimizer of a recipe with its schedule, for `model.compile`.
+def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
+    """Patterns of names as a tuple, from one or several strings; a TypeError if they are anything else."""
+    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"{argument} must be a string or several, but {pattern!r} was among them.")
+    return patterns
 
-    Args:
-        recipe: The recipe.
-        model: The model that it will train; needed for a recipe with `layer_decay`.
-        steps: As in `build_schedule`.
 
-    Returns:
-        `MomentumSGD` or `AdamW`. With `accumulate`, give it batches of `batch_size / accumulate` images.
+def matches(name: str, pattern: str) -> bool:
+    """Whether the path of a layer or a weight fits a pattern: all of it, or a part from some `/` on.
 
-    Raises:
-        ValueError: if the recipe counts epochs and `steps` is not given, or `model` is missing.
-
-    Examples:
-        >>> recipe = training.recipe("finetune/cifar10")
-        >>> type(training.build_optimizer(recipe)).__name__
-        'MomentumSGD'
+    Wildcards are those of file names: `*` for anything (also `/`), `?` for one character, `[0-5]`. Case matters.
     """
-    from keras_vit.training.optimizers import AdamW, MomentumSGD, layer_decay
-
-    if recipe.layer_decay is not None and model is None:
-        raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
-    common: dict[str, Any] = {
-        "learning_rate": build_schedule(recipe, steps),
-        "momentum_dtype": recipe.momentum_dtype,
-        "weight_decay": recipe.weight_decay or None,
-        "global_clipnorm": recipe.clip_norm,
-        "rate_multipliers": layer_decay(model, recipe.layer_decay) if recipe.layer_decay is not None else None,
-        "gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None,
-    }
-    if recipe.polyak is not None:
-        common |= {"use_ema": True, "ema_momentum": recipe.polyak}
-    if recipe.optimizer == "sgd":
-        return MomentumSGD(momentum=recipe.momentum, **common)
-    return AdamW(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
-
-
-def build_loss(recipe: "Recipe") -> "keras.losses.Loss":
-    """The loss of a recipe, on logits and one-hot labels.
-
-    Args:
-        recipe: The recipe.
-
-    Returns:
-        A `SoftmaxLoss` or a `SigmoidLoss`, with the recipe's label smoothing.
-
-    Examples:
-        >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
-        'SoftmaxLoss'
-    """
-    from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
-
-    return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](label_smoothing=recipe.label_smoothing)
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +109,7 @@ class Recipe:
         augmentation: What happens to training images.
 
     Raises:
-        ValueError: if a field is out of its range.
+        TypeError, ValueError: if a field is out of its range.
 
     Examples:
         >>> recipe = training.Recipe(steps=100, warmup_steps=10, learning_rate=0.01)
@@ -216,42 +152,26 @@ class Recipe:
     augmentation: Augmentation = Augmentation()
 
     def __post_init__(self) -> None:
-        for name, choices in (("optimizer", OPTIMIZERS), ("loss", LOSSES), ("schedule", SCHEDULES)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {choices}, but {getattr(self, name)!r} was given.")
-        for names, expected, fits in _NUMBERS:
-            for name in names.split():
-                self._check_number(name, expected, fits)
+        fields = vars(self)  # a frozen dataclass is changed here only
+        for name, choices in _CHOICES.items():
+            check_choice(name, fields[name], choices)
+        for name, value in fields.items():
+            if name in _RANGES and (value is not None or name not in _OPTIONAL):
+                fields[name] = check_number(name, value)
         size = pair("image_size", self.image_size)
-        object.__setattr__(self, "image_size", size if isinstance(self.image_size, (tuple, list)) else size[0])
+        fields["image_size"] = size if isinstance(self.image_size, (tuple, list)) else size[0]
         for name in ("freeze", "lora_targets"):
-            patterns = getattr(self, name)
-            patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-            if not all(isinstance(pattern, str) for pattern in patterns):
-                raise TypeError(f"{name} must be names of layers, but {patterns!r} was given.")
-            object.__setattr__(self, name, patterns)
+            fields[name] = check_patterns(name, fields[name])
         if not isinstance(self.augmentation, Augmentation):
             raise TypeError(f"augmentation must be an Augmentation, but {self.augmentation!r} was given.")
         if self.lora_rank is None and self.lora_alpha is not None:
             raise ValueError(f"lora_alpha={self.lora_alpha!r} is the scale of adapters: give lora_rank as well.")
         if self.batch_size % self.accumulate:
             raise ValueError(
-                f"batch_size must be a multiple of accumulate, but batch_size={self.batch_size!r} and "
-                f"accumulate={self.accumulate!r} were given."
+                f"batch_size must be a multiple of accumulate={self.accumulate}, but {self.batch_size} was given."
             )
         if self.steps is not None and self.epochs is not None:
-            raise ValueError(
-                f"A recipe has steps or epochs, but steps={self.steps} and epochs={self.epochs} were given."
-            )
-
-    def _check_number(self, name: str, expected: str, fits: Callable[[Any], bool]) -> None:
-        value = getattr(self, name)
-        if value is None and name in _OPTIONAL:
-            return
-        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(value):
-            raise ValueError(f"{name} must be {expected}, but {value!r} was given.")
-        # NumPy's numbers become Python's, which JSON knows.
-        object.__setattr__(self, name, int(value) if _whole(value) else float(value))
+            raise ValueError(f"A recipe has steps or epochs, but {self.steps} and {self.epochs} were given.")
 
     def replace(self, **changes: Any) -> "Recipe":
         """A copy with other values in some fields.
@@ -274,10 +194,8 @@ class Recipe:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Recipe":
         """The recipe of `to_dict`, also after a way through JSON."""
-        fields = dict(fields)
-        augmentation = fields.pop("augmentation", {})
-        fields["sweep"] = {key: tuple(values) for key, values in fields.get("sweep", {}).items()}
-        return cls(**fields, augmentation=Augmentation(**augmentation))
+        sweep = {key: tuple(values) for key, values in fields.get("sweep", {}).items()}
+        return cls(**{**fields, "sweep": sweep, "augmentation": Augmentation(**fields.get("augmentation", {}))})
 
     def total_steps(self, examples: int | None = None) -> int:
         """Updates of the whole training.
@@ -294,8 +212,8 @@ class Recipe:
             raise ValueError(f"The recipe {self.name!r} has neither steps nor epochs: pass steps=...")
         if not examples:
             raise ValueError(
-                f"The recipe {self.name!r} counts {self.epochs:g} epochs, so the number of updates depends on the "
-                "data: pass steps=recipe.total_steps(examples), or recipe.replace(steps=...)."
+                f"The recipe {self.name!r} counts {self.epochs:g} epochs, and nothing says how many images an epoch "
+                "has: pass steps=recipe.total_steps(examples)."
             )
         return max(1, math.floor(self.epochs * examples / self.batch_size + 0.5))
 
@@ -321,10 +239,7 @@ def recipe(name: str) -> Recipe:
     """A published recipe.
 
     Args:
-        name: Like `"finetune/imagenet2012"`; `list_recipes()` shows all.
-
-    Returns:
-        The `Recipe`.
+        name: Like `"finetune/imagenet2012"`; `list_recipes()` shows all. Case does not matter.
 
     Raises:
         TypeError: if `name` is not a string.
@@ -337,13 +252,10 @@ def recipe(name: str) -> Recipe:
     """
     if not isinstance(name, str):
         raise TypeError(f"The name of a recipe must be a string, but {name!r} was given.")
-    recipes = _recipes()
-    if name in recipes:
-        return recipes[name]
-    known = {known.lower(): known for known in recipes}
-    if name.lower() in known:
-        return recipes[known[name.lower()]]
-    suggestion = did_you_mean(name, known)
+    recipes = {known.lower(): found for known, found in _recipes().items()}
+    if name.lower() in recipes:
+        return recipes[name.lower()]
+    suggestion = did_you_mean(name, {known: found.name for known, found in recipes.items()})
     raise ValueError(f"There is no recipe {name!r}.{suggestion} list_recipes() shows all {len(recipes)}.")
 
 
@@ -360,33 +272,17 @@ def list_recipes(query: str | None = None) -> Table:
         >>> training.list_recipes("finetune cifar100")[0]["steps"]
         10000
     """
-    words = (query or "").lower().split()
     rows = RecipeTable()
     for row in _recipes().values():
         text = " ".join((row.name, row.models, row.dataset, row.source)).lower()
-        if all(word in text for word in words):
+        if all(word in text for word in (query or "").lower().split()):
             duration = f"{row.steps} steps" if row.epochs is None else f"{row.epochs:g} epochs"
             # Text: a table of numbers would round rates to hundredths.
-            text_fields = {"learning_rate": f"{row.learning_rate:g}", "duration": duration}
-            rows.append({**dataclasses.asdict(row), **text_fields})
+            rows.append({**dataclasses.asdict(row), "learning_rate": f"{row.learning_rate:g}", "duration": duration})
     return rows
 
 
 @functools.cache
 def _recipes() -> dict[str, Recipe]:
-    """All recipes by name, the rows of the table with several models or durations taken apart."""
-    recipes: dict[str, Recipe] = {}
-    for row in ROWS:
-        fields = dict(row)
-        variants = fields.pop("variants", (fields.pop("models", ""),))
-        epochs = fields.pop("epochs", None)
-        durations = epochs if isinstance(epochs, tuple) else (epochs,)
-        template = fields.pop("name")
-        fields["augmentation"] = Augmentation(**fields.get("augmentation", {}))
-        for variant in variants:
-            for epochs in durations:
-                name = template.format(variant=variant) + (f"-{epochs}ep" if len(durations) > 1 else "")
-                if name in recipes:
-                    raise ValueError(f"recipe_table.py lists {name!r} twice.")
-                recipes[name] = Recipe(name=name, models=variant, epochs=epochs, **fields)
-    return recipes
+    """All recipes by name."""
+    return {row["name"]: Recipe.from_dict(row) for row in ROWS}

@@ -1,35 +1,38 @@
-"""`finetune`: a run of a recipe, from what the user asked for, update by update, to the files that it leaves."""
+"""`finetune`: a run of a recipe, from what the user asked for to the files that it leaves."""
 
 import contextlib
 import dataclasses
+import importlib.util
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
-from keras_vit._arguments import DType, ImageSize, Source, pair, whole_number
-from keras_vit._keras import set_random_seed
-from keras_vit._processes import Processes, scope_of
+from keras_vit._arguments import DType, ImageSize, Source, pair, warn_caller, whole_number
+from keras_vit._files import write_text
+from keras_vit._keras import layers_inside, set_random_seed
+from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
+from keras_vit.checkpoints import save_model
 from keras_vit.data import ImageStream, has_test_split, open_data
-from keras_vit.models import BiT, VisionTransformer, adapted_layers, merge_lora
-from keras_vit.training.finetuning import FINE_TUNING, Model, Task
-from keras_vit.training.loop import jit_compile, report, train
-from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule
+from keras_vit.models import BiT, ImageModel, VisionTransformer, adapted_layers, merge_lora
+from keras_vit.preprocessing import preprocess_input
+from keras_vit.training.loop import RunFolder, draw_curve, report, train
+from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
+from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as recipe_of_name
-from keras_vit.training.run_folder import RunFolder
-from keras_vit.training.sharing import (
-    Distribution,
-    FilledBatches,
-    Sharing,
-    distributed,
-    reset_randomness,
-)
-from keras_vit.training.trainable import add_lora, freeze, save_adapters
+from keras_vit.training.sharing import Batch, Distribution, FilledBatches, Sharing, distributed, reset_randomness
+from keras_vit.training.trainable import add_lora, freeze, layer_decay, save_adapters
 from keras_vit.zoo import load
+
+MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
+_UPDATES_WORTH_COMPILING = 50  # XLA takes some seconds longer than TensorFlow to make a program
+
+Model = VisionTransformer | BiT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +46,6 @@ class Trained:
         class_names: What the outputs of the model stand for; None where the data does not say.
         output: The folder of the run, or None.
         bad_images: Files that were left out, and why (only with `on_bad_image="skip"`).
-
-    Examples:
-        >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
-        >>> done = training.finetune(keras_vit.VisionTransformer(config), (pixels, labels), recipe, verbose=False)
-        >>> done.log[-1]["step"]
-        1
     """
 
     model: Any
@@ -73,6 +70,107 @@ class Trained:
             "output": None if self.output is None else str(self.output),
             "bad_images": [dataclasses.asdict(image) for image in self.bad_images],
         }
+
+
+# What is trained, and on what
+
+
+def labelled_batches(model: Model, images: ImageStream, seed: int) -> Batch:
+    """From the number of a batch to images as the model takes them, and labels."""
+
+    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+        pixels, labels = images.batch(number)
+        return as_input(model, pixels), labels
+
+    return batch
+
+
+def as_input(model: Model, pixels: np.ndarray) -> np.ndarray:
+    """Pixels of 0..255 as the model takes them."""
+    pipeline = model.config.pipeline
+    return pixels if model.config.include_preprocessing else preprocess_input(pixels, pipeline.mean, pipeline.std)
+
+
+def logits_model(model: Model) -> keras.Model:
+    """The model up to its logits, with the same weights: losses want them before the softmax."""
+    if model.config.classifier_activation is None:
+        return model
+    logits = "logits" if getattr(model.config, "distillation_head", False) else "head"
+    return keras.Model(model.input, model.get_layer(logits).output, name=model.name)
+
+
+def build_loss(recipe: Recipe) -> keras.losses.Loss:
+    """The loss of a recipe with its label smoothing, on logits and one-hot labels: `SoftmaxLoss` or `SigmoidLoss`.
+
+    Examples:
+        >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
+        'SoftmaxLoss'
+    """
+    return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](label_smoothing=recipe.label_smoothing)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is trained, and on what: where fine-tuning, pre-training and masked patches differ."""
+
+    title: str  # beside the progress bar and in `run.json`
+    # From what the user gave, the recipe, the training images and a dtype policy to the model that the user gets.
+    model: Callable[[Model | Source, Recipe, ImageStream, DType], Model]
+    learner: Callable[[Model], keras.Model] = logits_model  # computes the loss, with the weights of that model
+    batches: Callable[[Model, ImageStream, int], Batch] = labelled_batches  # inputs and targets, of a model and a seed
+    loss: Callable[[Recipe], keras.losses.Loss] = build_loss  # the mean over the images of a batch
+    metric: type[keras.metrics.Metric] = keras.metrics.CategoricalAccuracy  # logged as `accuracy`
+
+
+def model_to_finetune(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
+    """The model to fine-tune: with the recipe's image size and rates, and a head for the classes of the data."""
+    if isinstance(source, ImageModel):
+        return with_head(with_size_and_rates(source, recipe, dtype), recipe, images)
+    model = with_size_and_rates(source, recipe, dtype, classes=images.classes)
+    if isinstance(model, VisionTransformer) and not model.config.dynamic:
+        rows, columns = model.config.grid_size
+        if rows * columns > MOST_PATCHES:
+            warn_caller(
+                f"The recipe {recipe.name} has images of {recipe.image_size} pixels, and this model cuts them into "
+                f"{rows} x {columns} patches: that is slow and takes much memory. Give image_size= a smaller one."
+            )
+    # A head that fits by chance goes as well: the original always starts from zeros.
+    return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
+
+
+def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **options: Any) -> Model:
+    """A model, or what `load` takes with options, with the image size and the dropout of a recipe."""
+    rates = {name: getattr(recipe, name) for name in ("dropout", "drop_path") if getattr(recipe, name)}
+    if not isinstance(source, ImageModel):
+        return load(source, image_size=recipe.image_size, dtype=dtype, **rates, **options)
+    for rate in rates if isinstance(source, BiT) else ():
+        raise ValueError(f"{recipe.name} has a {rate}, but a BiT has no {rate}: recipe.replace({rate}=0).")
+    changes = {name: value for name, value in rates.items() if getattr(source.config, name) != value}
+    if not source.config.dynamic and source.config.image_size != pair("image_size", recipe.image_size):
+        changes["image_size"] = recipe.image_size
+    return source.with_config(**changes) if changes else source
+
+
+def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool = False) -> Model:
+    """The model, or a copy with a head of zeros where its classes are not those of the data (or `new_head`)."""
+    names = tuple(images.class_names or ())
+    known = model.config.class_names
+    if model.config.classes == images.classes and not new_head and (not names or known in (None, names)):
+        if names:
+            model.name_classes(names)
+        return model
+    model = model.with_classes(images.classes, class_names=names or None)
+    head = model.get_layer("head")
+    if not head.trainable:
+        raise ValueError(f"All of {model.name} is frozen, also the new head of zeros: unfreeze(model, 'head') first.")
+    head.bias.assign(np.full(images.classes, recipe.head_bias, "float32"))
+    return model
+
+
+FINE_TUNING = Task("fine-tuning", model_to_finetune)
+
+
+# The run
 
 
 def finetune(
@@ -103,39 +201,39 @@ def finetune(
 
     The run is counted in updates of the weights, and batch n is the same images with the same augmentation whatever
     happened before. With an `output` folder a run that was killed goes on from its last checkpoint when it is called
-    again in the same way, and ends with the same weights as one that was not. A run that is over, also one that a
-    callback has stopped, is not trained again: the call gives the same model once more.
+    again in the same way, and ends with the same weights as one that was not. A run that is over is not trained again:
+    the call gives the same model once more.
 
     Args:
         model: A model, a `.keras` or `.weights.h5` file of one, what `from_checkpoint` takes (a file, a name of the
             catalogue), or a variant such as `"ViT-B/16"` for its recommended weights. A model and its files keep
             their head where it has the classes of the data; a checkpoint always gets a new head of zeros. What is
-            frozen, adapters, and the model's name stay. A model is trained in place; where its head, its image size,
-            the rates of the recipe's dropout or the devices differ, a copy is.
+            frozen, adapters, and the model's name stay. A model is trained in place, or a copy where its head, its
+            image size, the rates of the recipe's dropout or the devices differ.
         data: A folder with `train/` and `test/` in it or with one folder per class, `(images, labels)` arrays, a
             tf.data, grain or torch pipeline, or `"tfds:NAME"` (see `open_data`).
         recipe: A name (see `list_recipes`), or a `Recipe`.
         validation: What to evaluate on, like `data`; None for the `test/` of a folder, if there is one.
         output: Folder for checkpoints, log, learning curve and the trained model; None for no files.
-        steps: Updates of the weights; None for the recipe's. Likewise the next four.
+        steps: Updates of the weights; None for the recipe's. Likewise the next three.
         batch_size: Images per update.
         learning_rate: The highest of the run.
         warmup_steps: Updates until then, fewer than `steps`.
         image_size: Pixels, an integer or (height, width). None for the size of the model where one is given, and for
             the recipe's otherwise.
-        classes: Number of classes, where the data does not tell (integer labels of a pipeline).
-        class_names: Their names, where the data does not tell. They become `model.config.class_names`.
+        classes: Number of classes, where the data does not say it (integer labels of a pipeline).
+        class_names: Their names, where the data does not say them. They become `model.config.class_names`.
         every: Updates between two evaluations and checkpoints; None for an epoch, or a tenth of the run where that
             is shorter.
         seed: Decides the order of the images, their augmentation and all that is random in the model.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
         resume: Whether a run in `output` goes on. False starts again and removes all that the old one has left.
         callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch.
-        dtype: Dtype policy of a model that is loaded here, such as `"mixed_bfloat16"`.
+        dtype: Dtype policy of a model that is loaded, such as `"mixed_bfloat16"`.
         distribution: What shares the batches. None: all processes that the program was started in (by torchrun or
             Slurm: see `connect`), and the `keras.distribution` or `tf.distribute` scope around the call or the model.
             Also such a distribution or strategy itself. `"alone"`: this process trains by itself.
-        verbose: Whether to say what was found and is going to be done, and to show a progress bar.
+        verbose: Whether to print what was found and is going to be done, and to show a progress bar.
         task: What is trained, and on what; `pretrain` has others.
 
     Returns:
@@ -156,14 +254,14 @@ def finetune(
     if every is not None:
         whole_number("every", every, 1)
     recipe = recipe_of_name(recipe) if isinstance(recipe, str) else recipe
+    warmup = {} if warmup_steps is None else {"warmup_steps": warmup_steps}
     changes = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "image_size": image_size}
-    changes |= {"warmup_steps": warmup_steps}
-    recipe = recipe.replace(**{name: value for name, value in changes.items() if value is not None})
+    recipe = recipe.replace(**warmup, **{name: value for name, value in changes.items() if value is not None})
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(distributed(distribution))
         set_random_seed(seed)
         source = _opened(model, dtype, None if resume else output)
-        if isinstance(source, (VisionTransformer, BiT)):
+        if isinstance(source, ImageModel):
             source = _moved(source, distribution, processes)
             stack.enter_context(scope_of(source))
             if image_size is None and not source.config.dynamic:
@@ -175,17 +273,17 @@ def finetune(
             "on_bad_image": on_bad_image,
             "shard": processes.shard,
         }
-        augmentation = recipe.augmentation
-        images = open_data(
-            data, split="train", augmentation=augmentation, classes=classes, class_names=class_names, **reading
-        )
+        names = {"classes": classes, "class_names": class_names}
+        images = open_data(data, split="train", augmentation=recipe.augmentation, **names, **reading)
         stack.enter_context(images)
-        total = {"steps": recipe.total_steps(images.examples)}
-        recipe = recipe.replace(**total, **({} if warmup_steps is None else {"warmup_steps": warmup_steps}))
+        recipe = recipe.replace(steps=recipe.total_steps(images.examples), **warmup)
         schedule = build_schedule(recipe)  # raises where steps and warm-up do not fit
         model = task.model(source, recipe, images, dtype)
-        test_images = _open_test_images(data, validation, images, reading, model)
-        if test_images is not None:
+        test_images = None
+        if validation is not None or has_test_split(data):
+            test_data = data if validation is None else validation
+            names = {"classes": images.classes, "class_names": images.class_names}
+            test_images = open_data(test_data, split="test", resize=model.config.pipeline, **names, **reading)
             stack.enter_context(test_images)
         sharing = Sharing.of(processes, model)
         _choose_what_trains(model, recipe)
@@ -203,9 +301,12 @@ def finetune(
         folder = None if output is None else RunFolder(output, settings, resume, processes)
         reset_randomness(model, seed)
         learner, optimizer = task.learner(model), build_optimizer(recipe, model)
-        metrics = [task.metric(name="accuracy")]
-        compilation = jit_compile(learner, recipe.steps)
-        learner.compile(optimizer, task.loss(recipe), weighted_metrics=metrics, jit_compile=compilation)
+        learner.compile(
+            optimizer,
+            task.loss(recipe),
+            weighted_metrics=[task.metric(name="accuracy")],
+            jit_compile=jit_compile(learner, recipe.steps),
+        )
         sharing.average_gradients(optimizer, learner.optimizer)
         verbose = verbose and processes.first
         if verbose:
@@ -229,21 +330,17 @@ def finetune(
             sharing=sharing,
             batch_size=images.batch_size,
         )
-        names = list(model.config.class_names or ()) or None
+        class_names = list(model.config.class_names or ()) or None
+        done = Trained(model, recipe, log, class_names, folder and folder.path, list(images.bad))
         if folder:
-            # Not compiled: the file is half as large, and knows no optimizer, which other backends could not read.
-            adapted = bool(adapted_layers(model))
-            result = merge_lora(model) if adapted else model.with_config()  # in all processes: they share variables
-            folder.write_results(result, names, log, recipe.name)
-            if adapted and processes.first:
-                save_adapters(model, folder.path / "adapters.npz")
+            _write_results(done, processes)
         processes.from_first()  # nobody returns before the files are there
-    return Trained(model, recipe, log, names, folder and folder.path, list(images.bad))
+    return done
 
 
 def _opened(source: Any, dtype: DType, emptied: str | os.PathLike[str] | None) -> Any:
     """The model that a file of this package holds; anything else as it is. `emptied` is a folder that will be."""
-    if isinstance(source, (VisionTransformer, BiT)):
+    if isinstance(source, ImageModel):
         if dtype is not None:
             raise ValueError("dtype is for models that are loaded here; give model.with_config(dtype=...) instead.")
         return source
@@ -251,9 +348,7 @@ def _opened(source: Any, dtype: DType, emptied: str | os.PathLike[str] | None) -
         raise TypeError(f"model must be a model of keras_vit, or name one, but {type(source).__name__} was given.")
     path = Path(source).resolve()
     if emptied is not None and path.exists() and Path(emptied).resolve() in path.parents:
-        raise ValueError(
-            f"resume=False empties {emptied}, where the model {source} lies: choose another output, or move the model."
-        )
+        raise ValueError(f"resume=False empties {emptied}, where {source} lies: choose another output, or move it.")
     if not str(source).endswith((".keras", ".weights.h5")):
         return source
     model = load(source)
@@ -285,54 +380,108 @@ def _choose_what_trains(model: Model, recipe: Recipe) -> None:
         raise ValueError(f"All of {model.name} is frozen, so nothing would be learned: unfreeze(model, 'head') first.")
 
 
-def _open_test_images(
-    data: Any, validation: Any, images: ImageStream, arguments: dict[str, Any], model: Model
-) -> ImageStream | None:
-    """The images to evaluate on, as the model is evaluated, in the classes of the training images; None without any."""
-    if validation is None and not has_test_split(data):
-        return None
-    names = {"classes": images.classes, "class_names": images.class_names}
-    return open_data(
-        data if validation is None else validation, split="test", resize=model.config.pipeline, **arguments, **names
-    )
+def _write_results(done: Trained, processes: Processes) -> None:
+    """Writes the model without its adapters, the names of its classes, and the curve where matplotlib is installed."""
+    adapted = bool(adapted_layers(done.model))
+    # Not compiled: the file is half as large, and knows no optimizer, which other backends could not read.
+    model = merge_lora(done.model) if adapted else done.model.with_config()  # in all processes: they share variables
+    if not processes.first:
+        return
+    save_model(model, done.output / "model.keras", overwrite=True)
+    if adapted:
+        save_adapters(done.model, done.output / "adapters.npz")
+    if done.class_names is not None:
+        write_text(done.output / "classes.txt", "".join(f"{name}\n" for name in done.class_names))
+    if importlib.util.find_spec("matplotlib") is not None:
+        draw_curve(done.log, done.output / "curve.png", f"{model.name}: {done.recipe.name}")
+
+
+def build_optimizer(
+    recipe: Recipe, model: keras.Model | None = None, steps: int | None = None
+) -> keras.optimizers.Optimizer:
+    """The optimizer of a recipe with its schedule, for `model.compile`: `MomentumSGD` or `AdamW`.
+
+    Args:
+        recipe: The recipe. With `accumulate`, its batches have `batch_size / accumulate` images.
+        model: The model that it will train; a recipe with `layer_decay` needs it.
+        steps: As in `build_schedule`; the errors, too.
+
+    Examples:
+        >>> type(training.build_optimizer(training.recipe("finetune/cifar10"))).__name__
+        'MomentumSGD'
+    """
+    if recipe.layer_decay is not None and model is None:
+        raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
+    common: dict[str, Any] = {
+        "learning_rate": build_schedule(recipe, steps),
+        "momentum_dtype": recipe.momentum_dtype,
+        "weight_decay": recipe.weight_decay or None,
+        "global_clipnorm": recipe.clip_norm,
+        "rate_multipliers": None if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay),
+        "gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None,
+    }
+    if recipe.polyak is not None:
+        common |= {"use_ema": True, "ema_momentum": recipe.polyak}
+    if recipe.optimizer == "sgd":
+        return MomentumSGD(momentum=recipe.momentum, **common)
+    return AdamW(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
+
+
+def build_schedule(recipe: Recipe, steps: int | None = None) -> WarmupDecay:
+    """The learning rate of a recipe, as a function of the update.
+
+    Args:
+        recipe: The recipe.
+        steps: Updates of the whole training; None for the recipe's. A warm-up that would take more than half of them
+            is shortened: to its share of the recipe's own steps, or else to a tenth.
+
+    Raises:
+        ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.
+
+    Examples:
+        >>> float(training.build_schedule(training.recipe("finetune/cifar10"), steps=100)(0))
+        0.0
+    """
+    warmup = recipe.warmup_steps
+    if steps is not None and warmup > max(steps / 2, 1):
+        share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
+        warmup = int(steps * share)
+    total = recipe.total_steps() if steps is None else steps
+    return WarmupDecay(recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end)
+
+
+def jit_compile(model: keras.Model, updates: int) -> bool | str:
+    """What `compile(jit_compile=...)` gets: XLA where Keras leaves it out though it is quicker (docs/speed.md).
+
+    That is for float32 on TensorFlow's CPUs; in bfloat16 it depends on the processor. Masks of dropout differ with it.
+    """
+    if updates < _UPDATES_WORTH_COMPILING or not keras_leaves_xla_out(model):
+        return "auto"
+    suitable = all(layer.supports_jit and layer.compute_dtype == "float32" for layer in layers_inside(model))
+    return True if suitable else "auto"
 
 
 def _summary(
     task: Task, recipe: Recipe, model: Model, images: ImageStream, test_images: ImageStream | None, sharing: Sharing
 ) -> str:
     """What was found, and what is going to happen: a size, a number or a folder that nobody meant is seen at once."""
+    value = model.weights[0].value
+    devices = list(value.devices()) if hasattr(value, "devices") else [value.device]  # JAX has several
+    shares = max(len(devices), sharing.shares)
+    where = str(devices[0]).rpartition("/device:")[2].lower() if shares == 1 else f"{shares} devices"
+    if sharing.processes.count > 1:
+        where += f", {sharing.processes.count} processes"
     names = list(images.class_names or ())
     listed = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
-    tests = "no images to evaluate on: give validation=, or a folder with test/"
-    if test_images is not None:
-        tests = f"{_count(test_images.examples)} to evaluate on"
+    count = [f"{one.examples:,}" if one and one.examples else "an unknown number of" for one in (images, test_images)]
+    tests = f"{count[1]} to evaluate on" if test_images else "no images to evaluate on (validation=, or test/)"
     parameters, trained = (sum(math.prod(w.shape) for w in ws) for ws in (model.weights, model.trainable_weights))
     pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
     if isinstance(model, VisionTransformer) and not model.config.dynamic:
         pixels += f" ({math.prod(model.config.grid_size):,} patches)"
     warmup = f" after {recipe.warmup_steps:g} of warm-up" if recipe.warmup_steps else ""
-    return "\n".join(
-        (
-            f"{task.title} on {keras.backend.backend()}, {_devices(model, sharing)}",
-            f"  data    {_count(images.examples)} images of {images.classes} classes{listed} to train on, {tests}",
-            f"  model   {type(model).__name__} {model.name}, {parameters:,} parameters, {trained:,} of them trained",
-            f"  recipe  {recipe.steps:,} updates of {recipe.batch_size} images, {pixels}, learning rate "
-            f"{recipe.learning_rate:g}, {recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {recipe.loss}",
-        )
-    )
-
-
-def _count(examples: int | None) -> str:
-    return "an unknown number of" if examples is None else f"{examples:,}"
-
-
-def _devices(model: Model, sharing: Sharing) -> str:
-    """Where a model is trained, in words."""
-    value = model.weights[0].value
-    if hasattr(value, "devices"):  # JAX
-        names = [f"{device.platform}:{device.id}" for device in value.devices()]
-    else:
-        names = [str(value.device).rpartition("/device:")[2].lower()]
-    count = max(len(names), sharing.shares)
-    processes = f", {sharing.processes.count} processes" if sharing.processes.count > 1 else ""
-    return (names[0] if count == 1 else f"{count} devices") + processes
+    return f"""{task.title} on {keras.backend.backend()}, {where}
+  data    {count[0]} images of {images.classes} classes{listed} to train on, {tests}
+  model   {type(model).__name__} {model.name}, {parameters:,} parameters, {trained:,} of them trained
+  recipe  {recipe.steps:,} updates of {recipe.batch_size} images, {pixels}, learning rate {recipe.learning_rate:g}, \
+{recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {recipe.loss}"""

@@ -1,7 +1,6 @@
-"""Which weights of a model train: frozen ones, chosen by name, and low-rank adapters (LoRA, arXiv 2106.09685)."""
+"""Which weights of a model train, and how fast: freezing, adapters (LoRA, arXiv 2106.09685), rates per layer."""
 
 import difflib
-import fnmatch
 import json
 import os
 import zipfile
@@ -15,6 +14,7 @@ from keras_vit._arguments import whole_number
 from keras_vit._keras import layers_inside, own_trainable_weights
 from keras_vit.checkpoints.files import write_npz
 from keras_vit.models import adapted_layers, layers_by_path, require_adapters, weights_by_path
+from keras_vit.training.recipes import check_number, check_patterns, matches
 
 _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they belong to
 
@@ -40,22 +40,11 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
         >>> training.freeze(keras_vit.VisionTransformer(config), "block_0")[:2]
         ['block_0/norm1/gamma', 'block_0/norm1/beta']
     """
-    return _set_trainable(model, check_patterns("patterns", patterns), False)
+    return _train_only(model, set(_trained_weights(model)) - _weights_named(model, patterns))
 
 
 def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[str]:
-    """Lets layers train again. Compile the model after this.
-
-    Args:
-        model: The model, changed in place.
-        patterns: As for `freeze`; all layers where it is left out.
-
-    Returns:
-        The names of all weights that do not train now.
-
-    Raises:
-        TypeError: if a pattern is not a string.
-        ValueError: if a pattern fits nothing.
+    """Lets layers train again, all where no patterns are given; arguments, result and errors are those of `freeze`.
 
     Examples:
         >>> frozen = keras_vit.VisionTransformer(config)
@@ -63,22 +52,57 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
         >>> len(training.unfreeze(frozen))
         0
     """
-    return _set_trainable(model, check_patterns("patterns", patterns), True)
+    adapted = tuple(f"{owner}/" for owner in adapted_layers(model))  # a kernel with adapters stays frozen
+    chosen = _weights_named(model, patterns)
+    chosen = {name for name in chosen if not name.startswith(adapted) or "/lora_kernel" in name}
+    return _train_only(model, set(_trained_weights(model)) | chosen)
 
 
-def _set_trainable(model: keras.Model, patterns: tuple[str, ...], trainable: bool) -> list[str]:
+def _weights_named(model: keras.Model, patterns: str | Iterable[str]) -> set[str]:
     names = list(weights_by_path(model))
     chosen: set[str] = set()
-    for pattern in patterns:
-        fitting = {name for name in names if fits(name, (pattern,))}
+    for pattern in check_patterns("patterns", patterns):
+        fitting = {name for name in names if _is_inside(name, (pattern,))}
         if not fitting:
-            raise nothing_matches(pattern, [*layers_by_path(model), *names])
+            raise _nothing_matches(pattern, [*layers_by_path(model), *names])
         chosen |= fitting
-    if not trainable:
-        return train_only(model, set(trained_weights(model)) - chosen)
-    beside = tuple(f"{owner}/" for owner in adapted_layers(model))  # a kernel with adapters stays as it is
-    chosen = {name for name in chosen if not name.startswith(beside) or "/lora_kernel" in name}
-    return train_only(model, set(trained_weights(model)) | chosen)
+    return chosen
+
+
+def _is_inside(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a layer or a weight is what a pattern names, or inside it."""
+    return any(matches(name, pattern) or matches(name, f"{pattern}/*") for pattern in patterns)
+
+
+def _nothing_matches(pattern: str, names: Iterable[str]) -> ValueError:
+    names = list(names)
+    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5) or names[:3]
+    return ValueError(
+        f"{pattern!r} fits no layer and no weight of this model; there are {', '.join(map(repr, near))} and "
+        f"{max(len(names) - len(near), 0)} more. Wildcards are * ? and [...], as in 'block_*' or '*/mlp'."
+    )
+
+
+def _trained_weights(model: keras.Model) -> dict[str, keras.Variable]:
+    training = {id(weight) for weight in model.trainable_weights}
+    return {name: weight for name, weight in weights_by_path(model).items() if id(weight) in training}
+
+
+def _train_only(model: keras.Model, names: Collection[str]) -> list[str]:
+    """Lets the weights of these names train and no others; returns the names of the others."""
+    frozen = {name: weight for name, weight in weights_by_path(model).items() if name not in names}
+    # One by one: on TensorFlow an assignment that does not change the model itself would not reach its layers.
+    for layer in layers_inside(model):
+        layer.trainable = True
+        for weight in own_trainable_weights(layer):
+            weight.trainable = True
+    for weight in frozen.values():
+        weight.trainable = False
+    for layer in layers_inside(model, include_self=False):
+        inside = [weight for inner in layers_inside(layer) for weight in own_trainable_weights(inner)]
+        if inside and not any(weight.trainable for weight in inside):
+            layer.trainable = False
+    return list(frozen)
 
 
 def add_lora(
@@ -116,23 +140,21 @@ def add_lora(
         ['block_0/attention/query/lora_kernel_a', 'block_0/attention/query/lora_kernel_b']
     """
     rank = whole_number("rank", rank, 1)
-    layers = layers_by_path(model)
-    adapted = adapted_layers(model)
-    if adapted:
-        raise ValueError(f"{model.name} has adapters, for example at {next(iter(adapted))!r}. merge_lora() first.")
+    if adapted_layers(model):
+        raise ValueError(f"{model.name} has adapters. merge_lora() first.")
     trained = check_patterns("train", train)
-    able = {name: layer for name, layer in layers.items() if hasattr(layer, "enable_lora")}
+    able = {name: layer for name, layer in layers_by_path(model).items() if hasattr(layer, "enable_lora")}
     chosen: dict[str, keras.layers.Layer] = {}
     for pattern in check_patterns("targets", targets):
         fitting = {name: layer for name, layer in able.items() if matches(name, pattern)}
         if not fitting:
-            raise nothing_matches(pattern, able)
-        chosen |= {name: layer for name, layer in fitting.items() if not fits(name, trained)}
+            raise _nothing_matches(pattern, able)
+        chosen |= {name: layer for name, layer in fitting.items() if not _is_inside(name, trained)}
     for layer in chosen.values():
         layer.enable_lora(rank, lora_alpha=alpha)
     names = weights_by_path(model)
-    train_only(model, {name for name in names if "/lora_kernel" in name or fits(name, trained)})
-    return list(trained_weights(model))
+    _train_only(model, {name for name in names if "/lora_kernel" in name or _is_inside(name, trained)})
+    return list(_trained_weights(model))
 
 
 def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
@@ -157,7 +179,7 @@ def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
     adapted = require_adapters(model)
     layer = next(iter(adapted.values()))
     about = {"rank": layer.lora_rank, "alpha": float(layer.lora_alpha), "targets": list(adapted)}
-    arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in trained_weights(model).items()}
+    arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in _trained_weights(model).items()}
     arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     write_npz(path, arrays.items(), overwrite=True)
     return Path(path)
@@ -190,24 +212,22 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
         about = json.loads(arrays.pop(_ABOUT).tobytes())
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise ValueError(f"{os.fspath(path)!r} is no file of adapters written by save_adapters().") from error
-    shapes = {name: tuple(weight.shape) for name, weight in weights_by_path(model).items()}
     layers = layers_by_path(model)
-    for name, array in arrays.items():
-        owner, _, attribute = name.rpartition("/")
-        missing = owner not in layers or (name not in shapes and not attribute.startswith("lora_kernel"))
-        if missing or shapes.get(name, array.shape) != array.shape:
-            found = "has none" if missing else f"has {shapes[name]}"
-            raise ValueError(
-                f"{os.fspath(path)!r} belongs to another model: it holds {name!r} of shape {array.shape}, and "
-                f"{model.name} {found}. Build the model as it was: the same variant, classes and patch size."
-            )
-    others = {name.rpartition("/")[0] for name in arrays} - set(about["targets"])
+    shapes = {name: tuple(weight.shape) for name, weight in weights_by_path(model).items()}
     if not adapted_layers(model):
+        factors = ("lora_kernel_a", "lora_kernel_b")  # which the layers are about to get
+        shapes |= {name: arrays[name].shape for name in arrays if name.endswith(factors) and _owner(name) in layers}
+    for name, array in arrays.items():
+        if shapes.get(name) != array.shape:
+            raise ValueError(
+                f"{os.fspath(path)!r} belongs to another model: it holds {name!r} of shape {array.shape}, and that of "
+                f"{model.name} is {shapes.get(name)}. Build the model as it was, with the same variant, classes and "
+                "patch size, and with no adapters of other layers or of another rank (merge_lora)."
+            )
+    if not adapted_layers(model):
+        others = {_owner(name) for name in arrays} - set(about["targets"])
         add_lora(model, about["rank"], about["targets"], alpha=about["alpha"], train=sorted(others))
     weights = weights_by_path(model)
-    for name, array in arrays.items():
-        if name not in weights or tuple(weights[name].shape) != array.shape:
-            raise ValueError(f"{model.name} has adapters of other layers or of another rank. merge_lora() first.")
     for name, array in arrays.items():
         weights[name].assign(array)
     for layer in adapted_layers(model).values():
@@ -215,66 +235,40 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
     return list(arrays)
 
 
-# Weights by name
+def _owner(name: str) -> str:
+    return name.rpartition("/")[0]
 
 
-def trained_weights(model: keras.Model) -> dict[str, keras.Variable]:
-    """The weights of a model that train, by their names."""
-    training = {id(weight) for weight in model.trainable_weights}
-    return {name: weight for name, weight in weights_by_path(model).items() if id(weight) in training}
+def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
+    """Multipliers that give a layer the lower a learning rate the nearer it is to the image.
 
-
-def train_only(model: keras.Model, names: Collection[str]) -> list[str]:
-    """Lets the weights of some names train and no others; returns the names of the others."""
-    frozen = {name: weight for name, weight in weights_by_path(model).items() if name not in names}
-    # One by one: on TensorFlow an assignment that does not change the model itself would not reach its layers.
-    for layer in layers_inside(model):
-        layer.trainable = True
-        for weight in own_trainable_weights(layer):
-            weight.trainable = True
-    for weight in frozen.values():
-        weight.trainable = False
-    for layer in layers_inside(model, include_self=False):
-        inside = [weight for inner in layers_inside(layer) for weight in own_trainable_weights(inner)]
-        if inside and not any(weight.trainable for weight in inside):
-            layer.trainable = False
-    return list(frozen)
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Whether a name such as `"block_0/attention/query/kernel"` fits a pattern.
+    1 for the head and whatever else comes after the blocks, `rate` for the last block, `rate ** 2` for the one
+    before it, and so on; patch embedding, stem, class token and position embeddings have `rate ** (depth + 1)`
+    (BEiT, arXiv 2106.08254, and MAE, arXiv 2111.06377).
 
     Args:
-        name: Path of a layer or a weight.
-        pattern: The name, or a part of it from some `/` on, with the wildcards of file names: `*` for anything
-            (also `/`), `?` for one character, `[0-5]` for one of several. Case matters.
-    """
-    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")
+        model: A Vision Transformer.
+        rate: In (0, 1]; 0.65 to 0.75 are common.
 
-
-def fits(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a layer or a weight is what a pattern names, or inside it."""
-    return any(matches(name, pattern) or matches(name, f"{pattern}/*") for pattern in patterns)
-
-
-def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
-    """Patterns as a tuple, from one or several strings.
+    Returns:
+        Pattern to multiplier, for `rate_multipliers` of the optimizers.
 
     Raises:
-        TypeError: if they are anything else.
+        ValueError: if the model has no blocks, or `rate` is out of range.
+
+    Examples:
+        >>> training.layer_decay(small, 0.5)["block_0/*"]  # of two blocks the first
+        0.25
     """
-    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise TypeError(f"{argument} must be a string or several, but {pattern!r} was among them.")
-    return patterns
-
-
-def nothing_matches(pattern: str, names: Iterable[str]) -> ValueError:
-    """The error that says that a pattern fits no name, with the names that are most like it."""
-    names = list(names)
-    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5) or names[:3]
-    return ValueError(
-        f"{pattern!r} fits no layer and no weight of this model; there are {', '.join(map(repr, near))} and "
-        f"{max(len(names) - len(near), 0)} more. Wildcards are * ? and [...], as in 'block_*' or '*/mlp'."
-    )
+    check_number("layer_decay", rate)
+    names = [layer.name for layer in model.layers if layer.weights]
+    blocks = [name for name in names if matches(name, "block_[0-9]*")]
+    if not blocks:
+        raise ValueError(f"Layer-wise decay counts the blocks of a Vision Transformer, but {model.name} has none.")
+    multipliers = {}
+    passed = 0  # blocks so far, this one included
+    for name in names:
+        passed += name in blocks
+        after = passed == len(blocks) and name not in blocks
+        multipliers[f"{name}/*"] = 1.0 if after else rate ** (len(blocks) + 1 - passed)
+    return multipliers

@@ -483,7 +483,7 @@ def test_the_default_pipeline_is_the_official_one():
 @pytest.mark.once
 def test_training_and_export_normalise_as_the_model_wants():
     from keras_vit.export.images import as_taken
-    from keras_vit.training.finetuning import as_input
+    from keras_vit.training.run import as_input
 
     model = make(VIT.replace(pixel_mean=(0.48, 0.46, 0.41), pixel_std=(0.27, 0.26, 0.28)))
     pixels = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3), dtype="uint8")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -145,7 +146,7 @@ def test_it_says_what_it_found_and_is_going_to_do(capsys):
     training.finetune(new_model(), colours(8), RECIPE, steps=1, verbose=False)
     assert not capsys.readouterr().err
     training.finetune(new_model(), colours(8), RECIPE, steps=1)
-    assert "no images to evaluate on: give validation=, or a folder with test/" in capsys.readouterr().err
+    assert "no images to evaluate on (validation=, or test/)" in capsys.readouterr().err
 
 
 @pytest.mark.once
@@ -268,7 +269,7 @@ def test_a_model_with_softmax_is_trained_on_its_logits_in_place():
 @pytest.mark.once
 def test_a_model_made_for_pretraining_is_the_recipe_s():
     recipe = RECIPE.replace(loss="sigmoid", head_bias=-10.0, image_size=16, dropout=0.1, drop_path=0.2)
-    model = pretraining.create(variant="ViT-Ti/16", recipe=recipe, classes=3, dtype=None)
+    model = pretraining.model_with_any_head("ViT-Ti/16", recipe, SimpleNamespace(classes=3), None)
     config = model.config
     assert (config.image_size, config.classes, config.dropout, config.drop_path) == ((16, 16), 3, 0.1, 0.2)
     np.testing.assert_array_equal(model.get_layer("head").get_weights()[1], [-10.0] * 3)

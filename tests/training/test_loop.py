@@ -6,8 +6,8 @@ import pytest
 
 from keras_vit.data import Batches
 from keras_vit.training import MomentumSGD
-from keras_vit.training.loop import jit_compile, train
-from keras_vit.training.run_folder import RunFolder
+from keras_vit.training.loop import RunFolder, train
+from keras_vit.training.run import jit_compile
 from keras_vit.training.sharing import FilledBatches
 
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training.losses import SigmoidLoss, SoftmaxLoss
+from keras_vit.training import SigmoidLoss, SoftmaxLoss
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(0, 5, (6, 4)).astype("float32")

@@ -12,7 +12,8 @@ from keras_vit import VisionTransformer, ViTConfig, training
 from keras_vit.data import Augmentation
 from keras_vit.layers import skip_initialization
 from keras_vit.training import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss
-from keras_vit.training.recipes import Recipe, build_loss, build_optimizer, build_schedule, list_recipes, recipe
+from keras_vit.training.recipes import Recipe, list_recipes, recipe
+from keras_vit.training.run import build_loss, build_optimizer, build_schedule
 
 # arXiv 2010.11929, Table 4: data, steps, rates. Written out again, so that a slip would have to be made twice.
 FINE_TUNING = {

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.training.loop import train
-from keras_vit.training.run_folder import RunFolder, draw_curve
+from keras_vit.training.loop import RunFolder, draw_curve, train
 from tests.processes import REPOSITORY, environment
 from tests.training.test_loop import batch, new_model, weights_of
 
@@ -80,8 +79,7 @@ def test_starting_again_leaves_nothing_of_the_old_run(tmp_path):
 FULL_DISK = """
     import resource, signal, sys
     import keras
-    from keras_vit.training.loop import train
-    from keras_vit.training.run_folder import RunFolder
+    from keras_vit.training.loop import RunFolder, train
     from tests.training.test_loop import batch, new_model
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, as on a full disk, instead of the process
