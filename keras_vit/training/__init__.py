@@ -1,8 +1,8 @@
 """The papers' recipes as plain Keras objects: schedules, optimizers, data, fine-tuning, pre-training."""
 
-import warnings
 from typing import TYPE_CHECKING
 
+from keras_vit._arguments import warn_caller
 from keras_vit._lazy import lazy_names
 from keras_vit.data import Augmentation
 from keras_vit.training.planning import Plan, plan
@@ -33,7 +33,7 @@ _later = lazy_names(__name__)
 def __getattr__(name: str) -> object:
     if name in ("loss", "optimizer", "schedule"):  # their names until version 0.2
         text = f"training.{name} is called training.build_{name} now; the old name goes with the next version."
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        warn_caller(text, DeprecationWarning)
         name = f"build_{name}"
     return _later(name)
 

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
@@ -28,9 +28,6 @@ from keras_vit.checkpoints.files import read_npz, write_npz
 from keras_vit.data import Batches
 from keras_vit.training.sharing import UNSHARED, Batch, FilledBatches, Sharing, assign_everywhere, own_randomness
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
 # What a run leaves in its folder, and what goes when it starts again.
@@ -39,37 +36,21 @@ _FILES = ("step-*.npz", ".part-*", "log.csv", "model.keras", "adapters.npz", "cl
 
 def train(
     model: keras.Model,
-    batch: Batch,
-    steps: int,
+    batch: Batch,  # this process's part; a number always gives the same batch, so that a killed run can go on
+    steps: int,  # updates in all, those before a kill included
     *,
-    every: int,
-    batches_per_step: int = 1,
+    every: int,  # updates between two evaluations and checkpoints
+    batches_per_step: int = 1,  # the optimizer's gradient_accumulation_steps
     validation: FilledBatches | None = None,
     folder: "RunFolder | None" = None,
-    schedule: Callable[[int], Any] | None = None,
+    schedule: Callable[[int], Any] | None = None,  # for the log
     callbacks: Sequence[keras.callbacks.Callback] = (),
     title: str = "training",
     verbose: bool = True,
     sharing: Sharing = UNSHARED,
-    batch_size: int = 1,
+    batch_size: int = 1,  # of whole batches, where several processes share them
 ) -> Table:
     """Trains a compiled model, from the folder's newest checkpoint on if there is one.
-
-    Args:
-        model: A compiled model.
-        batch: From the number of a batch to `(inputs, targets)`. The same number must always give the same batch:
-            that is what makes a run that was killed end like one that was not.
-        steps: Updates of the weights in all, those before a kill included.
-        every: After how many updates to evaluate, log and save.
-        batches_per_step: Batches whose gradients make one update (the optimizer's `gradient_accumulation_steps`).
-        validation: What to evaluate on.
-        folder: Where to log and save; None for nowhere.
-        schedule: The learning rate of an update by its number from 0, for the log.
-        callbacks: Keras callbacks. To them `every` updates are an epoch.
-        title: Beside the progress bar.
-        verbose: Whether there is a progress bar.
-        sharing: How batches are divided among processes; `batch` gives this one's part.
-        batch_size: Images of a whole batch, where several processes share it.
 
     Returns:
         The log: a row per evaluation with `step`, `loss`, the metrics, those of the validation with `val_` before
@@ -77,12 +58,12 @@ def train(
 
     Raises:
         FloatingPointError: if the loss is not finite. The last checkpoint before that is kept.
-        OSError: if a checkpoint cannot be written, on a full disk for example. The one before it is kept.
     """
+    processes = sharing.processes
     with folder.locked() if folder else contextlib.nullcontext():
         start, finished, log = folder.restore(model) if folder else (0, False, Table())
         if not folder:
-            share_state(model, None, sharing.processes)
+            share_state(model, None, processes)
         if folder and finished:
             if verbose:
                 report(f"{title}: the run in {folder.path} was over after {start:,} steps, and is not trained again.")
@@ -91,8 +72,17 @@ def train(
                 folder.save(model, start, log, finished=True)
             return log
         bar = ProgressBar(title, steps, shown=verbose, stays=True)
-        progress = _Progress(start, steps, batches_per_step, bar)
+        step, batches = start, 0
         begun = time.perf_counter() - (log[-1]["seconds"] if log else 0.0)
+
+        def count(batch: int, logs: Any) -> None:
+            """Ends `fit` after the last update, also where `every` does not divide them."""
+            nonlocal step, batches
+            batches += 1
+            if batches % batches_per_step == 0:
+                step += 1
+                bar.advance()
+            model.stop_training |= step == steps
 
         def record(epoch: int, logs: dict[str, float]) -> None:
             """Evaluates, logs and saves. The callbacks of the user come after this one and find it all in `logs`."""
@@ -100,21 +90,27 @@ def train(
             if not np.isfinite(logs["loss"]):
                 kept = f" {folder.path} still holds step {log[-1]['step']}." if folder and log else ""
                 raise FloatingPointError(
-                    f"The loss is {logs['loss']} between steps {log[-1]['step'] if log else 0} and {progress.step}. "
+                    f"The loss is {logs['loss']} between steps {log[-1]['step'] if log else 0} and {step}. "
                     f"Lower the learning rate, warm up for longer or clip the gradients (recipe.replace(...)).{kept}"
                 )
             if validation is not None:
                 logs |= _evaluate(model, validation)
-            rate = {} if schedule is None else {"learning_rate": float(schedule(max(progress.step - 1, 0)))}
-            log.append({"step": progress.step, **logs, **rate, "seconds": time.perf_counter() - begun})
+            rate = {} if schedule is None else {"learning_rate": float(schedule(max(step - 1, 0)))}
+            log.append({"step": step, **logs, **rate, "seconds": time.perf_counter() - begun})
             if folder:
-                folder.save(model, progress.step, log)
+                folder.save(model, step, log)
             shares = {"train": logs.get("accuracy"), "test": logs.get("val_accuracy")}
             noted = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
             bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
 
-        ours = [progress, keras.callbacks.LambdaCallback(on_epoch_end=record)]
-        with bar, own_randomness(model, sharing.processes):
+        def stop_together(*_: Any) -> None:
+            """A callback may stop one process, and the others would wait for it."""
+            if processes.count > 1:
+                model.stop_training = processes.any(model.stop_training)
+
+        ours = keras.callbacks.LambdaCallback(on_train_batch_end=count, on_epoch_end=record)
+        last = keras.callbacks.LambdaCallback(on_train_batch_end=stop_together, on_epoch_end=stop_together)
+        with bar, own_randomness(model, processes):
             bar.update(start)
             if start < steps:
                 model.fit(
@@ -125,44 +121,13 @@ def train(
                     epochs=start // every + math.ceil((steps - start) / every),
                     shuffle=False,
                     verbose=0,
-                    callbacks=[*ours, *callbacks, *([_StopTogether(sharing.processes)] if callbacks else [])],
+                    callbacks=[ours, *callbacks, last] if callbacks else [ours],
                 )
             else:  # it was killed after its last checkpoint
                 model.optimizer.finalize_variable_values(model.trainable_variables)
         if folder:  # with what callbacks and averages made of the weights
-            folder.save(model, progress.step, log, finished=True)
+            folder.save(model, step, log, finished=True)
     return log
-
-
-class _Progress(keras.callbacks.Callback):
-    """Counts updates, and ends `fit` after the last one, where `every` does not divide them."""
-
-    def __init__(self, start: int, steps: int, batches_per_step: int, bar: ProgressBar) -> None:
-        super().__init__()
-        self.step, self._steps, self._bar = start, steps, bar
-        self._batches, self._batches_per_step = 0, batches_per_step
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._batches += 1
-        if self._batches % self._batches_per_step == 0:
-            self.step += 1
-            self._bar.advance()
-        self.model.stop_training |= self.step == self._steps
-
-
-class _StopTogether(keras.callbacks.Callback):
-    """Stops all processes where a callback has stopped one of them: the others would wait for it."""
-
-    def __init__(self, processes: Processes) -> None:
-        super().__init__()
-        self._processes = processes
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._processes.count > 1:
-            self.model.stop_training = self._processes.any(self.model.stop_training)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.on_train_batch_end(epoch)
 
 
 def _evaluate(model: keras.Model, validation: FilledBatches) -> dict[str, float]:
@@ -202,7 +167,6 @@ class RunFolder:
 
     Raises:
         ValueError: if the folder holds a run with other settings or of an older version, or something that is no run.
-        RuntimeError: if another process is training there now (from `locked`).
     """
 
     def __init__(
@@ -256,11 +220,7 @@ class RunFolder:
             yield
 
     def restore(self, model: keras.Model) -> tuple[int, bool, Table]:
-        """Puts the newest checkpoint into a compiled model.
-
-        Returns:
-            The steps that it has behind it, 0 where there is no checkpoint; whether the run was over then; and its log.
-        """
+        """Puts the newest checkpoint into a compiled model: its step (0: none), whether the run was over, its log."""
         newest, arrays, about = max(self._checkpoints(), default=None), None, {}
         if newest is not None and self._processes.first:
             arrays, about = _read_state(self._checkpoint(newest), model)
@@ -272,11 +232,8 @@ class RunFolder:
     def save(self, model: keras.Model, step: int, log: list[dict[str, Any]], finished: bool = False) -> None:
         """Writes a checkpoint, and the log as `log.csv` as well; older checkpoints go when it is complete.
 
-        Args:
-            model: A compiled model.
-            step: The steps that it has behind it.
-            log: The rows so far. A row may lack what others have: a validation set can be added to a run.
-            finished: Whether the run is over: the weights are those that it gives.
+        A row of the log may lack what others have: a validation set can be added to a run. A run that is `finished`
+        has the weights that it gives.
 
         Raises:
             OSError: if the file cannot be written, on a full disk for example. Older checkpoints stay then.
@@ -315,11 +272,7 @@ def _flat(data: Any, name: str = "") -> dict[str, Any]:
 
 
 def _state(model: keras.Model) -> list[Any]:
-    """All that a run goes on from: weights, states of random generators, what the optimizer keeps.
-
-    Keras's own weight files leave the random generators out, so that dropout would start again, and add adapters
-    (LoRA) to the kernels.
-    """
+    """All that a run goes on from; Keras's weight files leave random generators out and add adapters to kernels."""
     if not model.optimizer.built:  # within the first update, TensorFlow would trace that update a second time
         with scope_of(model):
             model.optimizer.build(model.trainable_variables)
@@ -373,23 +326,22 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
     Examples:
         >>> training.draw_curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}], "curve.png")
     """
+    panels = (
+        ("loss", 1, {"loss": "training", "val_loss": "test"}),
+        ("accuracy, %", 100, {"accuracy": "training", "val_accuracy": "test"}),
+        ("learning rate", 1, {"learning_rate": "learning rate"}),
+    )
     with figure_for(path, 12, 3.8, layout="constrained") as figure:
         figure.suptitle(title, weight="bold", x=0.01, ha="left")
-        loss, accuracy, rate = figure.subplots(1, 3)
-        _draw_lines(loss, log, "loss", {"loss": "training", "val_loss": "test"})
-        _draw_lines(accuracy, log, "accuracy, %", {"accuracy": "training", "val_accuracy": "test"}, factor=100)
-        _draw_lines(rate, log, "learning rate", {"learning_rate": "learning rate"})
-
-
-def _draw_lines(axes: "Axes", log: list[dict[str, Any]], title: str, names: dict[str, str], factor: float = 1) -> None:
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlabel("step")
-    for (name, label), colour in zip(names.items(), (FAINT, GOOD), strict=False):
-        points = [(row["step"], factor * row[name]) for row in log if row.get(name) is not None]
-        if points:
-            label = f"{label} {points[-1][1]:.4g}"
-            axes.plot(*zip(*points, strict=True), ".-", color=colour, linewidth=1.8, label=label)
-    axes.tick_params(labelsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    if axes.lines:
-        axes.legend(frameon=False, fontsize=9)
+        for axes, (name, factor, lines) in zip(figure.subplots(1, 3), panels, strict=True):
+            axes.set_title(name, loc="left", fontsize=11)
+            axes.set_xlabel("step")
+            for (column, label), colour in zip(lines.items(), (FAINT, GOOD), strict=False):
+                points = [(row["step"], factor * row[column]) for row in log if row.get(column) is not None]
+                if points:
+                    label = f"{label} {points[-1][1]:.4g}"
+                    axes.plot(*zip(*points, strict=True), ".-", color=colour, linewidth=1.8, label=label)
+            axes.tick_params(labelsize=9)
+            axes.spines[["top", "right"]].set_visible(False)
+            if axes.lines:
+                axes.legend(frameon=False, fontsize=9)

@@ -25,8 +25,6 @@ class ViTOptimizer(HookedOptimizer):
       greater, as `optax.clip_by_global_norm`. The norm before clipping of the last update is in `gradient_norm`.
     - **Weight decay** is decoupled, `w -= learning_rate * weight_decay * w`, for kernels but those that
       `exclude_from_weight_decay()` names. big_vision multiplies it by its base rate: its 0.0001 at rate 0.001 is 0.1.
-    - **Rates per layer.** The learning rate of a weight, also of its decay, is multiplied by the value of the
-      first pattern in `rate_multipliers` that fits its name (see `layer_decay`).
     - **Steps are updates.** With `gradient_accumulation_steps=k` the gradients of k batches are averaged, then
       clipped, then applied; `iterations`, the schedule and the moving average count these updates, where Keras's own
       optimizers count batches.
@@ -105,11 +103,7 @@ class ViTOptimizer(HookedOptimizer):
         """Nothing: the decay is a part of every weight's update."""
 
     def _decayed_momentum(self, m: Any, share: float, dtype: Any) -> Any:
-        """`share * m` in the weight's dtype.
-
-        The share is rounded to m's dtype, as JAX does with a Python number: 0.9 is 0.8984375 beside a bfloat16. The
-        product is not rounded, as in the original once XLA has compiled it.
-        """
+        """`share * m` with a share in m's dtype, as JAX has it (0.9 is 0.8984375 beside bfloat16), not rounded."""
         return ops.cast(m, dtype) * float(np.asarray(share).astype(keras.backend.standardize_dtype(m.dtype)))
 
     def _update(self, variable: Any, direction: Any, learning_rate: Any) -> None:
@@ -142,8 +136,7 @@ def _schedule_or_none(rate: Any) -> Any:
 def _over_replicas(grads: list[Any]) -> tuple[list[Any], int]:
     """The gradients of the whole batch under `tf.distribute`, and the number of replicas; elsewhere as they are.
 
-    Keras on TensorFlow clips each replica's gradients and adds them up after that, so that a norm of 1 would become
-    up to the number of replicas. These are added first; divided by the number, Keras's sum leaves them as they are.
+    Keras clips each replica's and then adds them up. Clipped after the sum and divided, they come through its sum.
     """
     if keras.backend.backend() != "tensorflow":
         return grads, 1
@@ -172,7 +165,7 @@ class MomentumSGD(ViTOptimizer):
         momentum_dtype: dtype in which m is kept; None for the weights'. The original keeps it in `"bfloat16"`, which
             halves its memory. m is rounded after it has been used, and with it the share that stays: 0.8984 for 0.9.
         weight_decay: Decoupled, of kernels only: `w -= learning_rate * weight_decay * w`. Fine-tuning has none.
-        rate_multipliers: Pattern to multiplier of the learning rate; the first one that fits.
+        rate_multipliers: Pattern of a weight's name to multiplier of its learning rate; the first that fits.
         **kwargs: Keras's other arguments of an optimizer: `global_clipnorm`, `gradient_accumulation_steps`,
             `use_ema`, `ema_momentum`, `name` ...
 
@@ -194,7 +187,7 @@ class MomentumSGD(ViTOptimizer):
         self.momentum = check_number("momentum", momentum)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one weight and its momentum."""
+        """Updates one weight."""
         m = self.momentums[self.index_of(variable)]
         gradient = ops.cast(gradient, variable.dtype)
         direction = gradient + self._decayed_momentum(m, self.momentum, variable.dtype)
@@ -214,10 +207,10 @@ class AdamW(ViTOptimizer):
         w = w - learning_rate * (m' / (sqrt(v') + epsilon) + weight_decay * w)
 
     with m' and v' corrected for their start at zero (`optax.scale_by_adam`; big_vision/optax.py). Keras's Adam adds
-    its epsilon before v is corrected, and its AdamW forgets, when it is saved, which weights do not decay.
+    its epsilon before v is corrected, and its AdamW forgets, when it is saved, which weights do not decay. Arguments
+    that are not listed are those of `MomentumSGD`; `weight_decay` is as Table 3 gives it.
 
     Args:
-        learning_rate, weight_decay, rate_multipliers, **kwargs: As in `MomentumSGD`; the decay as Table 3 gives it.
         beta_1: Share of m that stays.
         beta_2: Share of v that stays.
         epsilon: Added to the root of v'.
@@ -250,7 +243,7 @@ class AdamW(ViTOptimizer):
         self.velocities = self.add_optimizer_variables(variables, "velocity")
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one weight and its moments."""
+        """Updates one weight."""
         index, dtype = self.index_of(variable), variable.dtype
         m, v = self.momentums[index], self.velocities[index]
         gradient = ops.cast(gradient, dtype)

@@ -48,15 +48,11 @@ def pretrain(
     return finetune(model, data, recipe, task=OBJECTIVES[objective], **options)
 
 
-def _with_options_of_finetune() -> inspect.Signature:
-    own = inspect.signature(pretrain)
-    options = [
-        p for name, p in inspect.signature(finetune).parameters.items() if p.kind is p.KEYWORD_ONLY and name != "task"
-    ]
-    return own.replace(parameters=[*[p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD], *options])
-
-
-pretrain.__signature__ = _with_options_of_finetune()  # ty: ignore[unresolved-attribute]
+_signature = inspect.signature(pretrain)
+_options = [p for p in inspect.signature(finetune).parameters.values() if p.kind is p.KEYWORD_ONLY and p.name != "task"]
+pretrain.__signature__ = _signature.replace(  # ty: ignore[unresolved-attribute]
+    parameters=[*list(_signature.parameters.values())[:-1], *_options]
+)
 
 
 def model_for_labels(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
@@ -82,21 +78,6 @@ def model_with_any_head(source: Model | Source, recipe: Recipe, images: ImageStr
     return model
 
 
-def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
-    """Batches of images with a plan of their corruption, and the colours that have to be predicted."""
-    grid = model.config.grid_size
-
-    def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        pixels, _ = images.batch(number)
-        whole = images.length(number) if images.shard[1] > 1 else len(pixels)
-        rows = share(whole, images.shard)
-        plan, corrupted = (array[rows] for array in plan_corruption(whole, grid[0] * grid[1], (seed, number)))
-        targets = np.where(corrupted, mean_colours(pixels, grid), NO_TARGET).astype("int32")
-        return {"images": as_input(model, pixels), "plan": plan}, targets
-
-    return batch
-
-
 # Masked patch prediction: corrupt patches, predict their colour
 
 CORRUPTED = 0.5  # of the patches of an image; of these:
@@ -111,21 +92,12 @@ NO_TARGET = -1
 def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
     """Which patches are corrupted, and how.
 
-    Args:
-        images: Number of images.
-        patches: Patches of each.
-        seed: What `numpy.random.default_rng` takes; the same seed gives the same plan.
-
     Returns:
         int32 `(images, patches)`: what stands in the place of each patch, either `KEEP`, `MASK` or the number of
-        another patch of the same image; and bool `(images, patches)`: which are to be predicted, a quarter of whose
-        plan may be to keep them.
-
-    Raises:
-        ValueError: if there are not two patches.
+        another patch of the same image; and bool `(images, patches)`: which are to be predicted.
     """
     if patches < 2:
-        raise ValueError(f"Half of the patches are corrupted, so there must be at least 2, but there is {patches}.")
+        raise ValueError(f"Half of the patches are corrupted: there must be at least 2, but there is {patches}.")
     rng = np.random.default_rng(seed)
     count = round(CORRUPTED * patches)
     corrupted = np.argsort(rng.random((images, patches)), axis=1) < count
@@ -137,11 +109,7 @@ def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, n
 
 
 def mean_colours(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """The 3-bit mean colour of each patch.
-
-    Args:
-        pixels: `(images, height, width, 3)`, values 0..255.
-        grid: Rows and columns of patches.
+    """The 3-bit mean colour of each patch of `(images, height, width, 3)` with values 0..255, in a grid of patches.
 
     Returns:
         int32 `(images, rows * columns)` in 0..511: 64 red + 8 green + blue, each 0..7.
@@ -181,11 +149,10 @@ class MaskedPatchLoss(keras.losses.Loss):
     """Cross-entropy of the colours of corrupted patches: their mean over all of the batch.
 
     Targets are `(batch, N)` integers, `NO_TARGET` where nothing is to be predicted; predictions `(batch, N, 512)`
-    logits.
+    logits. The loss of an image is such that the mean of all images is that over the corrupted patches.
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """The loss of each image, `(batch,)`, in such a way that their mean is that over the corrupted patches."""
         y_true = ops.cast(y_true, "int32")
         logits = ops.cast(y_pred, "float32")
         counts = ops.cast(y_true >= 0, "float32")
@@ -209,12 +176,8 @@ class MaskedPatchAccuracy(keras.metrics.Mean):
 def masked_patch_model(model: VisionTransformer) -> keras.Model:
     """A model that predicts the colours of corrupted patches, on the encoder of another, with the same weights.
 
-    Args:
-        model: The Vision Transformer whose encoder is to be trained; hybrids as well.
-
-    Returns:
-        A Keras model of `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, to
-        logits `(batch, N, 512)`. It shares its layers with `model`; only the mask token and the head are its own.
+    It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and gives logits
+    `(batch, N, 512)`. Only the mask token and the head are its own.
 
     Raises:
         TypeError: if `model` is no `VisionTransformer`.
@@ -227,8 +190,7 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
         raise ValueError("Masked patch prediction needs images of one size: call model.with_image_size((h, w)) first.")
     if config.grid_size == (1, 1):
         raise ValueError(
-            f"Masked patch prediction corrupts half of the patches, but images of {config.image_size} pixels are one "
-            f"patch of {config.patch_size}. Take larger images or smaller patches."
+            f"Half of the patches are corrupted, but {config.image_size} pixels are one patch of {config.patch_size}."
         )
     plan = keras.Input((config.grid_size[0] * config.grid_size[1],), dtype="int32", name="plan")
     x = CorruptPatches(dtype=model.dtype_policy, name="corrupt_patches")(model.get_layer("tokens").output, plan)
@@ -246,14 +208,29 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
     return keras.Model({"images": model.input, "plan": plan}, head(x), name=f"{model.name}_masked_patches")
 
 
+def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
+    """Batches of images with a plan of their corruption, and the colours that have to be predicted."""
+    grid = model.config.grid_size
+
+    def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        pixels, _ = images.batch(number)
+        whole = images.length(number) if images.shard[1] > 1 else len(pixels)
+        rows = share(whole, images.shard)
+        plan, corrupted = (array[rows] for array in plan_corruption(whole, grid[0] * grid[1], (seed, number)))
+        targets = np.where(corrupted, mean_colours(pixels, grid), NO_TARGET).astype("int32")
+        return {"images": as_input(model, pixels), "plan": plan}, targets
+
+    return batch
+
+
 OBJECTIVES = {
     "labels": Task("pre-training", model_for_labels),
     "masked_patches": Task(
-        "masked patches",
-        model_with_any_head,
-        masked_patch_model,
-        corrupted_batches,
-        lambda recipe: MaskedPatchLoss(),
-        MaskedPatchAccuracy,
+        title="masked patches",
+        model=model_with_any_head,
+        learner=masked_patch_model,
+        batches=corrupted_batches,
+        loss=lambda recipe: MaskedPatchLoss(),
+        metric=MaskedPatchAccuracy,
     ),
 }
