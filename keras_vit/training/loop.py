@@ -75,7 +75,7 @@ def train(
         step, batches = start, 0
         begun = time.perf_counter() - (log[-1]["seconds"] if log else 0.0)
 
-        def count(batch: int, logs: Any) -> None:
+        def count(number: int, logs: Any) -> None:
             """Ends `fit` after the last update, also where `every` does not divide them."""
             nonlocal step, batches
             batches += 1
@@ -103,7 +103,7 @@ def train(
             noted = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
             bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
 
-        def stop_together(*_: Any) -> None:
+        def stop_together(number: int, logs: Any = None) -> None:
             """A callback may stop one process, and the others would wait for it."""
             if processes.count > 1:
                 model.stop_training = processes.any(model.stop_training)
