@@ -1,4 +1,4 @@
-"""One-dimensional interpolation matrices: every two-dimensional resize in the package is two of them."""
+"""Resampling by matrices, one for each axis: of images, tables of position embeddings and patch kernels."""
 
 import dataclasses
 from types import ModuleType
@@ -128,3 +128,60 @@ def _keys_cubic(t: Any, xp: ModuleType, a: float) -> Any:
     near = ((a + 2) * t - (a + 3)) * t * t + 1
     far = a * (((t - 5) * t + 8) * t - 4)
     return xp.where(t < 1, near, xp.where(t < 2, far, xp.zeros_like(t)))
+
+
+def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method: str, xp: Any = np) -> Any:
+    """Resizes a table of position embeddings from one grid to another.
+
+    Args:
+        table: `(1, prefix + old rows * old columns, D)`, a NumPy array or, with `xp=keras.ops`, a tensor.
+        old: Rows and columns of the grid that the table was made for.
+        new: Rows and columns wanted; may be scalar tensors with `xp=keras.ops`.
+        method: A name in `keras_vit.interpolation.METHODS`.
+        xp: `numpy` (interpolates in float64) or `keras.ops` (in the table's own dtype, at least float32).
+
+    Returns:
+        `(1, prefix + new rows * new columns, D)` in the table's dtype. The prefix is kept as it is.
+
+    Examples:
+        >>> layers.resize_table(np.zeros((1, 1 + 4, 8), "float32"), (2, 2), (3, 4), "official").shape
+        (1, 13, 8)
+    """
+
+    def cast(x: Any, dtype: Any) -> Any:
+        return x.astype(dtype) if xp is np else xp.cast(x, dtype)
+
+    prefix, width = table.shape[1] - old[0] * old[1], table.shape[2]
+    by_row, by_column = interpolation_matrices(old, new, method, xp)
+    grid = cast(xp.reshape(table[0, prefix:], (*old, width)), by_row.dtype)
+    grid = xp.reshape(xp.einsum("hi,wj,ijd->hwd", by_row, by_column, grid), (1, -1, width))
+    return xp.concatenate([table[:, :prefix], cast(grid, table.dtype)], axis=1)
+
+
+def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
+    """Resizes the kernel of a patch embedding by the pseudo-inverse method (FlexiViT, arXiv 2212.08013, section 3.4).
+
+    Where B resizes patches bilinearly (half-pixel centres, no antialiasing), the new kernel is `pinv(B^T) w`. For a
+    larger patch size this makes a resized patch give exactly the embedding of the original one, which resizing the
+    kernel like an image does not; for a smaller one it is the nearest to that on average.
+
+    Args:
+        kernel: `(height, width, channels, D)`.
+        patch_size: New height and width.
+
+    Returns:
+        `(*patch_size, channels, D)` in the kernel's dtype, computed in float64.
+
+    Source: `resample_patchemb` in big_vision's `models/proj/flexi/vit.py`.
+
+    Examples:
+        >>> layers.resize_patch_kernel(np.zeros((4, 4, 3, 8), "float32"), (6, 6)).shape
+        (6, 6, 3, 8)
+    """
+    # B is the Kronecker product of what it does to rows and to columns, and so is the pseudo-inverse.
+    by_row, by_column = (
+        np.linalg.pinv(interpolation_matrix(old, new, "bilinear").T)
+        for old, new in zip(kernel.shape[:2], patch_size, strict=True)
+    )
+    resized = np.einsum("hi,wj,ijcd->hwcd", by_row, by_column, kernel.astype("float64"), optimize=True)
+    return resized.astype(kernel.dtype)

@@ -5,26 +5,29 @@ from typing import TYPE_CHECKING
 from keras_vit._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from keras_vit.layers.attention import MultiHeadAttention
+    from keras_vit.interpolation import resize_patch_kernel, resize_table
     from keras_vit.layers.base import assign, skip_initialization
-    from keras_vit.layers.embedding import (
+    from keras_vit.layers.map_head import MAPHead
+    from keras_vit.layers.positions import RotaryEmbedding, sincos2d
+    from keras_vit.layers.resnet import BiTUnit, PaddedMaxPooling2D, ResNetUnit, StdConv2D, bit_conv, group_norm
+    from keras_vit.layers.tokens import (
+        AddPositionEmbedding,
+        AddSinCosPositionEmbedding,
         ClassToken,
         PatchEmbedding,
         RegisterTokens,
         TokenDropout,
-        resize_patch_kernel,
+        TokenMap,
+        TokenPooling,
     )
-    from keras_vit.layers.mlp import MLP, SwiGLU
-    from keras_vit.layers.pooling import MAPHead, TokenMap, TokenPooling
-    from keras_vit.layers.positions import (
-        AddPositionEmbedding,
-        AddSinCosPositionEmbedding,
-        RotaryEmbedding,
-        resize_table,
-        sincos2d,
+    from keras_vit.layers.transformer_block import (
+        BLOCK_ACTIVATIONS,
+        MLP,
+        LayerScale,
+        MultiHeadAttention,
+        SwiGLU,
+        TransformerBlock,
     )
-    from keras_vit.layers.resnet import BiTUnit, PaddedMaxPooling2D, ResNetUnit, StdConv2D, bit_conv, group_norm
-    from keras_vit.layers.transformer_block import BLOCK_ACTIVATIONS, LayerScale, TransformerBlock
 
 __getattr__ = lazy_names(__name__)
 

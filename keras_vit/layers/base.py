@@ -1,8 +1,14 @@
-"""What layers share: dtype policies, names and first values of weights, and dropout."""
+"""What layers share: configs, dtype policies, first values of weights, dropout, and Keras's layers on our operations.
+
+In PyTorch on CPUs, what Keras does around each call takes 0.1 to 0.2 ms, and new memory for an activation more than its
+arithmetic. So `call_inside` computes directly what a *plain* layer gives. A layer is plain where nobody could see the
+difference: its class is of this package, its methods are as they were defined, and nothing watches, recomputes,
+quantizes, adapts or regularizes it. On other backends and devices, and any other layer, it is called as Keras does.
+"""
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -10,17 +16,64 @@ import keras
 import numpy as np
 from keras import initializers, ops
 
-from keras_vit._arguments import DType, Tensor, aligned_zeros
+from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros
 from keras_vit._keras import any_module_is_watched, is_recomputed, layers_inside
 from keras_vit.layers.ops import (
     activate,
     dense,
+    fast_path,
+    faster,
     float32_or_better,
-    group_norm,
     layer_norm,
-    max_pool,
     runs_eagerly_in_torch,
 )
+
+C = TypeVar("C", bound=type[keras.layers.Layer])
+# The classes whose layers may be plain: their methods as they were defined, and whether `call` takes `training`.
+_PLAIN: dict[type, tuple[Any, Any, bool]] = {}
+
+
+def registered(cls: C) -> C:
+    """Class decorator of all layers: files know it as `keras_vit>name`, and it may be called without Keras."""
+    _PLAIN[cls] = (cls.call, cls.__call__, "training" in inspect.signature(cls.call).parameters)
+    return keras.saving.register_keras_serializable(package="keras_vit")(cls)
+
+
+def is_plain(layer: Any, x: Any) -> bool:
+    """Whether `layer.call(x)` is all that `layer(x)` does, and nobody sees the result but who calls."""
+    cls = type(layer)
+    defined = _PLAIN.get(cls)
+    if defined is None or defined[:2] != (cls.call, cls.__call__) or not runs_eagerly_in_torch(x):
+        return False
+    # Mixed precision casts weights in a scope that Keras's call opens; PyTorch's recomputation has left the outer one.
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    return (
+        layer.built
+        and layer.compute_dtype == dtype == layer.variable_dtype
+        and not ("call" in vars(layer) or "forward" in vars(layer))
+        and not (layer.watched or any_module_is_watched() or is_recomputed(layer))
+        and layer.quantization_mode is None
+        and layer.activity_regularizer is None
+        and not has_adapters(layer)
+    )
+
+
+def call_inside(layer: Any, x: Any, training: bool | None = None, activation: str | None = None, **options: Any) -> Any:
+    """What a layer inside another one gives, or whatever has been put in its place, and an activation of that.
+
+    Args:
+        layer: Any layer.
+        x: A tensor.
+        training: Whether the outer layer is called for training.
+        activation: As for `activate`.
+        options: Further arguments of the call; None means that there is none.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    if not is_plain(layer, x):
+        return activate(layer(x, training=training, **options), activation)
+    if _PLAIN[type(layer)][-1]:
+        options["training"] = training
+    return activate(layer.call(x, **options), activation, fresh=True)
 
 
 def _noting(name: str) -> Any:
@@ -28,13 +81,17 @@ def _noting(name: str) -> Any:
 
     def register(self: Any, *arguments: Any, **options: Any) -> Any:
         self.watched = True
-        return getattr(super(WatchedLayer, self), name)(*arguments, **options)
+        return getattr(super(BaseLayer, self), name)(*arguments, **options)
 
     return register
 
 
-class WatchedLayer(keras.layers.Layer):
-    """A layer that knows whether hooks of PyTorch were registered on it: PyTorch has no public list of them."""
+class BaseLayer(keras.layers.Layer):
+    """A layer whose config is the arguments of its constructor, which it keeps as attributes.
+
+    Where a weight or an inner layer has the name of an argument, the attribute is `use_{name}`. The layer notes
+    whether hooks of PyTorch were registered on it, of which there is no public list.
+    """
 
     watched = False
     register_forward_hook = _noting("register_forward_hook")
@@ -43,8 +100,22 @@ class WatchedLayer(keras.layers.Layer):
     register_full_backward_pre_hook = _noting("register_full_backward_pre_hook")
     register_backward_hook = _noting("register_backward_hook")
 
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        for cls in type(self).__mro__:
+            if cls.__module__.startswith("keras_vit.") and "__init__" in vars(cls):
+                for name in [*inspect.signature(cls.__init__).parameters][1:]:
+                    attribute = f"use_{name}" if hasattr(self, f"use_{name}") else name
+                    if name != "kwargs":
+                        config[name] = getattr(self, attribute)
+        return config
 
-class CompositeLayer(WatchedLayer):
+    def draw(self, training: bool | None, *rates: float) -> list[Any]:
+        """A seed for each rate; None where nothing is dropped."""
+        return [self.seed_generator.next() if training and rate else None for rate in rates]
+
+
+class CompositeLayer(BaseLayer):
     """A layer made of layers, which also reloads after `quantize()`.
 
     Keras rebuilds a saved layer from its config. The config of a composite layer has to tell which of its inner
@@ -59,13 +130,31 @@ class CompositeLayer(WatchedLayer):
             config["dtype"] = keras.dtype_policies.serialize(policies)
         return config
 
+    def inner_dense(
+        self, name: str, input_shape: Shape, units: Any, bias: Any = "zeros", use_bias: bool = True
+    ) -> "Dense":
+        """A dense layer inside this one, built; `bias` is what its bias starts with."""
+        policy, kernel = own_policy(self.dtype_policy, f"{self.path}/{name}"), initializer("glorot_uniform")
+        layer = Dense(
+            units, use_bias=use_bias, kernel_initializer=kernel, bias_initializer=bias, dtype=policy, name=name
+        )
+        layer.build(input_shape)
+        return layer
+
+    def inner_norm(self, name: str, input_shape: Shape, epsilon: float) -> "LayerNormalization":
+        """A layer normalisation inside this one, built."""
+        layer = LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
+        layer.build(input_shape)
+        return layer
+
 
 def quantized_policies(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicyMap | None:
     """The dtype policies of the quantized layers inside `layer`, by path; None where there are none."""
     policies = {inner.path: inner.dtype_policy for inner in layers_inside(layer) if inner.quantization_mode is not None}
     if not policies:
         return None
-    result = keras.dtype_policies.DTypePolicyMap(default_policy=unquantized_policy(layer))
+    own = layer.dtype_policy
+    result = keras.dtype_policies.DTypePolicyMap(default_policy=getattr(own, "default_policy", own).name)
     for path, policy in policies.items():
         result[path] = policy
     return result
@@ -83,14 +172,6 @@ def at_least_float32(policy: keras.DTypePolicy, name: str) -> Any:
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and name in policy:
         return policy[name]
     return float32_or_better(policy.compute_dtype)
-
-
-def unquantized_policy(layer: keras.layers.Layer) -> str:
-    """Name of the policy that `layer` had before any of its parts was quantized."""
-    policy = layer.dtype_policy
-    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-        return policy.default_policy.name
-    return policy.name
 
 
 def has_adapters(layer: keras.layers.Layer) -> bool:
@@ -132,9 +213,6 @@ def skip_initialization() -> Iterator[None]:
     them costs seconds. The layers' configs do not change: clones of the model are initialised as usual. Threads and
     coroutines that run meanwhile are not concerned.
 
-    Yields:
-        Nothing.
-
     Examples:
         >>> with layers.skip_initialization():
         ...     unfilled = keras_vit.VisionTransformer(config)  # every weight is to be assigned now
@@ -150,9 +228,7 @@ def initializer(name: str, stddev: float = 0.02) -> initializers.Initializer:
     """The initializer of that name, or none inside `skip_initialization`."""
     if _skipped.get():
         return _Unwritten(name, stddev)
-    if name == "normal":
-        return initializers.RandomNormal(stddev=stddev)
-    return initializers.get(name)
+    return initializers.RandomNormal(stddev=stddev) if name == "normal" else initializers.get(name)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -210,11 +286,7 @@ def assign(variable: keras.Variable, values: np.ndarray) -> None:
 
 
 class SeedGenerator(keras.random.SeedGenerator):
-    """A seed generator whose state is optional in weight files.
-
-    Dropout may be switched on for a model whose weights were saved without it: the missing state is no reason to
-    refuse the file.
-    """
+    """A seed generator whose state is optional in weight files: dropout may be switched on for saved weights."""
 
     def load_own_variables(self, store: Any) -> None:
         if "0" in store:
@@ -258,20 +330,72 @@ def _mask(shape: Any, rate: float, seed: Any, dtype: Any) -> Any:
     return ops.cast(keep, dtype) * (1 / (1 - rate))
 
 
+def rematerialized(function: Callable[..., Any], x: Tensor, *tensors: Tensor) -> Any:
+    """`function(x, *tensors)`, computed again for its gradients instead of being kept; it reads no other tensors."""
+    return (fast_path("remat", x) or keras.remat)(function)(x, *tensors)
+
+
+@faster("remat", "jax")
+def _remat_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Recomputes a function for its gradients, not before they are asked for.
+
+    XLA for CPUs drops the barriers of `jax.checkpoint` before it decides in which order to compute: it recomputes all
+    blocks at once and keeps as much as without. Here, the first argument of the second run needs the gradient of the
+    output, which is there only when the blocks behind are done. Such a program has no derivative forwards
+    (`jax.jvp`), but those of its gradients.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def call(*arguments: Any) -> Any:
+        pure, weights = jax.closure_convert(function, *arguments)
+
+        @jax.custom_vjp
+        def run(arguments: tuple[Any, ...], weights: list[Any]) -> Any:
+            return pure(*arguments, *weights)
+
+        def forward(arguments: tuple[Any, ...], weights: list[Any]) -> Any:
+            return pure(*arguments, *weights), (arguments, weights)
+
+        def backward(inputs: Any, grads: Any) -> Any:
+            (x, *others), weights = inputs
+            grad = jax.tree.leaves(grads)[-1].reshape(-1)[:1].sum()
+            # XLA does not know that this is zero. It is so for infinities as well, which stay with their image.
+            zero = 0 * jnp.where(jnp.isfinite(grad), grad, 0)
+            return jax.vjp(run.fun, (x + zero.astype(x.dtype), *others), weights)[1](grads)
+
+        run.defvjp(forward, backward)
+        return run(arguments, weights)
+
+    return call
+
+
+def tensor_of(weight: Any) -> Any:
+    """The value of a variable in the dtype of the call; adapters make tensors of kernels."""
+    return weight.value if isinstance(weight, keras.Variable) else weight
+
+
 _FACTORS = ("lora_kernel_a", "lora_kernel_b")
 _SCALE = "lora_scale"  # alpha / rank
 
 
-class KeepsAdapters(keras.layers.Layer):
-    """A layer whose adapters are saved beside its kernel, and loaded.
+@registered
+class Dense(keras.layers.Dense, BaseLayer):
+    """`keras.layers.Dense`, whose LoRA adapters are saved beside the kernel and loaded.
 
     Keras saves the sum of kernel and adapters, and sets both factors to zero when it loads weights into a layer with
-    adapters: they would never train again. To be mixed into a layer of Keras that has `enable_lora`.
+    adapters: they would never train again.
+
+    Input: `(batch, ..., D)`. Output: `(batch, ..., units)`.
     """
 
-    lora_enabled: bool
-    lora_alpha: float
-    lora_rank: int
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        y = dense(inputs, tensor_of(self.kernel), tensor_of(self.bias) if self.use_bias else None)
+        return y if self.activation is keras.activations.linear else self.activation(y)
+
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        """As Keras's, which refuses subclasses, because they might compute something else."""
+        super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
 
     def save_own_variables(self, store: Any) -> None:
         if not self.lora_enabled:
@@ -301,14 +425,12 @@ class KeepsAdapters(keras.layers.Layer):
                 found = f"those of rank {factors[0].shape[-1]}" if factors else "none"
                 raise ValueError(
                     f"{self.path} has LoRA adapters of rank {self.lora_rank}, but the file has {found}. Load weights "
-                    "without adapters before add_lora, and a file of save_adapters with "
-                    "keras_vit.training.load_adapters(model, path)."
+                    "without adapters before add_lora, and a file of save_adapters with training.load_adapters."
                 )
         elif factors and self.quantization_mode is not None:
             raise ValueError(
-                f"The file has LoRA adapters for {self.path}, which has none, and whose kernel is quantized, so that "
-                "they cannot be added to it. Call add_lora with the same rank before, or load them with "
-                "keras_vit.training.load_adapters(model, path)."
+                f"The file has LoRA adapters for {self.path}, whose kernel is quantized, so that they cannot be added "
+                "to it. Call add_lora with the same rank before, or training.load_adapters(model, path)."
             )
         elif factors:
             values["0"] = values["0"] + (float(scale) * (factors[0] @ factors[1])).astype("float32")
@@ -318,84 +440,8 @@ class KeepsAdapters(keras.layers.Layer):
             self.lora_alpha = float(scale) * self.lora_rank
 
 
-C = TypeVar("C", bound=type[keras.layers.Layer])
-# The classes whose layers may be plain: their methods as they were defined, and whether `call` takes `training`.
-_PLAIN: dict[type, tuple[Any, Any, bool]] = {}
-
-
-def may_be_plain(cls: C) -> C:
-    """Class decorator: instances of exactly this class may be called without Keras."""
-    _PLAIN[cls] = (cls.call, cls.__call__, "training" in inspect.signature(cls.call).parameters)
-    return cls
-
-
-def is_plain(layer: Any, x: Any) -> bool:
-    """Whether `layer.call(x)` is all that `layer(x)` does, and nobody sees the result but who calls.
-
-    Args:
-        layer: Any layer.
-        x: Its input.
-    """
-    cls = type(layer)
-    defined = _PLAIN.get(cls)
-    if defined is None or defined[:2] != (cls.call, cls.__call__) or not runs_eagerly_in_torch(x):
-        return False
-    # Mixed precision casts weights in a scope that Keras's call opens; PyTorch's recomputation has left the outer one.
-    dtype = keras.backend.standardize_dtype(x.dtype)
-    return (
-        layer.built
-        and layer.compute_dtype == dtype == layer.variable_dtype
-        and not ("call" in vars(layer) or "forward" in vars(layer))
-        and not (layer.watched or any_module_is_watched() or is_recomputed(layer))
-        and layer.quantization_mode is None
-        and layer.activity_regularizer is None
-        and not getattr(layer, "lora_enabled", False)
-    )
-
-
-def call_inside(layer: Any, x: Any, training: bool | None = None, activation: str | None = None, **options: Any) -> Any:
-    """`layer(x, training=training, **options)` for a layer inside another one, and an activation of what it gives.
-
-    Args:
-        layer: A layer of this package, or whatever somebody has put in its place.
-        x: A tensor.
-        training: Whether the outer layer is called for training.
-        activation: As for `activate`.
-        options: Further arguments of the call; None means that there is none.
-    """
-    options = {name: value for name, value in options.items() if value is not None}
-    if not is_plain(layer, x):
-        return activate(layer(x, training=training, **options), activation)
-    if _PLAIN[type(layer)][-1]:
-        options["training"] = training
-    return activate(layer.call(x, **options), activation, fresh=True)
-
-
-def _tensor(weight: Any) -> Any:
-    """The value of a variable in the dtype of the call; adapters make tensors of kernels."""
-    return weight.value if isinstance(weight, keras.Variable) else weight
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-@may_be_plain
-class Dense(KeepsAdapters, WatchedLayer, keras.layers.Dense):
-    """`keras.layers.Dense`, whose adapters are saved.
-
-    Input: `(batch, ..., D)`. Output: `(batch, ..., units)`.
-    """
-
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        y = dense(inputs, _tensor(self.kernel), _tensor(self.bias) if self.use_bias else None)
-        return y if self.activation is keras.activations.linear else self.activation(y)
-
-    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """As Keras's, which refuses subclasses, because they might compute something else."""
-        super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-@may_be_plain
-class LayerNormalization(WatchedLayer, keras.layers.LayerNormalization):
+@registered
+class LayerNormalization(keras.layers.LayerNormalization, BaseLayer):
     """`keras.layers.LayerNormalization` over the last axis, right to the second derivative on every backend.
 
     Input: `(batch, ..., D)`. Output: the same shape.
@@ -404,31 +450,4 @@ class LayerNormalization(WatchedLayer, keras.layers.LayerNormalization):
     def call(self, inputs: Any) -> Any:
         if self.axis not in (-1, [-1]) or self.rms_scaling or not (self.center and self.scale):
             return super().call(inputs)
-        return layer_norm(inputs, _tensor(self.gamma), _tensor(self.beta), self.epsilon)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class MaxPooling2D(keras.layers.MaxPooling2D):
-    """`keras.layers.MaxPooling2D`.
-
-    Input: `(batch, height, width, channels)`. Output: fewer rows and columns.
-    """
-
-    def call(self, inputs: Any) -> Any:
-        if self.data_format != "channels_last":
-            return super().call(inputs)
-        return max_pool(inputs, self.pool_size, self.strides, self.padding)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-@may_be_plain
-class GroupNormalization(WatchedLayer, keras.layers.GroupNormalization):
-    """`keras.layers.GroupNormalization` over groups of channels, the last axis, right in float64 as well.
-
-    Input: `(batch, height, width, channels)`. Output: the same shape.
-    """
-
-    def call(self, inputs: Any) -> Any:
-        if self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
-            return super().call(inputs)
-        return group_norm(inputs, self.groups, _tensor(self.gamma), _tensor(self.beta), self.epsilon)
+        return layer_norm(inputs, tensor_of(self.gamma), tensor_of(self.beta), self.epsilon)

@@ -1,11 +1,11 @@
-"""The operations of the layers, each with faster forms for a backend and kind of device where they were measured.
+"""What the layers compute, one function an operation, each followed by faster forms for CPUs (docs/speed.md).
 
-`fast_path` gives the faster function. Where there is none, an operation is Keras's: on other devices, for symbolic
-tensors, and in PyTorch while a program is traced or compiled, whose compiler knows Keras's operations best. Every
-function gives the same numbers but for rounding, and first and second derivatives that are right: the tests compare
-them with finite differences in float64. docs/speed.md has the measurements.
+Without such a form an operation is Keras's: on other devices, for symbolic tensors, and in PyTorch while a program is
+traced or compiled. All forms give the same numbers but for rounding, and first and second derivatives that tests
+compare with finite differences in float64.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,84 +13,62 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit._keras import is_recorded
 from keras_vit._processes import tensorflow_has_only_cpus
-from keras_vit.layers import jax_paths, tensorflow_paths, torch_paths
-from keras_vit.layers.common import float32_or_better, padded_conv
+
+# (operation, backend) -> the faster form
+FAST: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def faster(operation: str, backend: str) -> Callable[[Any], Any]:
+    """Decorator: the form of an operation that is faster on CPUs with a backend."""
+
+    def register(function: Any) -> Any:
+        FAST[operation, backend] = function
+        return function
+
+    return register
 
 
 def fast_path(operation: str, x: Any) -> Callable[..., Any] | None:
-    """The faster function for an operation on tensors such as `x`; None where there is none.
-
-    Args:
-        operation: The first part of a key of `FAST`.
-        x: An input of the operation, which tells the device.
-    """
-    backend = keras.backend.backend()
-    return FAST.get((operation, backend, _device(backend, x))) or FAST.get((operation, backend, "any"))
+    """The faster form of an operation on tensors such as `x`; None where there is none."""
+    fast = FAST.get((operation, keras.backend.backend()))
+    return fast if fast is not None and _on_cpu(x) else None
 
 
 def runs_eagerly_in_torch(x: Any) -> bool:
-    """Whether `x` is a tensor of PyTorch on a CPU, in a program that is neither traced nor compiled.
-
-    There, what Keras does around each call takes 0.1 to 0.2 ms, and new memory more than the arithmetic.
-    """
-    return keras.backend.backend() == "torch" and _device("torch", x) == "cpu"
+    """Whether `x` is a tensor of PyTorch on a CPU, in a program that is neither traced nor compiled."""
+    return keras.backend.backend() == "torch" and _on_cpu(x)
 
 
-def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
-    """`keras.ops.reshape`, without its search for symbolic tensors where `x` is none."""
-    fast = fast_path("reshape", x)
-    return ops.reshape(x, shape) if fast is None else fast(x, shape)
-
-
-def _device(backend: str, x: Any) -> str | None:
-    """The kind of device on which a tensor lies or a program of JAX or TensorFlow will run; None for what is symbolic.
-
-    In TensorFlow that is the kind of all devices: a graph does not know where it will run.
-    """
+def _on_cpu(x: Any) -> bool:
+    """Whether a tensor lies on a CPU, or a program of JAX or TensorFlow will run there; False for what is symbolic."""
+    backend = keras.backend.backend()
     if backend == "torch":
         import torch
 
-        if type(x) not in (torch.Tensor, torch.nn.Parameter) or torch.compiler.is_compiling() or torch.jit.is_tracing():
-            return None
-        return x.device.type
+        known = type(x) in (torch.Tensor, torch.nn.Parameter) and x.device.type == "cpu"
+        return known and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
     if backend == "jax":
         import jax
 
-        return jax.default_backend() if isinstance(x, jax.Array) else None
+        return isinstance(x, jax.Array) and jax.default_backend() == "cpu"
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return "cpu" if isinstance(x, tf.Tensor) and tensorflow_has_only_cpus() else None
-    return None
+        # A graph does not know where it will run.
+        return isinstance(x, tf.Tensor) and tensorflow_has_only_cpus()
+    return False
 
 
-# The time that a function takes in relation to Keras's way, where it was measured by itself (docs/speed.md): batch 8,
-# 197 tokens, D 768, MLP 3072, float32. What has no figure was measured as a part of whole Vision Transformers.
-FAST: dict[tuple[str, str, str | None], Callable[..., Any]] = {
-    ("attention", "jax", "cpu"): jax_paths.attention,  # 0.42 to 0.58; with gradients 0.74 to 0.85
-    ("conv", "jax", "cpu"): jax_paths.conv,  # 1 x 1: 0.84 to 0.91
-    ("dense", "jax", "cpu"): jax_paths.dense,  # 0.98; with gradients 0.79 to 0.95, of wide kernels on one thread half
-    ("gelu_tanh", "jax", "cpu"): jax_paths.gelu_tanh,  # with gradients 0.70
-    ("group_norm", "jax", "cpu"): jax_paths.group_norm,  # 0.10 to 0.85
-    ("layer_norm", "jax", "cpu"): jax_paths.layer_norm,  # with gradients 0.53 to 0.62
-    ("max_pool", "jax", "cpu"): jax_paths.max_pool,  # 0.15
-    ("remat", "jax", "cpu"): jax_paths.remat,
-    ("attention", "tensorflow", "cpu"): tensorflow_paths.attention,  # 0.86; with gradients 0.80; bfloat16 0.05
-    ("dense", "tensorflow", "cpu"): tensorflow_paths.dense,
-    ("group_norm", "tensorflow", "cpu"): tensorflow_paths.group_norm,  # 0.28 to 1.03; with gradients 0.26 to 0.93
-    ("layer_norm", "tensorflow", "cpu"): tensorflow_paths.layer_norm,  # 0.71; with gradients 0.78
-    ("attention", "torch", "cpu"): torch_paths.attention,
-    ("conv", "torch", "cpu"): torch_paths.conv,  # 3 x 3: 0.80 to 0.84; 1 x 1: 0.12 to 0.16
-    ("dense", "torch", "cpu"): torch_paths.dense,
-    ("gelu_exact", "torch", "cpu"): torch_paths.gelu_exact,
-    ("gelu_tanh", "torch", "cpu"): torch_paths.gelu_tanh,  # 0.53 to 0.84; bfloat16 0.65
-    ("group_norm", "torch", "cpu"): torch_paths.group_norm,  # 0.17
-    ("layer_norm", "torch", "cpu"): torch_paths.layer_norm,
-    ("layer_norm", "torch", "any"): torch_paths.layer_norm_anywhere,  # one operation, also in programs that are traced
-    ("relu", "torch", "cpu"): torch_paths.relu,
-    ("reshape", "torch", "cpu"): torch_paths.reshape,
-}
+def float32_or_better(dtype: str) -> str:
+    """float64 for float64, otherwise float32; of both, `keras.backend.result_type` makes float32."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def widened(x: Any) -> Any:
+    """`x` in float32 or better."""
+    return ops.cast(x, float32_or_better(keras.backend.standardize_dtype(x.dtype)))
 
 
 def mean(x: Any, axis: int | tuple[int, ...]) -> Any:
@@ -102,14 +80,13 @@ def mean(x: Any, axis: int | tuple[int, ...]) -> Any:
     return ops.sum(x, axis, keepdims=True) / ops.cast(count, "float64")
 
 
-def dense(x: Any, kernel: Any, bias: Any) -> Any:
-    """The product with a matrix, and a bias.
+def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
+    """`keras.ops.reshape`, without its search for symbolic tensors where `x` is none."""
+    return x.reshape(shape) if runs_eagerly_in_torch(x) else ops.reshape(x, shape)
 
-    Args:
-        x: `(batch, ..., D)`.
-        kernel: `(D, units)`, in the dtype of `x`.
-        bias: `(units,)`, or None.
-    """
+
+def dense(x: Any, kernel: Any, bias: Any) -> Any:
+    """The product of `x`, `(batch, ..., D)`, with a kernel `(D, units)` of the same dtype, and a bias or None."""
     fast = fast_path("dense", x)
     if fast is not None:
         return fast(x, kernel, bias)
@@ -120,15 +97,142 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
     return y if bias is None else y + bias
 
 
-def attention(query: Any, key: Any, value: Any, flash_attention: bool | None = None) -> Any:
-    """Softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`.
+@faster("dense", "jax")
+def _dense_in_jax(x: Any, kernel: Any, bias: Any) -> Any:
+    # A product of two axes: the gradients of one of three are transposed by XLA for CPUs.
+    import jax.numpy as jnp
 
-    Args:
-        query: What asks.
-        key: What is asked.
-        value: What it answers.
-        flash_attention: As in `keras.ops.dot_product_attention`; False for Keras's plain way.
+    rows, (units_in, units) = jnp.reshape(x, (-1, x.shape[-1])), kernel.shape
+    y = (_widening_product() if units > units_in else jnp.matmul)(rows, kernel)
+    y = y if bias is None else y + bias
+    return jnp.reshape(y, (*x.shape[:-1], units))
+
+
+@functools.cache
+def _widening_product() -> Any:
+    """The product of two matrices, with a gradient of the second one for which the first one is transposed beforehand.
+
+    A product along the rows of both matrices, which this gradient is, goes to a kernel of XLA for CPUs that takes
+    twice as long where the second one is the wider. The barriers keep the transposed copy from being simplified away.
     """
+    import jax
+    from jax.custom_derivatives import SymbolicZero
+
+    @jax.custom_jvp
+    def product(x: Any, kernel: Any) -> Any:
+        return x @ kernel
+
+    def differentiate(primals: Any, tangents: Any) -> Any:
+        (x, kernel), (d_x, d_kernel) = primals, tangents
+        y = product(x, kernel)
+        terms = [] if type(d_x) is SymbolicZero else [product(d_x, kernel)]
+        if type(d_kernel) is not SymbolicZero:
+            columns = jax.lax.optimization_barrier(jax.lax.optimization_barrier(x).T)
+            terms.append(jax.lax.dot_general(columns, d_kernel, (((0,), (0,)), ((), ()))))
+        return y, sum(terms[1:], terms[0]) if terms else jax.numpy.zeros_like(y)
+
+    product.defjvp(differentiate, symbolic_zeros=True)
+    return product
+
+
+@faster("dense", "tensorflow")
+def _dense_in_tensorflow(x: Any, kernel: Any, bias: Any) -> Any:
+    # Directly before its bias: TensorFlow makes one operation of both. Exporters need the sizes that are known.
+    import tensorflow as tf
+
+    y = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), kernel)
+    y = y if bias is None else tf.nn.bias_add(y, bias)
+    sizes = x.shape[:-1].as_list()
+    if sizes.count(None) > 1:
+        sizes = [tf.shape(x)[i] if size is None else size for i, size in enumerate(sizes)]
+    return tf.reshape(y, [*(-1 if size is None else size for size in sizes), y.shape[-1]])
+
+
+@faster("dense", "torch")
+def _dense_in_torch(x: Any, kernel: Any, bias: Any) -> Any:
+    import torch.nn.functional as F
+
+    if _torch_lacks(x.dtype):
+        return _in_float32(_dense_in_torch, x, kernel, bias)
+    return F.linear(x, kernel.t(), bias)
+
+
+@functools.cache
+def _torch_lacks(dtype: Any) -> bool:
+    """Whether the processor has no instructions for products of 16 bits, which then take seventy times as long."""
+    import torch
+
+    if not torch.backends.mkldnn.is_available():
+        return False
+    supports = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    return dtype in supports and not getattr(torch.ops.mkldnn, supports[dtype])()
+
+
+def _in_float32(function: Callable[..., Any], *tensors: Any) -> Any:
+    """A function of tensors of PyTorch, rounded to the dtype of the first."""
+    return function(*(None if tensor is None else tensor.float() for tensor in tensors)).to(tensors[0].dtype)
+
+
+def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
+    """A convolution of `(batch, height, width, channels)` without bias.
+
+    The kernel is `(rows, columns, channels, filters)`; `padding` may be the number of zeros on every side.
+    """
+    return (fast_path("conv", x) or _conv_in_keras)(x, kernel, strides, padding)
+
+
+def _conv_in_keras(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
+    if isinstance(padding, int):
+        x = ops.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
+        padding = "valid"
+    return ops.conv(x, kernel, strides, padding, data_format="channels_last")
+
+
+@faster("conv", "jax")
+def _conv_in_jax(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
+    # A product where no value is in two windows.
+    import jax.numpy as jnp
+
+    rows, columns, channels, filters = kernel.shape
+    strides = (strides, strides) if isinstance(strides, int) else tuple(strides)
+    if (rows, columns) == (1, 1) and padding in ("same", "valid", 0):  # of a window of one place, "same" needs none
+        x, strides, padding = x[:, :: strides[0], :: strides[1]], (1, 1), "valid"
+    batch, height, width, _ = x.shape
+    if padding != "valid" or strides != (rows, columns) or height % rows or width % columns:
+        return _conv_in_keras(x, kernel, strides, padding)
+    x = jnp.reshape(x, (batch, height // rows, rows, width // columns, columns, channels))
+    x = jnp.reshape(jnp.swapaxes(x, 2, 3), (batch, height // rows, width // columns, rows * columns * channels))
+    return _dense_in_jax(x, jnp.reshape(kernel, (-1, filters)), None)
+
+
+@faster("conv", "torch")
+def _conv_in_torch(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int | list[int]) -> Any:
+    # On views of the same memory, which PyTorch calls channels_last; a product where it is one.
+    import torch.nn.functional as F
+
+    if _torch_lacks(x.dtype):
+        return _in_float32(lambda x, kernel: _conv_in_torch(x, kernel, strides, padding), x, kernel)
+    rows, columns, channels, filters = kernel.shape
+    strides = (strides, strides) if isinstance(strides, int) else strides
+    if (rows, columns) == (1, 1) and padding in ("same", "valid", 0):
+        return F.linear(x[:, :: strides[0], :: strides[1]], kernel.reshape(channels, filters).t())
+    x = x.permute(0, 3, 1, 2)
+    if padding == "same":
+        margins = []
+        for size, window, step in zip(x.shape[2:], (rows, columns), strides, strict=True):
+            total = max((-(-size // step) - 1) * step + window - size, 0)
+            margins.append((total // 2, total - total // 2))
+        if any(before != after for before, after in margins):
+            x, padding = F.pad(x, (*margins[1], *margins[0])), 0
+        else:
+            padding = [before for before, _ in margins]
+    # Transposing a matrix is what PyTorch copies quickest; the view of it is channels_last.
+    kernel = kernel.reshape(-1, filters).t().contiguous().view(filters, rows, columns, channels).permute(0, 3, 1, 2)
+    return F.conv2d(x, kernel, None, strides, 0 if padding == "valid" else padding).permute(0, 2, 3, 1)
+
+
+def attention(query: Any, key: Any, value: Any, flash_attention: bool | None = None) -> Any:
+    """Softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`; the rest as in Keras's."""
     fast = fast_path("attention", query)
     if fast is not None:
         return fast(query, key, value)
@@ -139,112 +243,256 @@ def attention(query: Any, key: Any, value: Any, flash_attention: bool | None = N
 
 def attention_weights(query: Any, key: Any) -> Any:
     """Softmax of the scaled scores, `(batch, heads, Q, T)`, computed in at least float32 as in the original."""
-    scores = ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key)
-    return ops.softmax(ops.cast(scores, _wide(query)))
+    return ops.softmax(widened(ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key)))
+
+
+@faster("attention", "jax")
+def _attention_in_jax(query: Any, key: Any, value: Any) -> Any:
+    # Heads before tokens, so that XLA for CPUs sees products of matrices and transposes nothing inside them.
+    import jax.numpy as jnp
+
+    query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
+    return jnp.swapaxes(_attend()(query * query.shape[-1] ** -0.5, key, value), 1, 2)
+
+
+@functools.cache
+def _attend() -> Any:
+    # The sums that softmax divides by divide the result, which is smaller than the weights: no second array of all
+    # weights is written, and none is kept for the gradients, which are those of FlashAttention (arXiv 2205.14135, B.2).
+    import jax
+    import jax.numpy as jnp
+
+    def scores(query: Any, key: Any) -> Any:
+        # Summed and kept in at least float32, as everything up to the result is.
+        wide = jnp.promote_types(query.dtype, jnp.float32)
+        return jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=wide)
+
+    def mixed(weights: Any, value: Any) -> Any:
+        # Weights are up to 1, and their sum up to the number of tokens, which float16 could not hold.
+        weights, dtype = weights.astype(value.dtype), weights.dtype
+        return jnp.einsum("bhqk,bhkd->bhqd", weights, value, preferred_element_type=dtype)
+
+    def parts(query: Any, key: Any, value: Any) -> Any:
+        weights = scores(query, key)
+        weights = jnp.exp(weights - weights.max(-1, keepdims=True))
+        total = weights.sum(-1, keepdims=True)
+        return weights, total, mixed(weights, value) / total
+
+    @jax.custom_jvp
+    def attend(query: Any, key: Any, value: Any) -> Any:
+        return parts(query, key, value)[-1].astype(value.dtype)
+
+    @attend.defjvp
+    def differentiate(primals: Any, tangents: Any) -> Any:
+        (query, key, value), (d_query, d_key, d_value) = primals, tangents
+        weights, total, y = parts(query, key, value)
+        d_weights = weights * (scores(d_query, key) + scores(query, d_key))
+        d_y = mixed(d_weights, value) + mixed(weights, d_value) - d_weights.sum(-1, keepdims=True) * y
+        return y.astype(value.dtype), (d_y / total).astype(value.dtype)
+
+    return attend
+
+
+@faster("attention", "tensorflow")
+def _attention_in_tensorflow(query: Any, key: Any, value: Any) -> Any:
+    # Keras takes `Einsum`, which adds up in bfloat16 where the tokens are in bfloat16, and takes twenty times as long.
+    import tensorflow as tf
+
+    dtype = query.dtype
+    query, key, value = (widened(tf.transpose(x, (0, 2, 1, 3))) for x in (query, key, value))
+    weights = tf.nn.softmax(tf.matmul(query * query.shape[-1] ** -0.5, key, transpose_b=True))
+    return tf.transpose(tf.cast(tf.matmul(weights, value), dtype), (0, 2, 1, 3))
+
+
+@faster("attention", "torch")
+def _attention_in_torch(query: Any, key: Any, value: Any) -> Any:
+    import torch.nn.functional as F
+
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """Layer normalisation over the last axis, computed in at least float32.
-
-    Keras's own is not used: its variance goes through a `stop_gradient` of the mean on TensorFlow, which is right for
-    the gradient and wrong for what is derived from it.
-
-    Args:
-        x: `(..., D)`.
-        gamma: Factors, `(D,)`.
-        beta: What is added, `(D,)`.
-        epsilon: Added to the variance.
-    """
-    fast = fast_path("layer_norm", x)
+    """Layer normalisation over the last axis, computed in at least float32."""
+    # Not Keras's, whose variance has a `stop_gradient` of the mean on TensorFlow: second derivatives are wrong.
+    fast = _layer_norm_in_torch if keras.backend.backend() == "torch" else fast_path("layer_norm", x)
     if fast is not None:
         return fast(x, gamma, beta, epsilon)
-    wide = _wide(x)
-    centred = ops.cast(x, wide)
+    centred = widened(x)
     centred = centred - mean(centred, -1)
-    scale = ops.rsqrt(mean(ops.square(centred), -1) + epsilon) * ops.cast(gamma, wide)
-    return ops.cast(centred * scale + ops.cast(beta, wide), x.dtype)
+    scale = ops.rsqrt(mean(ops.square(centred), -1) + epsilon) * widened(gamma)
+    return ops.cast(centred * scale + widened(beta), x.dtype)
 
 
-def group_norm(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """Group normalisation of maps, computed in at least float32; not Keras's own for the reason of `layer_norm`.
+@faster("layer_norm", "jax")
+def _layer_norm_in_jax(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
+    # On two axes as the products beside it are.
+    import jax.numpy as jnp
 
-    Args:
-        x: `(batch, height, width, channels)`.
-        groups: How many groups of channels there are.
-        gamma: Factors, `(channels,)`.
-        beta: What is added, `(channels,)`.
-        epsilon: Added to the variance.
-    """
-    fast = fast_path("group_norm", x)
-    if fast is not None:
-        return fast(x, groups, gamma, beta, epsilon)
-    wide, channels = _wide(x), x.shape[-1]
+    rows = widened(jnp.reshape(x, (-1, x.shape[-1])))
+    y = _normalize()(rows, epsilon) * gamma.astype(rows.dtype) + beta.astype(rows.dtype)
+    return jnp.reshape(y.astype(x.dtype), x.shape)
 
-    def means(values: Any) -> Any:
-        """Of the channels of a map, then of their groups, for each channel."""
-        of_channels = ops.reshape(mean(values, (1, 2)), (-1, 1, 1, groups, channels // groups))
-        of_groups = ops.repeat(mean(of_channels, -1), channels // groups, axis=-1)
-        return ops.reshape(of_groups, (-1, 1, 1, channels))
 
-    centred = ops.cast(x, wide)
-    centred = centred - means(centred)
-    scale = ops.rsqrt(means(ops.square(centred)) + epsilon) * ops.cast(gamma, wide)
-    return ops.cast(centred * scale + ops.cast(beta, wide), x.dtype)
+@functools.cache
+def _normalize() -> Any:
+    import jax
+
+    def parts(x: Any, epsilon: float) -> Any:
+        x = x - x.mean(-1, keepdims=True)
+        scale = jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + epsilon)
+        return x * scale, scale
+
+    @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+    def normalize(x: Any, epsilon: float) -> Any:
+        return parts(x, epsilon)[0]
+
+    @normalize.defjvp
+    def differentiate(epsilon: float, primals: Any, tangents: Any) -> Any:
+        y, scale = parts(*primals, epsilon)
+        (d_x,) = tangents  # the gradient needs the result and no more
+        return y, scale * (d_x - d_x.mean(-1, keepdims=True) - y * (y * d_x).mean(-1, keepdims=True))
+
+    return normalize
+
+
+def _layer_norm_in_torch(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
+    # One operation, on any device and in programs that are traced; on CPUs it computes in float32 inside.
+    import torch
+    import torch.nn.functional as F
+
+    wide = x.dtype if x.device.type == "cpu" else torch.promote_types(x.dtype, torch.float32)
+    return F.layer_norm(x.to(wide), x.shape[-1:], gamma.to(wide), beta.to(wide), epsilon).to(x.dtype)
+
+
+# Activations
+
+# The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 c x + 2 d x^3).
+_GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
+_GELU_CUBIC = 0.044715 * _GELU_LINEAR
+# Values that PyTorch works on at a time, so that they stay in the processor's cache between one step and the next.
+PIECE = 1 << 20
+# Values that PyTorch's own GELU does as soon as four operations.
+FEW = 1 << 17
 
 
 def activate(x: Any, kind: str | None, fresh: bool = False) -> Any:
-    """An activation.
+    """An activation: a GELU (`layers.MLP` has the kinds), `"relu"`, or None for none.
 
-    Args:
-        x: A tensor of any shape.
-        kind: `"tanh"`: the approximation of GELU that the official checkpoints were trained with; `"exact"`: GELU with
-            the error function, as timm and Hugging Face compute it; `"quick"`: `x * sigmoid(1.702 x)`, as OpenAI's
-            CLIP; `"relu"`; None for none.
-        fresh: Whether the caller has made `x` and nobody else has seen it: then it may be written over.
+    A `fresh` tensor, which the caller has made and nobody else has seen, may be written over.
     """
     if kind is None:
         return x
     if kind == "quick":
         return x * ops.sigmoid(1.702 * x)
-    name = "relu" if kind == "relu" else f"gelu_{kind}"
-    fast = fast_path(name, x)
+    fast = fast_path(kind, x)
     if fast is not None:
-        return fast(x, fresh) if keras.backend.backend() == "torch" else fast(x)  # XLA sees what it may write over
+        return fast(x, fresh)
     return ops.relu(x) if kind == "relu" else ops.gelu(x, approximate=kind == "tanh")
 
 
-def _wide(x: Any) -> str:
-    return float32_or_better(keras.backend.standardize_dtype(x.dtype))
+@faster("tanh", "jax")
+def _gelu_tanh_in_jax(x: Any, fresh: bool = False) -> Any:
+    return _gelu_of_jax()(widened(x)).astype(x.dtype)
 
 
-def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
-    """A convolution without bias.
+@functools.cache
+def _gelu_of_jax() -> Any:
+    """The tanh approximation of GELU, which keeps x and nothing else for its gradient.
 
-    Args:
-        x: `(batch, height, width, channels)`.
-        kernel: `(rows, columns, channels, filters)`, in the dtype of `x`.
-        strides: Steps of the window, both or down and across.
-        padding: `"same"`, `"valid"`, or the number of zeros on every side.
-
-    Returns:
-        `(batch, rows of windows, columns of windows, filters)`.
+    The sigmoid is written in one way here and in another one there: XLA would keep what both have in common. The other
+    one loses nothing where the sigmoid is nearly 1, unlike one made of a tanh (2e-7 instead of 4e-6).
     """
-    return (fast_path("conv", x) or padded_conv)(x, kernel, strides, padding)
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_jvp
+    def gelu(x: Any) -> Any:
+        # Division comes last: XLA repeats products in what reads them, here in the slow copy of _widening_product.
+        return x / (1 + jnp.exp(-x * (_GELU_LINEAR + _GELU_CUBIC * x * x)))
+
+    @gelu.defjvp
+    def differentiate(primals: Any, tangents: Any) -> Any:
+        (x,), (d_x,) = primals, tangents
+        e = jnp.exp(-jnp.abs(x) * (_GELU_LINEAR + _GELU_CUBIC * x * x))
+        s = 1 / (1 + e)  # the sigmoid of what is positive; that of the negative is e s, and the slope of both e s^2
+        slope = e * s * s * x * (_GELU_LINEAR + 3 * _GELU_CUBIC * x * x)
+        return gelu(x), d_x * (jnp.where(x < 0, e * s, s) + slope)
+
+    return gelu
 
 
-def max_pool(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Any:
-    """The maximum of every window.
+def _overwrites(x: Any, fresh: bool) -> bool:
+    import torch
 
-    Args:
-        x: `(batch, height, width, channels)`.
-        size: Height and width of a window.
-        strides: Steps of the window down and across.
-        padding: `"same"` or `"valid"`.
+    # Fresh memory costs more than the arithmetic: Linux hands it out in pages of 4 KiB, each after a fault.
+    return fresh and x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled()) and not is_recorded()
 
-    Returns:
-        `(batch, rows of windows, columns of windows, channels)`.
-    """
-    fast = fast_path("max_pool", x)
-    if fast is None:
-        return ops.max_pool(x, size, strides, padding, data_format="channels_last")
-    return fast(x, size, strides, padding)
+
+@faster("relu", "torch")
+def _relu_in_torch(x: Any, fresh: bool = False) -> Any:
+    return x.relu_() if _overwrites(x, fresh) else x.relu()
+
+
+@faster("exact", "torch")
+def _gelu_exact_in_torch(x: Any, fresh: bool = False) -> Any:
+    import torch
+
+    return (torch.ops.aten.gelu_ if _overwrites(x, fresh) else torch.ops.aten.gelu)(x)
+
+
+@faster("tanh", "torch")
+def _gelu_tanh_in_torch(x: Any, fresh: bool = False) -> Any:
+    # In four operations, computed in at least float32.
+    import torch
+
+    overwrites = _overwrites(x, fresh)
+    if x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < FEW:
+        return (torch.ops.aten.gelu_ if overwrites else torch.ops.aten.gelu)(x, approximate="tanh")
+    if not overwrites:
+        return _gelu_of_torch().apply(x)
+    for piece in _pieces(x):
+        piece.mul_(_gelu_factor(piece.float()))
+    return x
+
+
+def _pieces(x: Any) -> list[Any]:
+    # Slices, because PyTorch lets nobody write over what `split` gives.
+    flat = x.reshape(-1)
+    return [flat[start : start + PIECE] for start in range(0, len(flat), PIECE)]
+
+
+def _gelu_factor(x: Any) -> Any:
+    return x.new_tensor(_GELU_LINEAR).addcmul(x, x, value=_GELU_CUBIC).mul_(x).sigmoid_()
+
+
+@functools.cache
+def _gelu_of_torch() -> Any:
+    """The tanh approximation of GELU; as PyTorch's operation it keeps x and nothing else for its gradient."""
+    import torch
+
+    def slope(ctx: Any, grad: Any) -> Any:
+        """The gradient in both modes, by PyTorch's operation, which can be differentiated again."""
+        (x,) = ctx.saved_tensors
+        return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
+
+    class Gelu(torch.autograd.Function):
+        backward = jvp = staticmethod(slope)
+
+        @staticmethod
+        def forward(x: Any) -> Any:
+            y = torch.empty_like(x, memory_format=torch.contiguous_format)
+            for source, target in zip(_pieces(x), _pieces(y), strict=True):
+                torch.mul(source, _gelu_factor(source.float()), out=target)
+            return y
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, x: Any) -> Any:
+            return Gelu.apply(x), in_dims[0]
+
+    return Gelu

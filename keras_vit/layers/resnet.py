@@ -1,26 +1,23 @@
-"""The convolutions and bottlenecks of ResNets: those of the hybrids, and of BiT."""
+"""The convolutions, normalisations and bottlenecks of ResNets: those of the hybrids, and of BiT."""
 
+import math
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit._arguments import DType, Shape, Tensor, check_choice
-from keras_vit.layers.base import (
-    CompositeLayer,
-    GroupNormalization,
-    WatchedLayer,
-    call_inside,
-    initializer,
-    may_be_plain,
-)
+from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered, tensor_of
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
-from keras_vit.layers.ops import activate, conv, max_pool, mean
+from keras_vit.layers.ops import activate, conv, fast_path, faster, mean, widened
+
+# GroupNorm and StdConv in big_vision's `models/bit_paper.py`; both are added to a variance, inside the root.
+GROUP_NORM_EPSILON = 1e-5
+STD_CONV_EPSILON = 1e-10
 
 
-@keras.saving.register_keras_serializable(package="keras_vit")
-@may_be_plain
-class StdConv2D(WatchedLayer):
+@registered
+class StdConv2D(BaseLayer):
     """Convolution without bias whose kernel has mean 0 and standard deviation 1 for every output channel.
 
     The stored kernel is raw; it is standardised at every call, in float32.
@@ -94,17 +91,91 @@ class StdConv2D(WatchedLayer):
 
         return (input_shape[0], length(input_shape[1]), length(input_shape[2]), self.filters)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "epsilon": self.epsilon,
-            "epsilon_inside": self.epsilon_inside,
-            "folded": self.folded,
-        }
+
+def bit_conv(
+    name: str, filters: int, size: int, strides: int = 1, padding: int = 0, folded: bool = False, dtype: DType = None
+) -> StdConv2D:
+    """A `StdConv2D` as BiT has it: zeros on every side, its own epsilon, added to the variance.
+
+    Args:
+        name: Name of the layer.
+        filters: Number of output channels.
+        size: Height and width of the kernel.
+        strides: Step in both directions.
+        padding: Zeros on every side.
+        folded: Whether the stored kernel has been standardised already.
+        dtype: Dtype policy of the layer.
+
+    Returns:
+        The layer; input `(batch, height, width, channels)`, output `(batch, rows, columns, filters)`.
+
+    Examples:
+        >>> tuple(layers.bit_conv("conv", filters=8, size=3, padding=1)(np.zeros((1, 4, 4, 3), "float32")).shape)
+        (1, 4, 4, 8)
+    """
+    return StdConv2D(
+        filters, size, strides, padding, STD_CONV_EPSILON, epsilon_inside=True, folded=folded, dtype=dtype, name=name
+    )
+
+
+@registered
+class GroupNormalization(keras.layers.GroupNormalization, BaseLayer):
+    """`keras.layers.GroupNormalization` over groups of channels, the last axis, right in float64 as well.
+
+    Input: `(batch, height, width, channels)`. Output: the same shape.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        if self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
+            return super().call(inputs)
+        normalize = fast_path("group_norm", inputs) or _group_norm
+        return normalize(inputs, self.groups, tensor_of(self.gamma), tensor_of(self.beta), self.epsilon)
+
+
+def _group_norm(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
+    # Computed in at least float32; not Keras's for the reason of `ops.layer_norm`.
+    channels = x.shape[-1]
+
+    def means(values: Any) -> Any:
+        # Of the channels of a map, then of their groups, for each channel.
+        of_channels = ops.reshape(mean(values, (1, 2)), (-1, 1, 1, groups, channels // groups))
+        of_groups = ops.repeat(mean(of_channels, -1), channels // groups, axis=-1)
+        return ops.reshape(of_groups, (-1, 1, 1, channels))
+
+    centred = widened(x)
+    centred = centred - means(centred)
+    scale = ops.rsqrt(means(ops.square(centred)) + epsilon) * widened(gamma)
+    return ops.cast(centred * scale + widened(beta), x.dtype)
+
+
+@faster("group_norm", "jax")
+def _group_norm_in_jax(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
+    # Moments of channels first, then of their groups: sums over whole axes are what XLA for CPUs does sooner.
+    import jax
+    import jax.numpy as jnp
+
+    wide = widened(x)
+    shape = (x.shape[0], groups, x.shape[-1] // groups)
+    mean, variance = (jnp.reshape(moment, shape) for moment in (wide.mean((1, 2)), jnp.var(wide, (1, 2))))
+    center = mean.mean(-1, keepdims=True)
+    variance = variance.mean(-1, keepdims=True) + jnp.var(mean, -1, keepdims=True)
+    scale = jax.lax.rsqrt(variance + epsilon) * jnp.reshape(gamma.astype(wide.dtype), shape[1:])
+    shift = jnp.reshape(beta.astype(wide.dtype), shape[1:]) - center * scale
+    scale, shift = (jnp.reshape(factor, (x.shape[0], 1, 1, x.shape[-1])) for factor in (scale, shift))
+    return (wide * scale + shift).astype(x.dtype)
+
+
+@faster("group_norm", "torch")
+def _group_norm_in_torch(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
+    # One operation on a view of the same memory; it computes in float32 inside.
+    import torch
+    import torch.nn.functional as F
+
+    view = x.permute(0, 3, 1, 2)
+    if x.requires_grad or not torch.is_grad_enabled():
+        return F.group_norm(view, groups, gamma, beta, epsilon).permute(0, 2, 3, 1)
+    # PyTorch 2.13 ends the process when it looks for the gradients of gamma and beta and not for that of x.
+    return F.group_norm(view, groups, eps=epsilon).permute(0, 2, 3, 1) * gamma + beta
 
 
 def group_norm(name: str, dtype: DType, epsilon: float = 1e-6, gamma: str = "ones") -> GroupNormalization:
@@ -135,17 +206,17 @@ class _Bottleneck(CompositeLayer):
         self.strides = strides
         self.folded = folded
 
+    def _norm(self, name: str, channels: int, epsilon: float, gamma: str = "ones") -> GroupNormalization:
+        layer = group_norm(name, self.dtype_policy, epsilon, gamma)
+        layer.build((None, None, None, channels))
+        return layer
+
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         rows, columns = (None if n is None else -(-n // self.strides) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, 4 * self.filters)
 
-    def get_config(self) -> dict[str, Any]:
-        own = {"filters": self.filters, "strides": self.strides, "folded": self.folded}
-        return {**super().get_config(), **own}
 
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-@may_be_plain
+@registered
 class ResNetUnit(_Bottleneck):
     """Post-activation bottleneck (`ResidualUnit` in the official `models_resnet.py`).
 
@@ -172,40 +243,25 @@ class ResNetUnit(_Bottleneck):
         self.epsilons = epsilons
 
     def build(self, input_shape: Shape) -> None:
-        policy, outer = self.dtype_policy, 4 * self.filters
+        before, inner, outer = input_shape[-1], self.filters, 4 * self.filters
         epsilon, *_ = STEM_EPSILONS[self.epsilons]
-        self.projected = input_shape[-1] != outer or self.strides != 1
-        self.conv1 = self._conv("conv1", self.filters, 1)
-        self.gn1 = group_norm("gn1", policy, epsilon)
-        self.conv2 = self._conv("conv2", self.filters, 3, self.strides)
-        self.gn2 = group_norm("gn2", policy, epsilon)
-        self.conv3 = self._conv("conv3", outer, 1)
-        # A new unit starts as its shortcut.
-        self.gn3 = group_norm("gn3", policy, epsilon, gamma="zeros")
-        self.conv1.build((*input_shape[:3], input_shape[-1]))
-        self.conv2.build((None, None, None, self.filters))
-        self.conv3.build((None, None, None, self.filters))
-        self.gn1.build((None, None, None, self.filters))
-        self.gn2.build((None, None, None, self.filters))
-        self.gn3.build((None, None, None, outer))
+        self.projected = before != outer or self.strides != 1
+        self.conv1 = self._conv("conv1", before, inner, 1)
+        self.gn1 = self._norm("gn1", inner, epsilon)
+        self.conv2 = self._conv("conv2", inner, inner, 3, self.strides)
+        self.gn2 = self._norm("gn2", inner, epsilon)
+        self.conv3 = self._conv("conv3", inner, outer, 1)
+        self.gn3 = self._norm("gn3", outer, epsilon, gamma="zeros")  # a new unit starts as its shortcut
         if self.projected:
-            self.conv_proj = self._conv("conv_proj", outer, 1, self.strides)
-            self.gn_proj = group_norm("gn_proj", policy, epsilon)
-            self.conv_proj.build(input_shape)
-            self.gn_proj.build((None, None, None, outer))
+            self.conv_proj = self._conv("conv_proj", before, outer, 1, self.strides)
+            self.gn_proj = self._norm("gn_proj", outer, epsilon)
 
-    def _conv(self, name: str, filters: int, size: int, strides: int = 1) -> StdConv2D:
+    def _conv(self, name: str, before: Any, filters: int, size: int, strides: int = 1) -> StdConv2D:
         _, epsilon, inside = STEM_EPSILONS[self.epsilons]
-        return StdConv2D(
-            filters,
-            size,
-            strides,
-            epsilon=epsilon,
-            epsilon_inside=inside,
-            folded=self.folded,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        policy = self.dtype_policy
+        layer = StdConv2D(filters, size, strides, "same", epsilon, inside, self.folded, dtype=policy, name=name)
+        layer.build((None, None, None, before))
+        return layer
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         shortcut = x
@@ -216,43 +272,8 @@ class ResNetUnit(_Bottleneck):
         y = call_inside(self.gn3, call_inside(self.conv3, y, training), training)
         return activate(shortcut + y, "relu", fresh=True)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "epsilons": self.epsilons}
 
-
-# GroupNorm and StdConv in big_vision's `models/bit_paper.py`; both are added to a variance, inside the root.
-GROUP_NORM_EPSILON = 1e-5
-STD_CONV_EPSILON = 1e-10
-
-
-def bit_conv(
-    name: str, filters: int, size: int, strides: int = 1, padding: int = 0, folded: bool = False, dtype: DType = None
-) -> StdConv2D:
-    """A `StdConv2D` as BiT has it: zeros on every side, its own epsilon, added to the variance.
-
-    Args:
-        name: Name of the layer.
-        filters: Number of output channels.
-        size: Height and width of the kernel.
-        strides: Step in both directions.
-        padding: Zeros on every side.
-        folded: Whether the stored kernel has been standardised already.
-        dtype: Dtype policy of the layer.
-
-    Returns:
-        The layer; input `(batch, height, width, channels)`, output `(batch, rows, columns, filters)`.
-
-    Examples:
-        >>> tuple(layers.bit_conv("conv", filters=8, size=3, padding=1)(np.zeros((1, 4, 4, 3), "float32")).shape)
-        (1, 4, 4, 8)
-    """
-    return StdConv2D(
-        filters, size, strides, padding, STD_CONV_EPSILON, epsilon_inside=True, folded=folded, dtype=dtype, name=name
-    )
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-@may_be_plain
+@registered
 class BiTUnit(_Bottleneck):
     """Pre-activation bottleneck (`ResidualUnit` in big_vision's `models/bit_paper.py`).
 
@@ -272,22 +293,21 @@ class BiTUnit(_Bottleneck):
     """
 
     def build(self, input_shape: Shape) -> None:
-        policy, before, outer = self.dtype_policy, input_shape[-1], 4 * self.filters
+        before, inner, outer = input_shape[-1], self.filters, 4 * self.filters
         self.projected = before != outer or self.strides != 1
-        options = {"folded": self.folded, "dtype": policy}
-        self.gn1 = group_norm("gn1", policy, GROUP_NORM_EPSILON)
-        self.conv1 = bit_conv("conv1", self.filters, 1, **options)
-        self.gn2 = group_norm("gn2", policy, GROUP_NORM_EPSILON)
-        self.conv2 = bit_conv("conv2", self.filters, 3, self.strides, padding=1, **options)
-        self.gn3 = group_norm("gn3", policy, GROUP_NORM_EPSILON)
-        self.conv3 = bit_conv("conv3", outer, 1, **options)
-        for layer in (self.gn1, self.conv1):
-            layer.build((None, None, None, before))
-        for layer in (self.gn2, self.conv2, self.gn3, self.conv3):
-            layer.build((None, None, None, self.filters))
+        self.gn1 = self._norm("gn1", before, GROUP_NORM_EPSILON)
+        self.conv1 = self._conv("conv1", before, inner, 1)
+        self.gn2 = self._norm("gn2", inner, GROUP_NORM_EPSILON)
+        self.conv2 = self._conv("conv2", inner, inner, 3, self.strides)
+        self.gn3 = self._norm("gn3", inner, GROUP_NORM_EPSILON)
+        self.conv3 = self._conv("conv3", inner, outer, 1)
         if self.projected:
-            self.conv_proj = bit_conv("conv_proj", outer, 1, self.strides, **options)
-            self.conv_proj.build((None, None, None, before))
+            self.conv_proj = self._conv("conv_proj", before, outer, 1, self.strides)
+
+    def _conv(self, name: str, before: Any, filters: int, size: int, strides: int = 1) -> StdConv2D:
+        layer = bit_conv(name, filters, size, strides, size // 2, self.folded, self.dtype_policy)
+        layer.build((None, None, None, before))
+        return layer
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         y = call_inside(self.gn1, x, training, activation="relu")
@@ -297,8 +317,32 @@ class BiTUnit(_Bottleneck):
         return shortcut + call_inside(self.conv3, y, training)
 
 
-@keras.saving.register_keras_serializable(package="keras_vit")
-class PaddedMaxPooling2D(keras.layers.Layer):
+@registered
+class MaxPooling2D(keras.layers.MaxPooling2D, BaseLayer):
+    """`keras.layers.MaxPooling2D`.
+
+    Input: `(batch, height, width, channels)`. Output: fewer rows and columns.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        fast = fast_path("max_pool", inputs) if self.data_format == "channels_last" else None
+        return super().call(inputs) if fast is None else fast(inputs, self.pool_size, self.strides, self.padding)
+
+
+@faster("max_pool", "jax")
+def _max_pool_in_jax(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Any:
+    # Rows first, then columns: XLA for CPUs compares all values of a window, six here and nine at once.
+    import jax
+
+    for axis in (1, 2):
+        window, steps = [1] * 4, [1] * 4
+        window[axis], steps[axis] = size[axis - 1], strides[axis - 1]
+        x = jax.lax.reduce_window(x, -math.inf, jax.lax.max, window, steps, padding.upper())
+    return x
+
+
+@registered
+class PaddedMaxPooling2D(BaseLayer):
     """Maximum over windows of 3x3 in steps of 2, with one cell of padding on every side (BiT's root).
 
     Args:
@@ -314,17 +358,16 @@ class PaddedMaxPooling2D(keras.layers.Layer):
 
     def __init__(self, padding: str = "-inf", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if padding not in POOL_PADDINGS:
-            raise ValueError(f"padding must be one of {tuple(POOL_PADDINGS)}, but {padding!r} was given.")
+        check_choice("padding", padding, tuple(POOL_PADDINGS))
         self.padding = padding
 
     def call(self, x: Tensor) -> Tensor:
         x = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=POOL_PADDINGS[self.padding])
-        return max_pool(x, (3, 3), (2, 2), "valid")
+        fast = fast_path("max_pool", x)
+        if fast is not None:
+            return fast(x, (3, 3), (2, 2), "valid")
+        return ops.max_pool(x, (3, 3), (2, 2), "valid", data_format="channels_last")
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         rows, columns = (None if n is None else -(-n // 2) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, input_shape[3])
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "padding": self.padding}

@@ -1,4 +1,4 @@
-"""One block of the encoder: equations 2 and 3."""
+"""One block of the encoder, equations 2 and 3: attention, the perceptron, and both of them with residuals."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,41 +7,281 @@ import keras
 from keras import initializers, ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
-from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.base import (
+    BaseLayer,
     CompositeLayer,
-    LayerNormalization,
     SeedGenerator,
-    WatchedLayer,
     call_inside,
     drop_path,
     dropout,
-    may_be_plain,
+    initializer,
+    registered,
+    rematerialized,
 )
-from keras_vit.layers.choices import MLPS
-from keras_vit.layers.mlp import MLP, SwiGLU
-from keras_vit.layers.ops import fast_path, float32_or_better
-
-# What a block can give beside its output, with the shapes: T tokens of length D, H heads; where only the first Q tokens
-# go on, Q takes the place of the first T. Rows of attention weights sum
-# to 1 and are float32 or better.
-BLOCK_ACTIVATIONS: dict[str, str] = {
-    "attention_weights": "(batch, H, T, T)",
-    "attention": "(batch, T, D)",  # what attention adds to the tokens; big_vision's `sa`
-    "+attention": "(batch, T, D)",  # their sum, the z' of equation 2; big_vision's `+sa`
-    "mlp": "(batch, T, D)",  # what the MLP adds; big_vision's `mlp`
-}
-"""What a `TransformerBlock` can give beside its output, and its shape: T tokens of length D, H heads.
-
-Examples:
-    >>> layers.BLOCK_ACTIVATIONS["attention_weights"]
-    '(batch, H, T, T)'
-"""
+from keras_vit.layers.choices import ATTENTION_BIASES, GELUS, MLPS, ROTARY_EMBEDDINGS
+from keras_vit.layers.ops import attention, attention_weights, float32_or_better, reshape
+from keras_vit.layers.positions import rotate
 
 
-@keras.saving.register_keras_serializable(package="keras_vit")
-@may_be_plain
-class LayerScale(WatchedLayer):
+@registered
+class MultiHeadAttention(CompositeLayer):
+    """Multi-head attention (appendix A): of tokens to themselves, or of queries to other tokens.
+
+    Three projections, the backend's fused attention operation, and an output projection, all with biases, as
+    `MultiHeadDotProductAttention` in Flax. Scores are scaled by `1 / sqrt(D / heads)`.
+
+    Args:
+        heads: Number of attention heads; divides D.
+        dropout: Rate of dropout on the attention weights while training.
+        bias: Which of the projections to queries, keys and values have a bias: `"all"`, `"no_key"` or `"none"`. The
+            output projection always has one.
+        norm: Whether the joined heads are normalised before the output projection, as in EVA-02-CLIP.
+        epsilon: Added to the variance by that normalisation.
+        rotary_embedding: `"dinov3"` or `"eva02"` where a rotation is passed; None for none.
+
+    Call arguments:
+        tokens: `(batch, T, D)`, the keys and values.
+        queries: Optional `(batch, Q, D)`; the tokens themselves where it is left out.
+        rotation: What `RotaryEmbedding` gives, `(2, T, D / heads)`: by how much keys are turned, and queries, which are
+            the first tokens then.
+        offset: Optional `(batch, heads, Q, T)`, added to the attention weights. Zeros change nothing, and their
+            gradient is that of the weights.
+        seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
+
+    Output: `(batch, Q, D)`.
+
+    Raises:
+        ValueError: if `heads` does not divide D, a name is unknown, or a rotation is passed to a layer that was not
+            made for one, or the other way round.
+
+    Examples:
+        >>> tuple(layers.MultiHeadAttention(heads=2)(np.zeros((1, 4, 8), "float32")).shape)
+        (1, 4, 8)
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        dropout: float = 0.0,
+        bias: str = "all",
+        norm: bool = False,
+        epsilon: float = 1e-6,
+        rotary_embedding: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_choice("bias", bias, ATTENTION_BIASES)
+        check_choice("rotary_embedding", rotary_embedding, (None, *ROTARY_EMBEDDINGS))
+        self.heads = heads
+        self.dropout = dropout
+        self.bias = bias
+        self.use_norm = norm
+        self.epsilon = epsilon
+        self.rotary_embedding = rotary_embedding
+        self.seed_generator = SeedGenerator() if dropout else None
+
+    def build(
+        self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
+    ) -> None:
+        width: Any = tokens_shape[-1]
+        if width % self.heads:
+            raise ValueError(
+                f"heads must divide the width of the tokens, but {self.heads} heads were given for width {width}."
+            )
+        self.width = width
+        for name in ("query", "key", "value", "out"):
+            bias = name == "out" or self.bias == "all" or (self.bias == "no_key" and name != "key")
+            setattr(self, name, self.inner_dense(name, (None, None, width), width, use_bias=bias))
+        if self.use_norm:
+            self.norm = self.inner_norm("norm", (None, None, width), self.epsilon)
+
+    def draw_seeds(self, training: bool | None) -> list[Any]:
+        """The seeds of one call: one for the attention weights, or None where nothing is dropped."""
+        return self.draw(training, self.dropout)
+
+    def call(
+        self,
+        tokens: Tensor,
+        queries: Tensor | None = None,
+        rotation: Tensor | None = None,
+        offset: Tensor | None = None,
+        training: bool | None = None,
+        seeds: list[Any] | None = None,
+    ) -> Tensor:
+        queries = tokens if queries is None else queries
+        (seed,) = self.draw_seeds(training) if seeds is None else seeds
+        query, key = self._query_and_key(tokens, queries, rotation, training)
+        value = self._projected(self.value, tokens, training)
+        # On CPUs, JAX's own attention knows no float16.
+        fused = keras.backend.standardize_dtype(query.dtype) != "float16" or not _jax_runs_on("cpu")
+        if seed is None and offset is None and fused:
+            # On TPUs, Keras 3.15 hands unmasked attention of 128-token multiples to a kernel that applies a causal mask
+            # and no scaling. Its plain path is right.
+            y = attention(query, key, value, False if _jax_runs_on("tpu") else None)
+        else:
+            weights = ops.cast(attention_weights(query, key), query.dtype)
+            weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
+            y = ops.einsum("bhqk,bkhd->bqhd", dropout(weights, self.dropout, seed), value)
+        y = reshape(y, (-1, _length(queries), self.width))
+        y = call_inside(self.norm, y, training) if self.use_norm else y
+        return call_inside(self.out, y, training)
+
+    def attention_weights(self, tokens: Tensor, queries: Tensor | None = None, rotation: Any = None) -> Tensor:
+        """The attention weights, `(batch, heads, Q, T)`, each row summing to 1; in at least float32."""
+        return attention_weights(*self._query_and_key(tokens, tokens if queries is None else queries, rotation))
+
+    def _query_and_key(self, tokens: Any, queries: Any, rotation: Any, training: bool | None = None) -> tuple[Any, Any]:
+        query, key = self._projected(self.query, queries, training), self._projected(self.key, tokens, training)
+        kind = self.rotary_embedding
+        if (rotation is None) != (kind is None):
+            raise ValueError(
+                f"{self.name!r} was made with rotary_embedding={kind!r} and needs {'no' if kind is None else 'a'} "
+                "rotation, the output of a RotaryEmbedding."
+            )
+        if kind is None:
+            return query, key
+        return rotate(query, rotation[:, : _length(query)], kind), rotate(key, rotation, kind)
+
+    def _projected(self, dense: Any, x: Any, training: bool | None) -> Any:
+        return reshape(call_inside(dense, x, training), (-1, _length(x), self.heads, self.width // self.heads))
+
+    def compute_output_shape(
+        self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
+    ) -> Shape:
+        return tokens_shape if queries_shape is None else queries_shape
+
+
+def _length(x: Any) -> Any:
+    """Number of tokens, static where it is known (a dynamic one costs some exporters their shapes)."""
+    return x.shape[1] if x.shape[1] is not None else ops.shape(x)[1]
+
+
+def _jax_runs_on(kind: str) -> bool:
+    if keras.backend.backend() != "jax":
+        return False
+    return any(kind in str(device).lower() for device in keras.distribution.list_devices())
+
+
+class _HiddenLayer(CompositeLayer):
+    """What both perceptrons have: a hidden layer, perhaps a normalisation of it, a dropout before and after `fc2`."""
+
+    width: int
+    dropout: float
+    use_norm: bool
+    epsilon: float
+
+    def draw_seeds(self, training: bool | None) -> list[Any]:
+        return self.draw(training, self.dropout, self.dropout)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def add_last(self, input_shape: Shape, bias: str | initializers.Initializer = "zeros") -> None:
+        hidden = (*input_shape[:-1], self.width)
+        self.fc2 = self.inner_dense("fc2", hidden, input_shape[-1], bias)
+        if self.use_norm:
+            self.norm = self.inner_norm("norm", hidden, self.epsilon)
+
+    def call_last(self, x: Any, training: bool | None, seeds: Sequence[Any] | None) -> Any:
+        hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
+        x = dropout(x, self.dropout, hidden_seed)
+        x = call_inside(self.norm, x, training) if self.use_norm else x
+        return dropout(call_inside(self.fc2, x, training), self.dropout, out_seed)
+
+
+@registered
+class MLP(_HiddenLayer):
+    """Dense, GELU, dropout, Dense, dropout (`MlpBlock` in the official `models_vit.py`).
+
+    Args:
+        width: Length of the hidden layer.
+        gelu: `"tanh"`, the approximation that the official checkpoints were trained with; `"exact"`, with the error
+            function, as in timm and Hugging Face; `"quick"`, `x * sigmoid(1.702 x)`, as in OpenAI's CLIP.
+        dropout: Rate of both dropouts while training.
+        norm: Whether the hidden layer is normalised before the last one, as in BEiT-3.
+        epsilon: Added to the variance by that normalisation.
+
+    Call arguments:
+        x: `(..., D)`.
+        seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
+
+    Output: as `x`.
+
+    Raises:
+        ValueError: if `gelu` is unknown.
+
+    Examples:
+        >>> layers.MLP(width=16)(np.zeros((1, 5, 8), "float32")).shape[-1]
+        8
+    """
+
+    def __init__(
+        self,
+        width: int,
+        gelu: str = "tanh",
+        dropout: float = 0.0,
+        norm: bool = False,
+        epsilon: float = 1e-6,
+        **kwargs: Any,
+    ) -> None:
+        check_choice("gelu", gelu, GELUS)
+        super().__init__(**kwargs)
+        self.width = width
+        self.gelu = gelu
+        self.dropout = dropout
+        self.use_norm = norm
+        self.epsilon = epsilon
+        self.seed_generator = SeedGenerator() if dropout else None
+
+    def build(self, input_shape: Shape) -> None:
+        self.fc1 = self.inner_dense("fc1", input_shape, self.width, initializer("normal", stddev=1e-6))
+        self.add_last(input_shape, initializer("normal", stddev=1e-6))
+
+    def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
+        return self.call_last(call_inside(self.fc1, x, training, activation=self.gelu), training, seeds)
+
+
+@registered
+class SwiGLU(_HiddenLayer):
+    """`fc2(silu(gate(x)) * value(x))` (Shazeer, arXiv 2002.05202), with a dropout before and after `fc2`.
+
+    The MLP of DINOv2's giant, of DINOv3's S+, H+ and 7B, and of EVA-02.
+
+    Args:
+        width: Length of the hidden layer, that is of gate and value each.
+        norm: Whether the product is normalised before `fc2`, as in EVA-02's B and L.
+        epsilon: Added to the variance by that normalisation.
+        dropout: Rate of both dropouts while training.
+
+    Call arguments and output: as of `MLP`.
+
+    Examples:
+        >>> tuple(layers.SwiGLU(width=16)(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 5, 8)
+    """
+
+    def __init__(
+        self, width: int, norm: bool = False, epsilon: float = 1e-6, dropout: float = 0.0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.width = width
+        self.use_norm = norm
+        self.epsilon = epsilon
+        self.dropout = dropout
+        self.seed_generator = SeedGenerator() if dropout else None
+
+    def build(self, input_shape: Shape) -> None:
+        self.gate = self.inner_dense("gate", input_shape, self.width)
+        self.value = self.inner_dense("value", input_shape, self.width)
+        self.add_last(input_shape)
+
+    def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
+        gate, value = call_inside(self.gate, x, training), call_inside(self.value, x, training)
+        return self.call_last(ops.silu(gate) * value, training, seeds)
+
+
+@registered
+class LayerScale(BaseLayer):
     """Multiplies every channel by a learned factor, at the end of a branch of a block (CaiT, arXiv 2103.17239).
 
     With small factors a block starts as nearly the identity. DeiT-III, DINOv2 and DINOv3 have it.
@@ -70,12 +310,24 @@ class LayerScale(WatchedLayer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "initial": self.initial}
+
+BLOCK_ACTIVATIONS: dict[str, str] = {
+    "attention_weights": "(batch, H, T, T)",
+    "attention": "(batch, T, D)",  # what attention adds to the tokens; big_vision's `sa`
+    "+attention": "(batch, T, D)",  # their sum, the z' of equation 2; big_vision's `+sa`
+    "mlp": "(batch, T, D)",  # what the MLP adds; big_vision's `mlp`
+}
+"""What a `TransformerBlock` can give beside its output, and its shape: T tokens of length D, H heads.
+
+Where only the first Q tokens go on, Q takes the place of the first T. Rows of attention weights sum to 1.
+
+Examples:
+    >>> layers.BLOCK_ACTIVATIONS["attention_weights"]
+    '(batch, H, T, T)'
+"""
 
 
-@keras.saving.register_keras_serializable(package="keras_vit")
-@may_be_plain
+@registered
 class TransformerBlock(CompositeLayer):
     """Pre-norm Transformer block (`Encoder1DBlock` in the official `models_vit.py`).
 
@@ -100,7 +352,6 @@ class TransformerBlock(CompositeLayer):
     Call arguments:
         x: `(batch, T, D)`.
         rotation: What `RotaryEmbedding` gives, with `rotary_embedding` only.
-
         attention_offset: Optional `(batch, heads, Q, T)`, added to the attention weights (see `MultiHeadAttention`); Q
             is T or `output_tokens`.
         activations: Names from `BLOCK_ACTIVATIONS`; None for none.
@@ -144,7 +395,7 @@ class TransformerBlock(CompositeLayer):
         self.remat = remat
         self.gelu = gelu
         self.epsilon = epsilon
-        self.mlp_kind = mlp
+        self.use_mlp = mlp
         self.layer_scale = layer_scale
         self.attention_bias = attention_bias
         self.attention_norm = attention_norm
@@ -152,11 +403,9 @@ class TransformerBlock(CompositeLayer):
         self.output_tokens = output_tokens
         self.seed_generator = SeedGenerator() if dropout or drop_path else None
 
-    def build(
-        self, x_shape: tuple[int | None, ...], rotation_shape: Any = None, attention_offset_shape: Any = None
-    ) -> None:
+    def build(self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None) -> None:
         policy = self.dtype_policy
-        self.norm1 = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm1")
+        self.norm1 = self.inner_norm("norm1", x_shape, self.epsilon)
         self.attention = MultiHeadAttention(
             self.heads,
             self.attention_dropout,
@@ -167,13 +416,13 @@ class TransformerBlock(CompositeLayer):
             dtype=policy,
             name="attention",
         )
-        self.norm2 = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm2")
-        norm = self.mlp_kind.endswith("norm")
-        if self.mlp_kind.startswith("plain"):
+        self.norm2 = self.inner_norm("norm2", x_shape, self.epsilon)
+        norm = self.use_mlp.endswith("norm")
+        if self.use_mlp.startswith("plain"):
             self.mlp = MLP(self.mlp_width, self.gelu, self.dropout, norm, self.epsilon, dtype=policy, name="mlp")
         else:
             self.mlp = SwiGLU(self.mlp_width, norm, self.epsilon, self.dropout, dtype=policy, name="mlp")
-        parts = [self.norm1, self.attention, self.norm2, self.mlp]
+        parts = [self.attention, self.mlp]
         if self.layer_scale is not None:
             self.scale1 = LayerScale(self.layer_scale, dtype=policy, name="scale1")
             self.scale2 = LayerScale(self.layer_scale, dtype=policy, name="scale2")
@@ -182,19 +431,13 @@ class TransformerBlock(CompositeLayer):
             layer.build(x_shape)
 
     def call(
-        self,
-        x: Any,
-        rotation: Any = None,
-        attention_offset: Any = None,
-        activations: Sequence[str] | None = None,
-        training: bool | None = None,
+        self, x: Any, rotation: Any = None, attention_offset: Any = None, activations: Any = None, training: Any = None
     ) -> Any:
         _check_activations(activations)
-        # Every seed is drawn here, outside what may run twice.
-        seeds = [
-            [self._draw(training, self.dropout), *(self._draw(training, self.drop_path) for _ in range(2))],
-            *(_drawn_by(layer, training) for layer in (self.attention, self.mlp)),
-        ]
+        # Every seed is drawn here, outside what may run twice. What somebody has put in a part's place draws its own.
+        parts = (self.attention, self.mlp)
+        inner = [part.draw_seeds(training) if hasattr(part, "draw_seeds") else None for part in parts]
+        seeds = [self.draw(training, self.dropout, self.drop_path, self.drop_path), *inner]
         if not (self.remat and training):
             return self._block(x, rotation, attention_offset, seeds, activations, training)
         # What a rematerialised function reads has to be its arguments, which are tensors.
@@ -205,20 +448,10 @@ class TransformerBlock(CompositeLayer):
             given = keras.tree.map_structure(lambda value: None if value is None else next(following), inputs)
             return self._block(x, *given, activations, training)
 
-        tensors = [value for value in keras.tree.flatten(inputs) if value is not None]
-        return (fast_path("remat", x) or keras.remat)(block)(x, *tensors)
-
-    def _draw(self, training: bool | None, rate: float) -> Any:
-        return self.seed_generator.next() if training and rate else None
+        return rematerialized(block, x, *(value for value in keras.tree.flatten(inputs) if value is not None))
 
     def _block(
-        self,
-        x: Any,
-        rotation: Any,
-        offset: Any,
-        seeds: list[Any],
-        activations: Sequence[str] | None,
-        training: bool | None,
+        self, x: Any, rotation: Any, offset: Any, seeds: list[Any], activations: Any, training: bool | None
     ) -> Any:
         (dropout_seed, *path_seeds), attention_seeds, mlp_seeds = seeds
         kept: dict[str, Any] = {}
@@ -244,53 +477,21 @@ class TransformerBlock(CompositeLayer):
         return [*(kept[name] for name in activations), x] if activations else x
 
     def compute_output_spec(
-        self,
-        x: Any,
-        rotation: Any = None,
-        attention_offset: Any = None,
-        activations: Sequence[str] | None = None,
-        training: bool | None = None,
+        self, x: Any, rotation: Any = None, attention_offset: Any = None, activations: Any = None, training: Any = None
     ) -> Any:
         _check_activations(activations)
-        output = keras.KerasTensor(self.compute_output_shape(x.shape), self.compute_dtype)
-        batch, tokens, _ = x.shape
-        weights = (batch, self.heads, output.shape[1], tokens)
+        shape, dtype = self.compute_output_shape(x.shape), self.compute_dtype
+        weights = keras.KerasTensor((x.shape[0], self.heads, shape[1], x.shape[1]), float32_or_better(dtype))
         kept = [
-            keras.KerasTensor(weights, float32_or_better(self.compute_dtype))
-            if name == "attention_weights"
-            else keras.KerasTensor(output.shape, self.compute_dtype)
-            for name in activations or ()
+            weights if name == "attention_weights" else keras.KerasTensor(shape, dtype) for name in activations or ()
         ]
+        output = keras.KerasTensor(shape, dtype)
         return [*kept, output] if activations else output
 
     def compute_output_shape(
-        self, x_shape: tuple[int | None, ...], rotation_shape: Any = None, attention_offset_shape: Any = None
-    ) -> Any:
+        self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None
+    ) -> Shape:
         return x_shape if self.output_tokens is None else (x_shape[0], self.output_tokens, x_shape[2])
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "heads": self.heads,
-            "mlp_width": self.mlp_width,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "drop_path": self.drop_path,
-            "remat": self.remat,
-            "gelu": self.gelu,
-            "epsilon": self.epsilon,
-            "mlp": self.mlp_kind,
-            "layer_scale": self.layer_scale,
-            "attention_bias": self.attention_bias,
-            "attention_norm": self.attention_norm,
-            "rotary_embedding": self.rotary_embedding,
-            "output_tokens": self.output_tokens,
-        }
-
-
-def _drawn_by(layer: Any, training: bool | None) -> Any:
-    """The seeds of one call of a layer; None where somebody has put another in its place, which draws its own."""
-    return layer.draw_seeds(training) if hasattr(layer, "draw_seeds") else None
 
 
 def _check_activations(names: Sequence[str] | None) -> None:

@@ -22,9 +22,10 @@ from keras_vit.layers import (
     TransformerBlock,
     group_norm,
 )
-from keras_vit.layers.base import Dense, LayerNormalization, MaxPooling2D, at_least_float32, initializer, own_policy
+from keras_vit.layers.base import Dense, LayerNormalization, at_least_float32, initializer, own_policy
 from keras_vit.layers.choices import STEM_EPSILONS
 from keras_vit.layers.ops import float32_or_better
+from keras_vit.layers.resnet import MaxPooling2D
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
 from keras_vit.models.variants import variant_of

@@ -86,7 +86,7 @@ def test_every_seed_of_a_block_is_its_own():
     seeds = [
         *block.attention.draw_seeds(True),
         *block.mlp.draw_seeds(True),
-        *(block._draw(True, 0.5) for _ in range(3)),
+        *block.draw(True, 0.5, 0.5, 0.5),
     ]
     assert len({tuple(numpy(seed).tolist()) for seed in seeds}) == len(seeds) == 6
     assert block.attention.draw_seeds(False) == [None] and block.mlp.draw_seeds(None) == [None, None]

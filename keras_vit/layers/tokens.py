@@ -1,0 +1,360 @@
+"""Equation 1, an image becomes a sequence of tokens with their positions; and the sequence a vector or a map again."""
+
+from typing import Any
+
+from keras import ops
+
+from keras_vit._arguments import Shape, Tensor, check_choice
+from keras_vit.interpolation import METHODS, resize_table
+from keras_vit.layers.base import BaseLayer, SeedGenerator, dropout, initializer, registered
+from keras_vit.layers.ops import conv, mean
+from keras_vit.layers.positions import sincos2d
+
+
+@registered
+class PatchEmbedding(BaseLayer):
+    """Cuts an image into patches and projects each one linearly (section 3.1).
+
+    A convolution whose stride is its kernel, without padding (`embedding` in the official `models_vit.py`).
+
+    Args:
+        width: D, the length of an embedding.
+        patch_size: Height and width of a patch in pixels; one integer for square patches.
+        bias: Whether a bias is added; CLIP has none.
+
+    Input: `(batch, height, width, channels)`, floating point; the sizes are multiples of the patch's.
+    Output: `(batch, rows, columns, D)`, one embedding per patch.
+
+    Raises:
+        ValueError: if an image does not divide into whole patches. In graphs of TensorFlow for any size, where this
+            shows only when they run, TensorFlow raises its InvalidArgumentError.
+
+    Examples:
+        >>> tuple(layers.PatchEmbedding(width=8, patch_size=4)(np.zeros((1, 8, 12, 3), "float32")).shape)
+        (1, 2, 3, 8)
+    """
+
+    def __init__(self, width: int, patch_size: int | tuple[int, int], bias: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.width = width
+        self.patch_size = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
+        self.use_bias = bias
+
+    def build(self, input_shape: Shape) -> None:
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(*self.patch_size, input_shape[-1], self.width),
+            # Flax's default for convolutions; the file layouts keep this shape.
+            initializer=initializer("lecun_normal"),
+        )
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
+
+    def call(self, images: Tensor) -> Tensor:
+        if None in self._grid(images.shape):
+            images = self._checked_in_graph(images)
+        patches = conv(images, ops.convert_to_tensor(self.kernel), self.patch_size, "valid")
+        return patches + self.bias if self.use_bias else patches
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], *self._grid(input_shape), self.width)
+
+    def _grid(self, shape: Shape) -> Shape:
+        for axis, size, patch in zip(("height", "width"), shape[1:3], self.patch_size, strict=True):
+            if size is not None and (size % patch or not size):
+                raise ValueError(
+                    f"The {axis} of the input of {self.name!r} is {size}, which is not a multiple of the patch size "
+                    f"{patch}. Resize or pad it to {max(size // patch, 1) * patch} or {(size // patch + 1) * patch}."
+                )
+        return tuple(None if n is None else n // p for n, p in zip(shape[1:3], self.patch_size, strict=True))
+
+    def _checked_in_graph(self, images: Tensor) -> Tensor:
+        """The images, where their size shows only when a graph of TensorFlow runs (other backends know all sizes)."""
+        import tensorflow as tf
+
+        size, patch = tf.shape(images)[1:3], tf.constant(self.patch_size)
+        whole = tf.reduce_all((size % patch == 0) & (size > 0))
+        message = (
+            f"The height and width of the input of {self.name!r} are no multiple of the patch size {self.patch_size}:"
+        )
+        with tf.control_dependencies([tf.debugging.Assert(whole, [message, size])]):
+            # XLA drops the assertion, but no reshape to another number of values.
+            return tf.reshape(images, tf.concat([tf.shape(images)[:1], size // patch * patch, images.shape[3:]], 0))
+
+
+class _LearnedTokens(BaseLayer):
+    """Puts learned tokens, `count` times the same for every image, before the others."""
+
+    count = 1
+
+    def call(self, tokens: Tensor) -> Tensor:
+        learned = ops.cast(ops.convert_to_tensor(self.learned), tokens.dtype)
+        learned = ops.broadcast_to(learned, (ops.shape(tokens)[0], self.count, tokens.shape[-1]))
+        return ops.concatenate([learned, tokens], axis=1)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        batch, tokens, width = input_shape
+        return (batch, None if tokens is None else self.count + tokens, width)
+
+
+@registered
+class ClassToken(_LearnedTokens):
+    """Puts one learned token, the same for every image, before the patch tokens (section 3.1).
+
+    Input: `(batch, tokens, D)`. Output: `(batch, 1 + tokens, D)`.
+    The token starts as zeros, as `cls` does in the official `models_vit.py`.
+
+    Examples:
+        >>> tuple(layers.ClassToken()(np.zeros((1, 4, 8), "float32")).shape)
+        (1, 5, 8)
+    """
+
+    def build(self, input_shape: Shape) -> None:
+        self.learned = self.add_weight(name="token", shape=(1, 1, input_shape[-1]), initializer="zeros")
+
+
+@registered
+class RegisterTokens(_LearnedTokens):
+    """Puts learned tokens, the same for every image, before the others ("Vision Transformers Need Registers").
+
+    The model keeps there what it would otherwise write over patches that say little (arXiv 2309.16588). Nothing reads
+    them in the end. DINOv2 with registers and DINOv3 have four.
+
+    Args:
+        count: How many.
+
+    Input: `(batch, tokens, D)`. Output: `(batch, count + tokens, D)`.
+
+    Examples:
+        >>> tuple(layers.RegisterTokens(4)(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 9, 8)
+    """
+
+    def __init__(self, count: int = 4, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.count = count
+
+    def build(self, input_shape: Shape) -> None:
+        shape = (1, self.count, input_shape[-1])
+        self.learned = self.add_weight(name="tokens", shape=shape, initializer=initializer("normal", stddev=0.02))
+
+
+@registered
+class TokenDropout(BaseLayer):
+    """Dropout whose seed is optional in weight files, unlike that of Keras's own layer.
+
+    Args:
+        dropout: Rate while training.
+
+    Input: `(batch, T, D)`. Output: the same shape.
+
+    Examples:
+        >>> tuple(layers.TokenDropout(0.1)(np.zeros((1, 5, 8), "float32"), training=True).shape)
+        (1, 5, 8)
+    """
+
+    def __init__(self, dropout: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dropout = dropout
+        self.seed_generator = SeedGenerator() if dropout else None
+
+    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
+        return dropout(tokens, self.dropout, *self.draw(training, self.dropout))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+
+class _AddTable(BaseLayer):
+    """Adds a table to tokens, whose rows are for the first tokens and, row by row, for the patches of a grid.
+
+    Subclasses have a `table`, `(1, table_prefix + rows * columns, D)`, and `resized(rows, columns)` of another grid.
+    """
+
+    grid_size: tuple[int, int]
+    prefix_tokens: int
+    dropout: float
+    table: Any
+
+    @property
+    def table_prefix(self) -> int:
+        """Rows of the table that are for tokens before the patches."""
+        return 0
+
+    def call(self, tokens: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
+        table, rows = ops.convert_to_tensor(self.table), self.table_prefix
+        if patches is not None and tuple(patches.shape[1:3]) != self.grid_size:
+            table = self.resized(*ops.shape(patches)[1:3])
+        if rows < self.prefix_tokens:
+            patch_rows = ops.pad(table[:, rows:], ((0, 0), (self.prefix_tokens - rows, 0), (0, 0)))
+            table = ops.concatenate([table[:, :rows], patch_rows], axis=1) if rows else patch_rows
+        return dropout(tokens + ops.cast(table, tokens.dtype), self.dropout, *self.draw(training, self.dropout))
+
+    def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> Shape:
+        return tokens_shape
+
+
+@registered
+class AddPositionEmbedding(_AddTable):
+    """Adds a learned embedding to every token according to its place (section 3.1, "2D interpolation" in 3.2).
+
+    Args:
+        grid_size: Rows and columns of the patches that the table was made for.
+        prefix_tokens: Number of tokens before the patches (1 for a class token); they are never resized.
+        interpolation: How the table changes size for another grid: a name in `keras_vit.interpolation.METHODS`.
+        dropout: Rate of dropout on the sum while training.
+        embed_prefix: Whether the tokens before the patches have rows in the table. Without, they pass unchanged, as
+            in big_vision, which prepends its class token after adding the embeddings.
+        register_tokens: How many tokens right before the patches have no row even so, as DINOv2's registers.
+
+    Call arguments:
+        tokens: `(batch, prefix_tokens + rows * columns, D)`.
+        patches: Optional `(batch, rows, columns, D)`, the patch map that the tokens come from. Where it is given,
+            the table is resized in the graph to its rows and columns; without it the grid is `grid_size`.
+
+    Output: as `tokens`.
+
+    Examples:
+        >>> tuple(layers.AddPositionEmbedding(grid_size=(2, 2))(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 5, 8)
+    """
+
+    def __init__(
+        self,
+        grid_size: tuple[int, int],
+        prefix_tokens: int = 1,
+        interpolation: str = "official",
+        dropout: float = 0.0,
+        embed_prefix: bool = True,
+        register_tokens: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_choice("interpolation", interpolation, tuple(METHODS))
+        self.grid_size = tuple(grid_size)
+        self.prefix_tokens = prefix_tokens
+        self.interpolation = interpolation
+        self.dropout = dropout
+        self.embed_prefix = embed_prefix
+        self.register_tokens = register_tokens
+        self.seed_generator = SeedGenerator() if dropout else None
+
+    @property
+    def table_prefix(self) -> int:
+        return self.prefix_tokens - self.register_tokens if self.embed_prefix else 0
+
+    def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
+        shape = (1, self.table_prefix + self.grid_size[0] * self.grid_size[1], tokens_shape[-1])
+        self.table = self.add_weight(name="table", shape=shape, initializer=initializer("normal", stddev=0.02))
+
+    def resized(self, rows: Any, columns: Any) -> Any:
+        """The table for another grid, whose sizes may be scalar tensors."""
+        table = ops.convert_to_tensor(self.table)
+        return resize_table(table, self.grid_size, (rows, columns), self.interpolation, ops)
+
+
+@registered
+class AddSinCosPositionEmbedding(_AddTable):
+    """Adds sines and cosines of every patch's row and column: `posemb="sincos2d"` in big_vision's `models/vit.py`.
+
+    It has no weights, and for another grid it computes other values: nothing is ever resized.
+
+    Args:
+        grid_size: Rows and columns of the patches.
+        prefix_tokens: Number of tokens before the patches (1 for a class token); they pass unchanged.
+        dropout: Rate of dropout on the sum while training.
+
+    Call arguments and output: as of `AddPositionEmbedding`; D is 8 or more and a multiple of 4.
+
+    Raises:
+        ValueError: if D is no such number.
+
+    Examples:
+        >>> layer = layers.AddSinCosPositionEmbedding(grid_size=(2, 2))
+        >>> tuple(layer(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 5, 8)
+    """
+
+    def __init__(self, grid_size: tuple[int, int], prefix_tokens: int = 1, dropout: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.grid_size = tuple(grid_size)
+        self.prefix_tokens = prefix_tokens
+        self.dropout = dropout
+        self.seed_generator = SeedGenerator() if dropout else None
+
+    def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
+        self.width: Any = tokens_shape[-1]
+        self.table = sincos2d(*self.grid_size, self.width)
+
+    def resized(self, rows: Any, columns: Any) -> Any:
+        """The table for another grid, whose sizes may be scalar tensors."""
+        return sincos2d(rows, columns, self.width, ops)
+
+
+@registered
+class TokenPooling(BaseLayer):
+    """The y of equation 4: picks a token, averages the patches (appendix D.3), or both.
+
+    Args:
+        mode: `"token"`: one token; `"token_dist"`: the mean of it and the next one, the distillation token, as timm's
+            DeiT answers without a head; `"avg"`: the mean of the patch tokens; `"token_avg"`: the token, then the mean,
+            as DINOv2's linear classifiers read them.
+        prefix_tokens: Number of tokens before the patches, left out of the mean.
+        token: Which token; 0 for the first.
+
+    Input: `(batch, T, D)`. Output: `(batch, D)`, or `(batch, 2 D)` with `"token_avg"`.
+
+    Examples:
+        >>> tuple(layers.TokenPooling("avg")(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 8)
+    """
+
+    def __init__(self, mode: str = "token", prefix_tokens: int = 1, token: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_choice("mode", mode, ("token_dist", "token", "avg", "token_avg"))
+        self.mode = mode
+        self.prefix_tokens = prefix_tokens
+        self.token = token
+
+    def call(self, tokens: Tensor) -> Tensor:
+        if self.mode == "token":
+            return tokens[:, self.token]
+        if self.mode == "token_dist":
+            return (tokens[:, self.token] + tokens[:, self.token + 1]) / 2
+        patches = mean(tokens[:, self.prefix_tokens :], 1)[:, 0]
+        return patches if self.mode == "avg" else ops.concatenate([tokens[:, self.token], patches], axis=-1)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        width = input_shape[2] or 0  # known in any model
+        return (input_shape[0], width * (2 if self.mode == "token_avg" else 1))
+
+
+@registered
+class TokenMap(BaseLayer):
+    """Lays the patch tokens out as they lie in the image, without the tokens before them.
+
+    What detectors and segmentation heads read: a map as a convolutional network gives it.
+
+    Args:
+        grid_size: Rows and columns of the patches.
+        prefix_tokens: Number of tokens before the patches.
+
+    Call arguments: as of `AddPositionEmbedding`. Output: `(batch, rows, columns, D)`.
+
+    Examples:
+        >>> tuple(layers.TokenMap(grid_size=(2, 3))(np.zeros((1, 7, 8), "float32")).shape)
+        (1, 2, 3, 8)
+    """
+
+    def __init__(self, grid_size: tuple[int, int], prefix_tokens: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.grid_size = tuple(grid_size)
+        self.prefix_tokens = prefix_tokens
+
+    def call(self, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
+        rows, columns = self.grid_size if patches is None else ops.shape(patches)[1:3]
+        return ops.reshape(tokens[:, self.prefix_tokens :], (-1, rows, columns, tokens.shape[-1]))
+
+    def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> Shape:
+        grid = self.grid_size if patches_shape is None else patches_shape[1:3]
+        return (tokens_shape[0], *grid, tokens_shape[-1])
