@@ -206,7 +206,7 @@ class _Bottleneck(CompositeLayer):
         self.strides = strides
         self.folded = folded
 
-    def _norm(self, name: str, channels: int, epsilon: float, gamma: str = "ones") -> GroupNormalization:
+    def _norm(self, name: str, channels: Any, epsilon: float, gamma: str = "ones") -> GroupNormalization:
         layer = group_norm(name, self.dtype_policy, epsilon, gamma)
         layer.build((None, None, None, channels))
         return layer
