@@ -476,7 +476,7 @@ def _gelu_of_torch() -> Any:
         (x,) = ctx.saved_tensors
         return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
 
-    class Gelu(torch.autograd.Function):
+    class _Gelu(torch.autograd.Function):
         backward = jvp = staticmethod(slope)
 
         @staticmethod
@@ -493,6 +493,6 @@ def _gelu_of_torch() -> Any:
 
         @staticmethod
         def vmap(info: Any, in_dims: Any, x: Any) -> Any:
-            return Gelu.apply(x), in_dims[0]
+            return _Gelu.apply(x), in_dims[0]
 
-    return Gelu
+    return _Gelu

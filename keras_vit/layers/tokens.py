@@ -168,7 +168,7 @@ class TokenDropout(BaseLayer):
 class _AddTable(BaseLayer):
     """Adds a table to tokens, whose rows are for the first tokens and, row by row, for the patches of a grid.
 
-    Subclasses have a `table`, `(1, table_prefix + rows * columns, D)`, and `resized(rows, columns)` of another grid.
+    Subclasses have a `table`, `(1, _table_prefix + rows * columns, D)`, and `_resized(rows, columns)` of another grid.
     """
 
     grid_size: tuple[int, int]
@@ -177,14 +177,14 @@ class _AddTable(BaseLayer):
     table: Any
 
     @property
-    def table_prefix(self) -> int:
+    def _table_prefix(self) -> int:
         """Rows of the table that are for tokens before the patches."""
         return 0
 
     def call(self, tokens: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
-        table, rows = ops.convert_to_tensor(self.table), self.table_prefix
+        table, rows = ops.convert_to_tensor(self.table), self._table_prefix
         if patches is not None and tuple(patches.shape[1:3]) != self.grid_size:
-            table = self.resized(*ops.shape(patches)[1:3])
+            table = self._resized(*ops.shape(patches)[1:3])
         if rows < self.prefix_tokens:
             patch_rows = ops.pad(table[:, rows:], ((0, 0), (self.prefix_tokens - rows, 0), (0, 0)))
             table = ops.concatenate([table[:, :rows], patch_rows], axis=1) if rows else patch_rows
@@ -240,15 +240,14 @@ class AddPositionEmbedding(_AddTable):
         self.seed_generator = SeedGenerator() if dropout else None
 
     @property
-    def table_prefix(self) -> int:
+    def _table_prefix(self) -> int:
         return self.prefix_tokens - self.register_tokens if self.embed_prefix else 0
 
     def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
-        shape = (1, self.table_prefix + self.grid_size[0] * self.grid_size[1], tokens_shape[-1])
+        shape = (1, self._table_prefix + self.grid_size[0] * self.grid_size[1], tokens_shape[-1])
         self.table = self.add_weight(name="table", shape=shape, initializer=initializer("normal", stddev=0.02))
 
-    def resized(self, rows: Any, columns: Any) -> Any:
-        """The table for another grid, whose sizes may be scalar tensors."""
+    def _resized(self, rows: Any, columns: Any) -> Any:
         table = ops.convert_to_tensor(self.table)
         return resize_table(table, self.grid_size, (rows, columns), self.interpolation, ops)
 
@@ -286,8 +285,7 @@ class AddSinCosPositionEmbedding(_AddTable):
         self.width: Any = tokens_shape[-1]
         self.table = sincos2d(*self.grid_size, self.width)
 
-    def resized(self, rows: Any, columns: Any) -> Any:
-        """The table for another grid, whose sizes may be scalar tensors."""
+    def _resized(self, rows: Any, columns: Any) -> Any:
         return sincos2d(rows, columns, self.width, ops)
 
 
