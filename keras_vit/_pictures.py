@@ -32,10 +32,7 @@ _NO_DATE: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"Creatio
 
 
 def need_matplotlib() -> None:
-    """Raises ImportError, with what to do, if matplotlib is not installed.
-
-    Raises:
-        ImportError: if matplotlib is not installed (`pip install "keras-vit[plots]"`).
+    """Raises ImportError if matplotlib is not installed (`pip install "keras-vit[plots]"`).
 
     Examples:
         >>> evaluation.need_matplotlib()  # silent where it is installed
@@ -47,17 +44,9 @@ def need_matplotlib() -> None:
 
 @contextlib.contextmanager
 def figure_for(path: str | os.PathLike[str] | None, width: float, height: float, **options: Any) -> Iterator["Figure"]:
-    """A figure to draw on within the `with` statement, in the package's colours.
+    """A figure of 110 x 110 pixels for each unit to draw on within the `with` statement, in the package's colours.
 
-    Args:
-        path: A `.png`, `.svg` or `.pdf` that is written at the end, and appears when it is complete; None for none.
-        width: In units of 110 pixels.
-        height: Likewise.
-        **options: Others of matplotlib's `Figure`.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        ValueError: if the path ends otherwise.
+    At the end it is written to the path, a `.png`, `.svg` or `.pdf`, unless that is None. `options` are matplotlib's.
     """
     suffix = "" if path is None else Path(path).suffix.lower()
     if path is not None and suffix not in FORMATS:
@@ -79,15 +68,9 @@ def figure_for(path: str | os.PathLike[str] | None, width: float, height: float,
 def tile_axes(
     figure: "Figure", box: tuple[float, ...], rows: int, columns: int, gap: float, anchor: str = "C"
 ) -> list["Axes"]:
-    """Axes without ticks in rows and columns that fill a box, row by row.
+    """Axes without ticks in rows and columns that fill a box (left, bottom, width, height), row by row.
 
-    Args:
-        figure: What to draw on.
-        box: Left, bottom, width and height as shares of the figure.
-        rows: How many rows.
-        columns: How many columns.
-        gap: Between two neighbours, as a share of one.
-        anchor: Where a picture of another shape stands in its place, as matplotlib says it.
+    The gap between two neighbours is a share of one; `anchor` says where an image of another shape stands in its place.
     """
     left, bottom, width, height = box
     side, fall = width / (columns + gap * (columns - 1)), height / (rows + gap * (rows - 1))

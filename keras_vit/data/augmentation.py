@@ -40,8 +40,7 @@ class Augmentation:
             have 0, 10, 15 and 20); `None`: none.
 
     Raises:
-        ValueError: if a value is unknown or out of range.
-        TypeError: if a value has a wrong type.
+        ValueError, TypeError: if a value is unknown, out of range or of a wrong type.
 
     Examples:
         >>> data.Augmentation(crop="resize", flip=False).mixup  # for digits and text, which no one mirrors
@@ -68,28 +67,18 @@ class Augmentation:
         if not 0 <= self.mixup <= 1:
             raise ValueError(f"mixup must be 0 (none) or the p of Beta(p, p), at most 1, but {self.mixup} was given.")
         if self.randaugment is not None:
-            object.__setattr__(self, "randaugment", _layers_magnitude(self.randaugment))
-
-
-def _layers_magnitude(pair: object) -> tuple[int, int]:
-    wanted = f"randaugment must be (layers, magnitude), for example (2, 15), or None, but {pair!r} was given."
-    if not isinstance(pair, (tuple, list)) or any(isinstance(n, bool) or not isinstance(n, int) for n in pair):
-        raise TypeError(wanted)
-    if len(pair) != 2 or pair[0] < 1 or not 0 <= pair[1] <= MAX_MAGNITUDE:
-        raise ValueError(f"{wanted} At least 1 layer, a magnitude of 0 to {MAX_MAGNITUDE}.")
-    return pair[0], pair[1]
+            given = self.randaugment
+            wanted = f"randaugment must be (layers, magnitude), such as (2, 15), or None, but {given!r} was given."
+            if not isinstance(given, (tuple, list)) or any(type(n) is not int for n in given):
+                raise TypeError(wanted)
+            if len(given) != 2 or given[0] < 1 or not 0 <= given[1] <= MAX_MAGNITUDE:
+                raise ValueError(f"{wanted} At least 1 layer, a magnitude of 0 to {MAX_MAGNITUDE}.")
+            object.__setattr__(self, "randaugment", tuple(given))
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageTransform:
-    """Brings images to size: by crop, flip and RandAugment in training, else as evaluation does.
-
-    Args:
-        image_size: `(height, width)`.
-        augmentation: What is done to training images; `None` for test images.
-        resize: How test images come to their size, as in `open_data`.
-        seed: At least 0.
-    """
+    """Brings images to size: by crop, flip and RandAugment in training, or without an augmentation as in evaluation."""
 
     image_size: tuple[int, int]
     augmentation: Augmentation | None
@@ -97,15 +86,9 @@ class ImageTransform:
     seed: int = 0
 
     def __call__(self, pixels: np.ndarray, epoch: int, index: int) -> np.ndarray:
-        """One image.
+        """An image `(height, width, 3)` in 0..255 of any dtype at the size, float32 or uint8.
 
-        Args:
-            pixels: `(height, width, 3)` in 0..255, any dtype.
-            epoch: How often all images were seen before. It and the next decide what is random.
-            index: Which image it is.
-
-        Returns:
-            `(*image_size, 3)` in 0..255, float32, or uint8 where the values are whole numbers anyway.
+        What is random depends on the seed, the epoch and the index of the image.
         """
         if self.augmentation is None:
             return resize_for_evaluation(pixels, self.image_size, self.resize)
@@ -115,13 +98,9 @@ class ImageTransform:
             image = augmented(image, self.augmentation, [self.seed, RANDAUGMENT, epoch, index])
         return image
 
-    def to_dict(self) -> dict[str, Any]:
-        """All fields as data that JSON can hold."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """The transform of `to_dict`, also after a way through JSON."""
+        """The transform of `dataclasses.asdict`, also after a way through JSON."""
         fields = {**fields, "image_size": tuple(fields["image_size"])}
         if fields["augmentation"] is not None:
             fields["augmentation"] = Augmentation(**fields["augmentation"])
@@ -144,15 +123,7 @@ def mixup(
 
     One weight `a` for the whole batch, drawn from Beta(p, p) and made the larger of `a` and `1 - a`: big_vision's
     `utils.get_mixup`. (vit_jax's own `mixup_alpha`, which no published recipe sets, pairs with the reversed batch.)
-
-    Args:
-        images: float32 `(batch, height, width, 3)`. They are overwritten.
-        labels: float32 `(batch, classes)`: one-hot, or the like. Integer labels cannot be mixed.
-        p: Of Beta(p, p), above 0.
-        generator: Where the weight comes from.
-
-    Returns:
-        Images and labels of the same shapes, float32.
+    The float32 images are overwritten; labels are float32 rows `(batch, classes)`.
     """
     drawn = generator.beta(p, p)
     weight = np.float32(max(drawn, 1 - drawn))
@@ -170,11 +141,7 @@ def mixup(
 def crop_and_flip(
     pixels: np.ndarray, size: tuple[int, int], augmentation: Augmentation, generator: np.random.Generator
 ) -> np.ndarray:
-    """The random crop of a training image at the model's size, perhaps mirrored.
-
-    Returns:
-        float32 `(*size, 3)` in 0..255, not rounded, or whole numbers for `crop="random"`, as in the original.
-    """
+    """The random crop of a training image at a size, perhaps mirrored: float32 in 0..255, whole for `"random"` only."""
     if augmentation.crop == "inception":
         top, left, height, width = inception_box(*pixels.shape[:2], generator, augmentation.min_area)
         pixels = pixels[top : top + height, left : left + width]
@@ -193,21 +160,12 @@ def crop_and_flip(
 def inception_box(
     height: int, width: int, generator: np.random.Generator, min_area: float = 0.05
 ) -> tuple[int, int, int, int]:
-    """A random box in an image, drawn as `tf.image.sample_distorted_bounding_box` draws it.
+    """A random box (top, left, height, width) in an image, drawn as `tf.image.sample_distorted_bounding_box` draws it.
 
     An aspect ratio (width by height) is drawn from 0.75 to 1.33, then a height, uniformly among those with which the
     box fits into the image and covers `min_area` to all of it; then the place. So the *height* is uniform, not the
     area as in torchvision. Where rounding spoils the area, a height one larger or smaller is tried; after 100 failed
     attempts the box is the whole image.
-
-    Args:
-        height: Of the image, in pixels.
-        width: Of the image, in pixels.
-        generator: Where all randomness comes from.
-        min_area: The least share of the image's area.
-
-    Returns:
-        `(top, left, height, width)` of the box in pixels.
     """
     most = height * width
     least = min_area * most
@@ -278,16 +236,11 @@ def _resample(pixels: np.ndarray, rows: _Samples, columns: _Samples) -> np.ndarr
     return image.reshape(len(image), -1, 3)
 
 
-def _random_crop(
-    pixels: np.ndarray, size: tuple[int, int], generator: np.random.Generator
-) -> tuple[_Samples, _Samples]:
+def _random_crop(pixels: np.ndarray, size: tuple[int, int], generator: np.random.Generator) -> list[_Samples]:
     """The rows and columns of a random crop from the image as big_vision's `resize_small` enlarges it."""
     shape = pixels.shape[:2]
     scale = max(round(side * ENLARGED) / old for side, old in zip(size, shape, strict=True))
     enlarged = [round(old * scale) for old in shape]
     starts = [int(generator.integers(large - side + 1)) for large, side in zip(enlarged, size, strict=True)]
     parts = zip(shape, enlarged, starts, size, strict=True)
-    rows, columns = (
-        tuple(part[:, start : start + side] for part in _area(old, large)) for old, large, start, side in parts
-    )
-    return rows, columns
+    return [tuple(part[:, start : start + side] for part in _area(old, large)) for old, large, start, side in parts]

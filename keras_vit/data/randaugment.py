@@ -14,23 +14,17 @@ rounding is the same, in the same order, and what is odd there is odd here:
 import functools
 import math
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 MAX_MAGNITUDE = 30
 
-# In the order in which the original numbers them.
-OPERATIONS = tuple(
-    "AutoContrast Equalize Invert Rotate Posterize Solarize Color Contrast Brightness Sharpness "
-    "ShearX ShearY TranslateX TranslateY Cutout SolarizeAdd".split()
-)
 # What the original turns around, by negating the magnitude, in half of all cases.
 SIGNED_OPERATIONS = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 
 _GREY = 128  # where nothing of the image is
 _VALUES = np.arange(256, dtype="float32")
-_BLOCK = 50_000  # values that float arithmetic takes at a time: few enough to stay in a processor's cache
 
 
 def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.random.Generator) -> np.ndarray:
@@ -55,8 +49,7 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
         uint8 of the same shape, a new array.
 
     Raises:
-        ValueError: if `layers` or `magnitude` is out of range, or the image has a wrong shape.
-        TypeError: if an argument has a wrong type, or the image is not uint8.
+        ValueError, TypeError: if an argument is out of range or has a wrong type, or the image is not uint8 RGB.
 
     Examples:
         >>> data.randaugment(pixels[0], layers=2, magnitude=10, generator=np.random.default_rng(0)).shape
@@ -104,9 +97,8 @@ def randaugment_operation(
         have no inner pixel; here they come back as they are.)
 
     Raises:
-        ValueError: if the name is unknown, the magnitude or the centre is out of range, the image has a wrong shape,
-            or the operation takes no sign or centre.
-        TypeError: if an argument has a wrong type, or the image is not uint8.
+        ValueError, TypeError: if the name is unknown, an argument is out of range or has a wrong type, the image is not
+            uint8 RGB, or the operation takes no sign or centre.
 
     Examples:
         >>> bool((data.randaugment_operation(pixels[0], "Invert", 15) == 255 - pixels[0]).all())
@@ -115,7 +107,11 @@ def randaugment_operation(
     _check_image(image)
     if not isinstance(name, str) or name not in OPERATIONS:
         raise ValueError(f"name must be one of {list(OPERATIONS)}, but {name!r} was given.")
-    level = _level(magnitude)
+    if isinstance(magnitude, bool) or not isinstance(magnitude, numbers.Real):
+        raise TypeError(f"magnitude must be a number from 0 to {MAX_MAGNITUDE}, but {magnitude!r} was given.")
+    if not 0 <= magnitude <= MAX_MAGNITUDE:
+        raise ValueError(f"magnitude must lie in 0 to {MAX_MAGNITUDE}, but {magnitude} was given.")
+    level = float(magnitude) / 10
     if not isinstance(negate, (bool, np.bool_)):
         raise TypeError(f"negate must be True or False, but {negate!r} was given.")
     if negate and name not in SIGNED_OPERATIONS:
@@ -124,13 +120,20 @@ def randaugment_operation(
         raise ValueError(f"{name} has no centre: only Cutout takes one, but center={center!r} was given.")
     image = np.ascontiguousarray(image)
     if name == "Cutout":
-        return _cutout(image, level, _pixel(center, image.shape))
-    if name in _GEOMETRIC:
-        return _resample(image, _GEOMETRIC[name](-level if negate else level, image.shape))
-    return _PHOTOMETRIC[name](image, level)
+        return _cutout(image, level, center)
+    return _FUNCTIONS[name](image, -level if negate else level)
 
 
-# Colours and brightness: functions of the image and the level, which is a tenth of the magnitude.
+def _check_image(image: np.ndarray) -> None:
+    expected = "image must be a uint8 array (height, width, 3) with values 0..255"
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
+        given = f"its dtype is {image.dtype}" if isinstance(image, np.ndarray) else f"{type(image).__name__} was given"
+        raise TypeError(f"{expected}, but {given}.")
+    if image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        raise ValueError(f"{expected}, but its shape is {image.shape}.")
+
+
+# Operations: functions of the image and the level, which is a tenth of the magnitude.
 
 
 def _autocontrast(image: np.ndarray, level: float) -> np.ndarray:
@@ -155,15 +158,11 @@ def _equalizing_table(channel: np.ndarray) -> np.ndarray:
     counts = np.bincount(np.ravel(channel), minlength=256)
     step = (channel.size - counts[counts.nonzero()[0][-1]]) // 255
     if step == 0:
-        return np.arange(256, dtype="uint8")
+        return _VALUES
     below = np.cumsum(counts) - counts  # how many pixels are darker than each value
     table = (below + step // 2) // step
     table[0] = 0
-    return np.minimum(table, 255).astype("uint8")
-
-
-def _invert(image: np.ndarray, level: float) -> np.ndarray:
-    return 255 - image
+    return np.minimum(table, 255)
 
 
 def _posterize(image: np.ndarray, level: float) -> np.ndarray:
@@ -178,23 +177,18 @@ def _solarize(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _solarize_add(image: np.ndarray, level: float) -> np.ndarray:
-    added = np.minimum(_VALUES + int(level * 110), 255)
-    return _map(image, np.where(_VALUES < 128, added, _VALUES))
+    return _map(image, np.where(_VALUES < 128, np.minimum(_VALUES + int(level * 110), 255), _VALUES))
 
 
 def _color(image: np.ndarray, level: float) -> np.ndarray:
-    result = np.empty_like(image)
-    for rows in _blocks(image):
-        channels = [image[rows, :, channel].astype("float32") for channel in range(3)]
-        # TensorFlow's rgb_to_grayscale: to 0..1, weighted, back to 0..255 with a factor of 255.5, cut off.
-        red, green, blue = (
-            channel * np.float32(1 / 255) * np.float32(weight)
-            for channel, weight in zip(channels, (0.2989, 0.5870, 0.1140), strict=True)
-        )
-        grey = np.trunc((red + green + blue) * np.float32(255.5))
-        for number, channel in enumerate(channels):
-            result[rows, :, number] = _blend(grey, channel, level)
-    return result
+    channels = [image[..., channel].astype("float32") for channel in range(3)]
+    # TensorFlow's rgb_to_grayscale: to 0..1, weighted, back to 0..255 with a factor of 255.5, cut off.
+    red, green, blue = (
+        channel * np.float32(1 / 255) * np.float32(weight)
+        for channel, weight in zip(channels, (0.2989, 0.5870, 0.1140), strict=True)
+    )
+    grey = np.trunc((red + green + blue) * np.float32(255.5))
+    return np.stack([_blend(grey, channel, level) for channel in channels], axis=-1)
 
 
 def _contrast(image: np.ndarray, level: float) -> np.ndarray:
@@ -208,13 +202,32 @@ def _brightness(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _sharpness(image: np.ndarray, level: float) -> np.ndarray:
-    result = image.copy()
+    smooth = image.copy()
     if min(image.shape[:2]) < 3:
-        return result  # no inner pixel
-    result[1:-1, 1:-1] = _smooth(image)
-    for rows in _blocks(image):
-        result[rows] = _blend(result[rows].astype("float32"), image[rows].astype("float32"), level)
-    return result
+        return smooth  # no inner pixel
+    smooth[1:-1, 1:-1] = _smooth(image)
+    return _blend(smooth.astype("float32"), image.astype("float32"), level)
+
+
+def _smooth(image: np.ndarray) -> np.ndarray:
+    """The inner pixels under a 3 x 3 kernel of ones with 5 in the middle, divided by 13, cut off to integers."""
+    height, width, _ = image.shape
+    values = image.astype("uint16")
+    windows = [values[y : y + height - 2, x : x + width - 2] for y in range(3) for x in range(3)]
+    sums = 4 * windows[4]
+    for window in windows:
+        sums += window
+    quotients = sums // 13
+    # A sum that 13 divides lies just at a whole number, and the original's rounding decides on which side: nine fused
+    # multiply-adds, row by row, which round once. In float64 the product of a uint8 and a float32 and its sum with a
+    # float32 are exact, so rounding that sum to float32 gives the same.
+    ambiguous = np.nonzero((quotients * 13 == sums) & (sums > 0))
+    weights = np.array([1, 1, 1, 1, 5, 1, 1, 1, 1], "float32") / np.float32(13)
+    total = np.zeros(len(ambiguous[0]), "float32")
+    for window, weight in zip(windows, weights.astype("float64"), strict=True):
+        total = (window[ambiguous] * weight + total).astype("float32")
+    quotients[ambiguous] = total
+    return quotients
 
 
 def _blend(degenerate: np.ndarray | np.float32, image: np.ndarray, level: float) -> np.ndarray:
@@ -230,13 +243,6 @@ def _cut_off(values: np.ndarray) -> np.ndarray:
     return np.clip(values, 0, 255, out=values).astype("uint8")
 
 
-def _blocks(image: np.ndarray) -> Iterator[slice]:
-    """Slices of rows."""
-    rows = max(1, _BLOCK // (3 * image.shape[1]))
-    for start in range(0, len(image), rows):
-        yield slice(start, min(start + rows, len(image)))
-
-
 def _map(image: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Replace each value by its entry in a table of 256."""
     # bytearray.translate is several times faster than indexing with an array of bytes.
@@ -245,96 +251,35 @@ def _map(image: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def _map_channels(image: np.ndarray, tables: list[np.ndarray]) -> np.ndarray:
-    mapped = np.empty_like(image)
-    for channel, table in enumerate(tables):
-        mapped[..., channel] = _map(np.ascontiguousarray(image[..., channel]), table)
-    return mapped
+    channels = (np.ascontiguousarray(image[..., number]) for number in range(3))
+    return np.stack([_map(channel, table) for channel, table in zip(channels, tables, strict=True)], axis=-1)
 
 
-# Smoothing for Sharpness: a 3 x 3 kernel of ones with 5 in the middle, divided by 13, cut off to integers.
-
-
-def _smooth(image: np.ndarray) -> np.ndarray:
-    """The inner pixels, smoothed: uint8 `(height, width, 3)` to uint16 `(height - 2, width - 2, 3)`."""
-    height, width, _ = image.shape
-    # In one dimension, with the windows that run over the end of a row computed for nothing: long loops are fast.
-    row = 3 * width
-    flat = image.reshape(-1)
-    values = flat.astype("uint16")
-    columns = values[: -2 * row] + values[row:-row]
-    columns += values[2 * row :]
-    sums = 4 * values[row + 3 : -row - 3]
-    for offset in (0, 3, 6):
-        sums += columns[offset : offset + sums.size]
-    quotients = np.zeros((height - 2) * row, "uint16")
-    np.floor_divide(sums, 13, out=quotients[: sums.size])
-    # A sum that 13 divides lies just at a whole number, and the original's rounding decides on which side.
-    ambiguous = np.flatnonzero((quotients[: sums.size] * 13 == sums) & (sums > 0))
-    for start in range(0, ambiguous.size, _BLOCK // 8):
-        part = ambiguous[start : start + _BLOCK // 8]
-        quotients[part] = _smooth_in_float32(flat, part, row)
-    return quotients.reshape(height - 2, width, 3)[:, :-2]
-
-
-def _smooth_in_float32(flat: np.ndarray, corners: np.ndarray, row: int) -> np.ndarray:
-    """The original's convolution at a few places: nine fused multiply-adds, row by row.
-
-    A fused multiply-add rounds once. In float64 the product of a uint8 and a float32 and its sum with a float32 are
-    exact, so rounding that sum to float32 gives the same.
-    """
-    offsets = [y * row + 3 * x for y in range(3) for x in range(3)]
-    weights = np.array([1, 1, 1, 1, 5, 1, 1, 1, 1], "float32") / np.float32(13)
-    total = np.zeros(corners.size, "float32")
-    for offset, weight in zip(offsets, weights.astype("float64"), strict=True):
-        product = flat.take(corners + offset) * weight
-        product += total
-        total = product.astype("float32")
-    return total.astype("uint16")
-
-
-# Geometry: which point of the image each pixel of the result shows, as (a, b, c, d, e, f) with
-# x = a * column + b * row + c, y = d * column + e * row + f.
-
-_Matrix = tuple[float, float, float, float, float, float]
-
-
-def _rotate(level: float, shape: tuple[int, ...]) -> _Matrix:
+def _rotate(image: np.ndarray, level: float) -> np.ndarray:
     angle = level * 30.0 * (math.pi / 180.0)
     cos, sin = math.cos(angle), math.sin(angle)
-    bottom, right = shape[0] - 1, shape[1] - 1
+    bottom, right = image.shape[0] - 1, image.shape[1] - 1
     x = (right - (cos * right - sin * bottom)) / 2
     y = (bottom - (sin * right + cos * bottom)) / 2
-    return cos, -sin, x, sin, cos, y
+    return _move(image, cos, -sin, x, sin, cos, y)
 
 
-def _resample(image: np.ndarray, matrix: _Matrix) -> np.ndarray:
-    """The nearest pixel for each point, grey for points outside."""
-    height, width, _ = image.shape
-    size = height * width
-    # Pixels as numbers of four bytes, of which the last belongs to the next pixel: moving them is several times faster
-    # than moving triples. The pixel after the last is the grey one.
-    values = np.full(3 * size + 4, _GREY, "uint8")
-    values[: 3 * size] = image.reshape(-1)
-    pixels = np.ndarray(size + 1, "uint32", buffer=values, strides=(3,)).copy()
-    moved = pixels[_nearest(matrix, height, width)].view("uint8").reshape(height, width, 4)
-    result = np.empty_like(image)
-    for channel in range(3):
-        result[..., channel] = moved[..., channel]
-    return result
+def _move(image: np.ndarray, *matrix: float) -> np.ndarray:
+    """Shows at (column, row) the nearest pixel to (a column + b row + c, d column + e row + f), grey outside."""
+    pixels = np.full((image.shape[0] * image.shape[1] + 1, 3), _GREY, "uint8")
+    pixels[:-1] = image.reshape(-1, 3)
+    return pixels.take(_nearest(matrix, *image.shape[:2]), axis=0)
 
 
 @functools.lru_cache(maxsize=16)  # In training there are ten: of each operation, both signs.
-def _nearest(matrix: _Matrix, height: int, width: int) -> np.ndarray:
-    """The number of the pixel that each pixel of the result shows, row by row; `height * width` is none."""
+def _nearest(matrix: tuple[float, ...], height: int, width: int) -> np.ndarray:
+    """The number of the pixel that each pixel of the result shows; `height * width` is none."""
     a, b, c, d, e, f = np.array(matrix, "float32")
     columns = np.arange(width, dtype="float32")
     rows = np.arange(height, dtype="float32")[:, None]
     x, outside_x = _round(a * columns + b * rows + c, width)
     y, outside_y = _round(d * columns + e * rows + f, height)
-    numbers = y * width + x
-    numbers[outside_x | outside_y] = height * width
-    numbers.flags.writeable = False
-    return numbers.reshape(-1)
+    return np.where(outside_x | outside_y, height * width, y * width + x)
 
 
 def _round(points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -344,62 +289,38 @@ def _round(points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     return whole, (points <= -0.5) | (whole >= size)
 
 
-def _cutout(image: np.ndarray, level: float, center: tuple[int, int]) -> np.ndarray:
+def _cutout(image: np.ndarray, level: float, center: tuple[int, int] | None) -> np.ndarray:
+    height, width, _ = image.shape
+    pair = isinstance(center, (tuple, list)) and len(center) == 2
+    if not pair or not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in center):
+        kind = ValueError if center is None else TypeError
+        raise kind(f"Cutout needs center=(row, column), two integers, but {center!r} was given.")
+    row, column = map(int, center)
+    if not (0 <= row < height and 0 <= column < width):
+        raise ValueError(f"center must be a pixel of the image of {height} x {width}, but {center} lies outside.")
     half = int(level * 40)
-    row, column = center
     result = image.copy()
     result[max(0, row - half) : row + half, max(0, column - half) : column + half] = _GREY
     return result
 
 
-_PHOTOMETRIC: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+# In the order in which the original numbers them.
+_FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "AutoContrast": _autocontrast,
     "Equalize": _equalize,
-    "Invert": _invert,
+    "Invert": lambda image, level: 255 - image,
+    "Rotate": _rotate,
     "Posterize": _posterize,
     "Solarize": _solarize,
     "Color": _color,
     "Contrast": _contrast,
     "Brightness": _brightness,
     "Sharpness": _sharpness,
+    "ShearX": lambda image, level: _move(image, 1, level * 0.3, 0, 0, 1, 0),
+    "ShearY": lambda image, level: _move(image, 1, 0, 0, level * 0.3, 1, 0),
+    "TranslateX": lambda image, level: _move(image, 1, 0, level * 100.0, 0, 1, 0),
+    "TranslateY": lambda image, level: _move(image, 1, 0, 0, 0, 1, level * 100.0),
+    "Cutout": _cutout,
     "SolarizeAdd": _solarize_add,
 }
-_GEOMETRIC: dict[str, Callable[[float, tuple[int, ...]], _Matrix]] = {
-    "Rotate": _rotate,
-    "ShearX": lambda level, shape: (1, level * 0.3, 0, 0, 1, 0),
-    "ShearY": lambda level, shape: (1, 0, 0, level * 0.3, 1, 0),
-    "TranslateX": lambda level, shape: (1, 0, level * 100.0, 0, 1, 0),
-    "TranslateY": lambda level, shape: (1, 0, 0, 0, 1, level * 100.0),
-}
-
-
-def _check_image(image: np.ndarray) -> None:
-    expected = "image must be a uint8 array (height, width, 3) with values 0..255"
-    if not isinstance(image, np.ndarray):
-        raise TypeError(f"{expected}, but {type(image).__name__} was given: np.asarray makes an array of it.")
-    if image.dtype != np.uint8:
-        raise TypeError(f"{expected}, but its dtype is {image.dtype}.")
-    if image.ndim != 3 or image.shape[2] != 3:
-        raise ValueError(f"{expected}, but its shape is {image.shape}. It works on one RGB image at a time.")
-    if 0 in image.shape:
-        raise ValueError(f"{expected}, but its shape {image.shape} holds no pixel.")
-
-
-def _level(magnitude: float) -> float:
-    if isinstance(magnitude, bool) or not isinstance(magnitude, numbers.Real):
-        raise TypeError(f"magnitude must be a number from 0 to {MAX_MAGNITUDE}, but {magnitude!r} was given.")
-    if not 0 <= magnitude <= MAX_MAGNITUDE:
-        raise ValueError(f"magnitude must lie in 0 to {MAX_MAGNITUDE}, but {magnitude} was given.")
-    return float(magnitude) / 10
-
-
-def _pixel(center: tuple[int, int] | None, shape: tuple[int, ...]) -> tuple[int, int]:
-    expected = f"Cutout needs center=(row, column), a pixel of the image of {shape[0]} x {shape[1]}"
-    if center is None:
-        raise ValueError(f"{expected}, but none was given.")
-    pair = isinstance(center, (tuple, list)) and len(center) == 2
-    if not pair or any(isinstance(n, bool) or not isinstance(n, numbers.Integral) for n in center):
-        raise TypeError(f"{expected}: two integers, but {center!r} was given.")
-    if not (0 <= center[0] < shape[0] and 0 <= center[1] < shape[1]):
-        raise ValueError(f"{expected}, but {tuple(center)} lies outside.")
-    return int(center[0]), int(center[1])
+OPERATIONS = tuple(_FUNCTIONS)

@@ -1,5 +1,6 @@
 """Crops, flips, RandAugment and mixup: drawn as the original draws them, and the same for the same seed."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -156,7 +157,7 @@ def test_a_transform_is_a_function_of_seed_epoch_and_index(rng):
     pixels = rng.integers(0, 256, (40, 60, 3), dtype="uint8")
     transform = ImageTransform((16, 12), Augmentation(randaugment=(2, 1)), seed=3)
     first = {(e, i): transform(pixels, e, i) for e in range(3) for i in range(3)}
-    again = ImageTransform.from_dict(json.loads(json.dumps(transform.to_dict())))
+    again = ImageTransform.from_dict(json.loads(json.dumps(dataclasses.asdict(transform))))
     assert again == transform
     for (epoch, index), image in reversed(first.items()):
         np.testing.assert_array_equal(again(pixels, epoch, index), image)
