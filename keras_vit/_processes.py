@@ -60,6 +60,11 @@ class Processes:
         return self.count > 1 and keras.backend.backend() == "jax"
 
     @property
+    def apart(self) -> bool:
+        """Whether there are several, each with arrays of its own."""
+        return self.count > 1 and not self.joint
+
+    @property
     def shard(self) -> tuple[int, int]:
         """(index, count), as functions that read a part of the data take it."""
         return self.index, self.count
@@ -100,30 +105,23 @@ class Processes:
         digests = self._exchange(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest())
         for index, digest in enumerate(digests):
             if digest != digests[0]:
-                raise ValueError(
-                    f"Process {index} of {self.count} was called with other {what} than process 0. All processes must "
-                    "run the same program with the same arguments."
-                )
+                raise ValueError(f"Process {index} has other {what} than process 0: call all of them in the same way.")
 
     def broadcast(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The arrays of process 0; the others give arrays of the same shapes and types, which are not looked at."""
         if self.count == 1:
             return list(arrays)
-        flat = [np.ascontiguousarray(array).reshape(-1).view("uint8") for array in arrays]
+        flat = [np.array(array).reshape(-1).view("uint8") for array in arrays]
         if keras.backend.backend() == "jax":
             from jax.experimental import multihost_utils
 
-            received = [np.asarray(part) for part in multihost_utils.broadcast_one_to_all(flat)]
+            flat = [np.asarray(part) for part in multihost_utils.broadcast_one_to_all(flat)]
         else:
             import torch
 
-            received = []
-            for part in flat:
-                tensor = torch.from_numpy(part.copy())
-                if len(part):
-                    torch.distributed.broadcast(tensor, 0, group=_torch_group())
-                received.append(tensor.numpy())
-        return [part.view(array.dtype).reshape(array.shape) for part, array in zip(received, arrays, strict=True)]
+            for part in filter(len, flat):
+                torch.distributed.broadcast(torch.from_numpy(part), 0, group=_torch_group())  # in place
+        return [part.view(array.dtype).reshape(array.shape) for part, array in zip(flat, arrays, strict=True)]
 
     def mean(self, tensors: Sequence[Any]) -> list[Any]:
         """The means of torch tensors over the processes, on the devices where they are."""
@@ -207,7 +205,7 @@ def connect(distribution: str | None = None) -> Processes:
     GPUs likewise where there are several processes on a machine, and otherwise all devices of the machine.
 
     Looked for, in this order: torch.distributed or jax.distributed that the program has started itself; torchrun's
-    `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`; Slurm's step of several tasks; `TPU_WORKER_HOSTNAMES`.
+    variables; Slurm's step of several tasks; `TPU_WORKER_HOSTNAMES`.
 
     Args:
         distribution: None, or `"alone"`: this process does its job by itself, whatever has started it.
@@ -237,8 +235,8 @@ def connect(distribution: str | None = None) -> Processes:
         return started
     if backend not in ("jax", "torch"):
         raise RuntimeError(
-            f"Several processes work together on jax and torch, but KERAS_BACKEND is {backend}. On TensorFlow one "
-            "process uses all GPUs of a machine: tf.distribute.MirroredStrategy (docs/distribution.md)."
+            f"Several processes work together on jax and torch, but KERAS_BACKEND is {backend}. For all GPUs of a "
+            "machine it has tf.distribute.MirroredStrategy (docs/distribution.md)."
         )
     if backend == "torch" and place is not None:
         _connect_torch(place)
@@ -275,11 +273,7 @@ class Place:
 
 
 def placement(environment: Mapping[str, str]) -> Place | None:
-    """Where torchrun's or Slurm's variables put this process; None without them or for one process.
-
-    Raises:
-        ValueError: if a variable is no number, or the numbers do not fit.
-    """
+    """Where torchrun's or Slurm's variables put this process; None without them or for one process."""
 
     def number(name: str, default: int | None = None) -> int:
         text = environment.get(name, "" if default is None else str(default))
@@ -357,13 +351,9 @@ def _connect_jax(place: Place | None) -> None:
 
 
 def batch_shares(model: keras.Model | None = None) -> int:
-    """Among how many devices, or groups of devices that hold a model together, batches are divided.
+    """Among how many devices, or groups of devices that hold a model together, batches are divided; 1: they stay whole.
 
-    Args:
-        model: Asked for its `tf.distribute` strategy, on TensorFlow. JAX has one distribution for all.
-
-    Returns:
-        1 where batches stay whole. The length of a batch has to be a multiple of it.
+    JAX has one distribution for all models; on TensorFlow it is the strategy of the model.
     """
     distribution = keras.distribution.distribution()
     if distribution is not None:
@@ -381,9 +371,8 @@ def check_strategy(strategy: Any) -> None:
     count = sum(cluster.num_tasks(job) for job in cluster.jobs) if cluster else 1  # no cluster: this machine alone
     if count > 1:
         raise RuntimeError(
-            f"A tf.distribute strategy over {count} processes (MultiWorkerMirroredStrategy) was given, but several "
-            "processes work together on JAX and torch only: set KERAS_BACKEND, and start the program with torchrun or "
-            "Slurm. For all GPUs of one machine there is tf.distribute.MirroredStrategy (docs/distribution.md)."
+            f"A tf.distribute strategy over {count} processes was given, but several processes work together on JAX "
+            "and torch only, by torchrun or Slurm. On one machine take tf.distribute.MirroredStrategy."
         )
 
 
@@ -418,24 +407,14 @@ def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
 
 
 def local_model(model: keras.Model) -> keras.Model | Callable[[Any], Any]:
-    """The model, or where copies of it lie on the devices of several processes of JAX, a function for this one alone.
-
-    Raises:
-        ValueError: if a weight is divided among processes.
-    """
+    """The model, or where copies lie on devices of several processes of JAX, a function for this process alone."""
     if keras.backend.backend() != "jax" or all(weight.value.is_fully_addressable for weight in model.weights):
         return model
     if not all(variable.value.is_fully_replicated for variable in model.variables):
         raise ValueError("The model is divided among processes: evaluate a copy of it that fits into one.")
     import jax
 
-    def local(variables: list[keras.Variable]) -> list[Any]:
-        return [variable.value.addressable_data(0) for variable in variables]
-
-    trainable, others = local(model.trainable_variables), local(model.non_trainable_variables)
-
-    @jax.jit
-    def call(trainable: Any, others: Any, inputs: Any) -> Any:
-        return model.stateless_call(trainable, others, inputs, training=False)[0]
-
-    return lambda inputs: call(trainable, others, inputs)
+    groups = (model.trainable_variables, model.non_trainable_variables)
+    state = [[variable.value.addressable_data(0) for variable in variables] for variables in groups]
+    call = jax.jit(lambda state, inputs: model.stateless_call(*state, inputs, training=False)[0])
+    return lambda inputs: call(state, inputs)

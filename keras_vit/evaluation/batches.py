@@ -1,4 +1,4 @@
-"""Labelled images in whatever form they come, as batches for a model, with a progress bar; and its answers."""
+"""Labelled images in whatever form they come, as batches for a model, with a progress bar; and the model's outputs."""
 
 import contextlib
 import os
@@ -17,11 +17,10 @@ from keras_vit.models import BiT, VisionTransformer
 from keras_vit.preprocessing import preprocess_input
 
 SCALED_MOST = 16  # No scaling of pixels that is in use reaches it: mean 0 and deviation 1 end below 3.
+Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
-def batches(
-    data: Any, batch_size: int = 64, *, title: str = "images", progress: bool = True
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def batches(data: Any, batch_size: int = 64, *, title: str = "images", progress: bool = True) -> Pairs:
     """Goes through labelled images once.
 
     Args:
@@ -42,14 +41,13 @@ def batches(
         >>> [batch.shape for batch, _ in evaluation.batches((small_images, labels), batch_size=3, progress=False)]
         [(3, 8, 8, 3), (1, 8, 8, 3)]
     """
-    batch_size = whole_number("batch_size", batch_size, 1)
-    source, total = _open(data, batch_size)
+    source, total = _open(data, whole_number("batch_size", batch_size, 1))
     part = isinstance(data, ImageStream) and data.shard[1] > 1  # of a short batch it may be empty
     seen = 0
     with ProgressBar(title, total, shown=progress) as bar:
         for place, batch in enumerate(bar.track(source)):
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-                raise TypeError(f"Batch {place} of the data must be (images, labels), but {_spell(batch)} was given.")
+                raise TypeError(f"Batch {place} of the data must be (images, labels), but is a {type(batch).__name__}.")
             images, labels = to_numpy(batch[0]), hard_labels(batch[1], f"batch {place}")
             if len(images) != len(labels):
                 raise ValueError(f"Batch {place} of the data has {len(images)} images, but {len(labels)} labels.")
@@ -60,12 +58,33 @@ def batches(
         raise ValueError("There are no images in the data. (A generator can be gone through once only.)")
 
 
-def hard_labels(labels: Any, where: str = "the data") -> np.ndarray:
-    """One class for each image, int64 `(batch,)`, from integers or one-hot rows `(batch, classes)`.
+def _open(data: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
+    """The batches, and how many there are where that is known."""
+    if isinstance(data, tuple):
+        if len(data) != 2:
+            raise TypeError(f"Arrays must be given as (images, labels), but a tuple of {len(data)} was given.")
+        images, labels = to_numpy(data[0]), to_numpy(data[1])
+        if images.ndim < 2 or labels.ndim < 1 or len(images) != len(labels):
+            raise ValueError(
+                f"Images and labels must be of one length, but have the shapes {images.shape} and {labels.shape}."
+            )
+        starts = range(0, len(images), batch_size)
+        return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in starts), len(starts)
+    if isinstance(data, ImageStream):
+        return data, data.steps_per_epoch
+    if isinstance(data, keras.utils.PyDataset):
+        return (data[i] for i in range(data.num_batches)), data.num_batches
+    if isinstance(data, (str, dict, np.ndarray)) or not hasattr(data, "__iter__"):
+        kind = type(data).__name__
+        raise TypeError(f"data must be (images, labels) or give such batches one by one, but a {kind} was given.")
+    try:
+        return data, len(data)
+    except TypeError:  # a generator, or a dataset of unknown length
+        return data, None
 
-    Raises:
-        TypeError, ValueError: if they are something else, also shares of several classes, as after mixup.
-    """
+
+def hard_labels(labels: Any, where: str = "the data") -> np.ndarray:
+    """One class for each image, int64 `(batch,)`, from integers or one-hot rows; an error for anything else."""
     checked, _ = check_labels(labels, None, where)
     if checked.ndim == 1:
         return checked
@@ -91,39 +110,33 @@ def open_batches(
     on_bad_image: str = "stop",
     title: str | None = "images",
     processes: Processes = ALONE,
-) -> Iterator[tuple[Iterator[tuple[np.ndarray, np.ndarray]], list[str] | None]]:
+) -> Iterator[tuple[Pairs, list[str] | None]]:
     """Opens labelled images for a model, and closes them at the end of the `with` statement.
 
-    Args:
-        model: A model of this package, if the images are pixels.
-        data: As in `keras_vit.evaluation.evaluate`.
-        split: `"train"` or `"test"`: which one of a folder, a data set of tensorflow-datasets, or a dict.
-        preprocess: Whether the images are pixels of 0..255; `None` for data that cannot be anything else.
-        batch_size: Images per batch, where the data does not come in batches.
-        classes: How many there are, where pixels come with labels without names.
-        class_names: What the labels stand for, if it is known.
-        on_bad_image: `"stop"` or `"skip"`, for pixels.
-        title: What stands before the progress bar; None for no bar.
-        processes: Those that share the work: each gets its part of every batch, which may be empty at the end.
+    Arguments as in `evaluate`; `classes` is for pixels whose labels have no names, and a `title` of None for no bar.
 
     Yields:
-        The batches once, images as the model takes them with int64 labels; and the names of the classes, or None.
-
-    Raises:
-        TypeError, ValueError: if the data, or the model for it, is none.
+        The batches once, images as the model takes them with int64 labels, of each this process's part, which may be
+        empty at the end; and the names of the classes, or None.
     """
     if isinstance(data, Mapping):
         data = pick_split(data, split)
-    if preprocess is None:
-        preprocess = _is_pixels(data)
-    elif not preprocess and _is_pixels(data):
+    # What cannot be anything but pixels: image files, a stream, images of different sizes.
+    pixels = isinstance(data, (str, os.PathLike, ImageStream))
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (tuple, list)):
+        pixels = len({np.shape(image) for image in data[0]}) > 1
+    if pixels and preprocess is False:
         raise ValueError("preprocess=False is for data that holds what the model takes; this data holds pixels.")
-    if not preprocess:
-        pairs = batches(data, batch_size, title=title or "", progress=title is not None)
-        pairs = _parts(_checked_range(model, pairs), processes)
-        yield pairs, None if class_names is None else list(class_names)
+    bar: dict[str, Any] = {"title": title or "", "progress": title is not None}
+    ours = isinstance(model, (VisionTransformer, BiT))
+    if not (pixels or preprocess):
+        limit = SCALED_MOST if ours and not model.config.include_preprocessing else np.inf
+        yield (
+            _parts(_checked(batches(data, batch_size, **bar), limit), processes),
+            list(class_names) if class_names else None,
+        )
         return
-    if not isinstance(model, (VisionTransformer, BiT)):
+    if not ours:
         raise ValueError(
             "preprocess=True needs a model of keras_vit, which knows its own preprocessing, and so do image files; "
             f"{type(model).__name__} was given. Preprocess the images yourself."
@@ -145,62 +158,39 @@ def open_batches(
                 shard=processes.shard,
             )
             stack.enter_context(stream)
-        scaled = model.config.include_preprocessing
-        pairs = batches(stream, title=title or "", progress=title is not None)
+        pairs = batches(stream, **bar)
         if stream.shard != processes.shard:
             pairs = _parts(pairs, processes)
-        mean, std = model.config.pipeline.mean, model.config.pipeline.std
-        yield ((x if scaled else preprocess_input(x, mean, std), y) for x, y in pairs), stream.class_names
+        if not model.config.include_preprocessing:
+            mean, std = model.config.pipeline.mean, model.config.pipeline.std
+            pairs = ((preprocess_input(images, mean, std), labels) for images, labels in pairs)
+        yield pairs, stream.class_names
 
 
-def _is_pixels(data: Any) -> bool:
-    """Whether data cannot be anything but pixels: it is of image files, a stream, or images of different sizes."""
-    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (tuple, list)):
-        return len({np.shape(image) for image in data[0]}) > 1
-    return isinstance(data, (str, os.PathLike, ImageStream))
-
-
-def _checked_range(
-    model: Any, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _checked(pairs: Pairs, limit: float) -> Pairs:
     """The same batches; pixels for a model that takes -1..1 are an error."""
-    scaled = isinstance(model, (VisionTransformer, BiT)) and not model.config.include_preprocessing
     for images, labels in pairs:
-        largest = images.max() if scaled else 0
-        if largest > SCALED_MOST:
+        if images.max(initial=0) > limit:
+            largest = f"{images.max():g}"
             raise ValueError(
-                f"The images reach {largest:g}, but the model takes values of -1..1: are they pixels? preprocess=True."
+                f"The images reach {largest}, but the model takes values of -1..1: are they pixels? preprocess=True."
             )
         yield images, labels
 
 
-def _parts(
-    pairs: Iterable[tuple[np.ndarray, np.ndarray]], processes: Processes
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of every batch the part of this process."""
+def _parts(pairs: Pairs, processes: Processes) -> Pairs:
     for images, labels in pairs:
         rows = share(len(labels), processes.shard)
         yield images[rows], labels[rows]
 
 
-def predictions(model: Any, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What a model answers to each batch, with the labels.
+def predictions(model: Any, pairs: Pairs) -> Pairs:
+    """The rows that a model, or a function, gives for each batch, with the labels.
 
     Shorter batches are filled up to the size of the largest before them, which spares JAX another compilation, and
-    every batch to a multiple of the number of devices that share it. What is filled in is dropped from the answers.
-
-    Args:
-        model: A Keras model with one output, or a function from a batch to an array.
-        pairs: Batches of what the model takes, with labels.
-
-    Yields:
-        Floats `(batch, n)`, and the labels.
-
-    Raises:
-        ValueError: if there is not one output row per image, or one is not finite.
+    every batch to a multiple of the number of devices that share it. What is filled in is dropped from the rows.
     """
-    length = 0
-    shares = batch_shares(model)
+    length, shares = 0, batch_shares(model)
     model = local_model(model) if isinstance(model, keras.Model) else model
     for inputs, labels in pairs:
         length = max(length, -(-len(inputs) // shares) * shares)
@@ -208,17 +198,17 @@ def predictions(model: Any, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> I
         inputs = inputs if count else fill_up(inputs, 1)  # the part of a process may be empty
         if isinstance(model, keras.Model):
             inputs = fill_up(inputs, length)
-            answer = model.predict(inputs, batch_size=len(inputs), verbose=0)
+            found = model.predict(inputs, batch_size=len(inputs), verbose=0)
         else:
-            answer = model(inputs)
-        outputs = keras.tree.flatten(answer)
+            found = model(inputs)
+        outputs = keras.tree.flatten(found)
         if len(outputs) != 1:
-            raise ValueError(f"The model must have one output, but it has {len(outputs)}: {_spell(answer)}.")
+            raise ValueError(f"The model must have one output, but it has {len(outputs)}.")
         yield checked_rows(to_numpy(outputs[0])[:count], count), labels
 
 
 def checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
-    """One finite vector of floats for each of `count` images."""
+    """One finite vector of floats for each of `count` images; an error for anything else."""
     rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype("float32")
     if rows.ndim != 2 or len(rows) != count:
         raise ValueError(
@@ -229,34 +219,3 @@ def checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
         row = int(np.argmin(np.isfinite(rows).all(1)))
         raise ValueError(f"The model's output for image {row} of a batch is not finite: look at the image and weights.")
     return rows
-
-
-def _open(data: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
-    """The batches, and how many there are where that is known."""
-    if isinstance(data, tuple):
-        if len(data) != 2:
-            raise TypeError(f"Arrays must be given as (images, labels), but {_spell(data)} was given.")
-        images, labels = to_numpy(data[0]), to_numpy(data[1])
-        if images.ndim < 2 or labels.ndim < 1 or len(images) != len(labels):
-            raise ValueError(
-                f"Images and labels must be of one length, but have the shapes {images.shape} and {labels.shape}."
-            )
-        starts = range(0, len(images), batch_size)
-        return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in starts), len(starts)
-    if isinstance(data, ImageStream):
-        return data, data.steps_per_epoch
-    if isinstance(data, keras.utils.PyDataset):
-        return (data[i] for i in range(data.num_batches)), data.num_batches
-    if isinstance(data, (str, dict, np.ndarray)) or not hasattr(data, "__iter__"):
-        raise TypeError(f"data must be (images, labels) or give such batches one by one, but {_spell(data)} was given.")
-    try:
-        return data, len(data)
-    except TypeError:  # a generator, or a dataset of unknown length
-        return data, None
-
-
-def _spell(value: Any) -> str:
-    if isinstance(value, (tuple, list)) and len(value) < 9:
-        return f"{type(value).__name__} of ({', '.join(map(_spell, value))})"
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    return f"{dtype} {tuple(shape)}" if shape is not None else f"a {type(value).__name__}"

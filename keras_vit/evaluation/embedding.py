@@ -1,7 +1,6 @@
 """Embeddings: the features of many images in one file, in constant memory, and resumable after a kill."""
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
@@ -16,20 +15,15 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arguments import Source, check_choice, listing, printable, to_numpy, whole_number
+from keras_vit._arguments import Source, check_choice, listing, printable, to_numpy, warn_caller, whole_number
 from keras_vit._files import locked, replacing, write_text
 from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, fill_up, local_model
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import image_files
+from keras_vit.data.examples import fingerprint
 from keras_vit.data.streams import cores
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.zoo import as_model
-
-# What messages call the settings whose values say nothing; the others are shown with their values.
-_HASHED = {
-    "model": "the model (its config, weights or dtype policy)",
-    "images": "the images (their names, sizes in bytes or times of modification)",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,11 +96,9 @@ def embed(
         TypeError: if `model` is no model of this package.
         ValueError: if an argument or an image makes no sense, features are not finite, or there is something else at
             `output` or beside it: features of other images, of another model, or with other settings.
-        FileNotFoundError: if there is no such image, or no folder for the output.
+        FileNotFoundError, ImportError: if there is no such image, no folder for the output, or no Pillow.
         RuntimeError: if another job is writing this output now.
-        ImportError: if Pillow is missing.
-        OSError: if the disk is full. What was computed stays.
-        ConnectionError: if another process ends before its time. What was computed stays.
+        OSError, ConnectionError: if the disk is full, or another process ends. What was computed stays.
 
     Examples:
         >>> written = evaluation.embed(small, "photos/train", "features.npz", progress=False)
@@ -131,7 +123,10 @@ def embed(
     names = list(files)
     settings = {
         "model": _fingerprint(model),
-        "images": _fingerprint_of_files(files),
+        # Names, sizes and times of modification: reading all images would take as long as embedding them.
+        "images": fingerprint(
+            *((name, (status := path.stat()).st_size, status.st_mtime_ns) for name, path in files.items())
+        ),
         "count": len(names),
         "range": _slice(len(names), length, shard),
         "features": features,
@@ -149,7 +144,11 @@ def embed(
             folder.mkdir(exist_ok=True)
             parts = [folder / f"{index}-of-{processes.count}" for index in range(processes.count)]
             path = parts[processes.index]
-            with locked(path.with_suffix(".lock"), waiting=lambda: _refuse(output)):
+
+            def refuse() -> None:
+                raise RuntimeError(f"Another process is writing {output} now. Choose another output, or wait for it.")
+
+            with locked(path.with_suffix(".lock"), waiting=refuse):
                 part = _Part(path, settings, stop, overwrite)
                 first, last = settings["range"] if processes.count == 1 else _slice(len(names), length, processes.shard)
                 rest = names[first + part.images : last]
@@ -196,11 +195,9 @@ class _Part:
             state = {"settings": self._settings, "images": self.images, "skipped": self._skipped}
             write_text(self._state, json.dumps(state))
         except OSError as error:
-            raise OSError(
-                error.errno,
-                f"{printable(self._rows.parent)} cannot be written ({error.strerror or error}). What was computed is "
-                "kept: make room, and call again in the same way to go on.",
-            ) from error
+            hint = "What was computed is kept: make room, and call again in the same way to go on."
+            text = f"{printable(self._rows.parent)} cannot be written ({error.strerror or error}). {hint}"
+            raise OSError(error.errno, text) from error
 
 
 def _read_ahead(
@@ -282,10 +279,8 @@ def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[i
     except (OSError, MemoryError):
         raise
     except Exception as error:  # whatever NumPy and its kin raise for wrong bytes
-        raise ValueError(
-            f"{printable(output)} is damaged, or not a file that embed wrote ({printable(error, 200)}). Remove it, "
-            "choose another output, or replace it with overwrite=True."
-        ) from None
+        hint = f"({printable(error, 200)}). Choose another output, or give overwrite=True."
+        raise ValueError(f"{printable(output)} is damaged, or not a file that embed wrote {hint}") from None
     _check_same(output, old, settings, skipped if stop else [])
     return count, skipped
 
@@ -293,29 +288,22 @@ def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[i
 def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: Sequence[str]) -> None:
     """Refuses features at a path that are made of something else, or without images."""
     differences = [
-        f"{_HASHED[name]} differ" if name in _HASHED else f"{name} was {old.get(name)!r} and is {new[name]!r} now"
-        for name in new
-        if old.get(name) != new[name]
+        f"not the same {name}" if name in ("model", "images") else f"{name} was {old.get(name)!r}, not {value!r}"
+        for name, value in new.items()
+        if old.get(name) != value
     ]
     if skipped:
-        differences.append(f'images could not be read ({listing(skipped)}), and on_bad_image is not "skip"')
+        differences.append(f'{listing(skipped)} could not be read, and on_bad_image is not "skip"')
     if differences:
-        raise ValueError(
-            f"{path} holds other features: {'; '.join(differences)}. Choose another output, remove it, or replace it "
-            "with overwrite=True."
-        )
-
-
-def _refuse(output: Path) -> None:
-    raise RuntimeError(f"Another process is writing {output} now. Choose another output, or wait for it.")
+        found = "; ".join(differences)
+        raise ValueError(f"{path} holds other features: {found}. Choose another output, or give overwrite=True.")
 
 
 def check_output(output: str | os.PathLike[str]) -> Path:
     """The path of an `.npz` file that can be written: an error if its name ends otherwise, or there is no folder."""
     path = Path(output)
     if path.suffix != ".npz" or path.is_dir():
-        hint = " pandas makes Parquet of it: docs/inspection.md has the line." if path.suffix == ".parquet" else ""
-        raise ValueError(f"output must be a file and end with .npz, but {printable(path)!r} was given.{hint}")
+        raise ValueError(f"output must be a file and end with .npz, but {printable(path)!r} was given.")
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"There is no folder {printable(path.absolute().parent)} for {path.name}: make it.")
     return path
@@ -323,10 +311,8 @@ def check_output(output: str | os.PathLike[str]) -> Path:
 
 def _check_model(model: Any) -> None:
     if not isinstance(model, (VisionTransformer, BiT)):
-        raise TypeError(
-            f"model must be a VisionTransformer, a BiT or what keras_vit.load takes, but {type(model).__name__} was "
-            "given. Of a model that contains one, pass that: outer.get_layer(name)."
-        )
+        kind = type(model).__name__
+        raise TypeError(f"model must be a VisionTransformer, a BiT or what keras_vit.load takes, but is {kind}.")
     if local_model(model) is not model:
         raise ValueError("The model is on devices of several processes: load it again, outside of keras.distribution.")
     if model.config.channels != 3:
@@ -354,36 +340,21 @@ def _find(images: Any) -> dict[str, Path]:
         inner = alone and path.is_dir()
         found += [((file.relative_to(path) if inner else file).as_posix(), file) for file in inside]
     if others:
-        first = listing([Path(other).name for other in others])
-        warnings.warn(f"{len(others)} files are no images by their names, and left out: {first}.", stacklevel=3)
+        names = listing([Path(other).name for other in others])
+        warn_caller(f"{len(others)} files are no images by their names, and left out: {names}.")
     files = dict(sorted(found))
     if not files:
         raise ValueError(f"There are no images in {printable(images) if alone else 'the list'}.")
     if len(files) < len(found):
-        twice = next(name for name in files if [name for name, _ in found].count(name) > 1)
-        raise ValueError(f"{printable(twice)} is given twice.")
+        raise ValueError(f"{printable(sorted(set(found), key=found.count)[-1][0])} is given twice.")
     return files
-
-
-def _fingerprint_of_files(files: dict[str, Path]) -> str:
-    """A hash of names, sizes and times of modification: reading all images would take as long as embedding them."""
-    digest = hashlib.sha256()
-    for name, path in files.items():
-        status = path.stat()
-        digest.update(os.fsencode(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0"))
-    return digest.hexdigest()
 
 
 def _fingerprint(model: VisionTransformer | BiT) -> str:
     """A hash of all that decides what a model computes."""
     config = {name: value for name, value in model.config.to_dict().items() if name != "class_names"}
     policies = [layer.dtype_policy.name for layer in model.layers]
-    digest = hashlib.sha256(json.dumps([type(model).__name__, config, policies], sort_keys=True).encode())
-    for weight in model.weights:
-        value = np.ascontiguousarray(to_numpy(weight.value))
-        digest.update(f"{weight.dtype}{value.shape}".encode())
-        digest.update(value.reshape(-1).view(np.uint8))
-    return digest.hexdigest()
+    return fingerprint(type(model).__name__, config, policies, *(to_numpy(weight.value) for weight in model.weights))
 
 
 def _shape(extractor: keras.Model, model: VisionTransformer | BiT) -> list[int]:

@@ -5,12 +5,10 @@ whitening, bias and targets, and the same closed form. It is all float64 NumPy, 
 """
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_vit._arguments import to_numpy
@@ -75,13 +73,7 @@ class LeastSquaresProbe:
 
     @classmethod
     def fit(cls, features: np.ndarray, labels: np.ndarray, classes: int) -> "LeastSquaresProbe":
-        """Decomposes a training set.
-
-        Args:
-            features: `(examples, features)`.
-            labels: Integers `(examples,)` below `classes`.
-            classes: How many there are.
-        """
+        """Decomposes a training set: features `(examples, features)` and integer labels `(examples,)`."""
         x = np.asarray(features, "float64")
         mean, std = x.mean(0), x.std(0) + WHITENING_EPSILON
         x = _with_bias((x - mean) / std)
@@ -155,20 +147,19 @@ class FewShotResult(TableResult):
 
         The test images have no say in it: a strength that is chosen on them flatters the model.
         """
-        if self.held_out is None:
-            return dict.fromkeys(self.shots, self.l2[0])
-        return {n: self.l2[i] for n, i in zip(self.shots, self.held_out.mean(-1).argmax(-1), strict=True)}
+        best = [0] * len(self.shots) if self.held_out is None else self.held_out.mean(-1).argmax(-1)
+        return {shots: self.l2[i] for shots, i in zip(self.shots, best, strict=True)}
 
-    @functools.cached_property
+    @property
     def rows(self) -> Table:
         """One row per number of shots and strength."""
-        best = self.best_l2
+        best, mean, spread = self.best_l2, self.mean.tolist(), self.spread.tolist()
         return Table(
             {
                 "shots": shots,
                 "l2": l2,
-                "accuracy": float(self.mean[i, j]),
-                "spread": float(self.spread[i, j]),
+                "accuracy": mean[i][j],
+                "spread": spread[i][j],
                 "seeds": len(self.seeds),
                 "best": best[shots] == l2,
             }
@@ -192,13 +183,12 @@ class FewShotResult(TableResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, for JSON."""
-        fields = dataclasses.asdict(self)
+        fields = dataclasses.asdict(self) | {"mean": self.mean, "spread": self.spread}
         plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
-        best = {str(shots): l2 for shots, l2 in self.best_l2.items()}
-        return {**plain, "mean": self.mean.tolist(), "spread": self.spread.tolist(), "best_l2": best}
+        return {**plain, "best_l2": {str(shots): l2 for shots, l2 in self.best_l2.items()}}
 
 
-def few_shot(
+def few_shot(  # noqa: D417 (the others are those of `evaluate`)
     model: Any,
     train: Any,
     test: Any,
@@ -217,22 +207,14 @@ def few_shot(
     Args:
         model: A model of this package, or what `keras_vit.load` takes (a name, an address, a path), whose `pre_logits`
             are taken; another Keras model or a function, whose output `(batch, features)` is taken; or None where
-            `train` and `test` hold features.
-        train: Images to draw examples from, and their labels: what `keras_vit.data.open_data` takes (a folder, of which
-            the `train/` is taken, `(images, labels)`, a pipeline, `"tfds:NAME"`, a dict of splits), what it returns
-            with `shuffle=False`, or a list or generator of batches.
+            `train` and `test` hold features. The arguments that are not listed here are as in `evaluate`.
+        train: Images to draw examples from, and their labels, as the data of `evaluate`; of a folder the `train/` is
+            taken. What `open_data` returns needs `shuffle=False`.
         test: Images to classify, likewise; of a folder the `test/` is taken. Classes with names are matched by name.
         shots: Examples per class. Each draw for more shots contains the one for fewer.
         l2: Strength of the regularisation, or several, such as `L2_SWEEP`: each is evaluated at next to no cost, and
             the best is chosen on training images that were not drawn.
         seeds: How many draws, or the seeds themselves.
-        preprocess: Whether the images are pixels of 0..255 in any size. `None`: those of files, of streams and in
-            lists of images of different sizes are.
-        batch_size: Images per batch, where the data does not come in batches.
-        on_bad_image: `"stop"` or `"skip"`, for pixels (see `open_data`).
-        distribution: None: all processes that the program was started in share the images, and each gets the result
-            for all (see `keras_vit.training.connect`). `"alone"`: this process looks at all of them.
-        progress: Whether bars are shown.
 
     Returns:
         Mean and spread of the accuracy, for each number of shots and each strength.
@@ -246,15 +228,20 @@ def few_shot(
         >>> print(evaluation.few_shot(model, (images, labels), (images, labels), shots=(1, 2), progress=False).classes)
         2
     """
-    shots, strengths, seeds = _check(shots, l2, seeds)
-    if _same_folder(train, test):
+    shots, seeds = (
+        _integers("shots", shots, 1),
+        _integers("seeds", range(seeds) if isinstance(seeds, int) else seeds, 0),
+    )
+    strengths = (float(l2),) if np.isscalar(l2) else tuple(map(float, l2))
+    if not strengths or not all(0 < strength < np.inf for strength in strengths):
+        raise ValueError(f"l2 must be positive numbers, and one or more, but {l2!r} was given.")
+    if isinstance(train, (str, os.PathLike)) and str(train) == str(test) and not has_test_split(train):
         raise ValueError(f"{train} has no test/ folder: the probe would be tested on the images that it was fitted to.")
-    options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image}
-    options["processes"] = connect(distribution)  # before anything is computed
-    model = as_model(model)
-    titles = ("training images", "test images") if progress and options["processes"].first else (None, None)
-    x_train, y_train, names = _features(model, train, "train", **options, title=titles[0])
-    x_test, y_test, test_names = _features(model, test, "test", **options, title=titles[1])
+    processes = connect(distribution)  # before anything is computed
+    options = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image, "processes": processes}
+    model, bars = as_model(model), progress and processes.first
+    x_train, y_train, names = _features(model, train, "train", title="training images" if bars else None, **options)
+    x_test, y_test, test_names = _features(model, test, "test", title="test images" if bars else None, **options)
     if names is not None and test_names is not None:
         y_test = match_labels(test_names, names, "test")[y_test]
     if x_train.shape[1] != x_test.shape[1]:
@@ -269,7 +256,7 @@ def few_shot(
         for i, count in enumerate(shots):
             drawn = np.concatenate([indices[:count] for indices in shuffled])
             probe = LeastSquaresProbe.fit(x_train[drawn], y_train[drawn], classes)
-            accuracy[i, :, k] = _accuracies(probe, x_test, y_test, strengths)
+            accuracy[i, :, k] = [np.mean(scores.argmax(1) == y_test) for scores in probe.scores(x_test, strengths)]
             if held_out is not None:
                 rest = np.concatenate([indices[count:] for indices in shuffled])
                 if not len(rest):
@@ -278,13 +265,13 @@ def few_shot(
                         "strengths on. Give one l2, or more training images."
                     )
                 rest = rest[:: -(-len(rest) // HELD_OUT)]
-                held_out[i, :, k] = _accuracies(probe, x_train[rest], y_train[rest], strengths)
-    return FewShotResult(
-        shots, strengths, seeds, accuracy, held_out, classes, x_train.shape[1], len(y_train), len(y_test)
-    )
+                scores = probe.scores(x_train[rest], strengths)
+                held_out[i, :, k] = [np.mean(one.argmax(1) == y_train[rest]) for one in scores]
+    facts = (classes, x_train.shape[1], len(y_train), len(y_test))
+    return FewShotResult(shots, strengths, seeds, accuracy, held_out, *facts)
 
 
-def extract_features(  # noqa: D417 (what is not described here is as in `few_shot`)
+def extract_features(  # noqa: D417 (the others are those of `few_shot`)
     model: Any,
     data: Any,
     preprocess: bool | None = None,
@@ -310,52 +297,34 @@ def extract_features(  # noqa: D417 (what is not described here is as in `few_sh
         (4, 96)
     """
     options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image}
-    return _features(as_model(model), data, split, **options, title=title)[:2]
+    return _features(as_model(model), data, split, title=title, **options)[:2]
 
 
-def _features(model: Any, data: Any, split: str, **options: Any) -> tuple[np.ndarray, np.ndarray, list[str] | None]:
+def _features(
+    model: Any, data: Any, split: str, processes: Processes = ALONE, **options: Any
+) -> tuple[np.ndarray, np.ndarray, list[str] | None]:
     """Features, labels, and the names of the classes, or None."""
     if model is None and isinstance(data, tuple) and len(data) == 2:
         features, labels = to_numpy(data[0]), hard_labels(data[1])
         if features.shape[:1] != labels.shape:
             raise ValueError(f"There are {len(features)} rows of features, but {len(labels)} labels.")
         return checked_rows(features, len(features)), labels, None
-    processes: Processes = options.get("processes", ALONE)
-    with processes.failing_together(), open_batches(model, data, split, **options) as (pairs, names):
-        features, labels = zip(*predictions(_features_model(model), pairs), strict=True)
+    if model is not None and not callable(model):
+        raise TypeError(f"model must be a Keras model, a function or None, but {type(model).__name__} was given.")
+    extractor = (lambda features: features) if model is None else model
+    if isinstance(model, (VisionTransformer, BiT)):
+        extractor = feature_extractor(model, ["pre_logits"])
+    opened = open_batches(model, data, split, processes=processes, **options)
+    with processes.failing_together(), opened as (pairs, names):
+        features, labels = zip(*predictions(extractor, pairs), strict=True)
         return processes.joined(features), processes.joined(labels), names
 
 
-def _same_folder(train: Any, test: Any) -> bool:
-    """Whether training and test images would be the same files: one folder of classes, without splits."""
-    folder = isinstance(train, (str, os.PathLike)) and not str(train).startswith("tfds:")
-    return folder and str(train) == str(test) and not has_test_split(train)
-
-
-def _features_model(model: Any) -> Any:
-    if model is None:
-        return lambda features: features
-    if isinstance(model, (VisionTransformer, BiT)):
-        return feature_extractor(model, ["pre_logits"])
-    if not isinstance(model, keras.Model) and not callable(model):
-        raise TypeError(f"model must be a Keras model, a function or None, but {type(model).__name__} was given.")
-    return model
-
-
-def _accuracies(probe: LeastSquaresProbe, x: np.ndarray, y: np.ndarray, l2: Sequence[float]) -> list[float]:
-    return [float(np.mean(scores.argmax(1) == y)) for scores in probe.scores(x, l2)]
-
-
-def _check(shots: Any, l2: Any, seeds: Any) -> tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]:
-    shots = (shots,) if isinstance(shots, int) else tuple(shots)
-    strengths = (float(l2),) if np.isscalar(l2) else tuple(float(strength) for strength in l2)
-    seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    for name, values, least in (("shots", shots, 1), ("seeds", seeds, 0)):
-        if not values or any(not isinstance(n, (int, np.integer)) or n < least for n in values):
-            raise ValueError(f"{name} must be integers of at least {least}, and one or more, but got {values!r}.")
-    if not strengths or any(not (np.isfinite(strength) and strength > 0) for strength in strengths):
-        raise ValueError(f"l2 must be positive numbers, and one or more, but {l2!r} was given.")
-    return tuple(map(int, shots)), strengths, tuple(map(int, seeds))
+def _integers(name: str, values: Any, least: int) -> tuple[int, ...]:
+    values = (values,) if isinstance(values, int) else tuple(values)
+    if not values or any(not isinstance(n, (int, np.integer)) or n < least for n in values):
+        raise ValueError(f"{name} must be integers of at least {least}, and one or more, but got {values!r}.")
+    return tuple(map(int, values))
 
 
 def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots: int) -> None:

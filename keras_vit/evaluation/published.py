@@ -17,9 +17,6 @@ from keras_vit.checkpoints import find_checkpoint
 from keras_vit.checkpoints.files import open_file
 from keras_vit.zoo import load
 
-TABLE = "published_answers.json"
-ALL = "all"
-
 
 @dataclasses.dataclass(frozen=True)
 class PublishedAnswer:
@@ -65,12 +62,9 @@ class VerificationTable(Table):
     """
 
     columns = {
-        "repository": "repository",
-        "result": "result",
-        "output": "output",
+        **{name: name for name in ("repository", "result", "output")},
         "difference": "largest difference",
-        "allowed": "allowed",
-        "input": "input",
+        **{name: name for name in ("allowed", "input")},
     }
 
     @property
@@ -90,7 +84,7 @@ def published_answers() -> tuple[PublishedAnswer, ...]:
         >>> len(evaluation.published_answers()) > 10
         True
     """
-    data = json.loads((weights_folder() / TABLE).read_text(encoding="utf-8"))
+    data = json.loads((weights_folder() / "published_answers.json").read_text(encoding="utf-8"))
     rows = [{**row, "picture": data["pictures"].get(row.get("picture"), row.get("picture"))} for row in data["answers"]]
     return tuple(PublishedAnswer(**row) for row in rows)
 
@@ -122,21 +116,19 @@ def verify(
         ValueError: ...
     """
     known = tuple(published_answers() if answers is None else answers)
-    chosen = _chosen([names] if isinstance(names, str) else names, known)
-    return VerificationTable(_compare(answer, picture) for answer in chosen)
-
-
-def _chosen(names: Sequence[str], known: Sequence[PublishedAnswer]) -> list[PublishedAnswer]:
-    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"names must be repositories such as 'google/vit-base-patch16-224', but {names!r} was given.")
     repositories = list(dict.fromkeys(answer.repository for answer in known))
-    if not names:
-        raise ValueError(f"names must name at least one of: {', '.join(repositories)}; or pass {ALL!r}.")
-    for name in names:
-        if name != ALL and name not in repositories:
+    chosen = [names] if isinstance(names, str) else names
+    if not isinstance(chosen, Sequence) or not all(isinstance(name, str) for name in chosen):
+        raise TypeError(f"names must be repositories such as 'google/vit-base-patch16-224', but {names!r} was given.")
+    if not chosen:
+        raise ValueError(f"names must name at least one of: {', '.join(repositories)}; or pass 'all'.")
+    for name in chosen:
+        if name not in ("all", *repositories):
             hint = did_you_mean(name, {repository.lower(): repository for repository in repositories})
             raise ValueError(f"No published answers of {name!r} are known.{hint} Known are: {', '.join(repositories)}.")
-    return [answer for answer in known if ALL in names or answer.repository in names]
+    return VerificationTable(
+        _compare(answer, picture) for answer in known if "all" in chosen or answer.repository in chosen
+    )
 
 
 def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, Any]:
@@ -153,11 +145,10 @@ def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, An
     }
     try:
         answer, expected = _answers(published, picture)
+        if answer.shape != expected.shape:
+            raise ValueError(f"the answer has the shape {answer.shape}, expected {expected.shape}")
     except (OSError, ValueError, TypeError, KeyError) as error:
         return row | {"error": printable(error, 500), "result": f"failed: {printable(error, 120)}"}
-    if answer.shape != expected.shape:
-        error = f"the answer has the shape {answer.shape}, expected {expected.shape}"
-        return row | {"error": error, "result": f"failed: {error}"}
     differences = np.abs(answer.astype("float64") - expected)
     limits = published.absolute + published.relative * np.abs(expected)
     worst = int(np.argmax(np.nan_to_num(differences / limits, nan=math.inf)))
@@ -174,27 +165,23 @@ def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, An
 
 def _answers(published: PublishedAnswer, picture: Source | None) -> tuple[np.ndarray, np.ndarray]:
     """The values of the model's answer that were published, and the published ones."""
-    address = f"hf://{published.repository}"
+    repository = f"hf://{published.repository}"
     options: dict[str, Any] = {} if published.image_size is None else {"image_size": published.image_size}
     if published.output == "tokens":
         options |= {"include_top": False, "pooling": "none"}
-    model = load(address, **options)
+    model = load(repository, **options)
     if published.tensors is not None:
-        pixels = open_file(find_checkpoint(f"{address}/{published.tensors}"))["input"].read()
+        pixels = open_file(find_checkpoint(f"{repository}/{published.tensors}"))["input"].read()
         images = np.ascontiguousarray(np.moveaxis(pixels, 1, -1))
     else:
-        images = model.preprocess(_picture(published.repository, str(published.picture), picture))
+        name = str(published.picture)
+        address = name if "://" in name else f"{repository}/{name}"
+        mine = picture is not None and "://" in name
+        images = model.preprocess(picture if mine else find_checkpoint(address))
     answer = np.asarray(model.predict(np.reshape(images, (-1, *images.shape[-3:])), verbose=0))
     if published.expected is None:
-        file = open_file(find_checkpoint(f"{address}/{published.answers or published.tensors}"))
+        file = open_file(find_checkpoint(f"{repository}/{published.answers or published.tensors}"))
         return answer, file["output"].read().astype("float64")
     expected = np.asarray(published.expected, "float64")
     answer = answer[0, published.row :] if published.output == "tokens" else answer[0]
     return answer[tuple(slice(n) for n in expected.shape)], expected
-
-
-def _picture(repository: str, published: str, picture: Source | None) -> Source:
-    """The picture that an answer is about: a file of the repository, or at an address unless the user has a copy."""
-    if "://" not in published:
-        return find_checkpoint(f"hf://{repository}/{published}")
-    return find_checkpoint(published) if picture is None else picture

@@ -55,8 +55,7 @@ def model_parallel(
 ) -> keras.distribution.ModelParallel:
     """Every group of devices has one copy of the model, split among them, and a part of each batch.
 
-    Make the model, or load it, inside the result's `scope()`, and train and evaluate there, too. The batch size, also
-    that of the last batch, must be a multiple of the number of groups.
+    Used as `data_parallel`; batches must be a multiple of the number of groups.
 
     Args:
         model: What is to be split, as in `layout_map`.
@@ -68,8 +67,7 @@ def model_parallel(
         The distribution, over a mesh `(groups, shards)` with the axes `"batch"` and `"model"`.
 
     Raises:
-        RuntimeError: on a backend other than JAX, where Keras would take the result and ignore it.
-        TypeError, ValueError: if the devices, or the weights, cannot be divided by `shards`.
+        RuntimeError, TypeError, ValueError: as `data_parallel` and `layout_map`.
 
     Examples:
         >>> with training.model_parallel(config, shards=1, devices=["cpu:0"]).scope():
@@ -96,8 +94,7 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
         device_mesh: With an axis named `"model"`, along which weights are split, and usually one named `"batch"`.
 
     Returns:
-        From patterns of weights' paths to the axes of the mesh along which they are split; and that the tokens between
-        blocks are not, where the mesh has an axis `"batch"`.
+        From patterns of weights' paths to the axes of the mesh along which they are split.
 
     Raises:
         TypeError: if `model` is none of these.
@@ -111,14 +108,12 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
     if not isinstance(config, (ViTConfig, BiTConfig)):
         raise TypeError(f"model must be a config, a model or a variant's name, but {type(model).__name__} was given.")
     if MODEL not in device_mesh.axis_names:
-        raise ValueError(
-            f"device_mesh must have an axis named {MODEL!r} to split weights along, but has {device_mesh.axis_names}."
-        )
+        raise ValueError(f"device_mesh must have an axis named {MODEL!r}, but has {device_mesh.axis_names}.")
     shards = device_mesh.shape[device_mesh.axis_names.index(MODEL)]
     for name, size in split_sizes(config).items():
         if size % shards:
             raise ValueError(
-                f"The weights cannot be split over {shards} devices: {name}={size} is no multiple of {shards}."
+                f"Weights cannot be split over {shards} devices: {name}={size} is no multiple of {shards}."
             )
     result = keras.distribution.LayoutMap(device_mesh)
     for path, axes in SPLIT.items():
@@ -149,17 +144,15 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     """Writes weights, states of random generators and the optimizer's variables with Orbax.
 
     Every process writes the pieces on its own devices; nothing is gathered. All processes call it, with a path that all
-    of them see. The folder appears when it is complete: a process that is killed before leaves a folder of a temporary
-    name (`*.orbax-checkpoint-tmp*`) beside it.
+    of them see. The folder appears when it is complete.
 
     Args:
         model: On the JAX backend; usually made in the scope of `model_parallel`.
         path: The folder; it must be new.
 
     Raises:
-        RuntimeError: on another backend, where no model is split.
+        RuntimeError, ImportError: on another backend, where no model is split, or without Orbax.
         FileExistsError: if there is something at `path`.
-        ImportError: if Orbax is missing.
         OSError, ValueError: Orbax's own, if it cannot write.
 
     Example:
@@ -174,18 +167,15 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
 def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     """Puts a checkpoint of `save_sharded` into a model, however that lies over devices and processes.
 
-    Each device gets its own part of one array after the other. Nothing is assigned where the checkpoint does not fit;
-    if it turns out to be damaged while it is read, the arrays before have been assigned.
+    Each device gets its own part of one array after the other. Nothing is assigned where the checkpoint does not fit.
 
     Args:
         model: Of the same config, compiled with the same optimizer, or without one if it was saved without.
         path: The folder.
 
     Raises:
-        RuntimeError: on another backend than JAX.
-        FileNotFoundError: if there is no such folder.
-        ImportError: if Orbax is missing.
-        ValueError: if it is of another model, or damaged.
+        RuntimeError, ImportError: on another backend, or without Orbax.
+        FileNotFoundError, ValueError: if there is no such folder, or it is of another model, or damaged.
 
     Example:
         >>> training.save_sharded(small, "checkpoints/step-2000")  # on JAX, with keras-vit[orbax]
@@ -200,10 +190,8 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     try:
         saved = [(tuple(array.shape), str(array.dtype)) for array in checkpoint.metadata(path).metadata]
     except Exception as error:  # whatever Orbax and its libraries raise for a folder that is something else
-        raise ValueError(
-            f"{path} is no checkpoint of save_sharded, or damaged ({type(error).__name__}). Checkpoints with files "
-            "named part-*.npz are of keras-vit 0.2 and older, which read them."
-        ) from error
+        hint = "One with files named part-*.npz is of keras-vit 0.2 or older, which reads it."
+        raise ValueError(f"{path} is no checkpoint of save_sharded, or damaged. {hint}") from error
     if saved != [(tuple(variable.shape), str(variable.dtype)) for variable in variables]:
         raise ValueError(f"{path} is of another model or optimizer: make both as they were when it was saved.")
     for number, variable in enumerate(variables):
@@ -213,12 +201,10 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
 
 
 def _need_jax() -> None:
-    backend = keras.backend.backend()
-    if backend != "jax":
-        others = {"tensorflow": "tf.distribute.MirroredStrategy", "torch": "torch's DistributedDataParallel"}
+    if keras.backend.backend() != "jax":
         raise RuntimeError(
-            f"keras.distribution works on JAX only, and models are split there only, but this is {backend}. Set "
-            f"KERAS_BACKEND=jax, or use {others.get(backend, 'one device')} (docs/distribution.md) and model.save."
+            "keras.distribution works on JAX only, and models are split there only: set KERAS_BACKEND=jax, or see "
+            f"docs/distribution.md for what {keras.backend.backend()} has in its place."
         )
 
 

@@ -54,12 +54,9 @@ def split_sizes(config: ViTConfig | BiTConfig) -> dict[str, int]:
     """The lengths that the number of shards has to divide, by the fields of the config."""
     if isinstance(config, BiTConfig):
         return {"width": config.width}
-    sizes = {"width": config.width, "mlp_width": config.mlp_width}
-    if config.stem_stages is not None:
-        sizes["stem_width"] = config.stem_width
-    if config.representation_size:
-        sizes["representation_size"] = config.representation_size
-    return sizes
+    sizes = {name: getattr(config, name) for name in ("width", "mlp_width", "representation_size")}
+    sizes["stem_width"] = config.stem_width if config.stem_stages else 0
+    return {name: size for name, size in sizes.items() if size}
 
 
 def count_split_weights(config: ViTConfig) -> int:
@@ -88,54 +85,31 @@ class _Record:
 
 @dataclasses.dataclass(frozen=True)
 class Memory(_Record):
-    """Bytes on one device at the peak of a training step.
+    """Bytes on one device at the peak of a training step."""
 
-    Attributes:
-        weights: The weights, with their copies in 16 bit under mixed precision.
-        optimizer: Moments, and the sum of the gradients where batches are accumulated.
-        gradients: The gradients of all weights, which clipping by their common length needs at once.
-        activations: What the backward pass finds of the forward pass.
-        workspace: What it computes with: as much as one block keeps, for the gradients of that.
-        peak: The sum.
-    """
-
-    weights: int
-    optimizer: int
-    gradients: int
-    activations: int
-    workspace: int
-    peak: int
+    weights: int  # with their copies in 16 bit under mixed precision
+    optimizer: int  # moments, and the sum of the gradients where batches are accumulated
+    gradients: int  # of all weights, which clipping by their common length needs at once
+    activations: int  # what the backward pass finds of the forward pass
+    workspace: int  # what it computes with: as much as one block keeps, for the gradients of that
+    peak: int  # the sum
 
 
 @dataclasses.dataclass(frozen=True)
 class Option(_Record):
-    """One way to train a model on the devices.
+    """One way to train a model on the devices."""
 
-    Attributes:
-        shards: Devices that share one copy of the model: 1 for data parallelism, more for `model_parallel`.
-        copies: Copies of the model, each with its part of every batch.
-        remat: Whether blocks are computed again in the backward pass.
-        accumulate: Passes per update, each with `batch_size / accumulate` images.
-        images: Images of one copy in one pass.
-        memory: Bytes on each device.
-        share_of_memory: The peak over the memory of a device.
-        fits: `"yes"`, `"tight"` where less than the margin of the arithmetic (20 %) is free, or `"no"`.
-        sent_bytes: What each device sends in an update: sums of gradients, and of a split model's tokens.
-        flops: Floating point operations of an update, on all devices.
-        seconds: Of an update, computing only; None where the devices' peak was not given.
-    """
-
-    shards: int
-    copies: int
-    remat: bool
-    accumulate: int
-    images: int
-    memory: Memory
-    share_of_memory: float
-    fits: str
-    sent_bytes: int
-    flops: int
-    seconds: float | None
+    shards: int  # devices that share one copy of the model: 1 for data parallelism, more for `model_parallel`
+    copies: int  # of the model, each with its part of every batch
+    remat: bool  # whether blocks are computed again in the backward pass
+    accumulate: int  # passes per update, each with `batch_size / accumulate` images
+    images: int  # of one copy in one pass
+    memory: Memory  # on each device
+    share_of_memory: float  # the peak over the memory of a device
+    fits: str  # "yes", "tight" where less than the margin of the arithmetic (20 %) is free, or "no"
+    sent_bytes: int  # by each device in an update: sums of gradients, and of a split model's tokens
+    flops: int  # floating point operations of an update, on all devices
+    seconds: float | None  # of an update, computing only; None where the devices' peak was not given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,11 +150,9 @@ class Plan(_Record):
         best = self.best
         if best is None:
             least = min(self.options, key=lambda option: option.memory.peak)
-            return (
-                f"Nothing fits: the least is {_gigabytes(least.memory.peak)} on each device, with {least.images} "
-                f"image{'s' * (least.images != 1)} at a time, remat={least.remat} and shards={least.shards}. Take more "
-                "devices or memory, a smaller image size, or optimizer='momentum'."
-            )
+            how = f"images={least.images}, remat={least.remat}, shards={least.shards}"
+            size = _gigabytes(least.memory.peak)
+            return f"Nothing fits: the least is {size} a device ({how}). Take more devices, smaller images or momentum."
         how = "data_parallel()" if best.shards == 1 else f"model_parallel({self.name!r}, shards={best.shards})"
         how = "one device" if self.devices == 1 else f"training.{how}"
         passes = "one pass" if best.accumulate == 1 else f"accumulate={best.accumulate}"
@@ -297,8 +269,7 @@ def plan(
             options.append(option)
     if not options:
         raise ValueError(
-            f"batch_size must be a multiple of the number of copies of the model, but {batch_size} images cannot be "
-            f"divided among {devices} devices, nor the model split so that they can. Take a multiple of {devices}."
+            f"{batch_size} images cannot be divided among {devices} devices: take a multiple as batch_size."
         )
     options.sort(key=_preference)
     best = options[0] if options[0].fits != "no" else None
@@ -322,7 +293,7 @@ def step_memory(
     shards: int = 1,
     fused_attention: bool = False,
 ) -> Memory:
-    """The memory of a training step on one device, for images of one pass; arguments as in `plan`."""
+    """The memory of a training step on one device, for the images of one pass; other arguments as in `plan`."""
     weights = _weights_of_a_device(config, shards)
     copies = PRECISIONS[dtype] if dtype != "float32" else 0
     activations, workspace = _activations(config, PRECISIONS[dtype], shards, fused_attention)
@@ -418,10 +389,8 @@ def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tu
         else:
             config, changes = variant_config(name), {"classes": 1000}
     if not isinstance(config, (ViTConfig, BiTConfig)):
-        raise TypeError(
-            "model must be the name of a variant, 'glyphs', the path of a checkpoint, a config or a model, but "
-            f"{printable(repr(model), 60)} was given."
-        )
+        kinds = "the name of a variant, 'glyphs', the path of a checkpoint, a config or a model"
+        raise TypeError(f"model must be {kinds}, but {printable(repr(model), 60)} was given.")
     given = {"image_size": image_size, "classes": classes}
     return config.replace(**changes | {field: value for field, value in given.items() if value is not None}), name
 

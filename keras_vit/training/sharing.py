@@ -14,16 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._processes import (
-    ALONE,
-    ALONE_BY_NAME,
-    Processes,
-    batch_shares,
-    check_strategy,
-    connect,
-    fill_up,
-    share,
-)
+from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, batch_shares, check_strategy, connect, fill_up, share
 
 Batch = Callable[[int], tuple[Any, ...]]  # from the number of a batch to inputs, targets and perhaps weights
 # DataParallel or ModelParallel of keras.distribution, a tf.distribute.Strategy (which needs TensorFlow), "alone", None.
@@ -33,13 +24,7 @@ _SEED_STEP, _SEEDS = 1_000_003, 2**31 - 1
 
 @contextlib.contextmanager
 def distributed(distribution: Distribution) -> Iterator[Processes]:
-    """Everything within is done by all processes of the program together; `distribution` as in `finetune`.
-
-    Raises:
-        TypeError, ValueError: if `distribution` is something else, or does not fit the backend.
-        RuntimeError: if it is a strategy of TensorFlow that joins several processes.
-        ConnectionError: if another process ends before its time.
-    """
+    """Everything within is done by all processes of the program together; `distribution` as in `finetune`."""
     backend, by_name = keras.backend.backend(), distribution is None or distribution == ALONE_BY_NAME
     if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
         if backend != "jax":
@@ -78,14 +63,13 @@ class Sharing:
             return cls(processes, processes.count)
         if not all(weight.value.is_fully_replicated for weight in model.weights):
             raise ValueError(
-                "Several processes train copies of a whole model, but this one is split over devices: give another "
-                "distribution, such as keras_vit.training.data_parallel(), or train in one process. (model.fit works.)"
+                "Several processes train copies of a whole model, but this one is split over devices: use "
+                "keras_vit.training.data_parallel(), or train in one process. (model.fit works.)"
             )
         if any(weight.value.is_fully_addressable for weight in model.weights):
             raise ValueError(
-                "The model was made before the processes were connected, on the devices of one: call "
-                "keras.distribution.set_distribution(keras_vit.training.data_parallel()) after "
-                "keras_vit.training.connect() and before the model is made, or give the model's name or file."
+                "The model was made on the devices of one process: give its name or file, or call before it is made "
+                "keras_vit.training.connect() and keras.distribution.set_distribution(training.data_parallel())."
             )
         return cls(processes, batch_shares(model))
 
@@ -110,7 +94,7 @@ class Sharing:
 
     def training_means(self, logs: dict[str, float], batch_size: int) -> dict[str, float]:
         """Loss and metrics of `fit` over all processes."""
-        if self.processes.count == 1 or self.processes.joint:
+        if not self.processes.apart:
             return logs
         rows = share(batch_size, self.processes.shard)
         # The weights of the loss make its plain mean the right one; metrics are means over the images of a part.
@@ -121,15 +105,12 @@ class Sharing:
     def average_gradients(self, optimizer: keras.optimizers.Optimizer, used: keras.optimizers.Optimizer) -> None:
         """Lets an optimizer of this package average the gradients of all processes, where the backend does not.
 
-        Raises:
-            ValueError: if the model was compiled with another one (`used`): for `mixed_float16` Keras puts one around
-                it that leaves out updates by what one process alone has seen.
+        For `mixed_float16` the model uses another one around it, which leaves out updates by what one process has seen.
         """
-        if self.processes.count == 1 or self.processes.joint:
-            return
-        if used is not optimizer:
+        if self.processes.apart and used is not optimizer:
             raise ValueError('mixed_float16 does not work in several processes on torch: dtype="mixed_bfloat16" does.')
-        optimizer.average_gradients = self.processes.mean
+        if self.processes.apart:
+            optimizer.average_gradients = self.processes.mean
 
 
 UNSHARED = Sharing()
@@ -169,7 +150,7 @@ class FilledBatches(keras.utils.PyDataset):
         processes = self._sharing.processes
         size, count = (sum(numbers) for numbers in zip(*self._sizes.values(), strict=True))
         counts = int(processes.total(count))
-        if processes.count == 1 or processes.joint:
+        if not processes.apart:
             # Keras divides the loss by the size of a batch, whatever the weights of its images are.
             return {**logs, "loss": logs["loss"] * size * processes.count / counts}
         sums = [value * (size if name == "loss" else count) for name, value in logs.items()]
@@ -205,10 +186,7 @@ def own_randomness(model: keras.Model, processes: Processes) -> Iterator[None]:
     With the same random numbers everywhere, images of different processes would drop the same units. Process 0 keeps
     its numbers, so that its checkpoint serves any number of processes.
     """
-    if processes.first or processes.joint:
-        yield
-        return
-    states = _seed_states(model)
+    states = [] if processes.first or processes.joint else _seed_states(model)
     seeds = [keras.ops.convert_to_numpy(state.value).copy() for state in states]
     for state, (seed, calls) in zip(states, seeds, strict=True):
         state.assign(np.array([(int(seed) + processes.index * _SEED_STEP) % _SEEDS, calls]))

@@ -132,7 +132,7 @@ def test_what_is_complete_is_not_made_again_but_replaced_images_are(model, photo
     size = (folder / "a0.bmp").stat().st_size
     Image.fromarray(255 - np.asarray(raw)).save(folder / "a0.bmp")
     assert (folder / "a0.bmp").stat().st_size == size
-    with pytest.raises(ValueError, match=r"x.npz holds other features: the images \(their names, sizes .* differ"):
+    with pytest.raises(ValueError, match=r"x.npz holds other features: not the same images"):
         embed(model, folder, output, progress=False)
     assert not embed(model, folder, output, overwrite=True, progress=False).already_complete
 
@@ -166,17 +166,17 @@ def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped
     stopped(1, model, photos, output, batch_size=4)
     files = sorted(photos.rglob("*.png"))
     for arguments, options, message in [
-        ((make(1), photos), {}, "the model .* differ"),
-        ((model, files[:-1]), {}, "the images .* differ; count was 11 and is 10 now"),
-        ((model, photos), {"features": "encoded"}, "features was 'pre_logits' and is 'encoded' now"),
-        ((model, photos), {"dtype": "float16"}, "dtype was 'float32' and is 'float16' now"),
+        ((make(1), photos), {}, "not the same model"),
+        ((model, files[:-1]), {}, "not the same images; count was 11, not 10"),
+        ((model, photos), {"features": "encoded"}, "features was 'pre_logits', not 'encoded'"),
+        ((model, photos), {"dtype": "float16"}, "dtype was 'float32', not 'float16'"),
         ((model, photos), {"shard": (0, 2)}, "range was"),
     ]:
         with pytest.raises(ValueError, match=f"x.npz.unfinished holds other features: {message}"):
             embed(*arguments, output, batch_size=4, progress=False, **options)
     embed(model, photos, output, batch_size=4, dtype="float16", overwrite=True, progress=False)
     assert read(output)["features"].dtype == np.float16
-    with pytest.raises(ValueError, match="x.npz holds other features: dtype was 'float16' and is 'float32' now"):
+    with pytest.raises(ValueError, match="x.npz holds other features: dtype was 'float16', not 'float32'"):
         embed(model, photos, output, progress=False)
     half = output.read_bytes()[:500]
     np.savez(tmp_path / "foreign.npz", names=["a"])
@@ -218,7 +218,7 @@ def test_files_that_are_no_images(model, photos, tmp_path):
     good = embed(model, [bad / "a0.png", bad / "a1.png"], tmp_path / "good.npz", progress=False)
     np.testing.assert_allclose(file["features"], read(good.path)["features"], rtol=1e-5, atol=SAME_FUNCTION)
     (bad / "notes.txt").unlink()
-    with pytest.raises(ValueError, match=r"x.npz .*: images could not be read \('a1.jpg', 'empty.png'\)"):
+    with pytest.raises(ValueError, match="x.npz .*: 'a1.jpg', 'empty.png' could not be read"):
         embed(model, bad, output, progress=False)
     # A file that is named is asked for, whatever it is called.
     (bad / "notes.txt").write_text("a text")
@@ -234,7 +234,7 @@ def test_what_makes_no_sense_is_refused(model, photos, tmp_path):
     output = tmp_path / "x.npz"
     (tmp_path / "empty").mkdir()
     for error, arguments, options, message in [
-        (TypeError, (None, photos, output), {}, "model must be a VisionTransformer, a BiT or .* but NoneType"),
+        (TypeError, (None, photos, output), {}, "model must be a VisionTransformer, a BiT or .* but is NoneType"),
         (ValueError, (grey, photos, output), {}, "takes 1 channels"),
         (ValueError, (model, photos, tmp_path / "x.csv"), {}, "end with .npz"),
         (ValueError, (model, photos, tmp_path / "x.parquet"), {}, "end with .npz"),
