@@ -89,9 +89,3 @@ def test_in_processes_of_their_own(tmp_path, model, images):
     order = [*range(0, 12, 2), *range(1, 12, 2)]
     expected = np.concatenate([model.config.pipeline.resized(images[number]) for number in order])
     np.testing.assert_array_equal(pixels, expected)
-
-
-@pytest.mark.parametrize("resize", ["nonsense", None, 3])
-def test_what_is_no_way_to_resize(images, resize):
-    with pytest.raises(ValueError, match="resize must be one of .* or a pipeline, but"):
-        open_data((images, [0] * len(images)), image_size=16, batch_size=2, split="test", resize=resize)
