@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING
 
 from keras_vit._lazy import lazy_names
-from keras_vit.models.bit_config import BIT_VARIANTS, BiTConfig, BiTVariant
-from keras_vit.models.config import ModelConfig, ViTConfig, pair
+from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig, pair
 from keras_vit.models.sizes import convolutions, count_macs, count_weights
 from keras_vit.models.variants import (
+    BIT_VARIANTS,
     FAMILIES,
     VARIANTS,
+    BiTVariant,
     Variant,
     factory_name,
     find_variant,
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
     from keras_vit.models.adapters import adapted_layers, merge_lora, require_adapters
     from keras_vit.models.bit import BiT
-    from keras_vit.models.families import MODELS
-    from keras_vit.models.features import feature_extractor, feature_names
+    from keras_vit.models.features import MODELS, feature_extractor, feature_names
     from keras_vit.models.image_model import ImageModel
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 

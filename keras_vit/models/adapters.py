@@ -11,15 +11,12 @@ from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
 
 
 def adapted_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """The layers of a model that have adapters, by their names; none where there are no adapters."""
+    """The layers of a model that have adapters, by their names."""
     return {name: layer for name, layer in layers_by_path(model).items() if has_adapters(layer)}
 
 
 def training_config(model: keras.Model) -> dict[str, Any]:
-    """What the config of a model says of adapters and of frozen weights, as plain data; nothing of what is not there.
-
-    Layers that are frozen as a whole are not its subject.
-    """
+    """What the config of a model says of adapters and of frozen weights in layers that train, as plain data."""
     training = [layer for layer in layers_inside(model, include_self=False) if layer.trainable]
     frozen = {id(weight) for layer in training for weight in own_trainable_weights(layer) if not weight.trainable}
     config = {
@@ -32,7 +29,7 @@ def training_config(model: keras.Model) -> dict[str, Any]:
 
 
 def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_weights: Collection[str]) -> None:
-    """Gives a new model the adapters that `training_config` tells of, and lets the same weights train."""
+    """Gives a new model the adapters of a `training_config`, and lets the same weights train."""
     layers = layers_by_path(model) if adapters else {}
     for name, options in adapters.items():
         if not has_adapters(layers[name]):
@@ -44,13 +41,10 @@ def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_wei
 
 
 def merge_lora(model: Any) -> Any:
-    """A new model without adapters that computes the same: they are added to the kernels.
+    """A new model without adapters that computes the same: they are added to the kernels, and all weights train.
 
     Args:
         model: A model of this package with adapters; it is left as it is.
-
-    Returns:
-        The model, with every weight as it was before `add_lora`, trainable again.
 
     Raises:
         ValueError: if the model has no adapters, or its kernels are quantized.
@@ -81,11 +75,7 @@ def merge_lora(model: Any) -> Any:
 
 
 def require_adapters(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """`adapted_layers` of a model that has some.
-
-    Raises:
-        ValueError: if it has none.
-    """
+    """`adapted_layers` of a model that has some; ValueError if it has none."""
     adapted = adapted_layers(model)
     if not adapted:
         raise ValueError(f"{model.name} has no adapters. add_lora(model, rank) gives it some.")

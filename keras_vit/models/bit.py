@@ -11,19 +11,12 @@ from keras_vit.layers import BiTUnit, PaddedMaxPooling2D, bit_conv, group_norm
 from keras_vit.layers.base import Dense, at_least_float32
 from keras_vit.layers.ops import float32_or_better
 from keras_vit.layers.resnet import GROUP_NORM_EPSILON
-from keras_vit.models.bit_config import BiTConfig
+from keras_vit.models.config import BiTConfig
 from keras_vit.models.image_model import ImageModel, normalization
-from keras_vit.models.variants import variant_of
 
 
 def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
-    """Applies a BiT to a symbolic batch of images.
-
-    Args:
-        config: What to build.
-        images: Keras tensor `(batch, height, width, channels)`; values in [-1, 1], or 0..255 with
-            `config.include_preprocessing`.
-        dtype: A dtype policy for all layers; None for Keras's global one. The head computes in at least float32.
+    """Applies a BiT to a symbolic batch of images `(batch, height, width, channels)`, as `vision_transformer` does.
 
     Returns:
         Keras tensor: `(batch, classes)` with a head and pooling; without a head, `(batch, config.features)`; with
@@ -66,18 +59,8 @@ def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
 class BiT(ImageModel):
     """A BiT as a functional Keras model: a function of one `BiTConfig`.
 
-    A ResNet with pre-activation, group normalisation and standardised convolutions. Like `VisionTransformer` it
-    trains, saves and clones as any functional model does, and any of its layers can be the output of a sub-model.
-
-    Args:
-        config: What to build.
-        input_tensor: Keras tensor to build on; None for a new input `(batch, *image_size, channels)`, or with
-            `config.dynamic` `(batch, None, None, channels)`.
-        name: Name of the model; None for the variant's.
-        dtype: Dtype policy of all layers; None for Keras's global one.
-
-    Raises:
-        ValueError: if `input_tensor` does not fit the config; at call time, if the images do not.
+    A ResNet with pre-activation, group normalisation and standardised convolutions. Arguments and errors as in
+    `VisionTransformer`.
 
     Examples:
         >>> bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=2))
@@ -86,44 +69,19 @@ class BiT(ImageModel):
     """
 
     config_type = BiTConfig
-
-    def __init__(
-        self,
-        config: BiTConfig,
-        *,
-        input_tensor: Any = None,
-        name: str | None = None,
-        dtype: Any = None,
-        trainable: bool = True,
-    ) -> None:
-        if not isinstance(config, BiTConfig):
-            raise TypeError(
-                f"config must be a BiTConfig, but {type(config).__name__} was given. "
-                "For a variant of the paper use a factory such as keras_vit.BiT_R50x1()."
-            )
-        build = {"input_tensor": input_tensor, "name": name, "dtype": dtype, "trainable": trainable}
-        super().__init__(config, bit, variant_of(config) or "bit", **build)
+    factory = "BiT_R50x1"
+    default_name = "bit"
+    outputs_of = staticmethod(bit)
 
     @property
     def config(self) -> BiTConfig:
-        """What this model was built from."""
+        """The config of this model."""
         return self._config
 
     def with_classes(self, classes: int | None, *, class_names: Sequence[str] | None = None) -> "BiT":
-        """A new model with the same weights and a new, zero-initialised head.
-
-        Args:
-            classes: Outputs of the new head; None for no head.
-            class_names: What they stand for.
-
-        Raises:
-            ValueError: if the model answers for every place; `with_config` takes a pooling as well.
-        """
+        """As `VisionTransformer.with_classes`."""
         return self.with_config(classes=classes, class_names=class_names, fresh=("head",) if classes else ())
 
     def folded(self) -> "BiT":
-        """A new model for inference whose kernels have been standardised for good.
-
-        Standardising them at every call takes time that no backend saves by itself. The numbers stay the same.
-        """
+        """As `VisionTransformer.folded`, for the kernels of the whole model."""
         return self.with_config(folded=True)

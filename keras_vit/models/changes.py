@@ -1,53 +1,35 @@
-"""A model with another config and the same weights: what every change of a field does to them."""
+"""A model with another config and the same weights: what every change of a field does to them, and what saves time."""
 
 import contextlib
 import dataclasses
 import difflib
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
+from keras_vit._processes import keras_leaves_xla_out
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
 from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
-from keras_vit.models.config import ModelConfig
+from keras_vit.models.config import BiTConfig, ModelConfig
 
 # The fields of a config that may change while the model keeps its weights, with the layers that have to start anew.
 # Any other field, such as width or depth, decides what all the weights are.
 CHANGES: dict[str, tuple[str, ...]] = {
-    "image_size": (),  # position embeddings are resized
-    "patch_size": (),  # the patch embedding and position embeddings are resized
-    "dynamic": (),
-    "final_norm": (),  # from "none": see `layers_to_start_anew`
-    "pooling": (),  # to "map", and to or from "token_avg": see there
-    "map_prefix": (),
+    # Position embeddings and the patch embedding are resized.
+    **dict.fromkeys(("image_size", "patch_size", "dynamic", "interpolation"), ()),
+    **dict.fromkeys(("dropout", "attention_dropout", "drop_path", "remat"), ()),
+    **dict.fromkeys(("gelu", "layer_norm_epsilon", "stem_epsilons", "pool_padding", "classifier_activation"), ()),
+    **dict.fromkeys(("include_preprocessing", "pixel_mean", "pixel_std", "resize", "crop_ratio", "filter", "trim"), ()),
+    # Kernels are standardised, or the patch embedding is scaled, which cannot be undone.
+    **dict.fromkeys(("folded", "stem_folded", "preprocessing_folded", "class_token_only"), ()),
+    # From "none", to "map", and to or from "token_avg": see `layers_to_start_anew`.
+    **dict.fromkeys(("final_norm", "pooling", "map_prefix", "class_names"), ()),
     "projection": ("projection", "pre_logits", "head"),
     "representation_size": ("pre_logits", "head"),
     "classes": ("head", "head_dist"),
     "distillation_head": ("head_dist",),
-    "class_names": (),
-    "classifier_activation": (),
-    "gelu": (),
-    "layer_norm_epsilon": (),
-    "dropout": (),
-    "attention_dropout": (),
-    "drop_path": (),
-    "remat": (),
-    "class_token_only": (),
-    "include_preprocessing": (),
-    "preprocessing_folded": (),  # the patch embedding is scaled, which cannot be undone
-    "pixel_mean": (),
-    "pixel_std": (),
-    "resize": (),
-    "crop_ratio": (),
-    "filter": (),
-    "trim": (),
-    "interpolation": (),
-    "pool_padding": (),
-    "stem_epsilons": (),
-    "stem_folded": (),  # kernels are standardised, which cannot be undone
-    "folded": (),  # kernels are standardised, which cannot be undone
 }
 _FOLDED = ("stem_folded", "folded")
 # What the weights of a patch embedding that normalises pixels depend on.
@@ -61,12 +43,7 @@ def changed_fields(old: ModelConfig, new: ModelConfig) -> list[str]:
 
 
 def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
-    """A config with some fields changed.
-
-    Raises:
-        TypeError: if there is no such field; the message names the nearest.
-        ValueError: if the weights of a model with `config` make no sense with the new one.
-    """
+    """A config with some fields changed; TypeError or ValueError if a model's weights make no sense with it."""
     fields = [field.name for field in dataclasses.fields(config)]
     for name in changes:
         if name not in fields:
@@ -86,7 +63,7 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
     if getattr(new, "stem_folded", False) and new.stem_epsilons != config.stem_epsilons:
         raise ValueError(
             f"stem_epsilons cannot change from {config.stem_epsilons!r} to {new.stem_epsilons!r} once kernels are "
-            "standardised for good. Change it first, in a model with stem_folded=False."
+            "standardised for good. Change it first."
         )
     if getattr(config, "preprocessing_folded", False):
         for name in set(_PIXELS) & set(changed_fields(config, new)):
@@ -99,22 +76,16 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
     if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:
         poolings = "'token', 'avg' or 'map'" if hasattr(new, "class_token") else "'avg'"
         raise ValueError(
-            f"classes={new.classes}: this model has no pooling, so that a head would answer for every token. Pass a "
-            f"pooling as well, as in model.with_config(classes={new.classes}, pooling=...), one of {poolings} for an "
-            "answer per image; pooling='none' asks for an answer per token."
+            f"classes={new.classes}: this model has no pooling, so that a head would answer for every token. Pass "
+            f"model.with_config(classes={new.classes}, pooling=...), one of {poolings}, or 'none' to have that."
         )
     return new
 
 
 def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[str]) -> set[str]:
-    """The layers whose weights a change cannot keep.
+    """The layers whose weights a change from `old` to `new` cannot keep, and those of `fresh`.
 
     Other classes are a wish for a new head. Anything else that would lose trained weights has to be asked for.
-
-    Args:
-        old: The config of a model that has weights.
-        new: What `replaced` made of it.
-        fresh: Names of layers that are to start anew in any case.
 
     Raises:
         ValueError: if weights would be lost that nobody gave up; the message says how to.
@@ -129,13 +100,8 @@ def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[s
         causes["final_norm"].add("encoder_norm")
     needed = set().union(*causes.values())
     absent = {"head", "head_dist"} if not new.classes else set()
-    for layer, field in (
-        ("projection", "projection"),
-        ("pre_logits", "representation_size"),
-        ("head_dist", "distillation_head"),
-    ):
-        if not getattr(new, field, None):
-            absent.add(layer)
+    fields = {"projection": "projection", "pre_logits": "representation_size", "head_dist": "distillation_head"}
+    absent |= {layer for layer, field in fields.items() if not getattr(new, field, None)}
     allowed = set(fresh) | ({"head", "head_dist"} if "classes" in changed else set())
     lost = sorted(needed - absent - allowed)
     if lost:
@@ -147,26 +113,22 @@ def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[s
     return (needed | set(fresh)) - absent
 
 
-@contextlib.contextmanager
-def quick_initialization(fresh: Collection[str]) -> Iterator[None]:
-    """Within this context, models are built without drawing weights that are assigned afterwards anyway."""
+def quick_initialization(fresh: Collection[str]) -> contextlib.AbstractContextManager[None]:
+    """A context in which models are built without drawing weights that are assigned afterwards anyway."""
     # Heads start with zeros in any case; other layers draw their weights.
-    with contextlib.nullcontext() if set(fresh) - {"head", "head_dist"} else skip_initialization():
-        yield
+    return contextlib.nullcontext() if set(fresh) - {"head", "head_dist"} else skip_initialization()
 
 
 def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
-    """Gives a model what another one has learned: weights, adapters, and which of them train.
-
-    Args:
-        old: The model that has the weights.
-        new: A model of the same config, or of one that `replaced` made of it.
-        fresh: Names of layers of `new` that keep what they have.
-    """
+    """Gives `new` the weights and adapters of `old`, and lets the same of them train; but for the layers in `fresh`."""
     copy_structure(old, new, fresh)
     values, folded = weights_by_path(old), {}
     if any(name in _FOLDED for name in changed_fields(old.config, new.config)):
-        folded |= _standardized_kernels(old)
+        folded |= {
+            f"{path}/kernel": layer.standardized_kernel()
+            for path, layer in layers_by_path(old).items()
+            if isinstance(layer, StdConv2D)
+        }
     if "preprocessing_folded" in changed_fields(old.config, new.config):
         folded |= _normalizing_embedding(old, new.config)
     for path, variable in weights_by_path(new).items():
@@ -177,15 +139,7 @@ def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
 
 
 def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
-    """Gives a model LoRA's adapters where another one has them, and lets the same layers and weights train.
-
-    The values of the adapters are weights like others; here they are new.
-
-    Args:
-        old: The model that has them.
-        new: A model with the same layers.
-        fresh: Names of layers of `new` that stay as they are.
-    """
+    """Gives `new` LoRA's adapters where `old` has them, with new values, and lets the same weights train."""
     layers, weights = layers_by_path(old), weights_by_path(old)
     for path, layer in layers_by_path(new).items():
         if path.partition("/")[0] not in fresh and path in layers:
@@ -208,20 +162,8 @@ def _resized(path: str, value: Any, old: Any, new: Any) -> Any:
     return value
 
 
-def _standardized_kernels(model: keras.Model) -> dict[str, Any]:
-    """The standardised kernels of a ResNet by the paths of the raw ones."""
-    return {
-        f"{path}/kernel": layer.standardized_kernel()
-        for path, layer in layers_by_path(model).items()
-        if isinstance(layer, StdConv2D)
-    }
-
-
 def _normalizing_embedding(model: Any, config: Any) -> dict[str, Any]:
-    """The weights of the patch embedding of a model, for pixels of 0..255 that `config` normalises.
-
-    The sum of w (p / (255 std) - mean / std) is that of w / (255 std) p, less that of w mean / std.
-    """
+    """The patch embedding for pixels: w (p / (255 std) - mean / std) is w / (255 std) p, less w mean / std."""
     layer = model.get_layer("embedding")
     kernel = keras.ops.convert_to_numpy(keras.ops.cast(layer.kernel, "float32")).astype("float64")
     bias = keras.ops.convert_to_numpy(keras.ops.cast(layer.bias, "float32")) if layer.use_bias else 0.0
@@ -230,3 +172,42 @@ def _normalizing_embedding(model: Any, config: Any) -> dict[str, Any]:
         "embedding/kernel": kernel / (255 * std),
         "embedding/bias": bias - (kernel * (mean / std)).sum((0, 1, 2)),
     }
+
+
+class Shortcut(NamedTuple):
+    """What `optimize_for_inference` does: set a field of the config or, unless `is_field`, an attribute to True."""
+
+    name: str
+    effect: str
+    obstacle: str | None = None  # why this model has no use for it or cannot have it
+    is_field: bool = True
+
+
+def shortcuts(model: Any) -> list[Shortcut]:
+    """What a model that only answers need not compute, or can compute once; all that there are for its kind."""
+    config, dtype = model.config, model.compute_dtype
+    standardised = "the kernels of the ResNet are standardised once, not at every call"
+    if isinstance(config, BiTConfig):
+        steps = [Shortcut("folded", standardised)]
+    else:
+        needed = "the last block computes only the tokens that the answer is read from"
+        others = None if config.pooling == "token" else f"pooling={config.pooling!r} reads all tokens"
+        pixels = None
+        if not config.include_preprocessing:
+            pixels = "the model takes images that are normalised already"
+        elif config.stem_stages is not None:
+            pixels = "the first convolution of the ResNet pads its input after it is normalised"
+        elif dtype not in ("float32", "float64"):
+            pixels = f"{dtype} has too few bits for what pixels are before they are normalised"
+        steps = [
+            Shortcut("class_token_only", needed, others),
+            Shortcut("stem_folded", standardised, "there is no ResNet" if config.stem_stages is None else None),
+            Shortcut("preprocessing_folded", "pixels are normalised by the weights of the patch embedding", pixels),
+        ]
+    steps = [step._replace(obstacle="done before") if getattr(config, step.name) else step for step in steps]
+    if keras_leaves_xla_out(model):  # Keras 3.15 does where TensorFlow sees CPUs only (docs/speed.md)
+        slow = None if dtype == "float32" else f"it depends on the processor whether XLA is quicker in {dtype}"
+        slow = "images of each size would be compiled anew" if config.dynamic else slow
+        effect = "predict is compiled with XLA, which takes some seconds at its first call"
+        steps.append(Shortcut("jit_compile", effect, slow, is_field=False))
+    return steps

@@ -1,4 +1,4 @@
-"""The one description of a model."""
+"""The one description of a model: `ViTConfig`, and `BiTConfig` for the paper's ResNet."""
 
 import dataclasses
 import math
@@ -13,6 +13,7 @@ from keras_vit.layers.choices import (
     FINAL_NORMS,
     GELUS,
     MLPS,
+    POOL_PADDINGS,
     POOLINGS,
     POSITION_EMBEDDINGS,
     ROTARY_EMBEDDINGS,
@@ -32,11 +33,14 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "final_norm": FINAL_NORMS,
     "pooling": POOLINGS,
 }
+# What else a model with a second head has: it reads the distillation token just as the first reads the class token.
+_WITH_TWO_HEADS = {"pooling": "token", "final_norm": "tokens", "projection": None, "representation_size": None}
 
 
 class ModelConfig:
     """What the configs of all models can do; each is a frozen dataclass."""
 
+    image_size: tuple[int, int]
     classes: int | None
     class_names: tuple[str, ...] | None
 
@@ -54,42 +58,34 @@ class ModelConfig:
     def replace(self, **changes: Any) -> Self:
         """A config like this one with the given fields changed.
 
-        Another number of `classes` drops the `class_names`, unless the new ones are given as well. Another `image_size`
-        drops the `trim` likewise.
+        Unless they are given as well, another number of `classes` drops the `class_names`, and another `image_size` the
+        `trim`.
         """
         if "classes" in changes and changes["classes"] != self.classes:
             changes = {"class_names": None, **changes}
-        if (
-            any(getattr(self, "trim", ()))
-            and pair("image_size", changes.get("image_size", self.image_size)) != self.image_size
-        ):
+        size = pair("image_size", changes.get("image_size", self.image_size))
+        if any(getattr(self, "trim", ())) and size != self.image_size:
             changes = {"trim": (0, 0), **changes}
         return dataclasses.replace(self, **changes)
 
     def _check_classes(self) -> None:
         """Raises unless `classes` is a number of classes or None, and `class_names` has a name for each."""
         if self.classes is not None:
-            _check_positive("classes", self.classes, "For a model without a head use include_top=False.")
-        if self.class_names is None:
+            _check_integer("classes", self.classes, "For a model without a head use include_top=False.")
+        names, classes = self.class_names, self.classes or 0
+        if names is None:
             return
-        names = self.class_names
         if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
             raise TypeError(f"class_names must be a list of strings in the order of the classes, but got {names!r}.")
         names = tuple(names)
         for name in names:
             if not isinstance(name, str):
-                raise TypeError(
-                    f"class_names must be strings, but {name!r} of type {type(name).__name__} is among them."
-                )
-            if not is_class_name(name):
-                raise ValueError(
-                    "class_names must be single lines without control characters and without space around them, but "
-                    f"{name!r} is among them."
-                )
-        if len(names) != (self.classes or 0):
-            raise ValueError(
-                f"class_names must name each of the {self.classes or 0} classes, but has {len(names)} names."
-            )
+                raise TypeError(f"class_names must be strings, but {name!r} was given.")
+            rule = "single lines without control characters and without space around them"
+            _require(is_class_name(name), f"class_names must be {rule}, but {name!r} was given.")
+        _require(
+            len(names) == classes, f"class_names must name each of the {classes} classes, but has {len(names)} names."
+        )
         object.__setattr__(self, "class_names", names)
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,25 +112,23 @@ class ViTConfig(ModelConfig):
             for its first convolution only; None for no ResNet.
         stem_width: Channels of the ResNet's first convolution.
         stem_epsilons: What it adds where it divides: `"official"`, or `"timm"`, as timm computes the same weights.
-        stem_folded: Whether the ResNet's kernels have been standardised for good (see `VisionTransformer.folded`).
+        stem_folded: Whether its kernels have been standardised for good (see `VisionTransformer.folded`).
 
         patch_bias: Whether the projection of the patches has a bias; CLIP's has none.
         class_token: Whether a class token stands before the patches.
         distillation_token: Whether a second one follows it, which learned from a teacher (DeiT).
         register_tokens: Number of register tokens between these and the patches (see `layers.RegisterTokens`).
         position_embedding: `"learned"`: a learned row for every token, the class token included (vit_jax);
-            `"learned_patches"`: for patches only, so that the class token has no position (big_vision; the same
-            without a class token); `"learned_without_registers"`: for every token but the registers (DINOv2);
-            `"sincos2d"`: computed for patches, nothing to learn (see `layers.sincos2d`); `"none"`: nothing is added.
+            `"learned_patches"`: for patches only (big_vision); `"learned_without_registers"`: for every token but the
+            registers (DINOv2); `"sincos2d"`: computed for patches (see `layers.sincos2d`); `"none"`: nothing is added.
         rotary_embedding: `"dinov3"` or `"eva02"`: queries and keys are turned by their patch's place (see
             `layers.RotaryEmbedding`), beside whatever is added. None for none.
-        rotary_grid: Rows and columns of the grid in whose cells `"eva02"` counts places, whatever the image size is;
-            an integer for squares.
+        rotary_grid: Rows and columns of the grid in whose cells `"eva02"` counts places at any image size.
         interpolation: How position embeddings change size (see `keras_vit.interpolation`).
         pre_norm: Whether a layer normalisation comes before the blocks (CLIP).
 
-        attention_bias: Which projections have a bias: `"all"`; `"no_key"`: but those to keys; `"none"`: neither those
-            to queries, keys nor values. The output projection always has one.
+        attention_bias: Which projections have a bias: `"all"`; `"no_key"`; `"none"`: neither those to queries, keys
+            nor values. The output projection always has one.
         attention_norm: Whether the joined heads are normalised before the output projection (EVA-02-CLIP).
         mlp: `"plain"` or `"swiglu"` (see `layers.SwiGLU`); `"plain_norm"` (BEiT-3) and `"swiglu_norm"` with a
             normalisation inside.
@@ -147,15 +141,14 @@ class ViTConfig(ModelConfig):
         attention_dropout: Rate on the attention weights.
         drop_path: Stochastic depth of the last block; it grows linearly from 0 in the first (AugReg, section 3.3).
         remat: Whether blocks are recomputed in the backward pass to save memory.
-        class_token_only: Whether the last block computes no more tokens than the answer is read from: the class token,
-            and where it has a head the distillation token (see `VisionTransformer.optimize_for_inference`).
+        class_token_only: Whether the last block computes only the tokens that the answer is read from (see
+            `VisionTransformer.optimize_for_inference`).
 
         final_norm: Where the last layer normalisation is: `"tokens"`: on all tokens, before pooling; `"pooled"`: after
             pooling (timm's `fc_norm`); `"none"`: nowhere.
         pooling: What becomes of the encoded tokens: `"token"` (the class token), `"token_dist"` (mean of class and
-            distillation token, timm's DeiT without a head), `"avg"` (mean of the patches),
-            `"token_avg"` (the one, then the other: 2 D numbers), `"map"` (attention pooling) or `"none"` (all of them
-            go on).
+            distillation token, timm's DeiT without a head), `"avg"` (mean of the patches), `"token_avg"` (the one,
+            then the other: 2 D numbers), `"map"` (attention pooling) or `"none"` (all of them go on).
         map_prefix: Whether attention pooling reads the tokens before the patches as well.
         projection: Length of the linear layer without bias after pooling (CLIP's image embedding); None for none.
         representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
@@ -168,12 +161,8 @@ class ViTConfig(ModelConfig):
         preprocessing_folded: Whether it does so in the weights of the patch embedding.
         pixel_mean: What is subtracted from pixels of 0..1, for each channel; a number for all.
         pixel_std: What they are divided by then.
-        resize: How pictures come to size: `"squash"`: straight; `"shortest"`: their aspect ratio is kept, and what is
-            too much of the longer side cut off.
-        crop_ratio: Which share of each side remains when the centre is cut out at last; 1 to cut out nothing.
-        filter: How pictures are resampled, a name in `keras_vit.preprocessing.FILTERS`.
-        trim: Rows at the lower and columns at the right edge that are prepared beyond `image_size` and then left out;
-            (0, 0) at another image size.
+        resize, crop_ratio, filter, trim: How pictures come to size, as in `keras_vit.preprocessing.Pipeline`; another
+            image size sets `trim` to (0, 0).
 
     Raises:
         TypeError, ValueError: if a field makes no sense; the message says what was expected.
@@ -252,46 +241,34 @@ class ViTConfig(ModelConfig):
         if self.stem_stages is not None:
             object.__setattr__(self, "stem_stages", tuple(self.stem_stages))
             for units in self.stem_stages:
-                _check_positive("stem_stages", units)
+                _check_integer("stem_stages", units)
         for name in ("width", "depth", "heads", "mlp_width", "channels", "stem_width"):
-            _check_positive(name, getattr(self, name))
-        if isinstance(self.register_tokens, bool) or not isinstance(self.register_tokens, int):
-            raise TypeError(f"register_tokens must be an integer, but {self.register_tokens!r} was given.")
-        if self.register_tokens < 0:
-            raise ValueError(f"register_tokens must be at least 0, but {self.register_tokens} was given.")
+            _check_integer(name, getattr(self, name))
+        _check_integer("register_tokens", self.register_tokens, least=0)
         self._check_classes()
         for name in ("representation_size", "projection"):
             if getattr(self, name) is not None:
-                _check_positive(name, getattr(self, name), "Use None for no such layer.")
+                _check_integer(name, getattr(self, name), "Use None for no such layer.")
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
         _check_activation(self.classifier_activation)
-        epsilon = self.layer_norm_epsilon
-        if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 < epsilon < 1:
-            raise ValueError(f"layer_norm_epsilon must be a number above 0 and below 1, but {epsilon!r} was given.")
         for name in ("dropout", "attention_dropout", "drop_path"):
-            if not isinstance(getattr(self, name), (int, float)):
-                raise TypeError(f"{name} must be a number, but {getattr(self, name)!r} was given.")
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, but {getattr(self, name)!r} was given.")
-        if self.layer_scale is not None:
-            if isinstance(self.layer_scale, bool) or not isinstance(self.layer_scale, (int, float)):
-                raise TypeError(f"layer_scale must be a number or None, but {self.layer_scale!r} was given.")
-            if not math.isfinite(self.layer_scale):
-                raise ValueError(f"layer_scale must be finite, but {self.layer_scale!r} was given.")
+            rate = _check_number(name, getattr(self, name))
+            _require(0 <= rate < 1, f"{name} must be at least 0 and below 1, but {rate!r} was given.")
+        epsilon, scale = _check_number("layer_norm_epsilon", self.layer_norm_epsilon), self.layer_scale
+        _require(0 < epsilon < 1, f"layer_norm_epsilon must be above 0 and below 1, but {epsilon!r} was given.")
+        if scale is not None:
+            finite = math.isfinite(_check_number("layer_scale", scale, " or None"))
+            _require(finite, f"layer_scale must be finite, but {scale!r} was given.")
         self._check_tokens()
-        self._check_end()
+        self._check_output()
         self._check_grid()
         for name in ("pixel_mean", "pixel_std"):
-            object.__setattr__(self, name, per_channel(name, getattr(self, name), self.channels))
+            object.__setattr__(self, name, _per_channel(name, getattr(self, name), self.channels))
         _ = self.pipeline  # which checks its fields
 
     def replace(self, **changes: Any) -> Self:
-        """A config like this one with the given fields changed.
-
-        Another number of `classes` drops the `class_names`, unless the new ones are given as well. Where neither a
-        pooling nor a head stays, a normalisation after pooling goes as well: what is left are the encoded tokens.
-        """
+        """As `ModelConfig.replace`; without pooling and head there is no normalisation after pooling, either."""
         new = super().replace(**changes)
         if "final_norm" in changes or new.final_norm != "pooled" or not new._gives_tokens or self._gives_tokens:
             return new
@@ -304,66 +281,50 @@ class ViTConfig(ModelConfig):
 
     def _check_tokens(self) -> None:
         """Raises unless tokens, heads and position embeddings fit each other."""
-        if self.width % self.heads:
-            raise ValueError(f"heads must divide width, but {self.heads} heads and width {self.width} were given.")
-        if self.position_embedding == "sincos2d" and (self.width % 4 or self.width < 8):
-            raise ValueError(f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {self.width}.")
-        if self.rotary_embedding is not None and self.head_size % 4:
-            raise ValueError(
-                f"rotary_embedding={self.rotary_embedding!r} needs heads of length 4, 8, 12, ..., but width "
-                f"{self.width} and {self.heads} heads give {self.head_size}."
-            )
-        if self.distillation_token and not self.class_token:
-            raise ValueError("distillation_token=True needs class_token=True: it is the second one.")
+        width, heads = self.width, self.heads
+        _require(width % heads == 0, f"heads must divide width, but {heads} heads and width {width} were given.")
+        if self.position_embedding == "sincos2d":
+            fits = width % 4 == 0 and width >= 8
+            _require(fits, f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {width}.")
+        if self.rotary_embedding is not None:
+            needs = f"rotary_embedding={self.rotary_embedding!r} needs heads of length 4, 8, 12, ..."
+            given = f"width {width} and {heads} heads give {self.head_size}"
+            _require(self.head_size % 4 == 0, f"{needs}, but {given}.")
+        if self.distillation_token:
+            _require(self.class_token, "distillation_token=True needs class_token=True: it is the second one.")
 
-    def _check_end(self) -> None:
+    def _check_output(self) -> None:
         """Raises unless pooling and what comes after it fit each other."""
-        if self.pooling in ("token", "token_avg") and not self.class_token:
-            raise ValueError(
-                f"pooling={self.pooling!r} needs class_token=True; without a class token use 'avg' or 'map'."
+        pooling = f"pooling={self.pooling!r}"
+        if self.pooling in ("token", "token_avg"):
+            _require(self.class_token, f"{pooling} needs class_token=True; without one use 'avg' or 'map'.")
+        if self.pooling == "token_dist":
+            _require(self.distillation_token, f"{pooling} needs distillation_token=True, which it reads.")
+        if self.pooling == "token_avg":
+            fits = self.final_norm != "pooled"
+            _require(fits, f"final_norm='pooled' normalises D numbers, but {pooling} gives 2 D.")
+        if self.class_token_only:
+            fits = self.pooling == "token"
+            _require(fits, f"class_token_only=True needs pooling='token', but {pooling} reads other tokens as well.")
+        if self.preprocessing_folded:
+            fits = self.include_preprocessing and self.stem_stages is None
+            _require(
+                fits, "preprocessing_folded=True needs include_preprocessing=True and no ResNet before the patches."
             )
-        if self.pooling == "token_dist" and not self.distillation_token:
-            raise ValueError("pooling='token_dist' needs distillation_token=True, which it reads.")
-        if self.class_token_only and self.pooling != "token":
-            raise ValueError(
-                f"class_token_only=True needs pooling='token', but pooling={self.pooling!r} reads the other tokens as "
-                "well. Pass class_token_only=False too."
-            )
-        if self.preprocessing_folded and not (self.include_preprocessing and self.stem_stages is None):
-            raise ValueError(
-                "preprocessing_folded=True needs include_preprocessing=True and patches that are cut from the image "
-                "itself: the first convolution of a ResNet pads its input after it is normalised."
-            )
-        if self.pooling == "token_avg" and self.final_norm == "pooled":
-            raise ValueError("final_norm='pooled' normalises D numbers, but pooling='token_avg' gives 2 D.")
-        if self.distillation_head and not self.distillation_token:
-            raise ValueError("distillation_head=True needs distillation_token=True, which it reads.")
-        if self.distillation_head and self.classes:
-            for name, value in (
-                ("pooling", "token"),
-                ("final_norm", "tokens"),
-                ("projection", None),
-                ("representation_size", None),
-            ):
-                if getattr(self, name) != value:
-                    raise ValueError(
-                        f"distillation_head=True needs {name}={value!r}, but {getattr(self, name)!r} was given: the "
-                        "second head reads the distillation token just as the first reads the class token. Use "
-                        "distillation_head=False for one head."
-                    )
+        if self.distillation_head:
+            _require(self.distillation_token, "distillation_head=True needs distillation_token=True, which it reads.")
+            for name, value in _WITH_TWO_HEADS.items() if self.classes else ():
+                given = getattr(self, name)
+                _require(given == value, f"distillation_head=True needs {name}={value!r}, but {given!r} was given.")
 
     def _check_grid(self) -> None:
         for axis, size, cells, patch in zip(
             ("height", "width"), self.image_size, self.feature_map_size, self.patch_size, strict=True
         ):
-            if cells % patch:
-                step = patch * self.stem_stride
-                below, above = size // step * step, (size // step + 1) * step
-                nearest = f"{below} or {above}" if below else f"{above}"
-                raise ValueError(
-                    f"image_size must be a multiple of the patch size: {axis} {size} is not a multiple of {step}. "
-                    f"The nearest that fit are {nearest}."
-                )
+            step = patch * self.stem_stride
+            below, above = size // step * step, (size // step + 1) * step
+            words = f"image_size must be a multiple of the patch size: {axis} {size} is not a multiple of {step}."
+            _require(cells % patch == 0, f"{words} The nearest that fit are {f'{below} or ' if below else ''}{above}.")
 
     @property
     def stem_stride(self) -> int:
@@ -443,14 +404,97 @@ class ViTConfig(ModelConfig):
         return 2 * self.width if self.pooling == "token_avg" else self.width
 
 
-def _check_positive(name: str, value: Any, advice: str = "") -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BiTConfig(ModelConfig):
+    """Everything that decides what a `BiT` (Big Transfer, arXiv 1912.11370) computes; the model is a function of it.
+
+    Attributes:
+        image_size: Height and width of the images in pixels; an integer for squares. No weight depends on it.
+        stages: Units in each stage; every stage but the first halves the map.
+        width: Channels of the first convolution: 64 times the width factor of the paper's names (R50x3: 192). Stage s,
+            from 1, has `width * 2**(s - 1)` inside its units and four times as many after them.
+        channels, classes, class_names, classifier_activation, include_preprocessing: As in `ViTConfig`.
+        dynamic: Whether images of any size are taken; `image_size` is then what `BiT.preprocess` resizes to.
+        pooling: What becomes of the last map: `"avg"` (mean over all places) or `"none"` (all of it goes on; a head is
+            then applied to every place).
+        pool_padding: What stands around the map before the max pooling of the root: `"-inf"`, as in big_vision's
+            `models/bit_paper.py`, or `"zeros"`, as in the older `big_transfer` code. They differ along the edges.
+        folded: Whether the kernels have been standardised for good (see `BiT.folded`).
+
+    Raises:
+        TypeError, ValueError: if a field makes no sense; the message says what was expected.
+
+    Examples:
+        >>> keras_vit.BiTConfig(image_size=32, stages=(3, 4, 6, 3), classes=10).features
+        2048
+    """
+
+    image_size: tuple[int, int] = (224, 224)
+    stages: tuple[int, ...]
+    width: int = 64
+    channels: int = 3
+    dynamic: bool = False
+    pooling: str = "avg"
+    classes: int | None = None
+    class_names: tuple[str, ...] | None = None
+    classifier_activation: str | None = None
+    include_preprocessing: bool = False
+    pool_padding: str = "-inf"
+    folded: bool = False
+
+    def __post_init__(self) -> None:
+        self._plain_numbers()
+        _check_activation(self.classifier_activation)
+        object.__setattr__(self, "image_size", pair("image_size", self.image_size))
+        several = bool(self.stages) and not isinstance(self.stages, (str, int))
+        _require(several, f"stages must be the units of each stage, as (3, 4, 6, 3), but {self.stages!r} was given.")
+        object.__setattr__(self, "stages", tuple(self.stages))
+        for units in self.stages:
+            _check_integer("stages", units)
+        for name in ("width", "channels"):
+            _check_integer(name, getattr(self, name))
+        fits = self.width % 32 == 0
+        _require(fits, f"width must be a multiple of 32, the groups of the normalisation, but is {self.width}.")
+        self._check_classes()
+        check_choice("pooling", self.pooling, ("avg", "none"))
+        check_choice("pool_padding", self.pool_padding, tuple(POOL_PADDINGS))
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """How pictures become what the model takes."""
+        return Pipeline(self.image_size)
+
+    @property
+    def feature_map_size(self) -> tuple[int, int]:
+        """Height and width of the last map for images of `image_size`."""
+        # The root halves twice and every stage but the first once, rounding up each time.
+        stride = 2 ** (len(self.stages) + 1)
+        return (-(-self.image_size[0] // stride), -(-self.image_size[1] // stride))
+
+    @property
+    def features(self) -> int:
+        """Channels of the last map, which the head reads."""
+        return 4 * self.width * 2 ** (len(self.stages) - 1)
+
+
+def _require(fits: bool, message: str) -> None:
+    if not fits:
+        raise ValueError(message)
+
+
+def _check_integer(name: str, value: Any, advice: str = "", least: int = 1) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, but {value!r} of type {type(value).__name__} was given.")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, but {value} was given. {advice}".rstrip())
+    _require(value >= least, f"{name} must be at least {least}, but {value} was given. {advice}".rstrip())
 
 
-def per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
+def _check_number(name: str, value: Any, otherwise: str = "") -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number{otherwise}, but {value!r} was given.")
+    return value
+
+
+def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
     """A number for each channel, from one for all of them or one for each; equal ones fit any number of channels."""
     values = (value,) if isinstance(value, numbers.Real) else value
     try:
@@ -468,7 +512,5 @@ def per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
 
 def _check_activation(value: Any) -> None:
     if value is not None and not isinstance(value, str):
-        raise TypeError(
-            "classifier_activation must be the name of a Keras activation, such as 'softmax', or None for logits, but "
-            f"{value!r} was given."
-        )
+        words = "the name of a Keras activation, such as 'softmax', or None for logits"
+        raise TypeError(f"classifier_activation must be {words}, but {value!r} was given.")

@@ -9,8 +9,11 @@ import keras
 from keras_vit._arguments import Tensor
 from keras_vit.layers import BLOCK_ACTIVATIONS, TokenMap, TransformerBlock
 from keras_vit.models.bit import BiT
+from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
 from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 
+# Which model a config describes.
+MODELS: dict[type[ModelConfig], type[VisionTransformer] | type[BiT]] = {ViTConfig: VisionTransformer, BiTConfig: BiT}
 # What users call a result, and the layers that may give it; of those that a model has, the last one does. The names are
 # those of big_vision's `out` dictionary.
 FEATURES: dict[str, tuple[str, ...]] = {
@@ -40,16 +43,11 @@ _BLOCK = re.compile(r"block_(-?\d+)(?:/(.+))?")
 def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
     """The names of all results that `feature_extractor` can give for a model, in the order in which they come about.
 
-    Blocks may also be counted from the end: `"block_-1"` is the last one.
-
     Args:
         model: A `VisionTransformer`, or a `BiT`.
 
-    Returns:
-        Names such as `"block_0/attention"`.
-
     Raises:
-        TypeError: if `model` is neither a `VisionTransformer` nor a `BiT`.
+        TypeError: if `model` is neither.
 
     Examples:
         >>> keras_vit.feature_names(small)[:3]
@@ -70,11 +68,8 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
               `/attention_weights` `(batch, heads, tokens, tokens)`, float32 or better.
             - `"stem"`, `"embedded"`, `"before_norm"`, `"encoded"`, `"pooled"`, `"logits"`, `"predictions"`: see
               `FEATURES`; for a `BiT` `BIT_FEATURES`. What transformers calls `last_hidden_state` is `"encoded"`, of a
-              CLIP `"before_norm"`.
-            - `"pre_logits"`: what the head is applied to.
-            - `"logits_2d"`: what the head says of every patch by itself, `(batch, rows, columns, classes)`, as in
-              big_vision. Where patches are averaged and no tanh layer follows, its mean over the places is the
-              `"logits"`.
+              CLIP `"before_norm"`. `"pre_logits"` is what the head is applied to, `"logits_2d"` what it says of every
+              patch by itself, `(batch, rows, columns, classes)`, as in big_vision.
             - for a `BiT` and for hybrids `"stage_1"` to the last stage of the ResNet, and single units such as
               `"block1_unit1"`: `(batch, rows, columns, channels)`; for hybrids also `"root"`.
         layout: `"tokens"`: sequences stay `(batch, tokens, D)`. `"map"`: they become `(batch, rows, columns, D)`,
@@ -97,35 +92,27 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
     table = _table(model)
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {LAYOUTS}, but {layout!r} was given.")
-    if isinstance(features, str) or not features:
-        raise ValueError(_message(table, features))
-    names = {name: _from_the_start(model, name) for name in features}
-    if not set(names.values()) <= table.keys():
-        raise ValueError(_message(table, features) + _tokens_missing(model))
+    names = {} if isinstance(features, str) else {name: _from_the_start(model, name) for name in features}
+    if not names or not set(names.values()) <= table.keys():
+        inner = tuple(f"/{name}" for name in BLOCK_ACTIVATIONS)
+        listed = sorted(name for name in table if not name.endswith(inner))
+        message = f"features must be a list of names from {listed}, but {features!r} was given."
+        if "block_0" in table:
+            message += f" A block also has {', '.join(f'block_0{name}' for name in inner)}."
+        if getattr(model.config, "class_token_only", False):
+            message += (
+                f" {model.name} was optimized for inference, and its last block computes only the tokens that the "
+                "answer is read from. All tokens has model.with_config(class_token_only=False)."
+            )
+        raise ValueError(message)
     tensors = _tensors(model, {name: table[name] for name in names.values()})
     if layout == "map":
-        tensors = {
-            name: _as_map(model, tensor) if _is_sequence(name, tensor) else tensor for name, tensor in tensors.items()
-        }
+        for name, tensor in tensors.items():
+            if len(tensor.shape) == 3 and not name.endswith("/attention_weights"):
+                tensors[name] = _as_map(model, tensor)
     extractor = keras.Model(model.input, {name: tensors[original] for name, original in names.items()})
     extractor.config = model.config
     return extractor
-
-
-def _message(table: dict[str, Any], features: Any) -> str:
-    inner = tuple(f"/{name}" for name in BLOCK_ACTIVATIONS)
-    names = sorted(name for name in table if not name.endswith(inner))
-    more = f" A block also has {', '.join(f'block_0{name}' for name in inner)}." if "block_0" in table else ""
-    return f"features must be a list of names from {names}, but {features!r} was given.{more}"
-
-
-def _tokens_missing(model: VisionTransformer | BiT) -> str:
-    if not getattr(model.config, "class_token_only", False):
-        return ""
-    return (
-        f" {model.name} was optimized for inference, and its last block computes only the tokens that the answer is "
-        "read from. All tokens has model.with_config(class_token_only=False)."
-    )
 
 
 def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
@@ -136,15 +123,13 @@ def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
             "contains one, pass that: outer.get_layer(name)."
         )
     config, layers = model.config, [layer.name for layer in model.layers]
-    given = {}  # which layer gives what
-    for name, givers in (BIT_FEATURES if isinstance(model, BiT) else FEATURES).items():
-        present = [layer for layer in givers if layer in layers]
-        if present:
-            given[name] = present[-1]
+    names = BIT_FEATURES if isinstance(model, BiT) else FEATURES
+    # Which layer gives what
+    given = {name: [x for x in givers if x in layers][-1] for name, givers in names.items() if {*givers} & {*layers}}
     if not isinstance(model, BiT):
         given["before_norm"] = f"block_{config.depth - 1}"
-    if not isinstance(model, BiT) and config.final_norm != "tokens":
-        given["encoded"] = f"block_{config.depth - 1}"
+        if config.final_norm != "tokens":
+            given["encoded"] = f"block_{config.depth - 1}"
         if config.final_norm == "pooled" and "pooled" in given:
             given["pooled"] = "encoder_norm"
     stages = config.stages if isinstance(model, BiT) else config.stem_stages or ()
@@ -230,10 +215,6 @@ def _is_first_call(layer: Any, args: tuple[Any, ...]) -> bool:
     return len(tensors) == len(first) and all(x is y for x, y in zip(tensors, first, strict=True))
 
 
-def _is_sequence(name: str, tensor: Tensor) -> bool:
-    return len(tensor.shape) == 3 and not name.endswith("/attention_weights")
-
-
 def _as_map(model: VisionTransformer, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
     config = model.config
     patches = model.get_layer("embedding").output if patches is None else patches
@@ -243,17 +224,10 @@ def _as_map(model: VisionTransformer, tokens: Tensor, patches: Tensor | None = N
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BlockActivations(keras.layers.Layer):
-    """A block that also gives what it computes on the way.
+    """A block that also gives what it computes on the way: from a list of its inputs to the activations and its output.
 
     A layer of its own, because Keras 3.15 cannot make a model of a layer's second call if that has more outputs than
     the first.
-
-    Args:
-        block: A `TransformerBlock`.
-        activations: Names from `BLOCK_ACTIVATIONS`.
-
-    Input: a list of what the block is called with. Output: a list of the activations, and the block's output at its
-        end.
     """
 
     def __init__(self, block: TransformerBlock, activations: Sequence[str], **kwargs: Any) -> None:

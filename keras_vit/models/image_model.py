@@ -22,9 +22,10 @@ from keras_vit.models.changes import (
     layers_to_start_anew,
     quick_initialization,
     replaced,
+    shortcuts,
 )
 from keras_vit.models.config import ModelConfig
-from keras_vit.models.inference import shortcuts, xla
+from keras_vit.models.variants import variant_of
 from keras_vit.preprocessing import Pipeline
 
 
@@ -33,6 +34,8 @@ def _checking_images(method: Callable[..., Any]) -> Any:
 
     @functools.wraps(method)
     def checking(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if x is None:
+            raise ValueError(f"{self.name} takes images (batch, height, width, channels), but None was given.")
         if isinstance(x, np.ndarray) and not x.dtype.isnative:
             x = x.astype(x.dtype.newbyteorder("="))  # PyTorch takes no other byte order
         with self._checked(x):
@@ -44,49 +47,43 @@ def _checking_images(method: Callable[..., Any]) -> Any:
 class ImageModel(ClonableModel):
     """A functional model that is made from a config and takes the images that the config says.
 
-    Subclasses set `config_type`, the class of their configs.
-
-    Args:
-        config: What to build.
-        outputs: Function from the config, the images and the dtype policy to the outputs of the model.
-        default_name: Name of the model where none is given.
-        input_tensor: Keras tensor to build on; None for a new input `(batch, *image_size, channels)`, or with
-            `config.dynamic` `(batch, None, None, channels)`.
-        name: Name of the model.
-        dtype: Dtype policy of all layers; None for Keras's global one.
-        trainable: Whether training changes the weights.
-
-    Raises:
-        ValueError: if `input_tensor` does not fit the config; at call time, if the images do not.
+    Subclasses set `config_type`, the class of their configs; `outputs_of`, a function from the config, symbolic images
+    and a dtype policy to the outputs; and `factory`, a function of the package that makes one, for messages.
     """
 
     config_type: type[ModelConfig]
+    outputs_of: Callable[..., Any]
+    factory: str
 
     def __init__(
         self,
-        config: Any,
-        outputs: Any,
-        default_name: str,
+        config: ModelConfig,
         *,
         input_tensor: Any = None,
         name: str | None = None,
         dtype: Any = None,
         trainable: bool = True,
     ) -> None:
+        if not isinstance(config, self.config_type):
+            raise TypeError(
+                f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given. "
+                f"For a variant of the paper use a factory such as keras_vit.{self.factory}()."
+            )
         if keras.config.image_data_format() == "channels_first":
             raise ValueError(
                 "keras_vit takes images as (height, width, channels), but Keras is set to 'channels_first'. "
                 "Call keras.config.set_image_data_format('channels_last') first."
             )
-        size = (None, None) if config.dynamic else config.image_size
-        shape = (*size, config.channels)
-        images = keras.Input(shape, name="images", dtype="float32") if input_tensor is None else input_tensor
-        if input_tensor is not None:
+        shape = (*((None, None) if config.dynamic else config.image_size), config.channels)
+        if input_tensor is None:
+            input_tensor = keras.Input(shape, name="images", dtype="float32")
+        else:
             _check_input(input_tensor, shape)
         # The global policy is looked up now: the model keeps it, whatever the global one is when it is loaded.
         policy = keras.dtype_policies.get(dtype)
+        default_name = variant_of(config) or self.default_name
         name = name or default_name.lower().translate(str.maketrans("-/+", "___"))
-        super().__init__(images, outputs(config, images, policy), name=name)
+        super().__init__(input_tensor, type(self).outputs_of(config, input_tensor, policy), name=name)
         self._set_up(config, policy)
         self.trainable = trainable
 
@@ -99,14 +96,7 @@ class ImageModel(ClonableModel):
         self.input_spec = None  # call() below says more than Keras does when images do not fit
 
     def init_as_clone(self, source: Self, inputs: Any, outputs: Any, name: str | None = None) -> None:
-        """What the constructor does where `keras.models.clone_model` has made the layers of another model anew.
-
-        Args:
-            source: The model that is cloned.
-            inputs: Symbolic images.
-            outputs: What the new layers make of them.
-            name: Name of the model.
-        """
+        """What the constructor does where `keras.models.clone_model` has made the layers of `source` anew."""
         super().__init__(inputs, outputs, name=name)
         self._set_up(source._config, source._policy)
         self.trainable = source.trainable
@@ -121,14 +111,10 @@ class ImageModel(ClonableModel):
 
     @contextlib.contextmanager
     def _checked(self, x: Any) -> Iterator[None]:
-        """Checks images, and gives a model of JAX its weights back where something fails while Keras has them.
-
-        Raises:
-            ValueError: if `x` has a shape, or batches of a shape that is known, which the model does not take.
-        """
+        """Checks images, and gives a model of JAX its weights back where something fails while Keras has them."""
         spec = getattr(x, "element_spec", None)  # of tf.data
         batch = (spec[0] if isinstance(spec, tuple) else spec) if spec is not None else x
-        if hasattr(keras.tree.flatten(batch)[0] if batch is not None else None, "shape"):
+        if hasattr(keras.tree.flatten(batch)[0], "shape"):
             self._check_images(batch, batch_of_none=False)
             self._check_values(batch)
         if keras.backend.backend() != "jax":
@@ -151,10 +137,7 @@ class ImageModel(ClonableModel):
         return super().__call__(*args, **kwargs)
 
     def _check_values(self, images: Any) -> None:
-        """Warns, once for each model, where images are not in the range that the model takes.
-
-        Only what is known without reading from a device: the dtype, and of NumPy arrays the first image.
-        """
+        """Warns once where images are out of range, as far as that is known without reading from a device."""
         flat = keras.tree.flatten(images)
         if self._warned or len(flat) != 1 or not hasattr(flat[0], "dtype"):
             return
@@ -162,17 +145,15 @@ class ImageModel(ClonableModel):
         if not self._config.include_preprocessing:
             if "int" in keras.backend.standardize_dtype(image.dtype):
                 message = (
-                    f"{self.name} was given integers, which can only be pixels of 0..255, but takes images that are "
-                    "normalised as config.pixel_mean and pixel_std say. Pass model.preprocess(images), or make the "
-                    "model normalise them itself: model.with_config(include_preprocessing=True)."
+                    f"{self.name} was given integers, which can only be pixels of 0..255, but takes normalised images. "
+                    "Pass model.preprocess(images), or take model.with_config(include_preprocessing=True)."
                 )
         elif isinstance(image, np.ndarray) and image.dtype.kind == "f" and image.size and image.ndim == 4:
             low, high = float(image[0].min()), float(image[0].max())
             if low < 0 or (high <= 1 and (image[0] % 1).any()):
                 message = (
-                    f"{self.name} normalises pixels of 0..255 itself, but was given values in [{low:.3g}, {high:.3g}], "
-                    "which seem to be normalised already. Pass the pixels, or take "
-                    "model.with_config(include_preprocessing=False)."
+                    f"{self.name} normalises pixels of 0..255 itself, but was given values in [{low:.3g}, {high:.3g}]. "
+                    "Pass the pixels, or take model.with_config(include_preprocessing=False)."
                 )
         if message is not None:
             self._warned = True
@@ -186,21 +167,11 @@ class ImageModel(ClonableModel):
         return super().call(images, training=training, mask=mask)
 
     def call_layers(self, images: Any, call: Callable[..., Any]) -> Any:
-        """What the model computes, with `call(layer, *arguments, **options)` in place of each layer's own call.
-
-        Args:
-            images: As the model takes them; a tensor, or a symbolic one.
-            call: Gives the outputs of a layer for its arguments, as `lambda layer, *args, **kw: layer(*args, **kw)`
-                does.
-
-        Raises:
-            ValueError: if the images do not fit the model.
-        """
+        """What the model computes of a tensor of images, where `call(layer, *args, **options)` replaces each layer."""
         self._check_images(images)
         return call_layers(self, images, call)
 
     def _check_images(self, images: Any, batch_of_none: bool = True) -> None:
-        """Raises ValueError unless images have the shape that the model takes."""
         config = self._config
         flat = keras.tree.flatten(images)  # Keras also takes the one input in a list or a dictionary
         given = tuple(getattr(flat[0], "shape", None) or ()) if len(flat) == 1 else ()
@@ -213,37 +184,27 @@ class ImageModel(ClonableModel):
             raise ValueError(f"{self.name} takes at least one image, but the shape {given} was given.")
         if given[3] is not None and given[3] != config.channels:
             raise ValueError(
-                f"{self.name} takes images with {config.channels} channels on the last axis, but the shape {given} "
-                "was given. Grey images can be repeated along it; an alpha channel has to go."
+                f"{self.name} takes images with {config.channels} channels, but the shape {given} was given."
             )
         size = tuple(known or wanted for known, wanted in zip(given[1:3], config.image_size, strict=True))
         if not config.dynamic and size != config.image_size:
             raise ValueError(
                 f"{self.name} was built for images of {_spell(config.image_size)} pixels, but the shape {given} was "
-                f"given. Resize them with model.preprocess(images), make a model for that size with "
-                f"model.with_image_size({size}), or build it with image_size='dynamic'."
+                f"given. Resize them with model.preprocess(images), or use model.with_image_size({size}) or 'dynamic'."
             )
 
     def preprocess(self, images: Any) -> Any:
         """Pictures as this model takes them: read, resized, cropped and normalised as its publisher does.
 
         Args:
-            images: One picture or several: paths, binary file objects, PIL images, or arrays and tensors of any
-                backend, `(height, width, channels)` or `(batch, height, width, channels)`, uint8 or values of 0..255.
-                The pictures of a list may differ in size and kind. Also for `tf.data`: `data.map(model.preprocess)`.
+            images: As `keras_vit.preprocessing.Pipeline` takes them: paths, file objects, PIL images, arrays or
+                tensors, one or several. Also for `tf.data`: `data.map(model.preprocess)`.
 
         Returns:
-            float32 array `(batch, height, width, channels)` for `model.predict`; inside `tf.data` maps a tensor, which
-            has no batch axis where the images have none.
+            float32 array `(batch, height, width, channels)` for `model.predict`; inside `tf.data` maps a tensor.
 
         Raises:
-            FileNotFoundError: if there is no such file.
-            TypeError, ValueError: if the values are no pixels, a file is no picture, or the channels are not as many
-                as the model's.
-            ImportError: if a file is to be read, and Pillow is not installed.
-
-        Warns:
-            UserWarning: if floats all lie in [-1, 1]: they look scaled already.
+            FileNotFoundError, TypeError, ValueError, ImportError: as a `Pipeline` does.
 
         Examples:
             >>> small.preprocess("photo.jpg").shape
@@ -256,18 +217,16 @@ class ImageModel(ClonableModel):
     def with_config(
         self, *, name: str | None = None, dtype: Any = None, fresh: str | Iterable[str] = (), **changes: Any
     ) -> Self:
-        """A new model that has some fields of the config changed and the same weights.
+        """A new model that has some fields of the config changed and the same weights; it is not compiled.
 
-        Position and patch embeddings are resized where they belong to a size; other `classes` get a new,
-        zero-initialised head. Name, dtype policy, adapters and what is frozen stay; layers that start anew train,
-        unless the model is frozen as a whole. The new model is not compiled. A quantized model can change its name and
-        `class_names` only.
+        Position and patch embeddings are resized; other `classes` get a new, zero-initialised head. Name, dtype policy,
+        adapters and what is frozen stay; layers that start anew train, unless the model is frozen as a whole. A
+        quantized model can change its name and `class_names` only.
 
         Args:
             name: Name of the new model; None for this one's.
             dtype: Dtype policy of the new model; None for this one's.
-            fresh: Names of layers that start anew, such as `"head"`, because their weights are not wanted or cannot
-                be kept.
+            fresh: Names of layers that start anew, such as `"head"`.
             changes: New values of fields of the config, such as `image_size=384, classes=37`. `image_size="dynamic"` is
                 for any size at run time, and a number for that size alone.
 
@@ -277,9 +236,9 @@ class ImageModel(ClonableModel):
                 would be lost that `fresh` does not give up. No model is returned half-filled.
         """
         if "image_size" in changes and "dynamic" not in changes:
-            dynamic = isinstance(changes["image_size"], str) and changes["image_size"] == "dynamic"
-            changes = {name: value for name, value in changes.items() if name != "image_size" or not dynamic}
-            changes["dynamic"] = dynamic
+            changes["dynamic"] = isinstance(changes["image_size"], str) and changes["image_size"] == "dynamic"
+            if changes["dynamic"]:
+                del changes["image_size"]
         config = replaced(self._config, changes)
         fresh = {fresh} if isinstance(fresh, str) else set(fresh)
         anew = layers_to_start_anew(self._config, config, fresh)
@@ -287,10 +246,7 @@ class ImageModel(ClonableModel):
         if policies is not None and (
             anew or dtype is not None or set(changed_fields(self._config, config)) - {"class_names"}
         ):
-            raise ValueError(
-                f"The weights of {self.name} were quantized, and fit no other model. Change the model before it is "
-                "quantized."
-            )
+            raise ValueError(f"The weights of {self.name} were quantized. Change the model before it is quantized.")
         with quick_initialization(anew):
             model = type(self)(
                 config, name=name or self.name, dtype=dtype or policies or self._policy, trainable=self.trainable
@@ -303,31 +259,24 @@ class ImageModel(ClonableModel):
         return model
 
     def with_image_size(self, image_size: int | tuple[int, int] | str) -> Self:
-        """A new model for another image size with the same weights, resized where they belong to a size.
-
-        Args:
-            image_size: An integer, (height, width), or `"dynamic"` for any size at run time.
-        """
+        """`with_config(image_size=...)`: an integer, (height, width), or `"dynamic"` for any size at run time."""
         return self.with_config(image_size=image_size)
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
         """A new model with the same answers that computes no more than they need.
 
         - `class_token_only`: with `pooling="token"`, the last block computes the class token alone (with a second head
-          the distillation token as well): of all other tokens it needs keys and values only. The model then has no
-          other token after that block, so that `feature_extractor` and `keras_vit.inspection` ask for the model that
-          it was made from, or `model.with_config(class_token_only=False)`, which has the same weights.
+          the distillation token as well). `feature_extractor` and `keras_vit.inspection` need all tokens: they ask for
+          `model.with_config(class_token_only=False)`, which has the same weights.
         - `stem_folded`, or `folded` of a `BiT`: the kernels of the ResNet are standardised for good, as `folded` does.
         - `preprocessing_folded`: where the model normalises pixels itself and computes in float32, the weights of the
           patch embedding do it for good.
         - `jit_compile`: in TensorFlow on CPUs, in float32 and for images of one size, `predict` is compiled with XLA,
-          which Keras leaves out there. It says nothing about the weights: a file does not keep it, and `compile`
-          decides anew.
+          which Keras leaves out there. No file keeps it, and `compile` decides anew.
 
-        In float32 answers differ by rounding, below 1e-4. Fields that stay `False` in the config of the new model were
-        of no use. The dtype stays, and so do LoRA's adapters: `keras_vit.training.merge_lora` takes them away first.
-        The new model predicts, saves, loads and exports like any other; `.npz` and `.safetensors` files have no place
-        for folded weights. It is not compiled.
+        In float32 answers differ by rounding, below 1e-4. Dtype and LoRA's adapters stay. The new model predicts, saves
+        and exports like any other; `.npz` and `.safetensors` files have no place for folded weights. It is not
+        compiled.
 
         Args:
             verbose: Whether to print what was done, and what not and why.
@@ -335,30 +284,23 @@ class ImageModel(ClonableModel):
         Raises:
             ValueError: if the model has been quantized: optimize it first.
         """
-        steps = shortcuts(self._config, self._policy.compute_dtype)
-        changes: dict[str, Any] = {step.field: True for step in steps if step.obstacle is None}
-        model = self.with_config(**changes)
-        compilation = xla(model, self._config, self._policy.compute_dtype)
-        if compilation is not None:
-            steps.append(compilation)
-            model.jit_compile = compilation.obstacle is None
+        steps = shortcuts(self)
+        model = self.with_config(**{step.name: True for step in steps if step.obstacle is None and step.is_field})
+        for step in steps:
+            if not step.is_field:  # how the model is compiled
+                setattr(model, step.name, step.obstacle is None)
         if verbose:
             print(f"{self.name}, optimized for inference:")
             for step in steps:
-                print(f"  {step}")
+                print(
+                    f"  {step.name}: {step.effect}" if step.obstacle is None else f"  no {step.name}: {step.obstacle}"
+                )
             if any(has_adapters(layer) for layer in layers_inside(self)):
                 print("  LoRA's adapters stay beside the kernels; keras_vit.training.merge_lora(model) adds them.")
         return model
 
     def name_classes(self, class_names: Iterable[str] | None) -> None:
-        """Says what the outputs of the head stand for; `model.config.class_names` and files have it then.
-
-        Args:
-            class_names: A name for each class, in order; None for none.
-
-        Raises:
-            TypeError, ValueError: if they are no strings, or not as many as classes.
-        """
+        """Sets `config.class_names`: what the outputs of the head stand for, in order, or None."""
         self._config = self._config.replace(class_names=class_names)
 
     def get_config(self) -> dict[str, Any]:
@@ -389,14 +331,17 @@ class ImageModel(ClonableModel):
         return f"<{type(self).__name__} {self.name}: {json.dumps(self._config.to_dict())}>"
 
 
+def scaling(pipeline: Pipeline) -> tuple[list[float], list[float]]:
+    """What a pipeline multiplies pixels of 0..255 with, and what it then adds, for each channel or for all."""
+    mean, std = np.broadcast_arrays(*map(np.atleast_1d, (pipeline.mean, pipeline.std)))
+    return (1 / (255 * std)).tolist(), (-mean / std).tolist()
+
+
 def normalization(pipeline: Pipeline, policy: Any) -> keras.layers.Layer:
     """The layer that does in the graph what the pipeline does to pixels of 0..255 at last, in at least float32."""
-    mean, std = (np.unique(np.asarray(values, "float64")) for values in (pipeline.mean, pipeline.std))
-    if mean.size == std.size == 1:
-        scale, offset = 1 / (255 * float(std[0])), -float(mean[0] / std[0])
-    else:
-        mean, std = np.broadcast_arrays(pipeline.mean, pipeline.std)
-        scale, offset = (1 / (255 * std)).tolist(), (-mean / std).tolist()
+    scale, offset = scaling(pipeline)
+    if len({*scale}) == len({*offset}) == 1:
+        scale, offset = scale[0], offset[0]
     return keras.layers.Rescaling(scale, offset, dtype=float32_or_better(policy.compute_dtype), name="preprocessing")
 
 

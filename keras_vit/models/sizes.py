@@ -1,33 +1,21 @@
 """How large a model is, without building it: its convolutions, weights and multiplications."""
 
-import dataclasses
 import math
+from typing import NamedTuple
 
-from keras_vit.models.bit_config import BiTConfig
-from keras_vit.models.config import ViTConfig
+from keras_vit.models.config import BiTConfig, ViTConfig
 
 
-@dataclasses.dataclass(frozen=True)
-class Convolution:
-    """A convolution of a ResNet, without bias.
+class Convolution(NamedTuple):
+    """A convolution of a ResNet, without bias."""
 
-    Attributes:
-        stage: Which stage it is in, from 1; 0 for the first convolution, which stands before them.
-        unit: Which unit of the stage, from 1; 0 for the first convolution.
-        layer: Name of its layer: `"conv_root"`, `"conv1"`, `"conv2"`, `"conv3"` or `"conv_proj"`.
-        size: Height and width of the kernel.
-        inputs: Channels of its input.
-        filters: Channels of its output.
-        map_size: Rows and columns of its output, for images of the config's size.
-    """
-
-    stage: int
-    unit: int
-    layer: str
-    size: int
-    inputs: int
+    stage: int  # from 1; 0 for the first convolution, which stands before them
+    unit: int  # of the stage, from 1; 0 for the first convolution
+    layer: str  # "conv_root", "conv1", "conv2", "conv3" or "conv_proj"
+    size: int  # height and width of the kernel
+    inputs: int  # channels
     filters: int
-    map_size: tuple[int, ...]
+    map_size: tuple[int, ...]  # rows and columns of the output, for images of the config's size
 
     @property
     def unit_path(self) -> str:
@@ -41,7 +29,7 @@ class Convolution:
 
 
 def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
-    """The convolutions of a BiT, or of the ResNet of a hybrid, in their order; none where there is no ResNet."""
+    """The convolutions of a BiT, or of the ResNet of a hybrid, in their order."""
     is_bit = isinstance(config, BiTConfig)
     stages = config.stages if is_bit else config.stem_stages
     if stages is None:
@@ -85,10 +73,14 @@ def count_weights(config: ViTConfig | BiTConfig) -> int:
     total += norm * (config.pre_norm + (config.final_norm != "none"))
     biases = {"all": 4, "no_key": 3, "none": 1}[config.attention_bias]
     block = 2 * norm + 4 * width**2 + biases * width + norm * config.attention_norm
-    block += _mlp(config) + (0 if config.layer_scale is None else 2 * width)
+    hidden = config.mlp_width
+    plain_mlp = 2 * width * hidden + hidden + width
+    block += plain_mlp if config.mlp.startswith("plain") else 3 * width * hidden + 2 * hidden + width
+    block += 2 * hidden if config.mlp.endswith("norm") else 0
+    block += 0 if config.layer_scale is None else 2 * width
     total += config.depth * block
     if config.pooling == "map":
-        total += width + 4 * (width**2 + width) + norm + _plain_mlp(config)
+        total += width + 4 * (width**2 + width) + norm + plain_mlp
     features = config.pooled_size
     if config.projection:
         total, features = total + features * config.projection, config.projection
@@ -97,23 +89,8 @@ def count_weights(config: ViTConfig | BiTConfig) -> int:
     return total + (features + 1) * (config.classes or 0) * (1 + config.distillation_head)
 
 
-def _mlp(config: ViTConfig) -> int:
-    width, hidden = config.width, config.mlp_width
-    plain = config.mlp.startswith("plain")
-    dense = _plain_mlp(config) if plain else 3 * width * hidden + 2 * hidden + width
-    return dense + (2 * hidden if config.mlp.endswith("norm") else 0)
-
-
-def _plain_mlp(config: ViTConfig) -> int:
-    return 2 * config.width * config.mlp_width + config.mlp_width + config.width
-
-
 def count_macs(config: ViTConfig | BiTConfig) -> int:
-    """Multiply-accumulate operations of all convolutions and matrix products, for one image.
-
-    The two products inside attention are counted; normalisations, activations and sums are not. A floating point
-    operation count is about twice as much.
-    """
+    """Multiply-accumulate operations of all convolutions and matrix products, those of attention too, for one image."""
     total = sum(conv.weights * math.prod(conv.map_size) for conv in convolutions(config))
     if isinstance(config, BiTConfig):
         places = math.prod(config.feature_map_size) if config.pooling == "none" else 1

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._arguments import did_you_mean
-from keras_vit.models.bit_config import BIT_VARIANTS, BiTConfig
-from keras_vit.models.config import ModelConfig, ViTConfig
+from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,10 +15,9 @@ class Variant:
     """A row of Table 1 (arXiv 2010.11929; Ti and S: AugReg, Table 2), or of another family's, with its patch size.
 
     For hybrids `patch` counts cells of the ResNet's map, and `stem_stages` the units in its stages (section 3.1 and
-    appendix B.1; AugReg, section 3). `dropout` is the rate that the official configuration (`configs/models.py`)
-    trains with. `class_token` says whether the variant comes with one: those of big_vision's `models/vit.py` (Scaling
-    Vision Transformers, arXiv 2106.04560, Table 2; SigLIP) pool the patches instead. `family` names a row of
-    `FAMILIES`, `fields` are the fields of the config in which the variant is another than its family.
+    appendix B.1). `dropout` is the rate of the official `configs/models.py`. Variants of big_vision's `models/vit.py`
+    (arXiv 2106.04560, Table 2; SigLIP) have no class token and pool the patches. `family` names a row of `FAMILIES`,
+    `fields` are the fields of the config in which the variant differs from it.
     """
 
     width: int
@@ -36,30 +34,24 @@ class Variant:
 
 
 _IMAGENET = {"pixel_mean": (0.485, 0.456, 0.406), "pixel_std": (0.229, 0.224, 0.225)}
-_OPENAI = {
-    "pixel_mean": (0.48145466, 0.4578275, 0.40821073),
-    "pixel_std": (0.26862954, 0.26130258, 0.27577711),
-}
+_OPENAI = {"pixel_mean": (0.48145466, 0.4578275, 0.40821073), "pixel_std": (0.26862954, 0.26130258, 0.27577711)}
 _CENTRE = {"resize": "shortest", "filter": "bicubic"}
 _TIMM = {"gelu": "exact", "interpolation": "bicubic", **_CENTRE}
-_DINOV2 = {**_TIMM, **_IMAGENET, "layer_scale": 1e-5, "interpolation": "bicubic_offset", "crop_ratio": 224 / 256}
+_DEIT = {**_TIMM, **_IMAGENET, "crop_ratio": 0.9}
+_MAE = {**_TIMM, **_IMAGENET, "interpolation": "bicubic_hf", "crop_ratio": 224 / 256}
+_DINO = {**_MAE, "interpolation": "bicubic_offset"}
+_DINOV2 = {**_DINO, "layer_scale": 1e-5}
 _SIGLIP = {"pooling": "map", "interpolation": "bicubic_hf", "filter": "bicubic"}
 
 # What the models of a family have in common: fields of the config that are not as in the official Vision Transformer.
 # Numbers and pictures are as in the code of those who trained them.
 FAMILIES: dict[str, Mapping[str, Any]] = {
     "ViT": {},
-    "DeiT": {**_TIMM, **_IMAGENET, "crop_ratio": 0.9},
-    "DeiT-III": {
-        **_TIMM,
-        **_IMAGENET,
-        "crop_ratio": 0.9,
-        "layer_scale": 1e-6,
-        "position_embedding": "learned_patches",
-    },
-    "MAE": {**_TIMM, **_IMAGENET, "interpolation": "bicubic_hf", "crop_ratio": 224 / 256},
-    "DINO": {**_TIMM, **_IMAGENET, "interpolation": "bicubic_offset", "crop_ratio": 224 / 256},
-    "I-JEPA": {**_TIMM, **_IMAGENET, "interpolation": "bicubic_hf", "crop_ratio": 224 / 256},
+    "DeiT": _DEIT,
+    "DeiT-III": {**_DEIT, "layer_scale": 1e-6, "position_embedding": "learned_patches"},
+    "MAE": _MAE,
+    "DINO": _DINO,
+    "I-JEPA": _MAE,
     "DINOv2": _DINOV2,
     "DINOv2-reg": {
         **_DINOV2,
@@ -100,12 +92,7 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
     },
 }
 _DISTILLED = {"distillation_token": True, "distillation_head": True}
-
-
-def _clip(projection: int, gelu: str = "quick") -> Mapping[str, Any]:
-    """OpenAI trained with QuickGELU, LAION with the exact one."""
-    return {"projection": projection, "gelu": gelu}
-
+_LAION = {"gelu": "exact"}  # OpenAI trained with QuickGELU
 
 VARIANTS: dict[str, Variant] = {
     "ViT-Ti/16": Variant(192, 12, 3, 768, 16),
@@ -169,12 +156,12 @@ VARIANTS: dict[str, Variant] = {
     "DINOv3-Hplus/16": Variant(1280, 32, 20, 5120, 16, family="DINOv3", fields={"mlp": "swiglu"}),
     "DINOv3-7B/16": Variant(4096, 40, 32, 8192, 16, family="DINOv3", fields={"mlp": "swiglu"}),
     # Image towers: CLIP (arXiv 2103.00020; from H on 2212.07143), SigLIP (arXiv 2303.15343, 2502.14786)
-    "CLIP-B/32": Variant(768, 12, 12, 3072, 32, family="CLIP", fields=_clip(512)),
-    "CLIP-B/16": Variant(768, 12, 12, 3072, 16, family="CLIP", fields=_clip(512)),
-    "CLIP-L/14": Variant(1024, 24, 16, 4096, 14, family="CLIP", fields=_clip(768)),
-    "CLIP-H/14": Variant(1280, 32, 16, 5120, 14, family="CLIP", fields=_clip(1024, "exact")),
-    "CLIP-g/14": Variant(1408, 40, 16, 6144, 14, family="CLIP", fields=_clip(1024, "exact")),
-    "CLIP-bigG/14": Variant(1664, 48, 16, 8192, 14, family="CLIP", fields=_clip(1280, "exact")),
+    "CLIP-B/32": Variant(768, 12, 12, 3072, 32, family="CLIP", fields={"projection": 512}),
+    "CLIP-B/16": Variant(768, 12, 12, 3072, 16, family="CLIP", fields={"projection": 512}),
+    "CLIP-L/14": Variant(1024, 24, 16, 4096, 14, family="CLIP", fields={"projection": 768}),
+    "CLIP-H/14": Variant(1280, 32, 16, 5120, 14, family="CLIP", fields={**_LAION, "projection": 1024}),
+    "CLIP-g/14": Variant(1408, 40, 16, 6144, 14, family="CLIP", fields={**_LAION, "projection": 1024}),
+    "CLIP-bigG/14": Variant(1664, 48, 16, 8192, 14, family="CLIP", fields={**_LAION, "projection": 1280}),
     "SigLIP-B/16": Variant(768, 12, 12, 3072, 16, class_token=False, family="SigLIP"),
     "SigLIP-L/16": Variant(1024, 24, 16, 4096, 16, class_token=False, family="SigLIP", image_size=256),
     "SigLIP-So400m/14": Variant(1152, 27, 16, 4304, 14, class_token=False, family="SigLIP"),
@@ -198,11 +185,34 @@ Examples:
 """
 
 
-def find_variant(name: str) -> str:
-    """The name in `VARIANTS` or `BIT_VARIANTS` that `name` means, whatever its case and punctuation.
+@dataclasses.dataclass(frozen=True)
+class BiTVariant:
+    """A row of the published models: the units of each stage, and the width in multiples of 64 channels."""
 
-    `"ViT-B/16"`, `"vit_b16"`, `"B/16"` and `"ViT-B_16"` are the same. Only where two names differ in nothing else does
-    case matter: `"g/14"` is not `"G/14"`.
+    stages: tuple[int, ...]
+    width_factor: int
+
+
+BIT_VARIANTS: dict[str, BiTVariant] = {
+    "BiT-R50x1": BiTVariant((3, 4, 6, 3), 1),
+    "BiT-R50x3": BiTVariant((3, 4, 6, 3), 3),
+    "BiT-R101x1": BiTVariant((3, 4, 23, 3), 1),
+    "BiT-R101x3": BiTVariant((3, 4, 23, 3), 3),
+    "BiT-R152x2": BiTVariant((3, 8, 36, 3), 2),
+    "BiT-R152x4": BiTVariant((3, 8, 36, 3), 4),
+}
+"""Units in each stage and factor of the width of each BiT, by its name in the papers.
+
+Examples:
+    >>> keras_vit.BIT_VARIANTS["BiT-R50x3"].width_factor
+    3
+"""
+
+
+def find_variant(name: str) -> str:
+    """The name in `VARIANTS` or `BIT_VARIANTS` that `name` means: `"vit_b16"` and `"B/16"` are `"ViT-B/16"`.
+
+    Case and punctuation matter only where two names differ in nothing else: `"g/14"` is not `"G/14"`.
 
     Raises:
         TypeError: if `name` is not a string.
@@ -237,27 +247,15 @@ def variant_config(
         size = 224 if image_size is None else image_size
         return BiTConfig(image_size=size, stages=row.stages, width=64 * row.width_factor, classes=classes)
     row = VARIANTS[name]
-    fields: dict[str, Any] = {
-        "image_size": row.image_size if image_size is None else image_size,
-        "patch_size": row.patch,
-        "width": row.width,
-        "depth": row.depth,
-        "heads": row.heads,
-        "mlp_width": row.mlp_width,
-        "stem_stages": row.stem_stages,
-        "class_token": row.class_token,
-        "pooling": "token" if row.class_token else "avg",
-        "dropout": row.dropout,
-        "classes": classes,
-    }
+    same = ("width", "depth", "heads", "mlp_width", "stem_stages", "class_token", "dropout")
+    fields: dict[str, Any] = {field: getattr(row, field) for field in same}
+    fields["image_size"] = row.image_size if image_size is None else image_size
+    fields |= {"patch_size": row.patch, "pooling": "token" if row.class_token else "avg", "classes": classes}
     return ViTConfig(**{**fields, **FAMILIES[row.family], **row.fields})
 
 
 def variant_of(config: ModelConfig) -> str | None:
-    """The name of the first variant that `config` is one of; None where it is none of them.
-
-    Variants that have the same layers, such as ViT-B/16, DeiT-B/16 and MAE-B/16, are one to it.
-    """
+    """The first variant that has the layers of a config, as ViT-B/16, DeiT-B/16 and MAE-B/16 have the same; or None."""
     if isinstance(config, BiTConfig):
         rows = ((name, (row.stages, 64 * row.width_factor)) for name, row in BIT_VARIANTS.items())
         return next((name for name, shape in rows if shape == (config.stages, config.width)), None)
@@ -265,12 +263,7 @@ def variant_of(config: ModelConfig) -> str | None:
 
 
 def has_layers_of(config: ModelConfig, name: str) -> bool:
-    """Whether a config has the layers of a variant, whatever is before the first block and after the last.
-
-    Args:
-        config: Any config.
-        name: A name in `VARIANTS` or `BIT_VARIANTS`.
-    """
+    """Whether a config has the layers of a variant, whatever is before the first block and after the last."""
     if isinstance(config, ViTConfig):
         return name in VARIANTS and _layers(config) == _layers_of_variant(name)
     return variant_of(config) == name

@@ -28,7 +28,6 @@ from keras_vit.layers.ops import float32_or_better
 from keras_vit.layers.resnet import MaxPooling2D
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
-from keras_vit.models.variants import variant_of
 
 # The layers between the patches and the first block, in their order. Every model has the first, and some of the others.
 BEFORE_BLOCKS = (
@@ -43,13 +42,10 @@ BEFORE_BLOCKS = (
 
 
 def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any:
-    """Applies a Vision Transformer to a symbolic batch of images.
+    """Applies a Vision Transformer to a symbolic batch of images `(batch, height, width, channels)`.
 
-    Args:
-        config: What to build.
-        images: Keras tensor `(batch, height, width, channels)`; normalised as the config says (by default to [-1, 1]),
-            or pixels of 0..255 with `config.include_preprocessing`.
-        dtype: A dtype policy for all layers; None for Keras's global one. The head computes in at least float32.
+    They are normalised as the config says, or pixels of 0..255 with `config.include_preprocessing`. `dtype` is a policy
+    for all layers, but that the head computes in at least float32.
 
     Returns:
         Keras tensor: `(batch, classes)` with a head and pooling; without a head, what comes before it, `(batch, D)` at
@@ -85,15 +81,9 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
 
 
 def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
-    """Applies the ResNet of a hybrid (section 3.1 of the paper; the official `models_resnet.py` and `models_vit.py`).
+    """The ResNet of a hybrid, up to `(batch, *config.feature_map_size, channels)`.
 
-    Args:
-        config: Its fields that begin with `stem` are used.
-        images: Keras tensor `(batch, height, width, channels)`.
-        policy: Dtype policy of the layers.
-
-    Returns:
-        Keras tensor `(batch, *config.feature_map_size, channels)`.
+    Section 3.1 of the paper; the official `models_resnet.py` and `models_vit.py`.
     """
     folded = config.stem_folded
     norm_epsilon, epsilon, inside = STEM_EPSILONS[config.stem_epsilons]
@@ -116,7 +106,7 @@ def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
 
 
 def _tokens(config: ViTConfig, patches: Any, policy: Any) -> Any:
-    """The tokens that go into the first block: class, distillation and register tokens, then the patches row by row."""
+    """What goes into the first block: class, distillation and register tokens, then the patches row by row."""
     x = layers.Reshape((-1, config.width), dtype=policy, name="tokens")(patches)
     if config.register_tokens:
         x = RegisterTokens(config.register_tokens, dtype=policy, name="register_tokens")(x)
@@ -252,8 +242,10 @@ class VisionTransformer(ImageModel):
             `config.dynamic` `(batch, None, None, channels)`.
         name: Name of the model; None for the variant's.
         dtype: Dtype policy of all layers; None for Keras's global one.
+        trainable: Whether training changes the weights.
 
     Raises:
+        TypeError: if `config` is none of this model.
         ValueError: if `input_tensor` does not fit the config; at call time, if the images do not.
 
     Examples:
@@ -263,28 +255,13 @@ class VisionTransformer(ImageModel):
     """
 
     config_type = ViTConfig
-
-    def __init__(
-        self,
-        config: ViTConfig,
-        *,
-        input_tensor: Any = None,
-        name: str | None = None,
-        dtype: Any = None,
-        trainable: bool = True,
-    ) -> None:
-        if not isinstance(config, ViTConfig):
-            raise TypeError(
-                f"config must be a ViTConfig, but {type(config).__name__} was given. "
-                "For a variant of the paper use a factory such as keras_vit.ViT_B16()."
-            )
-        default_name = variant_of(config) or "vision_transformer"
-        build = {"input_tensor": input_tensor, "name": name, "dtype": dtype, "trainable": trainable}
-        super().__init__(config, vision_transformer, default_name, **build)
+    factory = "ViT_B16"
+    default_name = "vision_transformer"
+    outputs_of = staticmethod(vision_transformer)
 
     @property
     def config(self) -> ViTConfig:
-        """What this model was built from."""
+        """The config of this model."""
         return self._config
 
     def with_patch_size(
@@ -293,11 +270,9 @@ class VisionTransformer(ImageModel):
         """A new model that cuts images into patches of another size, with the same weights where they fit.
 
         The patch embedding is resized by FlexiViT's pseudo-inverse method (see `layers.resize_patch_kernel`), and
-        position embeddings to the new grid with the model's own `config.interpolation`. A FlexiViT was trained with
-        `"bilinear_antialias"`: load its file with `from_checkpoint(path, interpolation="bilinear_antialias")`, which
-        gives patches of 32 x 32 on 224 x 224 pixels, and derive every other size directly from that model: resizing
-        twice is not the same as resizing once. The FlexiViT of the paper at 240 pixels and patches of 16 is
-        `model.with_patch_size(16, image_size=240)`.
+        position embeddings with `config.interpolation`. A FlexiViT was trained with `"bilinear_antialias"`: load its
+        file with `from_checkpoint(path, interpolation="bilinear_antialias")`, and derive every size directly from that
+        model, as in `model.with_patch_size(16, image_size=240)`: resizing twice is not resizing once.
 
         Args:
             patch_size: An integer or (height, width) in pixels; for hybrids in cells of the ResNet's map.
@@ -333,7 +308,6 @@ class VisionTransformer(ImageModel):
     def folded(self) -> "VisionTransformer":
         """A new model for inference whose ResNet kernels have been standardised for good.
 
-        Standardising them at every call takes time that no backend saves by itself. The numbers stay the same. A
-        plain Vision Transformer has no such kernels and comes back as a copy.
+        The numbers stay the same. A plain Vision Transformer has no such kernels and comes back as a copy.
         """
         return self.with_config(stem_folded=self.config.stem_stages is not None)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit._arguments import ImageSize, check_choice, printable, whole_number
 from keras_vit._terminal import Table, as_text, pairs_table
 from keras_vit.models import convolutions, count_macs, count_weights
-from keras_vit.models.bit_config import BiTConfig
-from keras_vit.models.config import ViTConfig
+from keras_vit.models.config import BiTConfig, ViTConfig
 from keras_vit.models.variants import variant_config
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from keras_vit import inspection
 from keras_vit._processes import tensorflow_has_only_cpus
 from keras_vit.export import FORMATS, export
 from keras_vit.layers import skip_initialization
-from keras_vit.models import count_macs, count_weights, feature_names, inference, weights_by_path
-from keras_vit.models.inference import shortcuts
+from keras_vit.models import changes, count_macs, count_weights, feature_names, weights_by_path
 from tests.compute import close, forward, gradients
 from tests.export.tiny import skip_without
 from tests.models.test_families import FAMILIES, make
@@ -108,7 +107,7 @@ def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
         quick.predict(images, verbose=0), model.predict(images, verbose=0), rtol=0, atol=SAME_FUNCTION
     )
     assert not optimized(make(CONFIGS["any size"])).jit_compile
-    monkeypatch.setattr(inference, "keras_leaves_xla_out", lambda model: False)  # with a GPU, Keras chooses
+    monkeypatch.setattr(changes, "keras_leaves_xla_out", lambda model: False)  # with a GPU, Keras chooses
     optimized(model)
     assert "jit_compile" not in capsys.readouterr().out
 
@@ -126,7 +125,7 @@ def test_bit():
     with skip_initialization():
         model = keras_vit.BiT(keras_vit.BiTConfig(image_size=16, stages=(1,), width=32, classes=3))
     assert optimized(model).config == model.config.replace(folded=True)
-    assert [step.obstacle for step in shortcuts(optimized(model).config, "float32")] == ["done before"]
+    assert [step.obstacle for step in changes.shortcuts(optimized(model)) if step.is_field] == ["done before"]
 
 
 def test_nothing_is_lost(tmp_path):
