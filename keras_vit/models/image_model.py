@@ -184,7 +184,8 @@ class ImageModel(ClonableModel):
             raise ValueError(f"{self.name} takes at least one image, but the shape {given} was given.")
         if given[3] is not None and given[3] != config.channels:
             raise ValueError(
-                f"{self.name} takes images with {config.channels} channels, but the shape {given} was given."
+                f"{self.name} takes images with {config.channels} channels on the last axis, but the shape {given} was "
+                "given. Grey images can be repeated along it; an alpha channel has to go."
             )
         size = tuple(known or wanted for known, wanted in zip(given[1:3], config.image_size, strict=True))
         if not config.dynamic and size != config.image_size:
