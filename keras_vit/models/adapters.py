@@ -46,6 +46,9 @@ def merge_lora(model: Any) -> Any:
     Args:
         model: A model of this package with adapters; it is left as it is.
 
+    Returns:
+        The model, with every weight as it was before `add_lora`.
+
     Raises:
         ValueError: if the model has no adapters, or its kernels are quantized.
 

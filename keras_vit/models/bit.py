@@ -59,8 +59,8 @@ def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
 class BiT(ImageModel):
     """A BiT as a functional Keras model: a function of one `BiTConfig`.
 
-    A ResNet with pre-activation, group normalisation and standardised convolutions. Arguments and errors as in
-    `VisionTransformer`.
+    A ResNet with pre-activation, group normalisation and standardised convolutions, for images
+    `(batch, *image_size, channels)`. Arguments and errors as in `VisionTransformer`.
 
     Examples:
         >>> bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=2))

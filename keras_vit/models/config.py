@@ -161,8 +161,10 @@ class ViTConfig(ModelConfig):
         preprocessing_folded: Whether it does so in the weights of the patch embedding.
         pixel_mean: What is subtracted from pixels of 0..1, for each channel; a number for all.
         pixel_std: What they are divided by then.
-        resize, crop_ratio, filter, trim: How pictures come to size, as in `keras_vit.preprocessing.Pipeline`; another
-            image size sets `trim` to (0, 0).
+        resize: How pictures come to size, as in `keras_vit.preprocessing.Pipeline`.
+        crop_ratio: Which share of each side remains, as there.
+        filter: How they are resampled, as there.
+        trim: Rows and columns that are left out at last, as there; (0, 0) at another image size.
 
     Raises:
         TypeError, ValueError: if a field makes no sense; the message says what was expected.
@@ -413,10 +415,14 @@ class BiTConfig(ModelConfig):
         stages: Units in each stage; every stage but the first halves the map.
         width: Channels of the first convolution: 64 times the width factor of the paper's names (R50x3: 192). Stage s,
             from 1, has `width * 2**(s - 1)` inside its units and four times as many after them.
-        channels, classes, class_names, classifier_activation, include_preprocessing: As in `ViTConfig`.
+        channels: Channels of the images.
         dynamic: Whether images of any size are taken; `image_size` is then what `BiT.preprocess` resizes to.
         pooling: What becomes of the last map: `"avg"` (mean over all places) or `"none"` (all of it goes on; a head is
             then applied to every place).
+        classes: Outputs of the head; None for no head.
+        class_names: As in `ViTConfig`.
+        classifier_activation: As in `ViTConfig`.
+        include_preprocessing: As in `ViTConfig`.
         pool_padding: What stands around the map before the max pooling of the root: `"-inf"`, as in big_vision's
             `models/bit_paper.py`, or `"zeros"`, as in the older `big_transfer` code. They differ along the edges.
         folded: Whether the kernels have been standardised for good (see `BiT.folded`).

@@ -46,6 +46,9 @@ def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
     Args:
         model: A `VisionTransformer`, or a `BiT`.
 
+    Returns:
+        Names such as `"block_0/attention"`.
+
     Raises:
         TypeError: if `model` is neither.
 
