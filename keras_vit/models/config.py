@@ -41,6 +41,8 @@ class ModelConfig:
     """What the configs of all models can do; each is a frozen dataclass."""
 
     image_size: tuple[int, int]
+    channels: int
+    dynamic: bool
     classes: int | None
     class_names: tuple[str, ...] | None
 

@@ -52,6 +52,7 @@ class ImageModel(ClonableModel):
     """
 
     config_type: type[ModelConfig]
+    default_name: str
     outputs_of: Callable[..., Any]
     factory: str
 
@@ -286,7 +287,8 @@ class ImageModel(ClonableModel):
             ValueError: if the model has been quantized: optimize it first.
         """
         steps = shortcuts(self)
-        model = self.with_config(**{step.name: True for step in steps if step.obstacle is None and step.is_field})
+        changes: dict[str, Any] = {step.name: True for step in steps if step.obstacle is None and step.is_field}
+        model = self.with_config(**changes)
         for step in steps:
             if not step.is_field:  # how the model is compiled
                 setattr(model, step.name, step.obstacle is None)
