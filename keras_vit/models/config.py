@@ -8,30 +8,20 @@ from typing import Any, Self
 
 from keras_vit._arguments import check_choice, is_class_name, pair
 from keras_vit.interpolation import METHODS
-from keras_vit.layers.choices import (
-    ATTENTION_BIASES,
-    FINAL_NORMS,
-    GELUS,
-    MLPS,
-    POOL_PADDINGS,
-    POOLINGS,
-    POSITION_EMBEDDINGS,
-    ROTARY_EMBEDDINGS,
-    STEM_EPSILONS,
-)
+from keras_vit.layers import choices
 from keras_vit.preprocessing import Pipeline
 
 # The fields of a ViTConfig that take one of a few values.
 CHOICES: dict[str, tuple[str | None, ...]] = {
-    "stem_epsilons": tuple(STEM_EPSILONS),
-    "position_embedding": POSITION_EMBEDDINGS,
-    "rotary_embedding": (None, *ROTARY_EMBEDDINGS),
+    "stem_epsilons": tuple(choices.STEM_EPSILONS),
+    "position_embedding": choices.POSITION_EMBEDDINGS,
+    "rotary_embedding": (None, *choices.ROTARY_EMBEDDINGS),
     "interpolation": tuple(METHODS),
-    "attention_bias": ATTENTION_BIASES,
-    "mlp": MLPS,
-    "gelu": GELUS,
-    "final_norm": FINAL_NORMS,
-    "pooling": POOLINGS,
+    "attention_bias": choices.ATTENTION_BIASES,
+    "mlp": choices.MLPS,
+    "gelu": choices.GELUS,
+    "final_norm": choices.FINAL_NORMS,
+    "pooling": choices.POOLINGS,
 }
 # What else a model with a second head has: it reads the distillation token just as the first reads the class token.
 _WITH_TWO_HEADS = {"pooling": "token", "final_norm": "tokens", "projection": None, "representation_size": None}
@@ -43,11 +33,13 @@ class ModelConfig:
     image_size: tuple[int, int]
     channels: int
     dynamic: bool
+    width: int
     classes: int | None
     class_names: tuple[str, ...] | None
+    classifier_activation: str | None
 
-    def _plain_numbers(self) -> None:
-        """NumPy's numbers become Python's: `labels.max() + 1` is one of them, and JSON knows none."""
+    def __post_init__(self) -> None:
+        # NumPy's numbers become Python's: `labels.max() + 1` is one of them, and JSON knows none.
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, numbers.Integral) and not isinstance(value, int):
@@ -56,12 +48,19 @@ class ModelConfig:
                 object.__setattr__(self, field.name, float(value))
             if isinstance(field.default, bool) and not isinstance(value, bool):
                 raise TypeError(f"{field.name} must be True or False, but {value!r} was given.")
+        object.__setattr__(self, "image_size", pair("image_size", self.image_size))
+        for name in ("width", "channels"):
+            _check_integer(name, getattr(self, name))
+        self._check_classes()
+        activation = self.classifier_activation
+        if activation is not None and not isinstance(activation, str):
+            words = "the name of a Keras activation, such as 'softmax', or None for logits"
+            raise TypeError(f"classifier_activation must be {words}, but {activation!r} was given.")
 
     def replace(self, **changes: Any) -> Self:
         """A config like this one with the given fields changed.
 
-        Unless they are given as well, another number of `classes` drops the `class_names`, and another `image_size` the
-        `trim`.
+        Another number of `classes` drops the `class_names`, another `image_size` the `trim`, unless new ones are given.
         """
         if "classes" in changes and changes["classes"] != self.classes:
             changes = {"class_names": None, **changes}
@@ -85,9 +84,8 @@ class ModelConfig:
                 raise TypeError(f"class_names must be strings, but {name!r} was given.")
             rule = "single lines without control characters and without space around them"
             _require(is_class_name(name), f"class_names must be {rule}, but {name!r} was given.")
-        _require(
-            len(names) == classes, f"class_names must name each of the {classes} classes, but has {len(names)} names."
-        )
+        fits = len(names) == classes
+        _require(fits, f"class_names must name each of the {classes} classes, but has {len(names)} names.")
         object.__setattr__(self, "class_names", names)
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,8 +98,7 @@ class ViTConfig(ModelConfig):
     """Everything that decides what a `VisionTransformer` computes; the model is a function of it.
 
     Attributes:
-        image_size: Height and width of the images in pixels; an integer for squares. Position embeddings are
-            made for it.
+        image_size: Height and width of the images in pixels; an integer for squares.
         patch_size: Height and width of a patch in pixels; an integer for squares.
         width: D, the length of a token.
         depth: L, the number of Transformer blocks.
@@ -136,18 +133,15 @@ class ViTConfig(ModelConfig):
             normalisation inside.
         gelu: `"tanh"`, as the official checkpoints were trained; `"exact"`, as timm and Hugging Face compute it;
             `"quick"`, as OpenAI's CLIP. A SwiGLU has none.
-        layer_scale: First value of the learned factors at the end of both branches of a block (see
-            `layers.LayerScale`); None for no such factors.
+        layer_scale: First value of the factors at the end of both branches (`layers.LayerScale`); None for none.
         layer_norm_epsilon: Added to the variance by every layer normalisation.
         dropout: Rate after the position embeddings, after attention and in the MLPs.
         attention_dropout: Rate on the attention weights.
         drop_path: Stochastic depth of the last block; it grows linearly from 0 in the first (AugReg, section 3.3).
         remat: Whether blocks are recomputed in the backward pass to save memory.
-        class_token_only: Whether the last block computes only the tokens that the answer is read from (see
-            `VisionTransformer.optimize_for_inference`).
+        class_token_only: Whether the last block computes only tokens that are read (see `optimize_for_inference`).
 
-        final_norm: Where the last layer normalisation is: `"tokens"`: on all tokens, before pooling; `"pooled"`: after
-            pooling (timm's `fc_norm`); `"none"`: nowhere.
+        final_norm: The last layer normalisation: `"tokens"`: of all; `"pooled"`: after pooling (`fc_norm`); `"none"`.
         pooling: What becomes of the encoded tokens: `"token"` (the class token), `"token_dist"` (mean of class and
             distillation token, timm's DeiT without a head), `"avg"` (mean of the patches), `"token_avg"` (the one,
             then the other: 2 D numbers), `"map"` (attention pooling) or `"none"` (all of them go on).
@@ -238,24 +232,22 @@ class ViTConfig(ModelConfig):
     trim: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
-        self._plain_numbers()
-        for name in ("image_size", "patch_size", "rotary_grid"):
+        super().__post_init__()
+        for name in ("patch_size", "rotary_grid"):
             object.__setattr__(self, name, pair(name, getattr(self, name)))
         object.__setattr__(self, "trim", tuple(self.trim))
         if self.stem_stages is not None:
             object.__setattr__(self, "stem_stages", tuple(self.stem_stages))
             for units in self.stem_stages:
                 _check_integer("stem_stages", units)
-        for name in ("width", "depth", "heads", "mlp_width", "channels", "stem_width"):
+        for name in ("depth", "heads", "mlp_width", "stem_width"):
             _check_integer(name, getattr(self, name))
         _check_integer("register_tokens", self.register_tokens, least=0)
-        self._check_classes()
         for name in ("representation_size", "projection"):
             if getattr(self, name) is not None:
                 _check_integer(name, getattr(self, name), "Use None for no such layer.")
-        for name, choices in CHOICES.items():
-            check_choice(name, getattr(self, name), choices)
-        _check_activation(self.classifier_activation)
+        for name, values in CHOICES.items():
+            check_choice(name, getattr(self, name), values)
         for name in ("dropout", "attention_dropout", "drop_path"):
             rate = _check_number(name, getattr(self, name))
             _require(0 <= rate < 1, f"{name} must be at least 0 and below 1, but {rate!r} was given.")
@@ -287,15 +279,14 @@ class ViTConfig(ModelConfig):
         """Raises unless tokens, heads and position embeddings fit each other."""
         width, heads = self.width, self.heads
         _require(width % heads == 0, f"heads must divide width, but {heads} heads and width {width} were given.")
-        if self.position_embedding == "sincos2d":
-            fits = width % 4 == 0 and width >= 8
-            _require(fits, f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {width}.")
+        fits = self.position_embedding != "sincos2d" or (width % 4 == 0 and width >= 8)
+        _require(fits, f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {width}.")
         if self.rotary_embedding is not None:
             needs = f"rotary_embedding={self.rotary_embedding!r} needs heads of length 4, 8, 12, ..."
             given = f"width {width} and {heads} heads give {self.head_size}"
             _require(self.head_size % 4 == 0, f"{needs}, but {given}.")
-        if self.distillation_token:
-            _require(self.class_token, "distillation_token=True needs class_token=True: it is the second one.")
+        fits = self.class_token or not self.distillation_token
+        _require(fits, "distillation_token=True needs class_token=True: it is the second one.")
 
     def _check_output(self) -> None:
         """Raises unless pooling and what comes after it fit each other."""
@@ -425,8 +416,8 @@ class BiTConfig(ModelConfig):
         class_names: As in `ViTConfig`.
         classifier_activation: As in `ViTConfig`.
         include_preprocessing: As in `ViTConfig`.
-        pool_padding: What stands around the map before the max pooling of the root: `"-inf"`, as in big_vision's
-            `models/bit_paper.py`, or `"zeros"`, as in the older `big_transfer` code. They differ along the edges.
+        pool_padding: What stands around the map before max pooling: `"-inf"`, as in big_vision's `models/bit_paper.py`,
+            or `"zeros"`, as in the older `big_transfer` code.
         folded: Whether the kernels have been standardised for good (see `BiT.folded`).
 
     Raises:
@@ -451,21 +442,16 @@ class BiTConfig(ModelConfig):
     folded: bool = False
 
     def __post_init__(self) -> None:
-        self._plain_numbers()
-        _check_activation(self.classifier_activation)
-        object.__setattr__(self, "image_size", pair("image_size", self.image_size))
+        super().__post_init__()
         several = bool(self.stages) and not isinstance(self.stages, (str, int))
         _require(several, f"stages must be the units of each stage, as (3, 4, 6, 3), but {self.stages!r} was given.")
         object.__setattr__(self, "stages", tuple(self.stages))
         for units in self.stages:
             _check_integer("stages", units)
-        for name in ("width", "channels"):
-            _check_integer(name, getattr(self, name))
         fits = self.width % 32 == 0
         _require(fits, f"width must be a multiple of 32, the groups of the normalisation, but is {self.width}.")
-        self._check_classes()
         check_choice("pooling", self.pooling, ("avg", "none"))
-        check_choice("pool_padding", self.pool_padding, tuple(POOL_PADDINGS))
+        check_choice("pool_padding", self.pool_padding, tuple(choices.POOL_PADDINGS))
 
     @property
     def pipeline(self) -> Pipeline:
@@ -504,21 +490,11 @@ def _check_number(name: str, value: Any, otherwise: str = "") -> float:
 
 def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
     """A number for each channel, from one for all of them or one for each; equal ones fit any number of channels."""
-    values = (value,) if isinstance(value, numbers.Real) else value
-    try:
-        if isinstance(value, (bool, str)):
-            raise TypeError
-        result = tuple(float(n) for n in values)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number or one for each channel, but {value!r} was given.") from None
-    if result and len(set(result)) == 1:
-        result = result[:1] * channels
-    if len(result) != channels:
-        raise ValueError(f"{name} must be a number or {channels}, one for each channel, but {value!r} was given.")
+    values = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(n, numbers.Real) and not isinstance(n, bool) for n in values):
+        raise TypeError(f"{name} must be a number or one for each channel, but {value!r} was given.")
+    result = tuple(map(float, values))
+    result = result[:1] * channels if len(set(result)) == 1 else result
+    words = f"{name} must be a number or {channels}, one for each channel"
+    _require(len(result) == channels, f"{words}, but {value!r} was given.")
     return result
-
-
-def _check_activation(value: Any) -> None:
-    if value is not None and not isinstance(value, str):
-        words = "the name of a Keras activation, such as 'softmax', or None for logits"
-        raise TypeError(f"classifier_activation must be {words}, but {value!r} was given.")
