@@ -117,9 +117,8 @@ class ViTConfig(ModelConfig):
         class_token: Whether a class token stands before the patches.
         distillation_token: Whether a second one follows it, which learned from a teacher (DeiT).
         register_tokens: Number of register tokens between these and the patches (see `layers.RegisterTokens`).
-        position_embedding: `"learned"`: a learned row for every token, the class token included (vit_jax);
-            `"learned_patches"`: for patches only (big_vision); `"learned_without_registers"`: for every token but the
-            registers (DINOv2); `"sincos2d"`: computed for patches (see `layers.sincos2d`); `"none"`: nothing is added.
+        position_embedding: `"learned"` for every token (vit_jax); `"learned_patches"` (big_vision);
+            `"learned_without_registers"` (DINOv2); `"sincos2d"`: computed for patches (see `layers.sincos2d`); `"none"`.
         rotary_embedding: `"dinov3"` or `"eva02"`: queries and keys are turned by their patch's place (see
             `layers.RotaryEmbedding`), beside whatever is added. None for none.
         rotary_grid: Rows and columns of the grid in whose cells `"eva02"` counts places at any image size.
@@ -129,8 +128,7 @@ class ViTConfig(ModelConfig):
         attention_bias: Which projections have a bias: `"all"`; `"no_key"`; `"none"`: neither those to queries, keys
             nor values. The output projection always has one.
         attention_norm: Whether the joined heads are normalised before the output projection (EVA-02-CLIP).
-        mlp: `"plain"` or `"swiglu"` (see `layers.SwiGLU`); `"plain_norm"` (BEiT-3) and `"swiglu_norm"` with a
-            normalisation inside.
+        mlp: `"plain"`, `"swiglu"` (see `layers.SwiGLU`); `"plain_norm"` (BEiT-3), `"swiglu_norm"`: normalised inside.
         gelu: `"tanh"`, as the official checkpoints were trained; `"exact"`, as timm and Hugging Face compute it;
             `"quick"`, as OpenAI's CLIP. A SwiGLU has none.
         layer_scale: First value of the factors at the end of both branches (`layers.LayerScale`); None for none.
