@@ -118,7 +118,7 @@ class ViTConfig(ModelConfig):
         distillation_token: Whether a second one follows it, which learned from a teacher (DeiT).
         register_tokens: Number of register tokens between these and the patches (see `layers.RegisterTokens`).
         position_embedding: `"learned"` for every token (vit_jax); `"learned_patches"` (big_vision);
-            `"learned_without_registers"` (DINOv2); `"sincos2d"`: computed for patches (see `layers.sincos2d`); `"none"`.
+            `"learned_without_registers"` (DINOv2); `"sincos2d"`: computed (see `layers.sincos2d`); `"none"`.
         rotary_embedding: `"dinov3"` or `"eva02"`: queries and keys are turned by their patch's place (see
             `layers.RotaryEmbedding`), beside whatever is added. None for none.
         rotary_grid: Rows and columns of the grid in whose cells `"eva02"` counts places at any image size.
