@@ -43,16 +43,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_room(path: str | os.PathLike[str], size: int) -> None:
-    """Takes room on the disk for a file that is going to be written, and gives it back.
+    """Raises OSError if there is no room for so many bytes at a path, at which there is no file yet.
 
     For libraries that break down when a disk is full. A program that fills the disk in between goes unnoticed.
-
-    Args:
-        path: Where the file is going to be; there is none yet.
-        size: Its length in bytes.
-
-    Raises:
-        OSError: if there is no room, or the user may not have so much of it.
     """
     path = Path(path)
     try:

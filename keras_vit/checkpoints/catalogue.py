@@ -23,7 +23,7 @@ from keras_vit.models import BIT_VARIANTS, VARIANTS
 AUGREG = "augreg/"
 # The checkpoints that come along: the file in weights/.
 SHIPPED = {"glyphs": "glyphs.npz"}
-_NAMES_LISTED = 5  # names suggested in an error message
+_NAMES_LISTED = 5  # names in an error message
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BUCKET = "https://storage.googleapis.com/vit_models/"
 _MODELS = {
@@ -197,21 +197,17 @@ def _augreg_entry(stem: str) -> Entry:
 
 
 def recommended(variant: str) -> Entry:
-    """The ImageNet-1k checkpoint of a variant that `pretrained=True` loads.
+    """The ImageNet-1k checkpoint of a variant (case and punctuation forgiven) that `pretrained=True` loads.
 
     The one that the official README recommends (AugReg, fine-tuned at 384 pixels); for variants that AugReg does
     not have, the original one.
 
-    Args:
-        variant: The paper's name, case and punctuation forgiven.
-
     Raises:
-        ValueError: if no ImageNet-1k checkpoint of it is published; the message names what there is.
+        ValueError: if none is published; the message names what there is.
     """
     choices, plain = _read("catalogue.json")["recommended"], plain_variant(variant)
-    for known, name in choices.items():
-        if plain_variant(known) == plain:
-            return _entries()[name]
+    for name in [name for known, name in choices.items() if plain_variant(known) == plain]:
+        return _entries()[name]
     others = [entry for entry in _entries().values() if plain_variant(entry.variant) == plain]
     if not others:
         raise ValueError(
@@ -227,13 +223,9 @@ def recommended(variant: str) -> Entry:
 
 
 def repositories(name: str) -> tuple[str, ...]:
-    """The repositories of the Hugging Face Hub that have the same weights as a checkpoint, in other names.
+    """The repositories of the Hugging Face Hub that have the same weights as a checkpoint, the preferred first.
 
-    Args:
-        name: The checkpoint's full name. It need not be listed: AugReg's others have repositories, too.
-
-    Returns:
-        Names such as `"timm/vit_base_patch16_224.augreg_in21k"`, the preferred first; none for most checkpoints.
+    Its full name need not be listed: AugReg's others have repositories, too. Most checkpoints have none.
     """
     return tuple(_read("catalogue.json")["hub"].get(name, ()))
 

@@ -98,10 +98,6 @@ def find_recommended(variant: str) -> str:
     """The name of the checkpoint that `pretrained=True` loads, which is on this machine afterwards.
 
     The recommended one of the variant; where nobody has that, the most similar one that the Hub has, with a warning.
-
-    Raises:
-        ValueError: if no ImageNet-1k checkpoint of the variant is published.
-        DownloadError: if it cannot be had, nor one like it.
     """
     entry = recommended(variant)
     try:
@@ -141,24 +137,19 @@ def fetch(source: Entry | str) -> pathlib.Path:
         DownloadError: if the file cannot be had, or there is no room for it.
     """
     if isinstance(source, Entry):
-        title, in_cache, urls, npz = source.name, f"{source.name}.npz", source.urls, True
+        title, in_cache, urls, npz, size = source.name, f"{source.name}.npz", source.urls, True, source.bytes
         alone = sum(entry.basename == source.basename for entry in catalogue().values()) <= 1
         in_mirror = [in_cache, f"{source.basename}.npz"] if alone else [in_cache]
     else:
-        title, in_cache, urls, npz = (
-            source,
-            _name_in_cache(source),
-            (source,),
-            source.partition("?")[0].endswith(".npz"),
-        )
-        in_mirror = []
+        title, in_cache, urls, in_mirror = source, _name_in_cache(source), (source,), []
+        npz, size = source.partition("?")[0].endswith(".npz"), None
     target = cache_folder().absolute() / in_cache
     advice = f"If you get the file in another way, put it at\n  {target}\nor pass its path as weights."
     if in_mirror:
         advice += f" KERAS_VIT_MIRROR may name a folder or base address that has {in_cache}."
     mirrors = [value.strip() for value in os.environ.get("KERAS_VIT_MIRROR", "").split(";") if value.strip()]
-    folders = [pathlib.Path(value).expanduser().absolute() for value in mirrors if "://" not in value]
-    addresses = [value.rstrip("/") + "/" for value in mirrors if "://" in value]
+    folders = [pathlib.Path(mirror).expanduser().absolute() for mirror in mirrors if "://" not in mirror]
+    addresses = [mirror.rstrip("/") + "/" for mirror in mirrors if "://" in mirror]
     for address in addresses:
         if not address.startswith(("http://", "https://")):
             raise ValueError(f"KERAS_VIT_MIRROR must name folders, http:// or https:// addresses, but has {address!r}.")
@@ -183,22 +174,18 @@ def fetch(source: Entry | str) -> pathlib.Path:
             raise DownloadError(problem) from error
         if _problem(target, npz) is None:  # another process has fetched it
             return target
-        for url in [published_url(base, name.removesuffix(".npz")) for base in addresses for name in in_mirror]:
+        mirrors = [published_url(base, name.removesuffix(".npz")) for base in addresses for name in in_mirror]
+        for url in [*mirrors, *urls]:
             # Whoever has a mirror knows what is in it; sizes from listings are about the published file.
-            if _try(url, target, npz, None, attempts, bar):
+            answer = _try(url, target, npz, None if url in mirrors else size, bar)
+            if answer is None:
                 return target
-        for url in urls:
-            if _try(url, target, npz, source.bytes if isinstance(source, Entry) else None, attempts, bar):
-                return target
+            attempts.append((url, answer))
     raise DownloadError(f"{title} could not be downloaded.", attempts, advice)
 
 
 def cache_folder() -> pathlib.Path:
-    """The folder where downloads are kept.
-
-    `KERAS_VIT_HOME` if it is set; otherwise `keras_vit` in `XDG_CACHE_HOME` or `~/.cache`, on Windows in
-    `LOCALAPPDATA`.
-    """
+    """Where downloads are kept: `KERAS_VIT_HOME`, or `keras_vit` in `XDG_CACHE_HOME`, `~/.cache` or `LOCALAPPDATA`."""
     if home := os.environ.get("KERAS_VIT_HOME"):
         return pathlib.Path(home).expanduser()
     caches = os.environ.get("XDG_CACHE_HOME") or (sys.platform == "win32" and os.environ.get("LOCALAPPDATA"))
@@ -244,11 +231,7 @@ def _published(url: str) -> Entry | str:
 
 
 def _fetch_published(entry: Entry) -> pathlib.Path:
-    """The file of a published checkpoint, or the same weights from a repository of the Hub.
-
-    Raises:
-        DownloadError: if neither can be had; for the first reason, with all that was tried.
-    """
+    """The file of a published checkpoint, or the same weights from a repository of the Hub."""
     try:
         return fetch(entry)
     except DownloadError as problem:
@@ -261,10 +244,7 @@ def _fetch_published(entry: Entry) -> pathlib.Path:
         except DownloadError as reason:
             attempts += reason.attempts
             continue
-        warnings.warn(
-            f"{entry.name} is not to be had from where it was published, so the same weights come from {address}.",
-            stacklevel=3,
-        )
+        warnings.warn(f"{entry.name} is not to be had, so the same weights come from {address}.", stacklevel=3)
         return path
     other = nearest_with_repository(entry)
     advice = f"\nThe Hugging Face Hub has the weights of a similar checkpoint: {other.name}." if other else ""
@@ -290,34 +270,29 @@ def _problem(path: pathlib.Path, npz: bool) -> str | None:
     return "damaged: the end of the .npz is missing" if npz and not zipfile.is_zipfile(path) else None
 
 
-def _try(
-    url: str,
-    target: pathlib.Path,
-    npz: bool,
-    size: float | None,
-    attempts: list[tuple[str, str]],
-    bar: ProgressBar,
-) -> bool:
-    """Whether an address has sent the file, perhaps after some pauses; what it answered otherwise is noted."""
+def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> str | None:
+    """None where an address has sent the file, perhaps after some pauses; otherwise what it answered."""
     for pause in (*PAUSES, None):
         try:
             _transfer(url, target, npz, size, bar)
-            return True
+            return None
         except (OSError, ValueError) as error:  # those of the library are
             if isinstance(error, OSError) and error.errno in _FULL:
                 problem = f"{target.parent} has no room for it. Make room, or set KERAS_VIT_HOME to another disk"
-                raise DownloadError(f"{url} could not be downloaded: {problem} ({error}).", attempts) from error
+                raise DownloadError(f"{url} could not be downloaded: {problem} ({error}).") from error
             response = getattr(error, "response", None)
             if response is not None:
                 answer, final = f"answered {response.status_code} {response.reason}", response.status_code not in _BUSY
             else:
                 final = isinstance(error, ValueError)
-                answer = str(error) if final else f"did not answer: {_innermost(error)}"
+                cause: BaseException = error
+                while cause.__context__ is not None:  # the libraries pass an error on several times
+                    cause = cause.__context__
+                answer = str(error) if final else f"did not answer: {str(cause) or type(cause).__name__}"
         if final or pause is None:
-            attempts.append((url, printable(answer, 400)))
-            return False
+            return printable(answer, 400)
         time.sleep(pause)
-    return False
+    return None
 
 
 def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> None:
@@ -329,9 +304,8 @@ def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar
     hooks = {"response": lambda response, **_: responses.append(response)}
     with replacing(target) as temporary:
         try:
-            HTTPDownloader(_Progress(bar), _CHUNK, timeout=TIMEOUT, headers=headers, hooks=hooks)(
-                url, str(temporary), None
-            )
+            download = HTTPDownloader(_Progress(bar), _CHUNK, timeout=TIMEOUT, headers=headers, hooks=hooks)
+            download(url, str(temporary), None)
         finally:
             for response in responses:  # the library leaves them open where something fails
                 response.close()
@@ -363,9 +337,3 @@ class _Progress:
         """Nothing, nor does `close`: the bar ends with the download."""
 
     close = reset
-
-
-def _innermost(error: BaseException) -> str:
-    while error.__context__ is not None:  # the libraries pass an error on several times
-        error = error.__context__
-    return str(error) or type(error).__name__

@@ -19,44 +19,24 @@ import numpy as np
 
 from keras_vit._arguments import is_class_name, printable
 from keras_vit._files import replacing
-from keras_vit.checkpoints.stored_array import (
-    READABLE,
-    ArrayFile,
-    Extent,
-    StoredArray,
-    is_shape,
-    kind_of,
-    load_strided,
-    read_members,
-    what_it_is,
-)
+from keras_vit.checkpoints import stored_array
+from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape, kind_of, what_it_is
 from keras_vit.checkpoints.torch_file import read_torch
 
 if TYPE_CHECKING:
     from keras_vit.models import ModelConfig
 
-INDEX_ENDING = ".index.json"
 # The preferred first.
 WEIGHT_NAMES = (
-    "model.safetensors",
-    f"model.safetensors{INDEX_ENDING}",
-    "open_clip_model.safetensors",
-    "pytorch_model.bin",
-    "open_clip_pytorch_model.bin",
-    "model.pth",
-    "model.npz",
+    *("model.safetensors", "model.safetensors.index.json", "open_clip_model.safetensors"),
+    *("pytorch_model.bin", "open_clip_pytorch_model.bin", "model.pth", "model.npz"),
 )
 # What lies beside them and says what arrays do not.
 CLASSES = "classes.txt"
-SIDECARS = {
-    "config": "config.json",
-    "open_clip": "open_clip_config.json",
-    "preprocessor": "preprocessor_config.json",
-}
+SIDECARS = {"config": "config.json"} | {name: f"{name}_config.json" for name in ("open_clip", "preprocessor")}
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".npz")
 NOT_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin")
-LONGEST = 2**23  # bytes of JSON; twice the names of ImageNet-21k's classes have a quarter of it
-LONGEST_LIST = 2**24  # bytes of a classes.txt; the 21,843 names of ImageNet-21k are a sixtieth of it
+LONGEST = 2**23  # bytes of JSON or a classes.txt; twice the names of ImageNet-21k's classes have a quarter of it
 MOST_SHARDS = 1000
 # The names that safetensors has for the types that can be read.
 _TYPES = {
@@ -99,7 +79,7 @@ def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
     Raises:
         ValueError: as in `open_file`, or if it holds pickled objects, which are never loaded.
     """
-    arrays, comment = read_members(path, "an .npz file", _array_name, _describe_npy)
+    arrays, comment = stored_array.read_members(path, "an .npz file", _array_name, _describe_npy)
     path = pathlib.Path(path)
     if not arrays:
         raise ValueError(f"{path} is a zip archive without arrays (.npy): {what_it_is(path)}.")
@@ -140,7 +120,7 @@ def _describe_npy(name: str, extent: Extent, file: IO[bytes]) -> StoredArray:
         raise ValueError(f"it is truncated: {where} should have {size} bytes")
     if fortran and len(shape) > 1:
         strides = [math.prod(shape[:axis]) for axis in range(len(shape))]
-        return StoredArray(name, shape, dtype, load_strided(extent.read, offset, dtype, shape, strides))
+        return StoredArray(name, shape, dtype, stored_array.load_strided(extent.read, offset, dtype, shape, strides))
     return StoredArray(name, shape, dtype, extent.read, offset)
 
 
@@ -155,12 +135,8 @@ def write_npz(
     Args:
         path: Where the file shall be.
         arrays: Names and values; only one array at a time has to exist.
-        note: Small JSON data kept in the archive's comment, where NumPy and others pass over it.
+        note: Small JSON data kept in the archive's comment, where NumPy and others pass over it: at most 65,535 bytes.
         overwrite: Whether a file at `path` may be replaced.
-
-    Raises:
-        FileExistsError: if there is a file at `path` already and `overwrite` is false.
-        ValueError: if `note` has more than 65,535 bytes, the most that an archive's comment can have.
     """
     path = _new(path, overwrite)
     note = note or {}
@@ -244,7 +220,7 @@ def shards_of(path: pathlib.Path) -> dict[str, str]:
     """
     if not path.name.endswith(".json"):
         return {}
-    files = parse_json(_read(path, LONGEST), str(path)).get("weight_map")
+    files = parse_json(_read(path), str(path)).get("weight_map")
     if not isinstance(files, dict) or not files:
         raise ValueError(f"{path} is no index of a .safetensors file: it has no weight_map.")
     for file in files.values():
@@ -260,16 +236,7 @@ def write_safetensors(
 ) -> None:
     """Writes arrays to a `.safetensors` file, to a temporary name first. All of them are in memory at once.
 
-    Its metadata is `{"format": "pt"}`, without which transformers does not take a file.
-
-    Args:
-        path: Where the file shall be.
-        arrays: Names and values.
-        overwrite: Whether a file at `path` may be replaced.
-
-    Raises:
-        FileExistsError: if there is a file at `path` already and `overwrite` is false.
-        ValueError: if two arrays have one name, or an array has a type that is not read again.
+    Its metadata is `{"format": "pt"}`, without which transformers does not take a file. Arguments as in `write_npz`.
     """
     from safetensors.numpy import save_file
 
@@ -308,13 +275,7 @@ def choose_weights(names: Iterable[str], where: str) -> str | None:
 
 
 def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The file with weights in a folder (see `choose_weights`); a file is given back as it is.
-
-    Raises:
-        TypeError: if `path` is no path.
-        IsADirectoryError: if the folder has no such file.
-        ValueError: if it has several, none of them of a known name.
-    """
+    """The file with weights in a folder (see `choose_weights`); a file is given back as it is."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
     folder = pathlib.Path(path)
@@ -330,14 +291,10 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def read_sidecars(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """The JSON files beside a file of weights, or in a folder, as plain data: those of `SIDECARS` that are there.
-
-    Raises:
-        ValueError: if one of them is no object of JSON in UTF-8, too long or damaged.
-    """
+    """The JSON files beside a file of weights, or in a folder, as plain data: those of `SIDECARS` that are there."""
     folder = _folder(path)
     files = {name: folder / file for name, file in SIDECARS.items() if (folder / file).is_file()}
-    return {name: parse_json(_read(file, LONGEST), str(file)) for name, file in files.items()}
+    return {name: parse_json(_read(file), str(file)) for name, file in files.items()}
 
 
 def with_names_beside(config: "ModelConfig", path: str | os.PathLike[str]) -> "ModelConfig":
@@ -349,16 +306,12 @@ def with_names_beside(config: "ModelConfig", path: str | os.PathLike[str]) -> "M
 
 
 def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
-    """The lines of the `classes.txt` in the folder of a file, or in a folder; None where there is none.
-
-    Raises:
-        ValueError: if it is not UTF-8, too large, or has lines that cannot be names.
-    """
+    """The lines of the `classes.txt` in the folder of a file, or in a folder; None where there is none."""
     file = _folder(path) / CLASSES
     if not file.is_file():
         return None
     try:
-        names = tuple(_read(file, LONGEST_LIST).decode("utf-8-sig").splitlines())
+        names = tuple(_read(file).decode("utf-8-sig").splitlines())
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not a list of class names in UTF-8: {error}.") from None
     for number, name in enumerate(names, 1):
@@ -369,15 +322,9 @@ def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """The object that untrusted JSON says.
+    """The object that untrusted JSON says, with each name once; `what` it is stands in messages.
 
-    Args:
-        data: The text, in UTF-8. The caller bounds its length: parsed, it may take forty times as many bytes.
-        what: What it is, for messages.
-
-    Raises:
-        ValueError: if it is not UTF-8 or no JSON, is nested too deeply, is no object, or has one name twice in an
-            object.
+    The caller bounds its length: parsed, it may take forty times as many bytes.
     """
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
@@ -404,9 +351,9 @@ def _folder(path: str | os.PathLike[str]) -> pathlib.Path:
     return path if path.is_dir() else path.parent
 
 
-def _read(file: pathlib.Path, most: int) -> bytes:
+def _read(file: pathlib.Path) -> bytes:
     with file.open("rb") as opened:
-        data = opened.read(most + 1)
-    if len(data) > most:
-        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; at most {most:,} are read.")
+        data = opened.read(LONGEST + 1)
+    if len(data) > LONGEST:
+        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; at most {LONGEST:,} are read.")
     return data

@@ -29,14 +29,9 @@ _NOTE = "keras_vit"  # the attribute of a .weights.h5 file that says which model
 
 
 def check_format(path: str | os.PathLike[str], layout: str | None = None) -> None:
-    """Checks that a path names a format that models are written in, and one that the layout has.
+    """Raises ValueError unless a path names a format that models are written in, and one that the layout has.
 
-    Args:
-        path: Where a model is to be written.
-        layout: A name in `LAYOUTS`; None for the official files' layout, or a format of Keras.
-
-    Raises:
-        ValueError: if the layout is unknown, the ending names no format, or that of another layout.
+    The layout is a name in `LAYOUTS`; None for the official files', or a format of Keras.
     """
     ending = next((end for end in KERAS_ENDINGS if str(path).endswith(end)), pathlib.Path(path).suffix)
     with_sidecars = [name for name, known in LAYOUTS.items() if known.sidecars is not None]
@@ -66,13 +61,12 @@ def save_model(
     Args:
         model: A model of this package.
         path: Where the file shall be, or the folder for a `model.safetensors` and its JSON files.
-        layout: Of an `.npz`, a `.safetensors` or a folder: a name in `LAYOUTS`; None for that of the official `.npz`.
+        layout: See `check_format`.
         overwrite: Whether a file at `path` may be replaced.
 
     Raises:
         FileExistsError: if there is a file already and `overwrite` is false.
         OSError: if the file cannot be written, on a full disk for example. What was there before is kept.
-        ValueError: see `check_format`.
     """
     check_format(path, layout)
     path = pathlib.Path(path)
@@ -146,14 +140,7 @@ def read_keras(path: str | os.PathLike[str]) -> VisionTransformer | BiT:
 
 
 def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
-    """The config that a `.keras` or `.weights.h5` file says its model has, without loading it.
-
-    Returns:
-        The config; None where the file says none, or that of a model from elsewhere.
-
-    Raises:
-        ValueError: if the file is damaged, or what it says is no config.
-    """
+    """The config in a `.keras` or `.weights.h5` file; None where it says none, or that of a model from elsewhere."""
     path = pathlib.Path(path)
     description, _ = _describe(path)
     return None if description is None else _config_of(path, description)

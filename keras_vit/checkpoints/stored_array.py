@@ -58,11 +58,7 @@ class Extent:
             raise ValueError(f"{self.path} was changed while it was read. Open it again, or fetch it again.")
 
     def read(self, first: int, size: int) -> np.ndarray:
-        """Bytes from `first` on, in memory of their own that backends can use without copying.
-
-        Raises:
-            ValueError: if the checksum is wrong, or the file was changed since it was opened.
-        """
+        """Bytes from `first` on, in memory of their own that backends can use without copying."""
         self.check_unchanged()
         if self.checksum is not None and 2 * size > self.size:  # all but a header: read once
             whole = aligned_zeros((self.size,), np.uint8)
@@ -119,6 +115,8 @@ class PackedExtent(Extent):
 class StoredArray:
     """An array in a file: its name, shape and type are known, its values are read on demand.
 
+    Reading raises ValueError if the values do not have the checksum that the file says, or the file was changed.
+
     Attributes:
         name: Its name in the file.
         shape: Its shape.
@@ -149,17 +147,13 @@ class StoredArray:
         return self.size * self.dtype.itemsize
 
     def read(self) -> np.ndarray:
-        """The values; floating point numbers as float32.
-
-        Raises:
-            ValueError: if the values do not have the checksum that the file says, or the file was changed.
-        """
+        """The values; floating point numbers as float32."""
         values = self.read_stored()
         with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
             return values.astype(np.float32) if self.stored in ("float16", "float64", "bfloat16") else values
 
     def read_stored(self) -> np.ndarray:
-        """The values in the type that they are stored in. Raises as `read` does."""
+        """The values in the type that they are stored in."""
         values = self.load(self.offset, self.bytes).view(self.dtype).reshape(self.shape)
         return values if self.dtype.isnative else values.astype(self.dtype.newbyteorder("="))
 
@@ -171,15 +165,7 @@ class StoredArray:
 def load_strided(
     load: Callable[[int, int], np.ndarray], offset: int, dtype: np.dtype, shape: tuple[int, ...], strides: Any
 ) -> Callable[[int, int], np.ndarray]:
-    """A `StoredArray.load` for values in another order: all are read and put in order.
-
-    Args:
-        load: Reads bytes of the file.
-        offset: The first of the array.
-        dtype: See `StoredArray`.
-        shape: See `StoredArray`.
-        strides: The step along each axis, in values.
-    """
+    """A `StoredArray.load` for values in another order, with a step along each axis: all are read and put in order."""
     whole = math.prod(shape) * dtype.itemsize
 
     def load_in_order(first: int, size: int) -> np.ndarray:
@@ -255,16 +241,13 @@ def read_members(
     name_of: Callable[[str], str | None],
     describe: Callable[[str, Extent, IO[bytes]], T],
 ) -> tuple[dict[str, T], bytes]:
-    """What the members of a zip archive are, once it is clear that they fit into the file.
+    """What the members of a zip archive are, once it is clear that they fit into the file, and the archive's comment.
 
     Args:
         path: The archive.
         kind: What it should be, for messages.
         name_of: What a member is called, by its name in the archive; None to pass it over.
         describe: Makes something of a member's name, its bytes, and the member opened for reading.
-
-    Returns:
-        What `describe` gave, by name, and the archive's comment.
 
     Raises:
         ValueError: if it is no archive, is damaged, has two members of one name, would unpack to more than
@@ -321,12 +304,7 @@ _BEGINNINGS = {
 
 
 def kind_of(path: pathlib.Path) -> str | None:
-    """Which kind of file with arrays a file looks like; None for anything else.
-
-    Returns:
-        `"npz"` for any zip archive that PyTorch did not write, `"torch"` for both of its forms, `"safetensors"`, or
-        `"index"` for the list of the shards of a safetensors file.
-    """
+    """What a file looks like: `"npz"` (any other zip), `"torch"`, `"safetensors"`, `"index"` of its shards, or None."""
     head = _head(path)
     if head.startswith(b"PK"):
         return "torch" if _is_torch_zip(path, head) else "npz"

@@ -20,17 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.stored_array import (
-    ArrayFile,
-    Extent,
-    PackedExtent,
-    StoredArray,
-    is_shape,
-    load_strided,
-    read_members,
-    span,
-    what_it_is,
-)
+from keras_vit.checkpoints import stored_array
+from keras_vit.checkpoints.stored_array import ArrayFile, Extent, StoredArray, is_shape, span
 
 # What the dict with the weights is called inside a training state, the preferred first: averages before what they are
 # averages of, the teacher of self-distillation before the student, I-JEPA's target before its context encoder.
@@ -81,39 +72,31 @@ def read_torch(path: pathlib.Path) -> ArrayFile:
     for name, tensor in tensors.items():
         try:
             arrays[name] = _describe(name, tensor, storages)
+            key = tensor.storage.key
+            used[key] += arrays[name].bytes
+            if used[key] > MOST_SHARED * storages[key].size:
+                raise ValueError(f"is one of too many arrays that share {storages[key].size:,} bytes")
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {printable(repr(name), 100)} {error}.") from None
-        key = tensor.storage.key
-        used[key] += arrays[name].bytes
-        if used[key] > MOST_SHARED * storages[key].size:
-            raise ValueError(
-                f"{path} has arrays in the storage {printable(key, 60)} that have more than {MOST_SHARED} times its "
-                f"{storages[key].size:,} bytes: too many arrays share their values."
-            )
     outside = sorted(every.keys() - {".".join([*names, name]) for name in tensors})
     return ArrayFile(path, arrays, None, ".".join(names), outside)
 
 
 def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
     """What the pickle says, and the storages."""
-    folders: set[str] = set()
 
     def name_of(member: str) -> str | None:
-        folder, _, name = member.partition("/")
-        if name == "data.pkl":
-            folders.add(folder)
-            if len(folders) > 1:
-                raise ValueError("it has 2 members data.pkl, expected one")
+        name = member.partition("/")[2]
         return name if name in ("data.pkl", "byteorder") or name.startswith("data/") else None
 
     def describe(name: str, extent: Extent, _: object) -> Extent:
-        if isinstance(extent, PackedExtent):
+        if isinstance(extent, stored_array.PackedExtent):
             raise ValueError(f"its member {printable(repr(name), 100)} is compressed, which torch.save never does")
         return extent
 
-    extents, _ = read_members(path, "a file of torch.save", name_of, describe)
+    extents, _ = stored_array.read_members(path, "a file of torch.save", name_of, describe)
     if "data.pkl" not in extents:
-        raise ValueError(f"{path} is not a file of torch.save: {what_it_is(path)}.")
+        raise ValueError(f"{path} is not a file of torch.save: {stored_array.what_it_is(path)}.")
     order = extents.pop("byteorder", None)
     if order is not None and order.read(0, min(order.size, 10)).tobytes() == b"big":
         raise ValueError(f"{path} {_ORDER}")
@@ -140,8 +123,9 @@ def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
         raise ValueError(f"{path} {_ORDER}")
     if not isinstance(keys, list) or not all(type(key) is str for key in keys) or len(set(keys)) < len(keys):
         raise ValueError(f"{path} is damaged: its list of storages makes no sense.")
-    types = {tensor.storage.key: tensor.storage.stored for _, tensor in _tensors(root) if _in_storage(tensor)}
-    storages, at = {}, stream.tell()
+    storages = [tensor.storage for _, tensor in _tensors(root)]
+    types = {storage.key: storage.stored for storage in storages if type(storage) is Storage}
+    extents, at = {}, stream.tell()
     with path.open("rb") as file:
         for key in keys:
             if key not in types:
@@ -151,16 +135,16 @@ def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
             length = count * np.dtype(types[key]).itemsize
             if count < 0 or at + 8 + length > size:
                 raise ValueError(f"{path} is truncated: the storage {printable(key, 60)} has {count:,} values.")
-            storages[key] = Extent(path, at + 8, length, key)
+            extents[key] = Extent(path, at + 8, length, key)
             at += 8 + length
     if at != size:
         raise ValueError(f"{path} is damaged: {size - at:,} bytes follow its storages.")
-    return root, storages
+    return root, extents
 
 
 def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> StoredArray:
     storage, offset, shape, strides = tensor
-    if not _in_storage(tensor) or storage.key not in storages:
+    if type(storage) is not Storage or storage.key not in storages:
         raise ValueError("is in a storage that the file does not have")
     extent, dtype = storages[storage.key], np.dtype(storage.stored)
     if extent.size != storage.count * dtype.itemsize:
@@ -184,11 +168,8 @@ def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> Store
     rows = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     if all(n <= 1 or stride == row for n, stride, row in zip(shape, strides, rows, strict=True)):
         return StoredArray(name, shape, dtype, extent.read, offset * dtype.itemsize)
-    return StoredArray(name, shape, dtype, load_strided(extent.read, offset * dtype.itemsize, dtype, shape, strides))
-
-
-def _in_storage(tensor: "Tensor") -> bool:
-    return type(tensor.storage) is Storage
+    load = stored_array.load_strided(extent.read, offset * dtype.itemsize, dtype, shape, strides)
+    return StoredArray(name, shape, dtype, load)
 
 
 def _fields(value: Any) -> dict[Any, Any]:
@@ -269,7 +250,7 @@ class _Dict(dict):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # without arguments
         super().__init__()
 
     def __setstate__(self, state: Any) -> None:
@@ -344,19 +325,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:
-    """The plain data that a pickle says.
-
-    Args:
-        stream: The bytes that begin with it, at most `LONGEST` of them; afterwards it is at the pickle's end.
-        path: The file, for messages.
-
-    Returns:
-        Numbers, texts, tuples, lists, dicts, `Storage`, `Tensor` and `_Object` objects.
-
-    Raises:
-        ValueError: if it asks for anything else, is damaged, or has more than `MOST_STEPS` instructions
-            or `MOST_TUPLES` tuples.
-    """
+    """The plain data, with `Storage`, `Tensor` and `_Object` objects, of the pickle that a stream begins with."""
     start, tuples = stream.tell(), 0
     try:
         # Python's unpickler takes memory for the largest number under which a pickle remembers a value.

@@ -411,7 +411,7 @@ def test_the_same_weights_from_the_hub(server, unpublished, one, two, monkeypatc
         SECOND: Repository({"model.safetensors": two}),
     }
     with pytest.warns(
-        UserWarning, match=f"{re.escape(FINE_TUNED)} is not to be had .* the same weights come from hf://{FIRST}"
+        UserWarning, match=f"{re.escape(FINE_TUNED)} is not to be had.* the same weights come from hf://{FIRST}"
     ):
         assert first(find_checkpoint(FINE_TUNED)) == 1
     server.down = True  # what is in the cache stays
