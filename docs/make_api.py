@@ -11,8 +11,8 @@ import sys
 import types
 
 import keras_vit
-from keras_vit.factories import FAMILY_FACTORIES
 from keras_vit.models import VARIANTS, factory_name
+from keras_vit.zoo import FAMILY_FACTORIES
 
 FOLDER = pathlib.Path(__file__).parent / "api"
 ROOMS = {

@@ -30,13 +30,15 @@ IS_PROGRAM = _is_program()
 def lazy_names(room: str) -> Callable[[str], object]:
     """The `__getattr__` of a room whose imports stand under `if TYPE_CHECKING:`, where type checkers read them.
 
-    Args:
-        room: The room's `__name__`.
+    A room without an `__all__` gets one: what is imported as `from a import b as b`, by which type checkers know that
+    the room offers it.
     """
     module = sys.modules[room]
     branches = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.If)]
     imports = [node for branch in branches for node in branch.body if isinstance(node, ast.ImportFrom)]
     sources = {alias.name: str(node.module) for node in imports for alias in node.names}
+    offered = [alias.name for node in imports for alias in node.names if alias.asname]
+    vars(module).setdefault("__all__", sorted(offered))
 
     def __getattr__(name: str) -> object:
         if name not in sources:

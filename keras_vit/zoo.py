@@ -1,9 +1,11 @@
 """Models by name and from files: the functions that most users need."""
 
+import functools
+import inspect
 import os
 import warnings
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from keras_vit._arguments import DType, ImageSize, Source, Tensor
 from keras_vit.checkpoints import (
@@ -21,16 +23,21 @@ from keras_vit.checkpoints import (
 )
 from keras_vit.models import (
     MODELS,
+    VARIANTS,
     BiT,
     BiTConfig,
     ModelConfig,
     VisionTransformer,
     ViTConfig,
+    factory_name,
     find_variant,
     has_layers_of,
     variant_config,
     variant_of,
 )
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Options that a BiT, which is a ResNet, has no use for.
 OF_TRANSFORMERS = (
@@ -131,17 +138,15 @@ def load(
     path = find_recommended(str(source)) if is_variant(source) else resolve_source(source)
     from_keras = is_keras_file(path)
     arrays: dict[str, Any] = {"grid_size": grid_size, "heads": heads, "architecture": architecture}
-    arrays["numerics"] = numerics
     if from_keras:
-        for option, value in {**arrays, "input_tensor": input_tensor}.items():
+        for option, value in {**arrays, "numerics": numerics, "input_tensor": input_tensor}.items():
             if value is not None:
                 raise ValueError(f"{path} says all of its model itself: leave {option}={value!r} out.")
         model = read_keras(path)
         base = model.config
     else:
         path, name_or_path = find_checkpoint(path), path
-        if numerics is None and is_copy(name_or_path, path):
-            arrays["numerics"] = "official"
+        arrays["numerics"] = "official" if numerics is None and is_copy(name_or_path, path) else numerics
         contents = open_checkpoint(path, image_size=None if image_size == "dynamic" else image_size, **arrays)
         base = contents.config
         if isinstance(base, BiTConfig) and image_size is None:
@@ -169,13 +174,23 @@ def load(
         build = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
         return load_model(path, contents, config, keep_head=keep_head, **build)
     changes = {field: value for field, value in vars(config).items() if value != getattr(model.config, field)}
-    for option, value in (("pooling", pooling), ("name", name), ("dtype", dtype)):
-        if value is not None:
-            changes[option] = value
+    asked = {"pooling": pooling, "name": name, "dtype": dtype}
+    changes |= {option: value for option, value in asked.items() if value is not None}
     return model.with_config(**changes) if changes else model
 
 
-from_checkpoint = load
+def _with_old_name(function: Callable[P, T]) -> Callable[P, T]:
+    @functools.wraps(function)
+    def from_checkpoint(*args: P.args, **kwargs: P.kwargs) -> T:
+        if "path" in kwargs:
+            warnings.warn("path= is called source= now.", DeprecationWarning, stacklevel=2)
+            args = (kwargs.pop("path"), *args)  # ty: ignore[invalid-assignment]
+        return function(*args, **kwargs)
+
+    return from_checkpoint
+
+
+from_checkpoint = _with_old_name(load)
 """Another name of `load`."""
 
 
@@ -210,31 +225,19 @@ def create_model(
     """A model of the papers by its name, with the conventions of keras.applications: new, or `load`ed.
 
     Also a BiT, the ResNet that the first paper compares with, by a name such as `"BiT-R50x1"`. Arguments that are about
-    tokens, position embeddings and dropout make no sense for it and are refused.
+    tokens, position embeddings and dropout make no sense for it and are refused. The arguments that are
+    not listed here are those of `load`.
 
-    Args:
-        variant: The paper's name, such as `"ViT-B/16"`; case and punctuation do not matter (but g is not G).
-        pretrained: Whether to load the recommended ImageNet-1k checkpoint of the variant, which is downloaded once.
-        weights: What `load` takes and holds this variant, or a `.weights.h5` that this same model saved. None for new
-            random weights.
-        image_size: As in `load`. None for the checkpoint's own, or the variant's, which is 224 for those of the first
-            papers; for a BiT, which has no size of its own, the same as `"dynamic"`.
-        classes: As in `load`; 1,000 without weights.
-        class_names: As in `load`; without weights they also say how many `classes` there are.
-        include_top: As in `load`.
-        pooling: As in `load`; without weights `"token"` is the usual one, or `"avg"` without a class token.
-        classifier_activation: Name of an activation on the head; None for logits.
-        include_preprocessing: As in `load`.
-        interpolation: As in `load`.
-        class_token: Whether there is a class token. None for the checkpoint's, or the variant's own without weights.
-        representation_size: Without weights, the length of the tanh layer before the head; None for no such layer.
-        dropout: As in `load`. None for the variant's official rate without weights, and 0 with.
-        attention_dropout: As in `load`.
-        drop_path: As in `load`.
-        remat: As in `load`.
-        input_tensor: As in `load`.
-        name: As in `load`; None for one made from the variant.
-        dtype: As in `load`.
+    - `variant`: The paper's name, such as `"ViT-B/16"`; case and punctuation do not matter (but g is not G).
+    - `pretrained`: Whether to load the recommended ImageNet-1k checkpoint of the variant, which is downloaded once.
+    - `weights`: What `load` takes and holds this variant, or a `.weights.h5` that this same model saved. None for new
+      random weights; these have 1,000 `classes`, or as many as there are `class_names`, the variant's official rate of
+      `dropout`, and `pooling="token"`, or `"avg"` without a class token.
+    - `image_size`: None for the checkpoint's own, or the variant's, which is 224 for those of the first papers; for a
+      BiT, which has no size of its own, the same as `"dynamic"`.
+    - `classifier_activation`: Name of an activation on the head; None for logits.
+    - `class_token`: Whether there is a class token. None for the checkpoint's, or the variant's own without weights.
+    - `representation_size`: Without weights, the length of the tanh layer before the head; None for no such layer.
 
     Returns:
         A `VisionTransformer`, or a `BiT`.
@@ -302,11 +305,7 @@ def create_model(
 
 
 def _config_of(weights: Source, variant: str) -> ModelConfig:
-    """The config of a source of weights.
-
-    Raises:
-        ValueError: if it is none of the variant that is asked for.
-    """
+    """The config of a source of weights; ValueError if it is none of the variant that is asked for."""
     path = resolve_source(weights)
     config = config_in_file(path) if is_keras_file(path) else open_checkpoint(find_checkpoint(path)).config
     if config is None or not has_layers_of(config, variant):
@@ -337,22 +336,10 @@ def _adapt(
     classifier_activation: str | None = None,
     **fields: Any,
 ) -> ModelConfig:
-    """The config that a user asks for, from the one of the source.
-
-    Args:
-        base: The config of the variant or of the file.
-        source: Its name, for messages.
-        include_top: See `load`, as for the others.
-        image_size: None for that of `base`.
-        classes: None for those of `base`.
-        class_names: None for those of `base`.
-        pooling: None for that of `base`, or none without the top.
-        pre_logits: None for those of `base` where its head stays.
-        classifier_activation: None for that of `base`.
-        fields: Other fields of the config; None for those of `base`.
+    """The config that a user asks for, from the one of the source; None for what that says.
 
     Raises:
-        TypeError, ValueError: if the config cannot be so.
+        TypeError, ValueError: if the config cannot be so; `source` is what messages call it.
     """
     if isinstance(base, BiTConfig):
         asked = {"pre_logits": pre_logits, **fields}
@@ -407,3 +394,59 @@ def _with_names_beside(config: ModelConfig, path: str | os.PathLike[str]) -> Mod
     except ValueError as error:  # the model is usable, whatever lies beside it
         warnings.warn(f"The outputs of {path} have no names: {error}", stacklevel=3)
         return config
+
+
+def _factory(create: Callable[Concatenate[str, P], Any], variant: str, kind: type[T]) -> Callable[P, T]:
+    """`create_model` with its variant chosen, under the name and with the signature that users expect."""
+
+    @functools.wraps(create)
+    def factory(*args: P.args, **kwargs: P.kwargs) -> T:
+        if "input_shape" in kwargs:
+            raise TypeError(
+                f"{name} has no argument input_shape={kwargs['input_shape']!r}: pass image_size=(height, width), or "
+                "one integer for squares."
+            )
+        return create(variant, *args, **kwargs)
+
+    name = factory.__name__ = factory.__qualname__ = factory_name(variant)
+    but = ", but for what a ResNet has no use for" if kind is BiT else ""
+    factory.__doc__ = f"""The {variant} of the papers: the arguments are those of `create_model`{but}.
+
+    Examples:
+        >>> model = keras_vit.{name}(classes=10)
+    """
+    signature = inspect.signature(create)
+    left_out = ("variant", *(OF_TRANSFORMERS if kind is BiT else ()))
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in left_out]
+    factory.__signature__ = signature.replace(parameters=parameters, return_annotation=kind)  # ty: ignore[missing-attribute]
+    return factory
+
+
+ViT_Ti16 = _factory(create_model, "ViT-Ti/16", VisionTransformer)
+ViT_S16 = _factory(create_model, "ViT-S/16", VisionTransformer)
+ViT_S32 = _factory(create_model, "ViT-S/32", VisionTransformer)
+ViT_B8 = _factory(create_model, "ViT-B/8", VisionTransformer)
+ViT_B16 = _factory(create_model, "ViT-B/16", VisionTransformer)
+ViT_B32 = _factory(create_model, "ViT-B/32", VisionTransformer)
+ViT_L16 = _factory(create_model, "ViT-L/16", VisionTransformer)
+ViT_L32 = _factory(create_model, "ViT-L/32", VisionTransformer)
+ViT_H14 = _factory(create_model, "ViT-H/14", VisionTransformer)
+R_ViT_Ti16 = _factory(create_model, "R+ViT-Ti/16", VisionTransformer)
+R26_ViT_S32 = _factory(create_model, "R26+ViT-S/32", VisionTransformer)
+R26_ViT_B32 = _factory(create_model, "R26+ViT-B/32", VisionTransformer)
+R50_ViT_B16 = _factory(create_model, "R50+ViT-B/16", VisionTransformer)
+R50_ViT_L32 = _factory(create_model, "R50+ViT-L/32", VisionTransformer)
+BiT_R50x1 = _factory(create_model, "BiT-R50x1", BiT)
+BiT_R50x3 = _factory(create_model, "BiT-R50x3", BiT)
+BiT_R101x1 = _factory(create_model, "BiT-R101x1", BiT)
+BiT_R101x3 = _factory(create_model, "BiT-R101x3", BiT)
+BiT_R152x2 = _factory(create_model, "BiT-R152x2", BiT)
+BiT_R152x4 = _factory(create_model, "BiT-R152x4", BiT)
+
+# Those of the other families, DeiT_B16, DINOv2_S14 and so on: a row of the table is all there is to say of each.
+FAMILY_FACTORIES: dict[str, Callable[..., VisionTransformer]] = {
+    factory_name(variant): _factory(create_model, variant, VisionTransformer)
+    for variant, row in VARIANTS.items()
+    if row.family != "ViT"
+}
+globals().update(FAMILY_FACTORIES)

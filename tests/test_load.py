@@ -219,6 +219,12 @@ def test_what_is_no_source(files, tmp_path):
         keras_vit.load(tmp_path / "other.keras")
 
 
+@pytest.mark.once
+def test_the_old_name_of_the_source(files):
+    with pytest.warns(DeprecationWarning, match="path= is called source="):
+        assert keras_vit.from_checkpoint(path=files / "vit.npz").config == VIT
+
+
 def test_weights_arrive(files):
     models = [keras_vit.load(files / f"vit{ending}") for ending in ENDINGS]
     for path, weight in weights_by_path(models[0]).items():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import factories
+from keras_vit import zoo
 from keras_vit.models import find_variant, weights_by_path
 from keras_vit.preprocessing import preprocess_input, resize_images
 from tests.compute import forward
@@ -104,9 +104,7 @@ def test_factory(name, monkeypatch):
     wanted = list(inspect.signature(keras_vit.create_model).parameters.values())[1:]
     assert list(inspect.signature(factory).parameters.values()) == wanted
     assert all(p.kind is p.KEYWORD_ONLY for p in wanted)
-    for word in (FACTORIES[name], "Args:", *(f"        {p.name}: " for p in wanted), "Returns:", "Raises:"):
-        assert word in factory.__doc__, word
-    assert "variant: " not in factory.__doc__
+    assert FACTORIES[name] in factory.__doc__ and "`create_model`" in factory.__doc__
 
     # It passes on what it is given. (Building all of them would take gigabytes; test_counts.py knows what they are.)
     with monkeypatch.context() as patch:
@@ -119,7 +117,7 @@ def test_factory(name, monkeypatch):
 
 def test_there_are_no_other_factories():
     assert {name for name in keras_vit.__all__ if "ViT_" in name} == set(FACTORIES)
-    assert set(FACTORIES) <= set(vars(factories))
+    assert set(FACTORIES) <= set(vars(zoo))
 
 
 def test_a_factory_makes_its_variant():
