@@ -11,7 +11,6 @@ import warnings
 from pathlib import Path
 
 BACKENDS = ("tensorflow", "jax", "torch")
-_MORE_OF_KERAS = ("numpy", "openvino")  # for inference only; keras_vit is not tested with them
 
 
 def choose_backend() -> None:
@@ -31,11 +30,16 @@ def choose_backend() -> None:
         return
     backend = os.environ.get("KERAS_BACKEND")
     if backend:
-        _check(backend)
+        if backend not in (*BACKENDS, "numpy", "openvino"):  # the last two for inference only, and not tested
+            raise ValueError(f"KERAS_BACKEND must be one of {', '.join(BACKENDS)}, but it is {backend!r}.")
+        if backend in BACKENDS and not importlib.util.find_spec(backend):
+            raise ImportError(f'KERAS_BACKEND is {backend!r}, which is missing: pip install "keras-vit[{backend}]"')
         return
-    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
-    file = Path(home) / "keras.json"
-    configured = _read(file).get("backend")
+    file = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
+    try:
+        configured = json.loads(file.read_text(encoding="utf-8")).get("backend")
+    except (OSError, ValueError, AttributeError):  # as for Keras, there is nothing in a file that cannot be read
+        configured = None
     backend = configured or "tensorflow"
     if backend not in BACKENDS or importlib.util.find_spec(backend):
         return
@@ -49,22 +53,3 @@ def choose_backend() -> None:
             stacklevel=3,
         )
     os.environ["KERAS_BACKEND"] = installed[0]
-
-
-def _read(file: Path) -> dict[str, str]:
-    """The settings in a `keras.json`; as for Keras, none where it cannot be read."""
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
-
-
-def _check(backend: str) -> None:
-    if backend not in (*BACKENDS, *_MORE_OF_KERAS):
-        raise ValueError(f"KERAS_BACKEND must be one of {', '.join(BACKENDS)}, but it is {backend!r}.")
-    if backend in BACKENDS and not importlib.util.find_spec(backend):
-        raise ImportError(
-            f'KERAS_BACKEND is {backend!r}, but {backend} is not installed: pip install "keras-vit[{backend}]", or set '
-            "KERAS_BACKEND to a framework that is."
-        )

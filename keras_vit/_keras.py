@@ -1,7 +1,6 @@
-"""The private parts of Keras that this package uses, all in this file.
+"""The private parts of Keras that this package uses, all in this file, under names for the rest of the package.
 
-`PRIVATE` says of each why it is needed and what breaks without it; `tests/test_keras_internals.py` holds every one to
-what a new Keras does. The rest of the package uses the names that are defined here.
+Each has its reason; `tests/test_keras_internals.py` holds every one to what a new Keras does.
 """
 
 import contextlib
@@ -16,57 +15,40 @@ import keras
 from keras_vit._arguments import Tensor
 
 PRIVATE: dict[str, str] = {
-    "_flatten_layers": "Layers inside layers have no public list. Without it, freezing, adapters and quantization see "
-    "the outer layers only.",
-    "_trainable_variables": "A layer's own weights, without those of the layers inside it, have no public list. "
-    "Without it, weights that LoRA froze stay so when their layer trains again.",
-    "_run_through_graph": "clone_model builds the graph of a clone with it, and says nothing else of the model that is "
-    "cloned. Without it, clones are plain functional models, without config. It also calls layer by layer on tensors, "
-    "which clone_model does on symbolic ones only; without it, nobody can look inside a model in one pass.",
-    "_functional": "The graph of a Sequential model. Without it, nobody can look inside a model in one.",
-    "_remat_mode": "Whether a layer was made in a RematScope. Without it, inner layers are called by way of Keras, "
-    "which takes milliseconds on PyTorch.",
+    "_flatten_layers": "Without it, freezing, adapters and quantization do not reach layers inside layers.",
+    "_trainable_variables": "A layer's own weights. Without it, what LoRA froze stays frozen when its layer trains.",
+    "_run_through_graph": "clone_model builds clones with it, and says nothing else of the model that is cloned; it "
+    "also calls layer by layer on tensors. Without it, clones lose the config, and nobody can look inside a model.",
     "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
-    "_iterations": "Batches that an optimizer has seen; `iterations` counts updates. Without it, averages of weights "
-    "move with every batch.",
-    "_clip_gradients": "Called with all gradients of an update. Without it, clipping differs per replica, and the norm "
-    "cannot be logged.",
+    "_clip_gradients": "Called with all gradients of an update. Without it, each replica clips by itself.",
     "_apply_weight_decay": "Called before an update. Without it, weights decay twice.",
-    "_use_weight_decay": "Whether `exclude_from_weight_decay` spares a weight. Without it, that method does nothing.",
+    "_use_weight_decay": "Without it, `exclude_from_weight_decay` does nothing.",
     "_get_variable_index": "Which momentum is that of a weight. Without it, optimizers search for it.",
     "_update_model_variables_moving_average": "Called after every batch. Without it, averages count batches.",
-    "_model_variables_moving_average": "The averages of the weights have no public list. Without it, "
-    "they could not be moved once per update.",
+    "_model_variables_moving_average": "Averages of weights. Without it, they cannot be moved once per update.",
 }
 
 # Of PyTorch, whose modules Keras's layers are there.
 PRIVATE_IN_TORCH: dict[str, str] = {
-    "torch.nn.modules.module._has_any_global_hook": "Hooks for all modules have no public list. Without it, who "
-    "registered one is not told of the layers inside layers.",
+    "torch.nn.modules.module._has_any_global_hook": "Without it, hooks for all modules miss the layers inside layers.",
     "torch.utils._python_dispatch.is_in_torch_dispatch_mode": "The module is where PyTorch has `TorchDispatchMode`. "
     "Without it, what such a mode keeps is written over.",
 }
 
 # Modules of Keras that are not public.
 PRIVATE_MODULES: dict[str, str] = {
-    "keras.src.utils.module_utils.tensorflow": "Keras asks it on every backend whether TensorFlow is available, when a "
-    "seed is set and when a model is saved; to know, it imports TensorFlow. Without it, runs on JAX and PyTorch take "
-    "seconds and hundreds of MB for a framework that they do not use.",
+    "keras.src.utils.module_utils.tensorflow": "Keras asks it whether TensorFlow is there, and so imports it, when a "
+    "seed is set or a model saved. Without it, JAX and PyTorch wait seconds for a framework that they do not use.",
 }
 
 T = TypeVar("T", bound=type)
 _SOURCE = "keras_vit_source_of_clone"
 
 
-# Other frameworks
-
-
 @contextlib.contextmanager
 def without_importing_tensorflow() -> Iterator[None]:
-    """Within it, TensorFlow is missing for Keras on the other backends, where the program has not imported it.
-
-    Nothing can be of one of its types then, which is what Keras asks for, and nothing can depend on its seed.
-    """
+    """Within it, TensorFlow is missing for Keras on the other backends, where the program has not imported it."""
+    # Nothing can be of one of its types then, which is what Keras asks for, and nothing can depend on its seed.
     from keras.src.utils.module_utils import tensorflow
 
     if keras.backend.backend() == "tensorflow" or "tensorflow" in sys.modules:
@@ -81,19 +63,9 @@ def without_importing_tensorflow() -> Iterator[None]:
 
 
 def set_random_seed(seed: int) -> None:
-    """`keras.utils.set_random_seed`, which seeds TensorFlow only where the program has imported it.
-
-    Args:
-        seed: From 0 to 2**32 - 1.
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """`keras.utils.set_random_seed`, which seeds TensorFlow only where the program has imported it."""
     with without_importing_tensorflow():
         keras.utils.set_random_seed(seed)
-
-
-# Layers
 
 
 def layers_inside(layer: keras.layers.Layer, include_self: bool = True) -> list[keras.layers.Layer]:
@@ -111,11 +83,6 @@ def layout_of(variable: keras.Variable) -> Any:
     return getattr(variable, "_layout", None)
 
 
-def is_recomputed(layer: keras.layers.Layer) -> bool:
-    """Whether Keras recomputes a layer for its gradients, because it was made in a `RematScope`."""
-    return bool(layer._remat_mode)
-
-
 def any_module_is_watched() -> bool:
     """Whether PyTorch has to tell somebody of the calls of all modules."""
     from torch.nn.modules import module
@@ -130,23 +97,27 @@ def is_recorded() -> bool:
     return is_in_torch_dispatch_mode()
 
 
-# Models
-
-
 def has_graph(layer: keras.layers.Layer) -> bool:
     """Whether a layer is a functional model, or a sequential one that is built: then `call_layers` can run it."""
-    return hasattr(getattr(layer, "_functional", None) or layer, "_run_through_graph")
+    return hasattr(_graph(layer), "_run_through_graph")
+
+
+def _graph(model: Any) -> Any:
+    """A functional model of the same layers, where a model has them in a row."""
+    if not isinstance(model, keras.Sequential):
+        return model
+    try:
+        return keras.Model(model.inputs, model.outputs[0])
+    except (AttributeError, ValueError):  # it is not built
+        return None
 
 
 def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
-    """What a model with a graph computes, with `call(layer, *arguments, **options)` in place of each layer's own call.
+    """What a model that `has_graph` computes, with `call(layer, *arguments, **options)` in place of each layer's call.
 
-    Args:
-        model: A model for which `has_graph` is true.
-        inputs: Tensors, symbolic or not, in the structure that the model takes.
-        call: Gives the outputs of a layer for its arguments.
+    The inputs are tensors, symbolic or not, in the structure that the model takes.
     """
-    graph = getattr(model, "_functional", None) or model
+    graph = _graph(model)
     inputs = [
         x if isinstance(x, keras.KerasTensor) else keras.ops.convert_to_tensor(x, reference.dtype)
         for x, reference in zip(keras.tree.flatten(inputs), graph.inputs, strict=True)
@@ -158,9 +129,8 @@ def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> An
 def clonable(cls: T) -> T:
     """Class decorator: lets `keras.models.clone_model` make another model of the class; see `ClonableModel`.
 
-    Keras 3.15 clones a functional model layer by layer and hands the result to `type(model)(inputs, outputs, name=...)`
-    if the constructor has these arguments or takes any (`functional_like_constructor`). Otherwise, the clone is a plain
-    functional model, without the config.
+    Keras 3.15 hands the layers of a clone to `type(model)(inputs, outputs, name=...)` if the constructor has these
+    arguments or takes any. Otherwise, the clone is a plain functional model, without the config.
     """
     constructor = cls.__init__
 
@@ -232,16 +202,13 @@ def _what_it_computes(model: keras.Model) -> dict[str, Any]:
     } | {"input": tuple(model.input_shape)[1:]}
 
 
-# Optimizers
-
-
 class HookedOptimizer(keras.optimizers.Optimizer):
     """An optimizer whose steps can be replaced one by one under public names; itself it is Keras's."""
 
     @property
     def batches(self) -> Tensor:
         """How many batches have been seen; with accumulated gradients, more than there were updates."""
-        return self._iterations
+        return next(variable for variable in self.variables if variable.name == "iteration")
 
     @property
     def averages(self) -> list[keras.Variable]:

@@ -11,63 +11,55 @@ pytestmark = pytest.mark.once
 
 
 @pytest.fixture
-def fresh(monkeypatch, tmp_path):
-    """As if Keras had not been imported yet, and nobody had chosen."""
+def chosen(monkeypatch, tmp_path):
+    """What is chosen for a variable, what stands in keras.json and what is installed, before Keras is imported."""
     monkeypatch.delitem(sys.modules, "keras")
-    monkeypatch.delenv("KERAS_BACKEND")
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
 
-    def installed(*names):
-        monkeypatch.setattr(_backend.importlib.util, "find_spec", lambda name: name in names or None)
+    def choose(variable, file, *installed):
+        monkeypatch.delenv("KERAS_BACKEND")
+        if variable is not None:
+            monkeypatch.setenv("KERAS_BACKEND", variable)
+        if file is not None:
+            (tmp_path / "keras.json").write_text(file)
+        monkeypatch.setattr(_backend.importlib.util, "find_spec", lambda name: name in installed or None)
         _backend.choose_backend()
         return os.environ.get("KERAS_BACKEND")
 
-    yield installed
+    yield choose
     monkeypatch.undo()
 
 
-def test_keras_s_own_choice_stands_where_it_works(fresh):
-    assert fresh("tensorflow", "jax", "torch") is None
+@pytest.mark.parametrize(
+    ("variable", "file", "installed", "expected"),
+    [
+        (None, None, ("tensorflow", "jax", "torch"), None),  # Keras's own choice works
+        ("", None, ("jax",), "jax"),  # Keras, too, takes this for no choice
+        (None, None, ("torch",), "torch"),
+        ("numpy", None, ("torch",), "numpy"),  # the user's choice stands
+        ("torch", None, ("tensorflow", "torch"), "torch"),
+        (None, '{"backend": "torch"}', ("tensorflow", "torch"), None),
+        *((None, text, ("torch",), "torch") for text in ("{}", "", "[1]", '{"backend": "')),
+    ],
+)
+def test_the_framework_that_is_taken(chosen, variable, file, installed, expected):
+    assert chosen(variable, file, *installed) == expected
 
 
-@pytest.mark.parametrize("name", ["jax", "torch"])
-def test_an_installed_framework_is_taken(fresh, name, monkeypatch):
-    monkeypatch.setenv("KERAS_BACKEND", "")  # Keras, too, takes this for no choice
-    assert fresh(name) == name
-
-
-def test_the_user_s_choice_stands(fresh, monkeypatch, tmp_path):
-    monkeypatch.setenv("KERAS_BACKEND", "numpy")
-    assert fresh("torch") == "numpy"
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    assert fresh("tensorflow", "torch") == "torch"
-    monkeypatch.delenv("KERAS_BACKEND")
-    (tmp_path / "keras.json").write_text('{"backend": "torch"}')
-    assert fresh("tensorflow", "torch") is None
-
-
-def test_a_file_of_keras_s_names_what_is_not_installed(fresh, tmp_path):
+def test_a_file_of_keras_s_names_what_is_not_installed(chosen):
     """Keras writes the file by itself, in an environment that had TensorFlow."""
-    (tmp_path / "keras.json").write_text('{"backend": "tensorflow"}')
     with pytest.warns(UserWarning, match=r"keras\.json names .* 'tensorflow', which is not installed: .* 'torch'"):
-        assert fresh("torch") == "torch"
+        assert chosen(None, '{"backend": "tensorflow"}', "torch") == "torch"
 
 
-@pytest.mark.parametrize("text", ["{}", "", "[1]", '{"backend": "'])
-def test_a_file_of_keras_s_says_nothing(fresh, tmp_path, text):
-    (tmp_path / "keras.json").write_text(text)
-    assert fresh("torch") == "torch"
-
-
-def test_without_any_framework_the_error_says_what_to_install(fresh):
-    with pytest.raises(ImportError, match=r"keras-vit\[jax\]"):
-        fresh()
-
-
-def test_a_choice_that_cannot_be_had_is_an_error(fresh, monkeypatch):
-    monkeypatch.setenv("KERAS_BACKEND", "foo")
-    with pytest.raises(ValueError, match="one of tensorflow, jax, torch, but it is 'foo'"):
-        fresh("torch")
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
-    with pytest.raises(ImportError, match=r"jax is not installed: pip install .keras-vit\[jax\]"):
-        fresh("torch")
+@pytest.mark.parametrize(
+    ("variable", "installed", "error", "words"),
+    [
+        (None, (), ImportError, r"keras-vit\[jax\]"),
+        ("foo", ("torch",), ValueError, "one of tensorflow, jax, torch, but it is 'foo'"),
+        ("jax", ("torch",), ImportError, r"'jax', which is missing: pip install .keras-vit\[jax\]"),
+    ],
+)
+def test_a_choice_that_cannot_be_had_is_an_error(chosen, variable, installed, error, words):
+    with pytest.raises(error, match=words):
+        chosen(variable, None, *installed)

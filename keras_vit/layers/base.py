@@ -17,7 +17,7 @@ import numpy as np
 from keras import initializers, ops
 
 from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros
-from keras_vit._keras import any_module_is_watched, is_recomputed, layers_inside
+from keras_vit._keras import any_module_is_watched, layers_inside
 from keras_vit.layers.ops import (
     activate,
     dense,
@@ -51,7 +51,8 @@ def is_plain(layer: Any, x: Any) -> bool:
         layer.built
         and layer.compute_dtype == dtype == layer.variable_dtype
         and not ("call" in vars(layer) or "forward" in vars(layer))
-        and not (layer.watched or any_module_is_watched() or is_recomputed(layer))
+        and not (layer.watched or any_module_is_watched())
+        and layer.rematerialized_call(is_plain, x) is is_plain  # not made in a RematScope
         and layer.quantization_mode is None
         and layer.activity_regularizer is None
         and not has_adapters(layer)
