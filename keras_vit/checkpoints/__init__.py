@@ -11,8 +11,11 @@ if TYPE_CHECKING:
         LAYOUTS,
         CheckpointInfo,
         inspect_checkpoint,
+        is_keras_file,
+        is_variant,
         load_model,
         open_checkpoint,
+        resolve_source,
         to_checkpoint,
     )
     from keras_vit.checkpoints.download import find_checkpoint, find_recommended, is_copy
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
         save_model,
     )
     from keras_vit.checkpoints.publishing import push_to_hub
-    from keras_vit.checkpoints.source import is_keras_file, is_variant, resolve_source
 
 __getattr__ = lazy_names(__name__)
 

@@ -6,7 +6,7 @@ lists the arrays of any config (`rows`). `Contents` is what it finds in one file
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,10 +32,9 @@ class Row:
         name: The array's name in the file.
         path: The weight of the model (see `models.weights_by_path`); None for an array that is zero in every file.
         shape: The array's shape in the file.
-        axes: The order in which the weight has the array's axes: `(1, 0)` for a transposed matrix. None where the
-            order of the values is the weight's.
+        axes: The order in which the weight has the array's axes: `(1, 0)` for a transposed matrix; None for the same.
         part: Which of how many equal parts of the array, along its first axis, the weight is: `(1, 3)` for the keys
-            in a matrix that queries, keys and values share. Parts that no row names are zero where they are written.
+            in a matrix that queries, keys and values share. Parts that no row names are written as zeros.
     """
 
     name: str
@@ -65,48 +64,30 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Hints:
-    """What is known of a file beside its arrays; empty or None for what is not.
-
-    Attributes:
-        config: The `config.json` beside it, as timm and transformers write.
-        open_clip: The `open_clip_config.json` beside it.
-        preprocessor: The `preprocessor_config.json` beside it.
-        heads: The number of attention heads, where the user gives it.
-        architecture: timm's name of the model, where the user gives it.
-    """
-
-    config: Mapping[str, Any] | None = None
-    open_clip: Mapping[str, Any] | None = None
-    preprocessor: Mapping[str, Any] | None = None
-    heads: int | None = None
-    architecture: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Layout:
     """How one family of files stores a model.
 
     Attributes:
         name: What users call it.
         rows: Lists the arrays of a model with a given config.
-        read: Recognises a file, with what is known beside its arrays, and describes it; None for other files.
-        check_writable: Raises ValueError if a model with that config cannot be said in this layout.
+        read: Recognises a file and describes it; None for files of other layouts. Takes the arrays and what is known
+            beside them: by `"config"`, `"open_clip"` and `"preprocessor"` the JSON files that are there, by `"heads"`
+            and `"architecture"` (timm's name of the model) what the user gives, or None.
+        check_writable: Raises ValueError if this layout has no place for a model with that config.
         restate: Takes the config of a writable model and a function that reads a weight by its path. Gives the
             config of a model that computes the same and has rows for everything, and the values, by path, of the
             weights that differ.
-        stacked: The name of the array that holds a block's array stacked with those of the other blocks; None if the
-            layout has no such way to store blocks.
-        computed: The weights of a model that the layout does not store, by path: they are computed.
-        sidecars: The JSON files that say what the arrays do not, by name, for a model with a given config; None for
-            layouts that have none.
-        settled_by: Where its files leave something open: what a user can do about it, for messages.
+        stacked: The name of the array that holds a block's array stacked with those of the other blocks; None for
+            layouts without stacked blocks.
+        computed: The weights of a model that are computed and not stored, by path.
+        sidecars: The JSON files that say what the arrays do not, by name, for a model with a given config.
+        settled_by: What a user can do about what its files leave open, for messages; None where they leave nothing.
         config_type: The class of the configs of its models.
     """
 
     name: str
     rows: Callable[[Any], list[Row]]
-    read: Callable[[Mapping[str, StoredArray], Hints], "Contents | None"]
+    read: Callable[[Mapping[str, StoredArray], Mapping[str, Any]], "Contents | None"]
     check_writable: Callable[[Any], None]
     restate: Callable[..., tuple[Any, dict[str, np.ndarray]]] = lambda config, read: (config, {})
     stacked: Callable[[str], str] | None = None
@@ -124,6 +105,7 @@ class Contents:
         prefix: What stands before every name.
         arrays: The model's arrays by their names in the layout.
         unused: Names of arrays beside the model (optimizer state, other towers), deliberately not read.
+        hints: What is known beside the arrays (see `Layout.read`).
         layout: Its layout, with the names of this file.
         dialect: Which of the layout's ways to name arrays it uses.
         stored: The config of the model whose weights these are, with the image size of its position embeddings.
@@ -141,6 +123,7 @@ class Contents:
     prefix: str
     arrays: dict[str, StoredArray]
     unused: list[str]
+    hints: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     layout: Layout = dataclasses.field(init=False)
     dialect: str = dataclasses.field(init=False)
     stored: ModelConfig = dataclasses.field(init=False)
@@ -222,7 +205,7 @@ def fill(
         model: The model; its weights may be uninitialised.
         contents: What the file holds, checked with `check_arrays`.
         source: The file's name, for errors.
-        fresh: Beginnings of the paths of weights that keep what they have; the file's arrays for them are left.
+        fresh: Beginnings of the paths of weights that keep what they have.
         convert: Applied to each array after reading, with the weight's path; for position embeddings.
         report: Called with the number of bytes read after each array.
 
@@ -262,16 +245,10 @@ def fill(
 
 
 def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of a model in the names and shapes of a layout, sorted by name.
+    """The arrays of a `VisionTransformer` or a `BiT` in the names and shapes of a layout, sorted by name.
 
-    Args:
-        model: A `VisionTransformer` or a `BiT`.
-        layout: The layout.
-        stack: Whether the arrays of all blocks are stacked along a new first axis.
-
-    Raises:
-        ValueError: if the model cannot be said in this layout, or has been quantized or given LoRA weights, or the
-            layout does not stack.
+    `stack` stacks the arrays of all blocks along a new first axis. Raises ValueError if the layout has no place for the
+    model or does not stack, or the model has been quantized or given LoRA weights.
     """
     import keras
 
@@ -283,9 +260,8 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
     layout.check_writable(config)
     if getattr(config, "preprocessing_folded", False):
         raise ValueError(
-            f"The layout {layout.name!r} is for patch embeddings of normalised images, but that of this model "
-            "normalises pixels itself, by optimize_for_inference(). Write the model that it was made from, or save "
-            "this one as .keras."
+            f"The layout {layout.name!r} has no place for a patch embedding that normalises pixels itself, by "
+            "optimize_for_inference(). Write the model that it was made from, or save this one as .keras."
         )
     if stack and layout.stacked is None:
         raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
@@ -298,11 +274,10 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
             "quantized, write it before; LoRA adapters have to be merged first: keras_vit.training.merge_lora(model)."
         )
     for path, values in computed.items():
-        # Where they were read from a file, they may be those of another precision.
-        if not np.array_equal(read(path).ravel(), values.ravel()):
+        if not np.array_equal(read(path).ravel(), values.ravel()):  # Facebook's files store rounded ones
             raise ValueError(
-                f"The layout {layout.name!r} does not store {path!r}, which is computed where the file is read, but "
-                "this model has other values there. Save it as .keras."
+                f"The layout {layout.name!r} does not store {path!r}, which is computed from the config, but this "
+                "model has other values there. Save it as .keras."
             )
 
     groups: dict[str, list[Row]] = {}
@@ -326,23 +301,38 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
     return arrays()
 
 
-def check_fields(config: ModelConfig, layout: str, accepted: Mapping[str, Any], advice: str = "") -> None:
-    """Raises ValueError unless the fields of a config have the values that a layout can say.
+def usual(*fields: str) -> dict[str, tuple[Any, ...]]:
+    """For `check_fields`: of each of these fields the value that a `ViTConfig` has by itself, those of a plain ViT."""
+    return {field.name: (field.default,) for field in dataclasses.fields(ViTConfig) if field.name in fields}
+
+
+def check_fields(
+    config: ModelConfig,
+    layout: str,
+    accepted: Mapping[str, tuple[Any, ...]],
+    problems: Iterable[tuple[Any, str]] = (),
+    advice: str = "",
+) -> None:
+    """Raises ValueError unless a layout has a place for the model.
 
     Args:
-        config: The config.
-        layout: The layout's name, or what it would write the model as.
-        accepted: For each field its value, or a tuple of those that are accepted.
-        advice: What to do next.
+        config: The config of the model.
+        layout: The layout, for the message.
+        accepted: For each field the values that the layout has a place for.
+        problems: What else can be in the way: whether it is, and what to say of it.
+        advice: What to do about a field.
     """
     for field, values in accepted.items():
-        value, several = getattr(config, field), isinstance(values, tuple)
-        if value not in (values if several else (values,)):
+        value = getattr(config, field)
+        if value not in values:
+            wanted = f"={values[0]!r}" if len(values) == 1 else f" in {values}"
             raise ValueError(
-                f"The layout {layout} is for models with {field}{f' in {values}' if several else f'={values!r}'}, but "
-                f"this one has {value!r}: whoever reads the file would compute something else. "
-                f"{advice.format(field=field)}Save the model as .keras."
+                f"The layout {layout} is for models with {field}{wanted}, but this one has {value!r}: whoever reads "
+                f"the file would compute something else. {advice.format(field=field)}Save the model as .keras."
             )
+    for is_there, problem in problems:
+        if is_there:
+            raise ValueError(f"The layout {layout} has no place for this model: {problem}. Save it as .keras.")
 
 
 def _fits(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -360,11 +350,7 @@ def listed(names: Collection[str]) -> str:
 
 
 def shape_of(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[int, ...]:
-    """The shape of an array that has to be there and have `ndim` axes.
-
-    Raises:
-        ValueError: if it is missing, or has another number of axes.
-    """
+    """The shape of an array; ValueError if it is missing, or has another number of axes than `ndim`."""
     if name not in arrays:
         raise ValueError(f"The checkpoint has no array {name!r}, which tells the size of the model.")
     if len(arrays[name].shape) != ndim:
@@ -373,11 +359,7 @@ def shape_of(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[i
 
 
 def bounded(blocks: int) -> int:
-    """The number of blocks, units or stages that a file claims, if a model can have as many.
-
-    Raises:
-        ValueError: if there are more than `MOST_BLOCKS`: a name or a shape costs nothing, and each block is looked at.
-    """
+    """The number of blocks that a file claims; ValueError if there are too many: a name costs nothing."""
     if blocks > MOST_BLOCKS:
         raise ValueError(f"It claims to have {blocks:,} blocks, more than the {MOST_BLOCKS:,} that are read.")
     return blocks

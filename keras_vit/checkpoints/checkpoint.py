@@ -1,4 +1,4 @@
-"""From a file to what it holds, and from a model to a file."""
+"""From a source to a file, to what it holds, to a model; and from a model to a file."""
 
 import dataclasses
 import json
@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from keras_vit import layers, models
-from keras_vit._arguments import printable
+from keras_vit._arguments import Source, printable
 from keras_vit._files import replacing
 from keras_vit._terminal import ProgressBar
-from keras_vit.checkpoints.accounting import Contents, Hints, Layout, check_arrays, extract, fill
-from keras_vit.checkpoints.files import open_file, read_sidecars, weights_in, write_npz, write_safetensors
+from keras_vit.checkpoints.accounting import Contents, Layout, check_arrays, extract, fill
+from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
+from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_safetensors
 from keras_vit.checkpoints.layouts import LAYOUTS
+from keras_vit.checkpoints.layouts.timm import check_architecture
 from keras_vit.checkpoints.stored_array import ArrayFile
-from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
+from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, find_variant, pair, variant_of
 
 # The layout of the published files of each family.
 PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit_tf"}
@@ -28,6 +30,51 @@ OFFICIAL = (
     *("pixel_mean", "pixel_std", "resize", "crop_ratio", "filter"),
 )
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
+KERAS_ENDINGS = (".keras", ".weights.h5")
+
+
+def resolve_source(source: Source) -> Source:
+    """The path, the address or the full name of the checkpoint that `load` takes, without Keras and network.
+
+    A file comes before a name, a variant (which means its recommended checkpoint) before a name of the catalogue.
+    Raises TypeError, FileNotFoundError or ValueError, with names near to it, where there is none.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        hint = " It is a model already: model.with_config(...) changes it." if hasattr(source, "with_config") else ""
+        raise TypeError(f"source must be a name, an address or a path, but {type(source).__name__} was given.{hint}")
+    text = os.fspath(source)
+    if "://" in text and is_keras_file(text):
+        raise ValueError(
+            f"{text} is the address of a Keras file, which is not made for files from strangers. Download it "
+            "yourself if you trust it, and pass the path; addresses of .npz files are fetched."
+        )
+    if "://" in text or text in SHIPPED or os.path.exists(os.path.expanduser(text)):
+        return source
+    if is_variant(source):
+        return recommended(text).name
+    try:
+        if isinstance(source, str):
+            return find_entry(source).name
+    except ValueError:
+        if pathlib.PurePath(text).suffix not in (".h5", ".keras", *ENDINGS) and not text.startswith((".", "~", "/")):
+            raise
+    raise FileNotFoundError(f"There is no file or folder {text}.")
+
+
+def is_keras_file(source: Source) -> bool:
+    """Whether a source is a file of Keras, which says all of its model, by what its name ends with."""
+    return os.fspath(source).endswith(KERAS_ENDINGS)
+
+
+def is_variant(source: Any) -> bool:
+    """Whether a source is the name of a variant, and not a file of that name."""
+    if not isinstance(source, str) or os.path.exists(source):
+        return False
+    try:
+        find_variant(source)
+    except ValueError:
+        return False
+    return True
 
 
 def open_checkpoint(
@@ -41,18 +88,15 @@ def open_checkpoint(
     """Recognises the layout of a checkpoint file and describes it, without reading the weights.
 
     What the arrays do not tell is taken from the JSON files beside the file, else from what is usual in its family.
-    What was assumed stands in the oddities.
 
     Args:
         path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one.
-        grid_size: Rows and columns of its position embeddings, for grids that are no square.
+        grid_size: As in `keras_vit.load`, and so are the others.
         image_size: A size that the model may have been trained at: it tells the grid where the number of patches is
             no square and `grid_size` is not given.
-        heads: Its attention heads, where neither its arrays nor a config.json tell them.
-        architecture: timm's name of the model, such as `"vit_base_patch16_clip_quickgelu_224.openai"`, for a file in
-            timm's names without its config.json.
-        numerics: `"official"` for the numbers of vit_jax and big_vision, where the file holds weights that those have
-            trained; `"publisher"` or None for those of whoever has published the file.
+        heads: Its attention heads.
+        architecture: timm's name of the model.
+        numerics: `"official"`, `"publisher"` or None.
 
     Raises:
         FileNotFoundError, ValueError: if it is no file, of no known kind, or of no known layout, or an argument makes
@@ -62,10 +106,10 @@ def open_checkpoint(
         raise ValueError(f"numerics must be one of {NUMERICS}, but {numerics!r} was given.")
     if heads is not None and (isinstance(heads, bool) or not isinstance(heads, int) or heads < 1):
         raise ValueError(f"heads must be a positive integer, but {heads!r} was given.")
-    if not isinstance(architecture, str | None):
-        raise TypeError(f"architecture must be a name of one of timm's models, but {architecture!r} was given.")
+    if architecture is not None:
+        check_architecture(architecture)
     file = open_file(path)
-    hints = Hints(**read_sidecars(path), heads=heads, architecture=architecture)
+    hints = {**read_sidecars(path), "heads": heads, "architecture": architecture}
     for layout in _in_order(file, hints):
         try:
             contents = layout.read(file, hints)
@@ -74,7 +118,12 @@ def open_checkpoint(
         if contents is None:
             continue
         _check_hints(contents, hints, str(path))
-        _add_containers(contents, file)
+        if outside := file.outside:  # of the dict that holds the model
+            contents.unused += outside
+            contents.notes.append(
+                f"the model is in {file.container!r} of the file; {len(outside)} arrays outside of that are not part "
+                f"of it, such as {printable(repr(outside[0]), 200)}"
+            )
         grid_size = grid_size or file.grid_size
         if grid_size is None and image_size is not None and not contents.square:
             asked = contents.stored.replace(image_size=image_size).grid_size
@@ -92,9 +141,10 @@ def open_checkpoint(
     )
 
 
-def _in_order(file: ArrayFile, hints: Hints) -> list[Layout]:
+def _in_order(file: ArrayFile, hints: dict[str, Any]) -> list[Layout]:
     """The layouts in the order in which they are asked: first whose JSON files lie beside; only Flax's have slashes."""
-    beside = {"clip": hints.open_clip, "timm": (hints.config or {}).get("architecture"), "huggingface": hints.config}
+    config = hints.get("config") or {}
+    beside = {"clip": hints.get("open_clip"), "timm": config.get("architecture"), "huggingface": config}
     first = [name for name, there in beside.items() if there] if not any("/" in name for name in file) else []
     return [LAYOUTS[name] for name in dict.fromkeys([*first, *LAYOUTS])]
 
@@ -109,22 +159,11 @@ def load_model(
     name: str | None = None,
     dtype: Any = None,
 ) -> "models.VisionTransformer | models.BiT":
-    """Builds the model that `config` describes and fills it from a file.
+    """Builds the model that `config` describes and fills it from a file, each weight once.
 
-    Every weight is assigned once. `config` may differ from `contents.config` in what is not stored, in the image
-    size (position embeddings are resized), and in leaving out the head or the pre-logits.
-
-    Args:
-        path: The file, for messages.
-        contents: What `open_checkpoint` returned.
-        config: The model wanted.
-        keep_head: Whether the head is the file's; otherwise it is new and zero.
-        input_tensor: See `VisionTransformer`.
-        name: See `VisionTransformer`.
-        dtype: See `VisionTransformer`.
-
-    Raises:
-        ValueError: if arrays are missing, left over, of the wrong shape or not finite.
+    `config` may differ from `contents.config` in what is not stored, in the image size (position embeddings are
+    resized), and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`. Raises
+    ValueError if arrays are missing, left over, of the wrong shape or not finite.
     """
     source = str(path)
     check_arrays(contents, source)
@@ -135,7 +174,19 @@ def load_model(
             "grid_size=(rows, columns)."
         )
 
-    _warn_of_assumptions(contents, config, source)
+    usual = contents.config
+    unknown, assumed = (
+        [sentence for field, sentence in found.items() if getattr(config, field) == getattr(usual, field)]
+        for found in (contents.unknown, contents.assumed)
+    )
+    if unknown:
+        raise ValueError(f"{source}: {'; '.join(unknown)}.")
+    if assumed:
+        warnings.warn(
+            f"{source} does not tell all that its model computes: {'; '.join(assumed)}. Another choice gives other "
+            f"numbers. {contents.layout.settled_by}",
+            stacklevel=3,
+        )
 
     def convert(path: str, values: np.ndarray) -> np.ndarray:
         if path != "position_embedding/table" or config.grid_size == contents.stored.grid_size:
@@ -161,21 +212,6 @@ def load_model(
     return model
 
 
-def _warn_of_assumptions(contents: Contents, config: ModelConfig, source: str) -> None:
-    """Warns of what was assumed and the user has not decided otherwise; raises ValueError where nothing can be."""
-    usual = contents.config
-    fields = [field for field in contents.unknown if getattr(config, field) == getattr(usual, field)]
-    if fields:
-        raise ValueError(f"{source}: {'; '.join(contents.unknown[field] for field in fields)}.")
-    fields = [field for field in contents.assumed if getattr(config, field) == getattr(usual, field)]
-    if fields:
-        warnings.warn(
-            f"{source} does not tell all that its model computes: {'; '.join(contents.assumed[f] for f in fields)}. "
-            f"Another choice gives other numbers. {contents.layout.settled_by}",
-            stacklevel=4,
-        )
-
-
 def to_checkpoint(
     model: "models.VisionTransformer | models.BiT",
     path: str | os.PathLike[str],
@@ -187,14 +223,13 @@ def to_checkpoint(
 
     `"timm"`, `"huggingface"` and `"clip"` write a `.safetensors` file and, beside it, the JSON files without which
     timm, transformers and open_clip would not know what to compute; what they cannot compute is an error. The other
-    layouts write an `.npz` for the original code.
+    layouts write an `.npz` for the original code, which passes over the note in it: class names and grid.
 
     The exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, in the layout's own names
-    and without a prefix. A model that both layouts can say goes from one to the other and back bit for bit: a class
-    token's position is kept by big_vision as the first row of the table, which its loader adds to the token; where
-    that loader would not know the row, because the number of patches is no square, the sum is written as the token.
-    vit_jax gives a class token without a position a row of zeros. The names of the classes and the grid of the
-    position embeddings are noted in the archive's comment, where the original code passes over them.
+    and without a prefix, and so does a model that goes to another layout and back. A class token's position is
+    big_vision's first row of the table, which its loader adds to the token; where that would not know the row, because
+    the number of patches is no square, the sum is written as the token. vit_jax gives a class token without a position
+    a row of zeros.
 
     Args:
         model: A `VisionTransformer` or a `BiT`.
@@ -219,39 +254,33 @@ def to_checkpoint(
     """
     if not isinstance(model, (models.VisionTransformer, models.BiT)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
-    layout = PUBLISHED[type(model.config)] if layout is None else layout
+    config = model.config
+    layout = PUBLISHED[type(config)] if layout is None else layout
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {list(LAYOUTS)}, but {layout!r} was given.")
-    if not isinstance(model.config, LAYOUTS[layout].config_type):
-        names = [name for name, known in LAYOUTS.items() if isinstance(model.config, known.config_type)]
+    if not isinstance(config, LAYOUTS[layout].config_type):
+        names = [name for name, known in LAYOUTS.items() if isinstance(config, known.config_type)]
         raise ValueError(f"A {type(model).__name__} can be written as one of {names}, but layout={layout!r} was given.")
-    if LAYOUTS[layout].sidecars is not None:
-        _write_pytorch(model, path, LAYOUTS[layout], overwrite, stack)
+    sidecars = LAYOUTS[layout].sidecars
+    if sidecars is None:
+        note: dict[str, Any] = {"written_by": "keras_vit"}
+        if isinstance(config, ViTConfig):
+            note["grid_size"] = list(config.grid_size)
+        if config.class_names is not None:
+            note["class_names"] = list(config.class_names)
+        write_npz(path, extract(model, LAYOUTS[layout], stack), note, overwrite)
         return
-    note: dict[str, Any] = {"written_by": "keras_vit"}
-    if isinstance(model, models.VisionTransformer):
-        note["grid_size"] = list(model.config.grid_size)
-    if model.config.class_names is not None:
-        note["class_names"] = list(model.config.class_names)
-    write_npz(path, extract(model, LAYOUTS[layout], stack), note, overwrite)
-
-
-def _write_pytorch(
-    model: "models.VisionTransformer", path: str | os.PathLike[str], layout: Layout, overwrite: bool, stack: bool
-) -> None:
-    """Writes the weights as `.safetensors`, and then the JSON files beside it."""
     path = pathlib.Path(path)
-    if path.suffix != ".safetensors":
-        if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras"):
-            raise ValueError(
-                f"The layout {layout.name!r} is written as safetensors, but path={str(path)!r} was given: pass a name "
-                "that ends in .safetensors, or a folder."
-            )
-        path = path / "model.safetensors"
-    arrays = extract(model, layout, stack)
+    if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras"):
+        raise ValueError(
+            f"The layout {layout!r} is written as safetensors, but path={str(path)!r} was given: pass a name that ends "
+            "in .safetensors, or a folder."
+        )
+    path = path if path.suffix == ".safetensors" else path / "model.safetensors"
+    arrays = extract(model, LAYOUTS[layout], stack)
     texts = {
         path.with_name(name): json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        for name, content in layout.sidecars(model.config).items()
+        for name, content in sidecars(config).items()
     }
     for file in (path, *texts):
         if file.exists() and not overwrite:
@@ -335,28 +364,17 @@ def inspect_checkpoint(
     )
 
 
-def _add_containers(contents: Contents, file: ArrayFile) -> None:
-    """Adds what lies in the file outside of the dict that holds the model, if it holds several."""
-    outside = file.outside
-    if outside:
-        contents.unused += outside
-        contents.notes.append(
-            f"the model is in {file.container!r} of the file; {len(outside)} arrays outside of that are not part of "
-            f"it, such as {printable(repr(outside[0]), 200)}"
-        )
-
-
-def _check_hints(contents: Contents, hints: Hints, source: str) -> None:
+def _check_hints(contents: Contents, hints: dict[str, Any], source: str) -> None:
     """Raises ValueError if the user says of a file of Flax what its arrays tell."""
     if contents.layout.settled_by is not None:
         return
-    if hints.architecture is not None:
+    if hints["architecture"] is not None:
         raise ValueError(
             f"{source} is of the layout {contents.layout.name!r}: leave architecture= out, it tells itself."
         )
     heads = getattr(contents.stored, "heads", None)
-    if hints.heads is not None and hints.heads != heads:
-        raise ValueError(f"heads={hints.heads} was given, but the arrays of {source} tell that it has {heads}.")
+    if hints["heads"] not in (None, heads):
+        raise ValueError(f"heads={hints['heads']} was given, but the arrays of {source} tell that it has {heads}.")
 
 
 def _set_official_numbers(contents: Contents, source: str) -> None:

@@ -12,10 +12,16 @@ import numpy as np
 from keras_vit._arguments import printable
 from keras_vit._files import check_room, replacing
 from keras_vit.checkpoints.catalogue import SHIPPED
-from keras_vit.checkpoints.checkpoint import LAYOUTS, open_checkpoint, to_checkpoint
+from keras_vit.checkpoints.checkpoint import (
+    KERAS_ENDINGS,
+    LAYOUTS,
+    is_keras_file,
+    open_checkpoint,
+    resolve_source,
+    to_checkpoint,
+)
 from keras_vit.checkpoints.download import find_checkpoint
 from keras_vit.checkpoints.files import names_beside
-from keras_vit.checkpoints.source import KERAS_ENDINGS, is_keras_file, resolve_source
 from keras_vit.models import BiT, BiTConfig, ModelConfig, VisionTransformer, ViTConfig, count_weights
 
 if TYPE_CHECKING:

@@ -280,7 +280,7 @@ def test_stored_periods_are_kept(tmp_path):
 
 
 CANNOT = {
-    "no such head": (timm(dist=True, head=5), {}, "clip", "distillation_token in"),
+    "no such head": (timm(dist=True, head=5), {}, "clip", "distillation_token=False"),
     "epsilon": (transformers("vit", head=5), {}, "timm", "layer_norm_epsilon in .*with_config"),
     "tanh layer": (
         transformers("vit", module=False, pooler=True),
@@ -289,8 +289,13 @@ CANNOT = {
         "representation",
     ),
     "head on two": (transformers("dinov2", head=5), {}, "timm", "pooling in .* 'token_avg'"),
-    "DeiT-III with a head": (timm(rows=PATCHES, scales=LS, head=5), {}, "huggingface", "DINOv2, but with a head"),
-    "mean after norm": (timm(last="fc_norm", head=5), {}, "huggingface", "final_norm in"),
+    "DeiT-III with a head": (
+        timm(rows=PATCHES, scales=LS, head=5),
+        {},
+        "huggingface",
+        "Dinov2.*with a head that pools",
+    ),
+    "mean after norm": (timm(last="fc_norm", head=5), {}, "huggingface", "final_norm='tokens'"),
     "official": (timm(scales=LS), {"gelu": "tanh"}, "vit_jax", "layer_scale=None"),
     "official without registers": (
         timm(registers=2, rows=PATCHES),

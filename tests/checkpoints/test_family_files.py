@@ -416,6 +416,18 @@ def test_refused_by_name(tmp_path, architecture):
     assert opened(path, architecture="deit3_small_patch16_224.fb_in1k").config.classes == 11
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("vit_tiny_patch16_225", "vit_tiny_patch16_224"),
+        ("timm/vit_base_patch16_clip_quikgelu_224.openai", "vit_base_patch16_clip_quickgelu_224"),
+    ],
+)
+def test_a_misspelt_architecture(tmp_path, name, near):
+    with pytest.raises(ValueError, match=f"no architecture='{name}'. Did you mean '{near}'"):
+        open_checkpoint(write(tmp_path, timm()), architecture=name)
+
+
 def test_a_projection_has_no_bias(tmp_path):
     shapes = timm(pre_norm=True, patch_bias=False, head=24)
     contents = opened(write(tmp_path, shapes, zeros=["head.bias"]))

@@ -4,20 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, check_fields, shape_of
-from keras_vit.checkpoints.layouts.pictures import CLIP, FILTER_NAMES, of_open_clip, pictures
-from keras_vit.checkpoints.layouts.pytorch import (
-    UNKNOWN_GELU,
-    Family,
-    collect,
-    finish,
-    image_size_in,
-    mapping,
-    number,
-    trunk,
-    trunk_fields,
-    with_prefix_positions,
-)
+from keras_vit.checkpoints.accounting import Contents, Layout, Row, check_fields, shape_of, usual
+from keras_vit.checkpoints.layouts import pytorch
+from keras_vit.checkpoints.layouts.preparation import CLIP, FILTER_NAMES, preparation, preparation_in
+from keras_vit.checkpoints.layouts.pytorch import Family, mapping
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
@@ -40,96 +30,87 @@ _FAMILY = Family(
     mlp=("mlp.c_fc", "mlp.c_proj"),
     norm="ln_post",
     interpolation="bicubic",
-    preparation=pictures(CLIP, "shortest", 1.0),
+    preparation=preparation(CLIP, "shortest", 1.0),
 )
 
 
 def _rows(config: ViTConfig) -> list[Row]:
-    rows = trunk(config, _FAMILY)
+    rows = pytorch.trunk(config, _FAMILY)
     return [*rows, Row("proj", "projection/kernel", (config.width, config.projection))] if config.projection else rows
 
 
-def _read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
+def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
     if not any(name.endswith(_ANCHOR) and f"{name.removesuffix(_ANCHOR)}class_embedding" in file for name in file):
         return None
-    found = collect(file, _ANCHOR, ("visual.",), _BESIDE)
+    found = pytorch.collect(file, hints, _ANCHOR, ("visual.",), _BESIDE)
     if found is None:
         return None
     contents, _, module = found
-    model = mapping(hints.open_clip, "model_cfg")
-    vision = mapping(model, "vision_cfg")
-    head_width = vision.get("head_width", 64 if vision else None)
-    if head_width is not None and (type(head_width) is not int or head_width < 1):
-        raise ValueError(f"its open_clip_config.json says head_width={printable(head_width, 60)}; expected an integer.")
-    width = shape_of(contents.arrays, _ANCHOR, 4)[0]
-    fields = trunk_fields(
+    open_clip = hints.get("open_clip")
+    vision = mapping(open_clip, "model_cfg", "vision_cfg")
+    size = vision.get("head_width", 64 if vision else None)
+    if size is not None and (type(size) is not int or size < 1):
+        raise _not_known("head_width", size)
+    fields = pytorch.trunk_fields(
         contents,
         _FAMILY,
-        hints,
-        size=image_size_in(vision.get("image_size")),
-        heads=None if head_width is None else width // head_width,
-        is_named=hints.architecture is not None,
+        size=pytorch.image_size_in(vision.get("image_size")),
+        heads=None if size is None else shape_of(contents.arrays, _ANCHOR, 4)[0] // size,
+        is_named=hints.get("architecture") is not None,
     )
     fields |= {
         "pre_norm": True,
-        "gelu": _gelu(contents, model, vision, hints),
-        "layer_norm_epsilon": number(mapping(vision, "norm_kwargs"), "eps", 1e-5),
+        "gelu": _gelu(contents, vision),
+        "layer_norm_epsilon": pytorch.number(mapping(vision, "norm_kwargs"), "eps", 1e-5),
         "pooling": _pooling(vision),
         "projection": shape_of(contents.arrays, "proj", 2)[1] if "proj" in contents.arrays else None,
-        **of_open_clip(mapping(hints.open_clip, "preprocess_cfg"), _FAMILY.preparation),
+        **preparation_in(mapping(open_clip, "preprocess_cfg"), _FAMILY.preparation, "resize_mode"),
     }
-    dialect = "OpenAI" if hints.open_clip is None else "open_clip"
-    return finish(contents, LAYOUT, dialect, ViTConfig(**fields), "" if module else _BESIDE)
+    dialect = "OpenAI" if open_clip is None else "open_clip"
+    return pytorch.finish(contents, LAYOUT, dialect, ViTConfig(**fields), "" if module else _BESIDE)
 
 
-def _gelu(contents: Contents, model: Mapping[str, Any], vision: Mapping[str, Any], hints: Hints) -> str:
-    if hints.architecture is not None:
-        if "clip" not in hints.architecture.lower() and not hints.architecture.startswith("ViT-"):
+def _gelu(contents: Contents, vision: Mapping[str, Any]) -> str:
+    architecture, open_clip = contents.hints.get("architecture"), contents.hints.get("open_clip")
+    if architecture is not None:
+        if "clip" not in architecture.lower() and not architecture.startswith("ViT-"):
             raise ValueError(
-                f"it has OpenAI's names of a CLIP, but architecture={hints.architecture!r} is another model: pass one "
+                f"it has OpenAI's names of a CLIP, but architecture={architecture!r} is another model: pass one "
                 "such as 'ViT-B-32-quickgelu', or put the repository's open_clip_config.json beside the file."
             )
-        return "quick" if "quickgelu" in hints.architecture else "exact"
-    if hints.open_clip is None:
+        return "quick" if "quickgelu" in architecture else "exact"
+    if open_clip is None:
         if any(name.rpartition(".")[2] in _OPENAI for name in (*contents.arrays, *contents.unused)):
             contents.notes.append("it is OpenAI's own, which has QuickGELU")
         else:
-            contents.unknown["gelu"] = UNKNOWN_GELU
+            contents.unknown["gelu"] = pytorch.UNKNOWN_GELU
         return "quick"
-    if model.get("quick_gelu"):
+    if mapping(open_clip, "model_cfg").get("quick_gelu"):
         return "quick"
     return "tanh" if mapping(vision, "act_kwargs").get("approximate") == "tanh" else "exact"
 
 
 def _pooling(vision: Mapping[str, Any]) -> str:
-    for key, usual in _HARMLESS.items():
-        if vision.get(key, usual) not in (usual, None):
-            raise ValueError(
-                f"its open_clip_config.json says {key}={printable(vision[key], 60)}, which is not known here."
-            )
+    for key, harmless in _HARMLESS.items():
+        if vision.get(key, harmless) not in (harmless, None):
+            raise _not_known(key, vision[key])
     kind = vision.get("pool_type", "tok")
     after = vision.get("final_ln_after_pool", False)
     if not isinstance(kind, str) or kind not in _POOLINGS or (kind != "tok" and after):
-        raise ValueError(f"its open_clip_config.json says pool_type={printable(kind, 60)}, which is not known here.")
+        raise _not_known("pool_type", kind)
     return _POOLINGS[kind]
 
 
+def _not_known(key: str, value: Any) -> ValueError:
+    return ValueError(f"its open_clip_config.json says {key}={printable(value, 60)}, which is not known here.")
+
+
 _ACCEPTED = {
-    "stem_stages": (None,),
-    "class_token": (True,),
-    "distillation_token": (False,),
-    "register_tokens": (0,),
+    **usual("stem_stages", "class_token", "distillation_token", "register_tokens", "rotary_embedding", "mlp"),
+    **usual("attention_bias", "attention_norm", "layer_scale", "final_norm", "representation_size", "classes"),
     "position_embedding": ("learned", "learned_patches"),
-    "rotary_embedding": (None,),
     "pre_norm": (True,),
-    "attention_bias": ("all",),
-    "attention_norm": (False,),
-    "mlp": ("plain",),
-    "layer_scale": (None,),
-    "final_norm": ("tokens",),
     "pooling": ("token", "none"),
-    "representation_size": (None,),
-    "classes": (None,),
 }
 
 
@@ -161,7 +142,7 @@ LAYOUT = Layout(
     _rows,
     _read,
     lambda config: check_fields(config, "'clip'", _ACCEPTED),
-    with_prefix_positions,
+    pytorch.with_prefix_positions,
     sidecars=_sidecars,
     settled_by="Pass heads=..., or put its open_clip_config.json beside it.",
 )

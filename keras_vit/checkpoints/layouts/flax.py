@@ -24,13 +24,13 @@ import numpy as np
 
 from keras_vit.checkpoints.accounting import (
     Contents,
-    Hints,
     Layout,
     Row,
     bounded,
     check_fields,
     shape_of,
     squarest_grid,
+    usual,
 )
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import BiTConfig, ViTConfig, convolutions
@@ -136,7 +136,7 @@ def _model_under(prefixes: set[str], file: Mapping[str, StoredArray]) -> tuple[s
     return prefix, {name: array for name, array in inside.items() if prefix or not _BESIDE.fullmatch(name)}
 
 
-def _read(file: Mapping[str, StoredArray], hints: Hints, layout: str) -> Contents | None:
+def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str) -> Contents | None:
     starts = (f"{_BLOCK}0/LayerNorm_0/scale", f"{_STACK}LayerNorm_0/scale")
     found = _model_under(
         {
@@ -293,46 +293,29 @@ def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[i
 
 
 # What the models of vit_jax and big_vision all have.
-_COMMON = {
-    "stem_epsilons": "official",
-    "patch_bias": True,
-    "distillation_token": False,
-    "register_tokens": 0,
-    "rotary_embedding": None,
-    "pre_norm": False,
-    "attention_bias": "all",
-    "attention_norm": False,
-    "mlp": "plain",
-    "gelu": "tanh",
-    "layer_scale": None,
-    "layer_norm_epsilon": 1e-6,
-    "final_norm": "tokens",
-    "projection": None,
-}
+_COMMON = usual(
+    *("stem_epsilons", "patch_bias", "distillation_token", "register_tokens", "rotary_embedding", "pre_norm"),
+    *("attention_bias", "attention_norm", "mlp", "gelu", "layer_scale", "layer_norm_epsilon", "final_norm"),
+    "projection",
+)
+_FOLDED = "its kernels have been standardised by folded(): write the model that it was made from"
 
 
 def _check_writable(config: ViTConfig, layout: str) -> None:
-    check_fields(config, repr(layout), _COMMON)
-    if config.stem_folded:
-        raise ValueError(
-            f"The layout {layout!r} keeps raw kernels, but those of this model have been standardised by folded(). "
-            "Write the model that it was made from."
-        )
-    if config.pooling == "map" and config.class_token and not config.map_prefix:
-        raise ValueError(f"The layout {layout!r} is for attention pooling of all tokens: map_prefix=True.")
-    with_token = config.class_token
-    poolings = ("token",) if with_token else ("avg",) if layout == "vit_jax" else ("avg", "map")
-    problem = None
-    if config.position_embedding in ("learned_without_registers", "none"):
-        problem = f"position_embedding={config.position_embedding!r}"
-    elif config.pooling not in (*poolings, "none"):
-        problem = f"pooling={config.pooling!r} {'with' if with_token else 'without'} a class token"
-    elif layout == "vit_jax" and config.position_embedding == "sincos2d":
-        problem = "position_embedding='sincos2d', but 'big_vision' has"
-    elif layout == "big_vision" and config.stem_stages is not None:
-        problem = "a ResNet, but 'vit_jax' has"
-    if problem is not None:
-        raise ValueError(f"The layout {layout!r} has no place for {problem}. Or save the model as .keras.")
+    token, position = config.class_token, config.position_embedding
+    poolings = ("token",) if token else ("avg",) if layout == "vit_jax" else ("avg", "map")
+    problems = (
+        (config.stem_folded, _FOLDED),
+        (config.pooling == "map" and token and not config.map_prefix, "its attention pooling leaves the token out"),
+        (position in ("learned_without_registers", "none"), f"position_embedding={position!r}"),
+        (
+            config.pooling not in (*poolings, "none"),
+            f"pooling={config.pooling!r} {'with' if token else 'without'} a class token",
+        ),
+        (layout == "vit_jax" and position == "sincos2d", "position_embedding='sincos2d', but 'big_vision' has"),
+        (layout == "big_vision" and config.stem_stages is not None, "a ResNet, but 'vit_jax' has"),
+    )
+    check_fields(config, repr(layout), _COMMON, problems)
 
 
 Restated = tuple[ViTConfig, dict[str, np.ndarray]]
@@ -410,7 +393,7 @@ def _bit_rows(config: BiTConfig, layout: str) -> list[Row]:
     return [Row(_bit_name(path, layout), path, shape) for path, shape in shapes.items()]
 
 
-def _read_bit(file: Mapping[str, StoredArray], hints: Hints, layout: str) -> Contents | None:
+def _read_bit(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str) -> Contents | None:
     def plain(name: str) -> str:  # some published files number the convolutions; big_vision drops the number too
         return re.sub(rf"/{_CONV}_\d+/", f"/{_CONV}/", name)
 
@@ -440,16 +423,9 @@ def _read_bit(file: Mapping[str, StoredArray], hints: Hints, layout: str) -> Con
 
 
 def _check_bit(config: BiTConfig, layout: str) -> None:
-    if config.folded:
-        raise ValueError(
-            "The layouts of BiT keep raw kernels, but those of this model have been standardised by folded(). Write "
-            "the model that it was made from."
-        )
-    if layout == "bit_bv" and config.pool_padding != "-inf":
-        raise ValueError(
-            f"The layout 'bit_bv' is for models with pool_padding='-inf', but this one has {config.pool_padding!r}. "
-            "big_vision would compute something else. Write it as layout='bit_tf', or save it as .keras."
-        )
+    padding = f"pool_padding={config.pool_padding!r}, but 'bit_tf' has: big_vision would compute pool_padding='-inf'"
+    problems = ((config.folded, _FOLDED), (layout == "bit_bv" and config.pool_padding != "-inf", padding))
+    check_fields(config, repr(layout), {}, problems)
 
 
 def _layout(name: str, rows: Any = _rows, read: Any = _read, check: Any = _check_writable, **functions: Any) -> Layout:

@@ -1,8 +1,7 @@
 """The layout of Hugging Face's transformers: ViT, DeiT, MAE, I-JEPA, DINOv2, DINOv3, CLIP and SigLIP.
 
 The families have names of their own, and version 5 of transformers has others than version 4. Reading takes each part
-as it comes, writing has the names that a family has on the Hub. What a model is said to transformers with stands in
-`huggingface_config.py`.
+as it comes, writing has the names that a family has on the Hub.
 """
 
 import dataclasses
@@ -12,34 +11,37 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, shape_of
-from keras_vit.checkpoints.layouts import huggingface_config
-from keras_vit.checkpoints.layouts.huggingface_config import ATTENTIONS, FAMILIES, MLPS, NORMS, own_family
-from keras_vit.checkpoints.layouts.pictures import Fields, of_transformers, trim
-from keras_vit.checkpoints.layouts.pytorch import (
-    LAYER_SCALE,
-    LINEAR,
-    UNKNOWN_GELU,
-    Family,
-    class_names,
-    collect,
-    computed_periods,
-    finish,
-    image_size_in,
-    linear,
-    mapping,
-    norm,
-    number,
-    packed,
-    trunk,
-    trunk_fields,
-    with_prefix_positions,
+from keras_vit.checkpoints.accounting import Contents, Layout, Row, shape_of
+from keras_vit.checkpoints.layouts import library_configs, pytorch
+from keras_vit.checkpoints.layouts.preparation import (
+    CLIP,
+    HALF,
+    IMAGENET,
+    Fields,
+    preparation,
+    transformers_preparation,
+    used_at,
 )
+from keras_vit.checkpoints.layouts.pytorch import Family, linear, number
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
+# What the parts of a block are called; the first of each is that of ViT on the Hub.
+_ATTENTIONS = (
+    (*(f"attention.attention.{part}" for part in ("query", "key", "value")), "attention.output.dense"),
+    tuple(f"attention.{letter}_proj" for letter in "qkvo"),
+    (*(f"self_attn.{letter}_proj" for letter in "qkv"), "self_attn.out_proj"),
+)
+_NORMS = (("layernorm_before", "layernorm_after"), ("norm1", "norm2"), ("layer_norm1", "layer_norm2"))
+_MLPS = (
+    ("intermediate.dense", "output.dense"),
+    ("mlp.fc1", "mlp.fc2"),
+    ("mlp.weights_in", "mlp.weights_out"),
+    ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    ("mlp.up_proj", "mlp.down_proj"),
+)
 _BLOCKS = ("encoder.layer.", "encoder.layers.", "model.layer.", "model.layers.", "layer.", "layers.")
-_CHOICES = {"blocks": _BLOCKS, "attention": ATTENTIONS, "norms": NORMS, "mlp": MLPS}
+_CHOICES = {"blocks": _BLOCKS, "attention": _ATTENTIONS, "norms": _NORMS, "mlp": _MLPS}
 _MODULES = ("dinov2_with_registers.", "dinov3_vit.", "vision_model.", "dinov2.", "ijepa.", "deit.", "vit.")
 # Arrays outside of the module; version 5 writes the blocks of ViTMSNForImageClassification without the module's name.
 _TOP = (
@@ -50,12 +52,99 @@ _BESIDE = r"decoder\..*|(text_model|text_projection)\..*|logit_scale|logit_bias"
 _UNUSED = r"embeddings\.(mask_token|position_ids)|rope_embeddings\.inv_freq"
 # The names of activations and what they compute; `gelu_fast` and its like differ by rounding errors only.
 _ACTIVATIONS = {
-    "gelu": "exact",
-    "gelu_python": "exact",
-    "gelu_new": "tanh",
-    "gelu_fast": "tanh",
-    "gelu_pytorch_tanh": "tanh",
-    "quick_gelu": "quick",
+    **{"gelu": "exact", "gelu_python": "exact", "quick_gelu": "quick"},
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "tanh"),
+}
+
+_VIT = Family(
+    title="ViT",
+    module="vit.",
+    patches="embeddings.patch_embeddings.projection",
+    class_token="embeddings.cls_token",
+    distillation_token="embeddings.distillation_token",
+    register_tokens="embeddings.register_tokens",
+    positions="embeddings.position_embeddings",
+    pre_norm="pre_layrnorm",
+    blocks="encoder.layer.",
+    norms=_NORMS[0],
+    attention=_ATTENTIONS[0],
+    mlp=_MLPS[0],
+    scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
+    norm="layernorm",
+    types=("vit", "vit_mae", "vit_msn"),
+    epsilon=1e-12,
+)
+_CENTRE = {"preparation": preparation(IMAGENET, "shortest", 0.9)}
+_DINO = {"norms": _NORMS[1], "mlp": _MLPS[1], "epsilon": 1e-6, "preparation": preparation(IMAGENET, "shortest", 0.875)}
+_TOWER = {
+    "module": "vision_model.",
+    "patches": "embeddings.patch_embedding",
+    "class_token": "embeddings.class_embedding",
+    "positions": "embeddings.position_embedding.weight",
+    "flat": True,
+    "blocks": "encoder.layers.",
+    "norms": _NORMS[2],
+    "attention": _ATTENTIONS[2],
+    "mlp": _MLPS[1],
+    "norm": "post_layernorm",
+}
+
+
+def _family(title: str, *types: str, **fields: Any) -> Family:
+    """A family by what it has other than ViT."""
+    return dataclasses.replace(_VIT, title=title, types=types, **fields)
+
+
+# The families by their `model_type`.
+_FAMILIES: dict[str, Family] = {
+    "vit": _VIT,
+    "deit": _family("DeiT", "deit", module="deit.", preparation=preparation(IMAGENET, "squash", 0.875)),
+    "vit_mae": _family("MAE", "vit_mae", **_CENTRE),
+    "vit_msn": _family("MSN", "vit_msn", epsilon=1e-6, **_CENTRE),
+    "ijepa": _family("I-JEPA", "ijepa", module="ijepa.", **_CENTRE),
+    "dinov2": _family("DINOv2", "dinov2", module="dinov2.", **_DINO),
+    "dinov2_with_registers": _family(
+        "DINOv2 with registers",
+        "dinov2_with_registers",
+        **_DINO,
+        module="dinov2_with_registers.",
+        interpolation="bicubic",
+        mask_token=(1,),
+    ),
+    "dinov3_vit": _family(
+        "DINOv3",
+        "dinov3_vit",
+        **_DINO
+        | {
+            "module": "",
+            "patches": "embeddings.patch_embeddings",
+            "blocks": "layer.",
+            "attention": _ATTENTIONS[1],
+            "norm": "norm",
+            "epsilon": 1e-5,
+            "heads": 6,
+            "preparation": preparation(IMAGENET, "squash", 1.0, "bilinear_antialias"),
+            "heads_by_width": pytorch.HEADS_OF_DINOV3,
+            "mask_token": (1, 1),
+        },
+    ),
+    "clip": _family(
+        "CLIP",
+        *("clip", "clip_vision_model", "metaclip_2", "metaclip_2_vision_model"),
+        **_TOWER,
+        activation="quick_gelu",
+        epsilon=1e-5,
+        preparation=preparation(CLIP, "shortest", 1.0),
+    ),
+    "siglip": _family(
+        "SigLIP",
+        *("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"),
+        **_TOWER,
+        activation="gelu_pytorch_tanh",
+        epsilon=1e-6,
+        preparation=preparation(HALF, "squash", 1.0),
+        heads_by_width=pytorch.HEADS_OF_SIGLIP,
+    ),
 }
 
 
@@ -64,27 +153,25 @@ _ACTIVATIONS = {
 
 def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     """The rows in the names of a family; None for those that a model's family has on the Hub."""
-    name = huggingface_config.family_to_write(config)
-    names = family or own_family(FAMILIES[name], config.mlp)
+    names = family or _FAMILIES[library_configs.family_to_write(config)]
+    if family is None and (names.title == "DINOv3" or config.mlp == "swiglu"):
+        gated = config.mlp == "swiglu"
+        names = dataclasses.replace(names, mlp=_MLPS[2 if names.title != "DINOv3" else 3 if gated else 4])
     width, module = config.width, names.module
     if family is None and not (config.classes or names.flat):
         module = ""  # models without a head are published without their module's name, but for those of two towers
-    rows = trunk(config, names)
+    rows = pytorch.trunk(config, names)
     if family is None and names.mask_token is not None:  # only training uses it, but transformers misses it
         rows.append(Row("embeddings.mask_token", None, (*names.mask_token, width)))
     if config.pooling == "map":
-        paths = [f"pooling/attention/{part}" for part in ("query", "key", "value")]
-        rows.append(Row("head.probe", "pooling/probe", (1, 1, width)))
-        rows += packed("head.attention.in_proj_", paths, width, width)
-        rows += linear("head.attention.out_proj", "pooling/attention/out", width, width)
-        rows += norm("head.layernorm", "pooling/norm", width)
-        rows += linear("head.mlp.fc1", "pooling/mlp/fc1", config.mlp_width, width)
-        rows += linear("head.mlp.fc2", "pooling/mlp/fc2", width, config.mlp_width)
+        rows += pytorch.packed("head.attention.in_proj_", pytorch.POOLED_ATTENTION, width, width)
+        rows += pytorch.attention_pooling(config, "head.probe", "head.attention.out_proj", "head.layernorm", "head.mlp")
     if config.representation_size:
         rows += linear("pooler.dense", "pre_logits", config.representation_size, width)
     rows = [dataclasses.replace(row, name=f"{module}{row.name}") for row in rows]
     if config.projection:
-        rows.append(Row("visual_projection.weight", "projection/kernel", (config.projection, width), LINEAR))
+        shape = (config.projection, width)
+        rows.append(Row("visual_projection.weight", "projection/kernel", shape, pytorch.LINEAR))
     if config.classes and config.distillation_head:
         rows += linear("cls_classifier", "head", config.classes, width)
         rows += linear("distillation_classifier", "head_dist", config.classes, width)
@@ -96,30 +183,37 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
 # Recognition
 
 
-def _read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
-    found = None
-    for anchor in dict.fromkeys(f"{family.patches}.weight" for family in FAMILIES.values()):
-        found = found or collect(file, anchor, _MODULES, _BESIDE, _TOP)
+def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
+    anchors = dict.fromkeys(f"{family.patches}.weight" for family in _FAMILIES.values())
+    models = (pytorch.collect(file, hints, anchor, _MODULES, _BESIDE, _TOP) for anchor in anchors)
+    found = next((model for model in models if model is not None), None)
     if found is None:
         return None
     contents, _, module = found
     contents.head = ("classifier.bias", "classifier.weight")
     name = _family_of(contents, file)
-    stated = _stated(contents, hints, FAMILIES[name])
-    name = stated["model_type"] if stated.get("model_type") in FAMILIES else name
-    family = dataclasses.replace(FAMILIES[name], module="").as_in(contents.arrays, _CHOICES)
-    fields, without = _fields(contents, stated, name, family, hints)
-    prepared, size = _pictures(contents, family, hints)
+    stated = _stated(contents, _FAMILIES[name])
+    name = stated["model_type"] if stated.get("model_type") in _FAMILIES else name
+    published = _FAMILIES[name]
+    family = dataclasses.replace(published, module="").as_in(contents.arrays, _CHOICES)
+    fields, without = _fields(contents, stated, name, family)
+    prepared, size = dict(family.preparation), None
+    if (preprocessor := hints.get("preprocessor")) is not None:
+        prepared, size = transformers_preparation(preprocessor, family.preparation)
+    else:
+        contents.assumed["crop_ratio"] = (
+            "no preprocessor_config.json says how its pictures are prepared; its family's usual way is assumed"
+        )
     config = ViTConfig(**fields | prepared)
     contents.unused += [contents.arrays.pop(array).name for array in without]
-    if size is not None:
-        config = config.replace(**trim(size, config))
-        _use_at(contents, config, size)
-    is_new = module != "vision_model." if family.flat else family.blocks != FAMILIES[name].blocks
-    is_new = is_new or (not family.flat and family.attention != FAMILIES[name].attention)
+    config = used_at(contents, config, size)
+    if family.flat:
+        is_new = module != "vision_model."
+    else:
+        is_new = family.blocks != published.blocks or family.attention != published.attention
     dialect = f"{family.title}, transformers {5 if is_new else 4}"
     layout = _layout(family, number(stated, "rope_theta", 100.0))
-    return finish(contents, layout, dialect, config, _UNUSED if module else rf"{_UNUSED}|{_BESIDE}")
+    return pytorch.finish(contents, layout, dialect, config, _UNUSED if module else rf"{_UNUSED}|{_BESIDE}")
 
 
 def _family_of(contents: Contents, file: Mapping[str, StoredArray]) -> str:
@@ -138,20 +232,20 @@ def _family_of(contents: Contents, file: Mapping[str, StoredArray]) -> str:
     return "vit_mae" if any(".decoder_embed." in name for name in file) else "vit"
 
 
-def _stated(contents: Contents, hints: Hints, family: Family) -> Mapping[str, Any]:
+def _stated(contents: Contents, family: Family) -> Mapping[str, Any]:
     """What config.json says of the image model; empty where there is none."""
-    config = hints.config or {}
+    config, architecture = contents.hints.get("config") or {}, contents.hints.get("architecture")
     is_clip = family.title == "CLIP"
-    if hints.architecture is not None and (config or not is_clip):
+    if architecture is not None and (config or not is_clip):
         raise ValueError(
-            f"it has Hugging Face's names, but architecture={hints.architecture!r} is a name of timm's: leave it out, "
+            f"it has Hugging Face's names, but architecture={architecture!r} is a name of timm's: leave it out, "
             "and put the repository's config.json beside the file."
         )
     if isinstance(config.get("vision_config"), dict):
         config = {"model_type": config.get("model_type"), **config["vision_config"]}
     if not config:
-        if is_clip and hints.architecture is None:
-            contents.unknown["gelu"] = UNKNOWN_GELU
+        if is_clip and architecture is None:
+            contents.unknown["gelu"] = pytorch.UNKNOWN_GELU
         contents.assumed["layer_norm_epsilon" if is_clip else "gelu"] = (
             f"no config.json is beside it: GELU ({family.activation}), epsilon ({family.epsilon:g}) and whatever else "
             f"arrays do not tell are assumed as usual for {family.title}"
@@ -164,40 +258,10 @@ def _stated(contents: Contents, hints: Hints, family: Family) -> Mapping[str, An
     return config
 
 
-def _pictures(contents: Contents, family: Family, hints: Hints) -> tuple[Fields, tuple[int, int] | None]:
-    if hints.preprocessor is not None:
-        return of_transformers(hints.preprocessor, family.preparation)
-    contents.assumed["crop_ratio"] = (
-        "no preprocessor_config.json says how its pictures are prepared; its family's usual way is assumed"
-    )
-    return dict(family.preparation), None
-
-
-def _use_at(contents: Contents, config: ViTConfig, size: tuple[int, int]) -> None:
-    """Notes that the publisher's pictures have another size than those of the position embeddings."""
-    patch = config.patch_size
-    used = (max(size[0] // patch[0], 1) * patch[0], max(size[1] // patch[1], 1) * patch[1])
-    if used not in (size, config.image_size):
-        contents.assumed["image_size"] = (
-            f"its publisher prepares pictures of {size[0]} x {size[1]} pixels, no whole number of patches, and leaves "
-            f"the rest at the right and lower edge out; here pictures of {used[0]} x {used[1]} are prepared, which "
-            "differ a little"
-        )
-    if used != config.image_size:
-        contents.image_size = used
-        contents.notes.append(
-            f"its position embeddings are for {config.image_size[0]} x {config.image_size[1]} pixels, and its "
-            f"publisher prepares pictures of {size[0]} x {size[1]}, as is done here: they are resized. image_size=... "
-            "takes another size"
-        )
-
-
 # Configs
 
 
-def _fields(
-    contents: Contents, stated: Mapping[str, Any], name: str, family: Family, hints: Hints
-) -> tuple[Fields, list[str]]:
+def _fields(contents: Contents, stated: Mapping[str, Any], name: str, family: Family) -> tuple[Fields, list[str]]:
     """The config of the model, and the arrays that it does not use."""
     arrays = contents.arrays
     has = arrays.keys().__contains__
@@ -209,11 +273,10 @@ def _fields(
     if not rotary and not has(family.positions):
         raise ValueError(f"it has no array {family.positions!r}, the position embeddings of {family.title}.")
     _check_size(stated, "hidden_size", shape_of(arrays, kernel, 4)[0])
-    fields = trunk_fields(
+    fields = pytorch.trunk_fields(
         contents,
         family,
-        hints,
-        size=image_size_in(stated.get("image_size", 224 if stated and rotary else None)),
+        size=pytorch.image_size_in(stated.get("image_size", 224 if stated and rotary else None)),
         heads=stated.get("num_attention_heads", family.heads if stated else None),
         is_named=False,
     )
@@ -221,12 +284,12 @@ def _fields(
     end, without = _end(contents, stated, name, family)
     fields |= {
         "rotary_embedding": "dinov3" if rotary else None,
-        "gelu": _gelu(stated, name, family, fields["mlp"] == "swiglu", hints.architecture),
+        "gelu": _gelu(contents, stated, name, family, fields["mlp"] == "swiglu"),
         "layer_norm_epsilon": number(stated, "layer_norm_eps", family.epsilon),
         **end,
     }
     if has(f"{family.blocks}0.{family.scales[0]}"):
-        fields["layer_scale"] = number(stated, "layerscale_value", LAYER_SCALE)
+        fields["layer_scale"] = number(stated, "layerscale_value", pytorch.LAYER_SCALE)
     if has(family.register_tokens) and not fields["register_tokens"]:
         without.append(family.register_tokens)  # of length 0
     return fields, without
@@ -240,17 +303,20 @@ def _check_size(stated: Mapping[str, Any], key: str, size: int) -> None:
         )
 
 
-def _gelu(stated: Mapping[str, Any], name: str, family: Family, gated: bool, architecture: str | None) -> str:
+def _gelu(contents: Contents, stated: Mapping[str, Any], name: str, family: Family, gated: bool) -> str:
+    architecture = contents.hints.get("architecture")
     if architecture is not None:  # of a CLIP without config.json
         return "quick" if "quickgelu" in architecture else "exact"
     activation = stated.get("hidden_act", "silu" if gated else family.activation)
     # A gated MLP has no GELU; DINOv2's config names one nevertheless.
     expected = ["silu"] if gated and name == "dinov3_vit" else [] if gated else list(_ACTIVATIONS)
     if expected and activation not in expected:
-        raise ValueError(
-            f"its config.json says hidden_act={printable(activation, 60)}; one of {', '.join(expected)} was expected."
-        )
+        raise _unexpected("hidden_act", activation, ", ".join(expected))
     return "exact" if gated else _ACTIVATIONS[activation]
+
+
+def _unexpected(key: str, value: Any, expected: str) -> ValueError:
+    return ValueError(f"its config.json says {key}={printable(value, 60)}; one of {expected} was expected.")
 
 
 def _end(contents: Contents, stated: Mapping[str, Any], name: str, family: Family) -> tuple[Fields, list[str]]:
@@ -265,8 +331,8 @@ def _end(contents: Contents, stated: Mapping[str, Any], name: str, family: Famil
     if head is not None:
         if name == "dinov3_vit":
             raise ValueError("it has a 'classifier', which no published DINOv3 has.")
-        fields["classes"] = shape_of(arrays, f"{head}.weight", 2)[0]
-        fields["class_names"] = _class_names(stated, fields["classes"])
+        classes = shape_of(arrays, f"{head}.weight", 2)[0]
+        fields |= {"classes": classes, "class_names": _class_names(stated, classes)}
         fields["distillation_head"] = head == "cls_classifier"
         if name.startswith("dinov2"):
             fields["pooling"] = "token_avg"
@@ -280,17 +346,17 @@ def _end(contents: Contents, stated: Mapping[str, Any], name: str, family: Famil
         fields["projection"] = shape_of(arrays, "visual_projection.weight", 2)[0]
     if pooler and token:
         if stated.get("pooler_act", "tanh") != "tanh":
-            raise ValueError(
-                f"its config.json says pooler_act={printable(stated['pooler_act'], 60)}; 'tanh' was expected."
-            )
+            raise _unexpected("pooler_act", stated["pooler_act"], "'tanh'")
         return {**fields, "representation_size": shape_of(arrays, "pooler.dense.weight", 2)[0]}, []
     return fields, pooler
 
 
 def _class_names(stated: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
     """What the outputs stand for, where config.json says more than their numbers."""
-    labels = mapping(stated, "id2label")
-    names = class_names([labels.get(str(i)) for i in range(classes)], classes) if len(labels) == classes else None
+    labels = pytorch.mapping(stated, "id2label")
+    if len(labels) != classes:
+        return None
+    names = pytorch.class_names([labels.get(str(i)) for i in range(classes)], classes)
     return None if names == tuple(f"LABEL_{i}" for i in range(classes)) else names
 
 
@@ -300,10 +366,10 @@ def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
         "huggingface",
         functools.partial(_rows, family=family),
         _read,
-        huggingface_config.check_writable,
-        with_prefix_positions,
-        computed=functools.partial(computed_periods, base=theta),
-        sidecars=huggingface_config.sidecars,
+        library_configs.check_writable_by_transformers,
+        pytorch.with_prefix_positions,
+        computed=functools.partial(pytorch.computed_periods, base=theta),
+        sidecars=library_configs.transformers_sidecars,
         settled_by="Pass heads=..., or put the repository's config.json and preprocessor_config.json beside it.",
     )
 

@@ -1,4 +1,4 @@
-"""What the layouts of PyTorch's models share: where in a file the model stands, what its arrays tell, and its rows.
+"""What the layouts of PyTorch's models share: names of parts, rows, what arrays tell, how images are prepared.
 
 A `Family` is data: what one publisher calls the parts of a model. The same rows, made from a config and a family, read
 and write. PyTorch stores a linear layer's matrix as (out, in) and a convolution's kernel as (out, in, height, width);
@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, bounded, listed, shape_of, squarest_grid
-from keras_vit.checkpoints.layouts.pictures import HALF, Fields, pictures
+from keras_vit._arguments import is_class_name, printable
+from keras_vit.checkpoints.accounting import Contents, Layout, Row, bounded, listed, shape_of, squarest_grid
+from keras_vit.checkpoints.layouts.preparation import HALF, Fields, is_length, preparation
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
 LINEAR, CONVOLUTION = (1, 0), (2, 3, 1, 0)  # the order in which Keras has the axes
 TABLE = "position_embedding/table"
+POOLED_ATTENTION = tuple(f"pooling/attention/{part}" for part in ("query", "key", "value"))
 # What a layer scale starts from where nothing says it; a trained one is in the file.
 LAYER_SCALE = 1e-5
 # Heads by width, where a head has not 64 channels: So400m; everything H/14 with 16 x 80; g/14 with 16 x 88; DINOv2's
@@ -49,25 +50,25 @@ _TEXT = re.compile(
 _OTHER_MODELS = re.compile(r"(^|\.)(text|text_model|decoder)\.")
 
 
+# What publishers call the parts
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
     """Who publishes models, what they call the parts, and what they do where nothing says it.
 
-    Names of parts:
+    Attributes:
         module: What stands before the names of the arrays, but for the head's.
-        blocks: What stands before the number of a block; `norms` to `scales` are in a block.
         flat: Whether class token and positions have no first axis of length 1.
+        blocks: What stands before the number of a block; `norms` to `scales` are in a block.
         attention: The projections to queries, keys, values, and the output; or the beginning of the name of the matrix
             that the first three share, and the output.
-        own_biases: The biases of the three where they share a matrix and no bias; empty where they share it.
+        own_biases: The biases of the three where they share a matrix and no bias.
         mlp: The linear layers of an MLP; two for a SwiGLU mean that gate and value are one layer.
-
-    What is usual:
         types: The `model_type`s of transformers whose models have these arrays.
         mask_token: The first axes of the mask token that all models have; None where they need none.
-        activation, epsilon, heads: `hidden_act`, `layer_norm_eps` and `num_attention_heads`.
-        heads_by_width: The heads where nobody says it, for widths whose heads have not 64 channels.
-        preparation: How pictures are prepared; fields of a `ViTConfig`.
+        activation, epsilon, heads: `hidden_act`, `layer_norm_eps` and `num_attention_heads` where nothing says them.
+        heads_by_width: The heads where nothing says it, for widths whose heads have not 64 channels.
         interpolation: How position embeddings are resized.
         periods: Whether the periods of DINOv3's rotary embedding are stored.
     """
@@ -96,7 +97,7 @@ class Family:
     epsilon: float = 1e-6
     heads: int = 12
     heads_by_width: Mapping[int, int] = dataclasses.field(default_factory=lambda: HEADS)
-    preparation: Fields = dataclasses.field(default_factory=lambda: pictures(HALF, "squash", 1.0, "bilinear_pillow"))
+    preparation: Fields = dataclasses.field(default_factory=lambda: preparation(HALF, "squash", 1.0, "bilinear_pillow"))
     interpolation: str = "bicubic_hf"
     periods: bool = False
 
@@ -110,13 +111,15 @@ class Family:
 
         found = self
         for field, options in choices.items():
-            if field == "blocks":
-                is_there = [any(name.startswith(f"{option}0.") for name in arrays) for option in options]
-            else:
-                parts = [(option,) if isinstance(option, str) else option for option in options]
-                is_there = [bool(names) and all(there(found.blocks, name) for name in names) for names in parts]
-            if any(is_there):
-                found = dataclasses.replace(found, **{field: options[is_there.index(True)]})
+            for option in options:
+                if field == "blocks":
+                    is_there = any(name.startswith(f"{option}0.") for name in arrays)
+                else:
+                    parts = (option,) if isinstance(option, str) else option
+                    is_there = all(there(found.blocks, part) for part in parts)
+                if is_there:
+                    found = dataclasses.replace(found, **{field: option})
+                    break
         return found
 
 
@@ -129,24 +132,24 @@ def linear(name: str, path: str, out: int, into: int, bias: bool = True) -> list
     return [*rows, Row(f"{name}.bias", f"{path}/bias", (out,))] if bias else rows
 
 
-def packed(name: str, paths: Sequence[str], out: int, into: int, biased: Collection[int] | None = None) -> list[Row]:
-    """The rows of linear layers that are one in the file, with matrices and biases one after the other.
-
-    Args:
-        name: What stands before `weight` and `bias`.
-        paths: The layers in their order.
-        out: Outputs of one of them.
-        into: Inputs.
-        biased: Which of them have a bias, None for all; the parts of the others are not read.
-    """
-    n, biased = len(paths), range(len(paths)) if biased is None else biased
+def packed(name: str, paths: Sequence[str], out: int, into: int, biased: Collection[int] = (0, 1, 2)) -> list[Row]:
+    """Linear layers that are one in the file, matrices one after the other; `biased` are those that have a bias."""
+    n = len(paths)
     rows = [Row(f"{name}weight", f"{path}/kernel", (n * out, into), LINEAR, (i, n)) for i, path in enumerate(paths)]
-    return rows + [Row(f"{name}bias", f"{paths[i]}/bias", (n * out,), part=(i, n)) for i in biased]
+    return rows + [Row(f"{name}bias", f"{paths[i]}/bias", (n * out,), part=(i, n)) for i in biased if i < n]
 
 
 def norm(name: str, path: str, size: int) -> list[Row]:
     """The rows of a layer normalisation."""
     return [Row(f"{name}.weight", f"{path}/gamma", (size,)), Row(f"{name}.bias", f"{path}/beta", (size,))]
+
+
+def attention_pooling(config: ViTConfig, probe: str, out: str, normalisation: str, mlp: str) -> list[Row]:
+    """Attention pooling but for queries, keys and values, which timm and transformers pack differently."""
+    width, hidden = config.width, config.mlp_width
+    rows = [Row(probe, "pooling/probe", (1, 1, width)), *linear(out, "pooling/attention/out", width, width)]
+    rows += norm(normalisation, "pooling/norm", width) + linear(f"{mlp}.fc1", "pooling/mlp/fc1", hidden, width)
+    return rows + linear(f"{mlp}.fc2", "pooling/mlp/fc2", width, hidden)
 
 
 def trunk(config: ViTConfig, family: Family) -> list[Row]:
@@ -181,10 +184,9 @@ def _block(name: str, path: str, config: ViTConfig, family: Family) -> list[Row]
         for i, part in enumerate(inputs):
             rows += linear(f"{name}{part}", paths[i], width, width, bias=i in biased)
     else:
-        rows += packed(f"{name}{inputs[0]}", paths, width, width, () if family.own_biases else biased)
-        rows += [
-            Row(f"{name}{family.own_biases[i]}", f"{paths[i]}/bias", (width,)) for i in biased if family.own_biases
-        ]
+        own = family.own_biases
+        rows += packed(f"{name}{inputs[0]}", paths, width, width, () if own else biased)
+        rows += [Row(f"{name}{own[i]}", f"{paths[i]}/bias", (width,)) for i in biased if own]
     rows += norm(f"{name}{family.attention_norm}", f"{path}/attention/norm", width) if config.attention_norm else []
     rows += linear(f"{name}{output}", f"{path}/attention/out", width, width)
     *first, last = family.mlp
@@ -202,10 +204,7 @@ def _block(name: str, path: str, config: ViTConfig, family: Family) -> list[Row]
 
 
 def computed_periods(config: ViTConfig, base: float = 100.0) -> dict[str, np.ndarray]:
-    """The periods of DINOv3's rotary embedding by path, for files that do not store them; empty for other models.
-
-    They are those that `layers.RotaryEmbedding` begins with, said without Keras.
-    """
+    """The periods of DINOv3's rotary embedding, for files that do not store them: as `layers.RotaryEmbedding` has."""
     if config.rotary_embedding != "dinov3":
         return {}
     count = config.head_size // 4
@@ -228,24 +227,18 @@ def with_prefix_positions(config: ViTConfig, read: Any) -> tuple[ViTConfig, dict
 
 
 def collect(
-    file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str], beside: str, top: str = ""
+    file: Mapping[str, StoredArray],
+    hints: Mapping[str, Any],
+    anchor: str,
+    modules: Sequence[str],
+    beside: str,
+    top: str = "",
 ) -> tuple[Contents, str, str] | None:
-    """The model that has an array of the name `anchor`, and where it stands.
+    """The model that has an array of the name `anchor`, what stands before the model and before its image tower.
 
-    Args:
-        file: The arrays by name.
-        anchor: The name of an array of all such models.
-        modules: What may stand before it in a whole model, the longest first; each ends with a dot.
-        beside: A pattern for arrays outside of the module that have no effect on the image model.
-        top: A pattern for arrays of the image model outside of the module, such as the head's.
-
-    Returns:
-        The contents, what stands before the file's model (such as `"model."`), and what stands after that before the
-        image model's arrays (such as `"visual."`); None for files without such an array. An array outside of the module
-        that is of no known kind is among the model's under its whole name, which no row has.
-
-    Raises:
-        ValueError: if there are several such models, and nothing tells which of them is meant.
+    These are such as `"model."` and `"visual."`, of which `modules` has the known ones, the longest first. `top` is a
+    pattern for the image model's arrays outside of its module, `beside` for those without effect on it. What is of no
+    known kind is among the model's arrays under its whole name, which no row has.
     """
     prefixes = {name.removesuffix(anchor) for name in file if name == anchor or name.endswith(f".{anchor}")}
     prefixes = {prefix for prefix in prefixes if not _OTHER_MODELS.search(prefix)}
@@ -263,31 +256,22 @@ def collect(
     arrays, unused = {}, []
     for name, array in file.items():
         around = name.removeprefix(outer) if name.startswith(outer) else name
+        other = re.fullmatch(beside, around) or (module and _TEXT.fullmatch(around))
         if name.startswith(prefix):
             arrays[name.removeprefix(prefix)] = array
         elif top and re.fullmatch(top, around) and around not in arrays:
             arrays[around] = array
-        elif re.fullmatch(beside, around) or (module and _TEXT.fullmatch(around)):
-            unused.append(name)
-        elif not name.startswith(outer) and name.partition(".")[0] in CONTAINERS:
+        elif other or (not name.startswith(outer) and name.partition(".")[0] in CONTAINERS):
             unused.append(name)
         else:
             arrays[name] = array
-    return Contents(prefix=prefix, arrays=arrays, unused=unused), outer, module
+    return Contents(prefix=prefix, arrays=arrays, unused=unused, hints=hints), outer, module
 
 
 def finish(contents: Contents, layout: Layout, dialect: str, config: ViTConfig, unused: str) -> Contents:
-    """The contents with its layout and config.
+    """The contents with layout and config; `unused` is a pattern for arrays without a row that have no effect.
 
-    Args:
-        contents: What the file holds.
-        layout: In the names of the file.
-        dialect: See `Contents`.
-        config: The model of the arrays.
-        unused: A pattern for arrays that need no row, because they have no effect.
-
-    Raises:
-        ValueError: if other arrays have no row: they may mean another computation.
+    Raises ValueError if other arrays have no row: they may mean another computation.
     """
     contents.layout, contents.dialect, contents.stored = layout, dialect, config
     wanted, arrays = {row.name for row in layout.rows(config)}, contents.arrays
@@ -308,7 +292,6 @@ def finish(contents: Contents, layout: Layout, dialect: str, config: ViTConfig, 
 def trunk_fields(
     contents: Contents,
     family: Family,
-    hints: Hints,
     *,
     size: tuple[int, int] | None,
     heads: Any,
@@ -318,18 +301,9 @@ def trunk_fields(
 ) -> Fields:
     """The fields of a config that the arrays from the patches to the last normalisation tell.
 
-    Args:
-        contents: What the file holds; assumptions and notes are added to it.
-        family: What it calls the parts.
-        hints: What is known beside the arrays.
-        size: Height and width of the images in pixels, where a config says it.
-        heads: The number of heads that a config says; None where it says nothing.
-        is_named: Whether something tells which model it is, so that tables of heads are no mere assumption.
-        cell: Pixels that one cell of what is cut into patches stands for.
-        grid_options: See `_positions`.
-
-    Raises:
-        ValueError: if an array is missing, or something makes no sense.
+    `size` (in pixels) and `heads` are what a config says, or None; `is_named` whether something tells which model it
+    is, so that tables of heads are no mere assumption; `cell` how many pixels one cell of what is cut into patches
+    stands for.
     """
     arrays = contents.arrays
     has = arrays.keys().__contains__
@@ -349,7 +323,7 @@ def trunk_fields(
         "patch_size": tuple(patch),
         "width": width,
         "depth": bounded(1 + max(map(int, numbers))),
-        "heads": _heads(contents, hints, width, heads, family.heads_by_width, is_named),
+        "heads": _heads(contents, width, heads, family.heads_by_width, is_named),
         "mlp_width": hidden,
         "channels": channels,
         "patch_bias": has(f"{family.patches}.bias"),
@@ -367,12 +341,9 @@ def trunk_fields(
 
 def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
     """Which of the projections to queries, keys and values have a bias."""
-    if len(family.attention) == 4:
-        biased = tuple(f"{block}{name}.bias" in arrays for name in family.attention[:3])
-    elif family.own_biases:
-        biased = tuple(f"{block}{name}" in arrays for name in family.own_biases)
-    else:
-        biased = (f"{block}{family.attention[0]}bias" in arrays,) * 3
+    shared = family.own_biases or [f"{family.attention[0]}bias"] * 3
+    names = [f"{name}.bias" for name in family.attention[:3]] if len(family.attention) == 4 else shared
+    biased = tuple(f"{block}{name}" in arrays for name in names)
     kinds = {(True, True, True): "all", (True, False, True): "no_key", (False, False, False): "none"}
     if biased not in kinds:
         raise ValueError(
@@ -382,11 +353,9 @@ def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
     return kinds[biased]
 
 
-def _heads(
-    contents: Contents, hints: Hints, width: int, stated: Any, by_width: Mapping[int, int], is_named: bool
-) -> int:
+def _heads(contents: Contents, width: int, stated: Any, by_width: Mapping[int, int], is_named: bool) -> int:
     """The number of attention heads, which no array tells."""
-    given = hints.heads
+    given = contents.hints.get("heads")
     if given is None and isinstance(stated, bool) or not isinstance(stated, int | None):
         raise ValueError(f"Its config gives the number of heads as {printable(stated, 60)}, expected an integer.")
     heads = stated if given is None else given
@@ -397,16 +366,20 @@ def _heads(
                 f"Nothing tells its number of attention heads: there is no config.json beside it, and its width "
                 f"{width} is no multiple of 64. Pass heads=..."
             )
-        sentence = f"no config.json says how many attention heads it has; {heads} are assumed"
-        if is_named:
-            contents.notes.append(sentence)
-        else:
-            contents.assumed["heads"] = sentence
+        note(contents, "heads", f"no config.json says how many attention heads it has; {heads} are assumed", is_named)
     elif given is not None and stated is not None and given != stated:
         contents.notes.append(f"its config says {stated} attention heads, {given} were asked for")
     if heads < 1 or width % heads:
         raise ValueError(f"It cannot have {heads} attention heads: its width is {width}.")
     return heads
+
+
+def note(contents: Contents, field: str, sentence: str, is_named: Any) -> None:
+    """Notes an assumption; loading warns of it unless something tells which model it is."""
+    if is_named:
+        contents.notes.append(sentence)
+    else:
+        contents.assumed[field] = sentence
 
 
 def _positions(
@@ -420,17 +393,11 @@ def _positions(
     registers_first: bool = False,
     usual_size: int = 224,
 ) -> tuple[str, tuple[int, int]]:
-    """What the rows of the position embeddings belong to, and the grid of patches.
+    """What the rows of the position embeddings (None: no table) belong to, and the grid of patches.
 
-    Args:
-        contents: Where an assumption is noted.
-        rows: The number of rows; None where there is no table.
-        stated: Height and width of the images in pixels, where the config says it.
-        patch: Height and width of a patch in pixels.
-        special: Number of class and distillation tokens.
-        registers: Number of register tokens.
-        registers_first: Whether the table is timm's, where the class token beside registers has its position in it.
-        usual_size: The size that is assumed without a table and a config.
+    `stated` is the size of the images in pixels that a config says, `patch` that of a patch; `special` counts class
+    and distillation tokens. `registers_first` is for timm's tables, where the class token beside registers has its
+    position in it; `usual_size` is assumed without a table and a config.
     """
     grid = None if stated is None else (max(stated[0] // patch[0], 1), max(stated[1] // patch[1], 1))
     if stated is not None and (stated[0] % patch[0] or stated[1] % patch[1]):
@@ -463,10 +430,12 @@ def _positions(
     return kinds[extra], squarest_grid(rows - extra)
 
 
-def mapping(config: Mapping[str, Any] | None, key: str) -> Mapping[str, Any]:
-    """An object in a config; empty where there is none."""
-    value = (config or {}).get(key)
-    return value if isinstance(value, dict) else {}
+def mapping(config: Mapping[str, Any] | None, *keys: str) -> Mapping[str, Any]:
+    """An object within objects of a config; empty where there is none."""
+    for key in keys:
+        value = (config or {}).get(key)
+        config = value if isinstance(value, dict) else {}
+    return config or {}
 
 
 def number(config: Mapping[str, Any], key: str, default: float) -> float:
@@ -481,13 +450,12 @@ def class_names(value: Any, classes: int) -> tuple[str, ...] | None:
     """The names of the classes from what a config says; None unless it is a list of as many names."""
     if not isinstance(value, list) or len(value) != classes:
         return None
-    good = all(isinstance(name, str) and name and name == name.strip() == printable(name) for name in value)
-    return tuple(value) if good else None
+    return tuple(value) if all(isinstance(name, str) and is_class_name(name) for name in value) else None
 
 
 def image_size_in(value: Any) -> tuple[int, int] | None:
     """Height and width from what a config says: an integer, or a list of two; None for anything else."""
     values = [value, value] if isinstance(value, int) else value
-    if isinstance(values, list) and len(values) == 2 and all(type(n) is int and 0 < n < 2**20 for n in values):
+    if isinstance(values, list) and len(values) == 2 and all(map(is_length, values)):
         return values[0], values[1]
     return None

@@ -1,49 +1,35 @@
 """The layout of timm's Vision Transformers, and of Facebook's own files (DINO, DINOv2, DINOv3, MAE, DeiT-III, I-JEPA).
 
 They have the same names but for a few. The same layout stands in open_clip's files whose image tower is timm's
-(SigLIP, EVA-02-CLIP), under `visual.trunk.`, and the hybrids have a ResNet before the patches. What timm calls its
-models, and how a model is said to it, is in `timm_models.py`.
+(SigLIP, EVA-02-CLIP), under `visual.trunk.`, and the hybrids have a ResNet before the patches. What no array tells is
+told by the architecture's name: `architecture` in a repository's config.json, such as
+`vit_base_patch16_clip_quickgelu_224`.
 """
 
 import dataclasses
+import difflib
 import functools
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Contents, Hints, Layout, Row, bounded, shape_of
-from keras_vit.checkpoints.layouts import timm_models
-from keras_vit.checkpoints.layouts.pictures import (
+from keras_vit.checkpoints.accounting import Contents, Layout, Row, bounded, shape_of
+from keras_vit.checkpoints.layouts import library_configs, pytorch
+from keras_vit.checkpoints.layouts.preparation import (
     CLIP,
     HALF,
     IMAGENET,
+    NONE,
     Fields,
-    of_open_clip,
-    of_timm,
-    pictures,
-    trim,
+    preparation,
+    preparation_in,
+    used_at,
 )
-from keras_vit.checkpoints.layouts.pytorch import (
-    CONVOLUTION,
-    HEADS_OF_DINOV3,
-    HEADS_OF_SIGLIP,
-    LAYER_SCALE,
-    LINEAR,
-    UNKNOWN_GELU,
-    Family,
-    class_names,
-    collect,
-    computed_periods,
-    finish,
-    image_size_in,
-    linear,
-    mapping,
-    norm,
-    packed,
-    trunk,
-    trunk_fields,
-)
+from keras_vit.checkpoints.layouts.pytorch import Family, linear, mapping, norm, packed, trunk
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
 
@@ -71,7 +57,53 @@ _CHOICES = {
 }
 _OWN_BIASES = ("attn.q_bias", "attn.k_bias", "attn.v_bias")
 _STEM = "patch_embed.backbone."
-_MOST_STAGES = 4  # every stage halves the picture, and no such model has more
+_MOST_STAGES = 4  # every stage halves the image, and no such model has more
+
+# What architectures' names tell; of each table the first pattern that is found counts.
+
+# Models whose arrays have the names of others, but which compute something else.
+_REFUSED = {
+    r"_rpn_": "normalises after each branch instead of before",
+    r"eva02_enormous": "normalises after each branch instead of before, and does not turn its queries and keys",
+    r"_rope_(ape_|mixed_)*\d+$": "turns its queries and keys by a rotary embedding that is not known here",
+    r"vit_pe_": "is a perception encoder, whose rotary embedding and pooling are not known here",
+}
+# timm's SigLIPs compute the exact GELU but for these, though all were trained with the approximation.
+_GELUS = {
+    r"quickgelu": "quick",
+    r"^vit_(base_patch32_siglip(_gap)?_256|large_patch16_siglip(_gap)?_512"
+    r"|so400m_patch16_siglip(_gap)?_(256|384|512)|giantopt_patch16_siglip(_gap)?_(256|384))$": "tanh",
+    r"": "exact",
+}
+# The channels of a head, where the width tells something else.
+_HEAD_SIZES = {r"^test_vit": 32, r"^vit_base_patch16_gap_": {768: 48}, r"_radio_": {1536: 64}, r"giantopt": {1536: 96}}
+# How images are prepared, for files without a `pretrained_cfg`, as most files of that kind have it.
+_PREPARATIONS = {
+    r"clip|eva02|eva_": preparation(CLIP, "shortest", 1.0),
+    r"dinov[23]|beit3|deit3_.*_384": preparation(IMAGENET, "shortest", 1.0),
+    r"miil": preparation(NONE, "shortest", 0.875, "bilinear_pillow"),
+    r"tipsv2": preparation(NONE, "shortest", 1.0),
+    r"deit|dino|mae|ijepa": preparation(IMAGENET, "shortest", 0.9),
+    r"_384": preparation(HALF, "shortest", 1.0),
+    r"": preparation(HALF, "shortest", 0.9),
+}
+
+# What the names of timm's Transformers are made of, to find misspelt ones.
+_NAME_PARTS = frozenset(
+    """
+    18x2 196 1b 224 240 256 336 36x1 378 384 3b 448 512 560 5b 7b 896 aimv2 ape base beit beit3 beitv2 betwixt clip
+    cls clsgap core deit deit3 dino dinov2 dinov3 distilled dlittle dpwee dwee enormous eva eva02 flexivit gap giant
+    giantopt gigantic huge in1k in21k intern300m laion2b lang large lingbot little map mci medium mediumd miil mixed
+    naflexvit openai p8 par parfac patch14 patch16 patch32 patch8 pe plus pwee qkvb quickgelu r r26 r50 radio reg1
+    reg4 relpos resnet26d resnet50d rope rpn s16 s32 sam samvit sapiens2 siglip small so150m so150m2 so400m spatial
+    srelpos test tiny tipsv2 v3 v4 vit vit2 vit3 vit4 wee xp xsmall
+    """.split()
+)
+
+
+def _first(table: Mapping[str, Any], architecture: str) -> Any:
+    """Of a table by patterns what belongs to an architecture; None where it has nothing."""
+    return next((value for pattern, value in table.items() if re.search(pattern, architecture)), None)
 
 
 # Rows
@@ -79,18 +111,16 @@ _MOST_STAGES = 4  # every stage halves the picture, and no such model has more
 
 def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     """The rows in the names of a family; None for those that timm itself has for a model."""
-    width, hidden = config.width, config.mlp_width
+    width = config.width
     rows = _stem_rows(config) + trunk(config, family or _own(config))
     if config.pooling == "map":
-        rows.append(Row("attn_pool.latent", "pooling/probe", (1, 1, width)))
-        rows += linear("attn_pool.q", "pooling/attention/query", width, width)
-        rows += packed("attn_pool.kv.", ("pooling/attention/key", "pooling/attention/value"), width, width)
-        rows += linear("attn_pool.proj", "pooling/attention/out", width, width)
-        rows += norm("attn_pool.norm", "pooling/norm", width)
-        rows += linear("attn_pool.mlp.fc1", "pooling/mlp/fc1", hidden, width)
-        rows += linear("attn_pool.mlp.fc2", "pooling/mlp/fc2", width, hidden)
+        rows += linear("attn_pool.q", pytorch.POOLED_ATTENTION[0], width, width)
+        rows += packed("attn_pool.kv.", pytorch.POOLED_ATTENTION[1:], width, width)
+        rows += pytorch.attention_pooling(
+            config, "attn_pool.latent", "attn_pool.proj", "attn_pool.norm", "attn_pool.mlp"
+        )
     if config.projection:
-        rows.append(Row("head.weight", "projection/kernel", (config.projection, width), LINEAR))
+        rows.append(Row("head.weight", "projection/kernel", (config.projection, width), pytorch.LINEAR))
         rows.append(Row("head.bias", None, (config.projection,)))
     if config.classes:
         rows += linear("head", "head", config.classes, config.pooled_size)
@@ -100,7 +130,7 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
 
 def _own(config: ViTConfig) -> Family:
     """The names that timm itself has for a model."""
-    eva, separate = timm_models.is_eva(config), config.mlp == "swiglu_norm"
+    eva, separate = library_configs.is_eva(config), config.mlp == "swiglu_norm"
     unpacked = separate or (config.mlp == "swiglu" and config.rotary_embedding == "dinov3")
     return dataclasses.replace(
         _TIMM,
@@ -123,7 +153,7 @@ def _stem_rows(config: ViTConfig) -> list[Row]:
         if conv.layer == "conv_proj":
             name, number = f"{name}downsample.", ""
         kernel, path = (conv.filters, conv.inputs, conv.size, conv.size), conv.unit_path
-        rows.append(Row(f"{name}conv{number}.weight", f"{path}{conv.layer}/kernel", kernel, CONVOLUTION))
+        rows.append(Row(f"{name}conv{number}.weight", f"{path}{conv.layer}/kernel", kernel, pytorch.CONVOLUTION))
         rows += norm(f"{name}norm{number}", f"{path}{conv.layer.replace('conv', 'gn')}", conv.filters)
     return rows
 
@@ -131,73 +161,77 @@ def _stem_rows(config: ViTConfig) -> list[Row]:
 # Recognition
 
 
-def _read(file: Mapping[str, StoredArray], hints: Hints) -> Contents | None:
-    found = collect(file, _ANCHOR, _MODULES, _BESIDE)
+def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
+    found = pytorch.collect(file, hints, _ANCHOR, _MODULES, _BESIDE)
     if found is None:
         return None
     contents, outer, module = found
     contents.head = ("head.bias", "head.weight")
     contents.arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in contents.arrays.items()}
-    stated = _stated(contents, hints, module == _TRUNK)
+    stated = _stated(contents, module == _TRUNK)
     container = getattr(file, "container", "") or outer.partition(".")[0]
     family = _family(contents, "teacher" if module.endswith("backbone.") else container)
     _refuse(contents, stated["architecture"])
-    config = ViTConfig(**_fields(contents, stated, family, hints))
-    config = config.replace(**trim(stated.get("input_size") or stated["image_size"], config))
-    if stated["image_size"] is None and stated["test_size"] is not None:
-        _use_at(contents, config, stated["test_size"])
+    config = ViTConfig(**_fields(contents, stated, family))
+    config = used_at(contents, config, stated.get("input_size") or stated["image_size"], is_size=False)
+    size, patch = stated.get("test_size"), config.image_size_of((1, 1))
+    whole = size not in (None, config.image_size) and not (size[0] % patch[0] or size[1] % patch[1])
+    if whole and stated["image_size"] is None:
+        config = used_at(contents, config, size)
     unused = _UNUSED if module else rf"{_UNUSED}|{_BESIDE}"
-    return finish(contents, _layout(family), family.title, config, unused)
+    return pytorch.finish(contents, _layout(family), family.title, config, unused)
 
 
-def _use_at(contents: Contents, config: ViTConfig, size: tuple[int, int]) -> None:
-    """Notes that the publisher uses the model at a size that is not that of its position embeddings."""
-    if size != config.image_size and not any(n % config.image_size_of((1, 1))[i] for i, n in enumerate(size)):
-        contents.image_size = size
-        contents.notes.append(
-            f"its position embeddings are for {config.image_size[0]} x {config.image_size[1]} pixels, and its "
-            f"publisher uses it at {size[0]} x {size[1]}, as is done here: they are resized. image_size=... takes "
-            "another size"
-        )
-
-
-def _stated(contents: Contents, hints: Hints, is_trunk: bool) -> dict[str, Any]:
-    """What the JSON files beside a file say, and the user; empty where they say nothing."""
-    config = hints.config or {}
-    stated: dict[str, Any] = {"open_clip": {}, "published": {}, "labels": None, "test_size": None}
-    if is_trunk and hints.open_clip is not None:
-        vision = mapping(mapping(hints.open_clip, "model_cfg"), "vision_cfg")
-        return stated | {
-            "architecture": _plain(hints.architecture or vision.get("timm_model_name", "")),
+def _stated(contents: Contents, is_trunk: bool) -> dict[str, Any]:
+    """What the JSON files beside a file say, and the user."""
+    given, open_clip = contents.hints.get("architecture"), contents.hints.get("open_clip")
+    if is_trunk and open_clip is not None:
+        vision = mapping(open_clip, "model_cfg", "vision_cfg")
+        return {
+            "architecture": _plain(given or vision.get("timm_model_name", "")),
             "arguments": mapping(vision, "timm_model_kwargs"),
             "pooling": vision.get("timm_pool") or None,
-            "image_size": image_size_in(vision.get("image_size")),
-            "open_clip": mapping(hints.open_clip, "preprocess_cfg"),
+            "image_size": pytorch.image_size_in(vision.get("image_size")),
+            "open_clip": mapping(open_clip, "preprocess_cfg"),
+            "published": {},
         }
+    config = contents.hints.get("config") or {}
     if config and "architecture" not in config:
         contents.notes.append("the config.json beside it is not timm's and is left out")
         config = {}
     arguments = mapping(config, "model_args")
     published = mapping(config, "pretrained_cfg") or config  # older files have it all on one level
-    return stated | {
-        "architecture": _plain(hints.architecture or config.get("architecture", "")),
+    sizes = {key: published.get(key) for key in ("input_size", "test_input_size")}
+    sizes = {key: pytorch.image_size_in(value[1:]) if isinstance(value, list) else None for key, value in sizes.items()}
+    return {
+        "architecture": _plain(given or config.get("architecture", "")),
         "arguments": arguments,
         "published": published,
         "pooling": config.get("global_pool", arguments.get("global_pool")),
         "labels": config.get("label_names"),
-        "image_size": image_size_in(arguments.get("img_size")),
-        "input_size": _without_channels(published.get("input_size")),
-        "test_size": _without_channels(published.get("test_input_size")),
+        "image_size": pytorch.image_size_in(arguments.get("img_size")),
+        "input_size": sizes["input_size"],
+        "test_size": sizes["test_input_size"],
     }
 
 
-def _without_channels(value: Any) -> tuple[int, int] | None:
-    return image_size_in(value[1:]) if isinstance(value, list) else None
-
-
-def _plain(architecture: Any) -> str:
+def _plain(name: Any) -> str:
     """An architecture's name without the address and the tag that repositories have."""
-    return str(architecture).rpartition("/")[2].partition(".")[0]
+    return str(name).rpartition("/")[2].partition(".")[0]
+
+
+def check_architecture(name: Any) -> None:
+    """Raises unless a name can be one of timm's (`vit_base_patch16_224`), or is open_clip's, which have dashes."""
+    if not isinstance(name, str):
+        raise TypeError(f"architecture must be a name of one of timm's models, but {name!r} was given.")
+
+    def nearness(known: str, part: str) -> tuple[float, int, str]:
+        return difflib.SequenceMatcher(None, part, known).ratio(), len(os.path.commonprefix([part, known])), known
+
+    parts = _plain(name).split("_")
+    near = [max(_NAME_PARTS, key=functools.partial(nearness, part=part)) for part in parts]
+    if near != parts and "-" not in name.partition(".")[0]:
+        raise ValueError(f"timm has no architecture={name!r}. Did you mean {'_'.join(near)!r}?")
 
 
 def _family(contents: Contents, container: str) -> Family:
@@ -205,21 +239,18 @@ def _family(contents: Contents, container: str) -> Family:
     arrays = contents.arrays
     has = arrays.keys().__contains__
     bias = has("blocks.0.attn.qkv.bias")
-    title = "timm"
-    if has("storage_tokens") or has("rope_embed.periods"):
-        title = "Facebook DINOv3"
-    elif has("register_tokens") or (has("mask_token") and has("blocks.0.ls1.gamma")):
-        title = "Facebook DINOv2"
-    elif any("decoder" in name for name in (*arrays, *contents.unused)):
-        title = "Facebook MAE"
-    elif has("blocks.0.gamma_1") and bias and has("pos_embed"):
-        title = "Facebook DeiT-III"
-    elif container == "teacher":
-        title = "Facebook DINO"
-    elif container in ("target_encoder", "encoder"):
-        title = "Facebook I-JEPA"
-    elif container == "model" and has("cls_token") and has("fc_norm.weight") and bias:
-        title = "Facebook MAE"  # fine-tuned
+    titles = (
+        (has("storage_tokens") or has("rope_embed.periods"), "Facebook DINOv3"),
+        (has("register_tokens") or (has("mask_token") and has("blocks.0.ls1.gamma")), "Facebook DINOv2"),
+        (any("decoder" in name for name in (*arrays, *contents.unused)), "Facebook MAE"),
+        (has("blocks.0.gamma_1") and bias and has("pos_embed"), "Facebook DeiT-III"),
+        (container == "teacher", "Facebook DINO"),
+        (container in ("target_encoder", "encoder"), "Facebook I-JEPA"),
+        # Fine-tuned.
+        (container == "model" and has("cls_token") and has("fc_norm.weight") and bias, "Facebook MAE"),
+        (True, "timm"),
+    )
+    title = next(title for is_there, title in titles if is_there)
     own_biases = _OWN_BIASES if has("blocks.0.attn.q_bias") else ()
     family = dataclasses.replace(_TIMM, title=title, own_biases=own_biases, periods=has("rope_embed.periods"))
     return family.as_in(arrays, _CHOICES)
@@ -227,58 +258,71 @@ def _family(contents: Contents, container: str) -> Family:
 
 def _refuse(contents: Contents, architecture: str) -> None:
     """Raises ValueError where the names are known and the computation is another."""
-    why = timm_models.refusal(architecture)
-    if why is not None:
-        raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
     has = contents.arrays.keys().__contains__
-    if has("norm_pre.weight") and (has("attn_pool.latent") or not (has("norm.weight") or has("fc_norm.weight"))):
-        raise ValueError(
-            "it has 'norm_pre' together with 'attn_pool' or without 'norm', as perception encoders have, whose rotary "
-            "embedding and pooling are not known here."
-        )
-    if has("attn_pool.latent") and not has("norm.weight"):
-        raise ValueError("it has 'attn_pool' without 'norm', which no known family has.")
-    own_bias = has("blocks.0.attn.q_bias") or has("blocks.0.attn.q_proj.weight")
-    if shape_of(contents.arrays, _ANCHOR, 4)[0] == 1792 and own_bias:
-        raise ValueError("it is EVA-02-E, which normalises after each branch instead of before.")
+    latent, has_norm, after = has("attn_pool.latent"), has("norm.weight"), has("fc_norm.weight")
     registers = any(map(has, _CHOICES["register_tokens"]))
-    if has("cls_token") and not (has("pos_embed") or registers or has("rope_embed.periods")):
-        raise ValueError(
-            "it has 'cls_token', but neither 'pos_embed' nor 'reg_token', as models have whose rotary embedding is not "
-            "known here (vit_*_rope_*)."
-        )
+    own_bias = has("blocks.0.attn.q_bias") or has("blocks.0.attn.q_proj.weight")
     biases = any(map(has, ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")))
-    if has("fc_norm.weight") and not (has("cls_token") or registers or biases):
-        raise ValueError(
+    why = _first(_REFUSED, architecture)
+    problems = (
+        (why, f"{printable(architecture, 100)} {why}. It cannot be computed here."),
+        (
+            has("norm_pre.weight") and (latent or not (has_norm or after)),
+            "it has 'norm_pre' together with 'attn_pool' or without 'norm', as perception encoders have, whose rotary "
+            "embedding and pooling are not known here.",
+        ),
+        (latent and not has_norm, "it has 'attn_pool' without 'norm', which no known family has."),
+        (
+            shape_of(contents.arrays, _ANCHOR, 4)[0] == 1792 and own_bias,
+            "it is EVA-02-E, which normalises after each branch instead of before.",
+        ),
+        (
+            has("cls_token") and not (has("pos_embed") or registers or has("rope_embed.periods")),
+            "it has 'cls_token', but neither 'pos_embed' nor 'reg_token', as models have whose rotary embedding is not "
+            "known here (vit_*_rope_*).",
+        ),
+        (
+            after and not (has("cls_token") or registers or biases),
             "it has 'fc_norm', but neither 'cls_token' nor biases of queries, keys and values, as the models have that "
-            "normalise after each branch instead of before (vit_*_rpn_*)."
-        )
+            "normalise after each branch instead of before (vit_*_rpn_*).",
+        ),
+    )
+    for is_there, problem in problems:
+        if is_there:
+            raise ValueError(problem)
 
 
 # Configs
 
 
-def _fields(contents: Contents, stated: Mapping[str, Any], family: Family, hints: Hints) -> Fields:
+def _fields(contents: Contents, stated: Mapping[str, Any], family: Family) -> Fields:
     """The config of the model."""
-    has = contents.arrays.keys().__contains__
+    arrays = contents.arrays
+    has = arrays.keys().__contains__
     architecture, arguments = stated["architecture"], stated["arguments"]
     is_timms = family.title == "timm"
     stem = _stem_fields(contents)
     own_bias = has("blocks.0.attn.q_bias") or has("blocks.0.attn.q_proj.weight")
     dinov3 = family.periods or (has("cls_token") and has(family.register_tokens) and not has("pos_embed"))
-    gated = len(family.mlp) == 3 or _is_packed(contents, family)
+    first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
+    gated = len(family.mlp) == 3 or first[0] == 2 * last[1]
     family = dataclasses.replace(
         family,
         interpolation=_interpolation(architecture, family, has(family.register_tokens)),
-        heads_by_width=HEADS_OF_DINOV3 if dinov3 else _TIMM.heads_by_width if gated else HEADS_OF_SIGLIP,
+        heads_by_width=pytorch.HEADS_OF_DINOV3
+        if dinov3
+        else _TIMM.heads_by_width
+        if gated
+        else pytorch.HEADS_OF_SIGLIP,
     )
+    width, size = arrays[_ANCHOR].shape[0], _first(_HEAD_SIZES, architecture)
+    size = size.get(width) if isinstance(size, dict) else size
     heads = arguments.get("num_heads")
-    fields = trunk_fields(
+    fields = pytorch.trunk_fields(
         contents,
         family,
-        hints,
         size=stated["image_size"] or stated.get("input_size"),
-        heads=timm_models.heads(architecture, contents.arrays[_ANCHOR].shape[0]) if heads is None else heads,
+        heads=width // size if heads is None and size else heads,
         is_named=bool(architecture),
         cell=4 * 2 ** max(len(stem["stem_stages"]) - 1, 0) if stem else 1,
         registers_first=is_timms,
@@ -287,35 +331,40 @@ def _fields(contents: Contents, stated: Mapping[str, Any], family: Family, hints
     if dinov3 and family.title == "Facebook DINOv3" and has("blocks.0.attn.qkv.bias"):
         fields["attention_bias"] = "no_key"  # it multiplies the keys' part by a mask of zeros
     eva02 = not dinov3 and ((gated and own_bias) or not (has("cls_token") or has("pos_embed")))
-    clip, beit3 = fields["pre_norm"], fields["mlp"] == "plain_norm"
+    coarse = fields["pre_norm"] or fields["mlp"] == "plain_norm"  # CLIP, BEiT-3
     if architecture:
-        clip, beit3 = timm_models.is_clip(architecture), architecture.startswith("beit3_")
+        coarse = re.match(r"vit_.*_clip_|beit3_", architecture) is not None
     fields |= {
         **stem,
         "rotary_embedding": "dinov3" if dinov3 else "eva02" if eva02 else None,
-        "gelu": timm_models.gelu(architecture, arguments),
-        "layer_norm_epsilon": 1e-5 if dinov3 or clip or beit3 else 1e-6,
+        "gelu": _gelu(architecture, arguments),
+        "layer_norm_epsilon": 1e-5 if dinov3 or coarse else 1e-6,
     }
     if has(f"blocks.0.{family.scales[0]}"):
         value = arguments.get("init_values")
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        fields["layer_scale"] = float(value) if is_number else LAYER_SCALE
-    if eva02 and (grid := image_size_in(arguments.get("ref_feat_shape"))) is not None:
+        fields["layer_scale"] = float(value) if is_number else pytorch.LAYER_SCALE
+    if eva02 and (grid := pytorch.image_size_in(arguments.get("ref_feat_shape"))) is not None:
         fields["rotary_grid"] = grid
-    if not (architecture or gated):
-        if fields["pre_norm"]:
-            contents.unknown["gelu"] = UNKNOWN_GELU
-        else:
-            contents.assumed["gelu"] = (
-                "no config.json names its architecture; the exact GELU is assumed, as timm computes most models"
-            )
+    if not (architecture or gated) and fields["pre_norm"]:
+        contents.unknown["gelu"] = pytorch.UNKNOWN_GELU
+    elif not (architecture or gated):
+        contents.assumed["gelu"] = (
+            "no config.json names its architecture; the exact GELU is assumed, as timm computes most models"
+        )
     fields |= _end(contents, stated, dinov3 and is_timms, fields)
-    return fields | _pictures(contents, stated, fields, family)
+    return fields | _preparation(contents, stated, fields, family)
 
 
-def _is_packed(contents: Contents, family: Family) -> bool:
-    first, last = (shape_of(contents.arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
-    return first[0] == 2 * last[1]
+def _gelu(architecture: str, arguments: Mapping[str, Any]) -> str:
+    """Which GELU timm computes: what a model is called with, or by its name."""
+    activation = arguments.get("act_layer")
+    if activation is None:
+        return _first(_GELUS, architecture)
+    names = {name: kind for kind, name in library_configs.TIMM_ACTIVATIONS.items()}
+    if not isinstance(activation, str) or activation not in names:
+        raise ValueError(f"its config.json says act_layer={printable(activation, 60)}; expected one of {list(names)}.")
+    return names[activation]
 
 
 def _stem_fields(contents: Contents) -> Fields:
@@ -344,30 +393,26 @@ def _interpolation(architecture: str, family: Family, registers: bool) -> str:
 
 def _end(contents: Contents, stated: Mapping[str, Any], averages: bool, trunk: Fields) -> Fields:
     """From the tokens to the answer; `averages` is whether models of that kind answer with a mean without a config."""
-    arrays, arguments = contents.arrays, stated["arguments"]
+    arrays, asked, architecture = contents.arrays, stated["pooling"], stated["architecture"]
     has = arrays.keys().__contains__
-    if stated["pooling"] not in (None, *_POOLINGS):
-        raise ValueError(
-            f"its config says that it pools by {printable(stated['pooling'], 60)}, which is not known here."
-        )
-    pooling = None if stated["pooling"] is None else _POOLINGS[stated["pooling"]]
+    if asked not in (None, *_POOLINGS):
+        raise ValueError(f"its config says that it pools by {printable(asked, 60)}, which is not known here.")
+    pooling = None if asked is None else _POOLINGS[asked]
     special = has("cls_token") or trunk["register_tokens"] > 0
-    pools_all = arguments.get("pool_include_prefix") is True
+    pools_all = stated["arguments"].get("pool_include_prefix") is True
     fields: Fields = {}
     if has("attn_pool.latent"):
         pooling = "map"
         if special:
-            fields["map_prefix"] = pools_all or stated["architecture"].startswith("test_vit3")
+            fields["map_prefix"] = pools_all or architecture.startswith("test_vit3")
     elif pooling is None:
         mean = has("fc_norm.weight") or not has("cls_token") or averages
         pooling = "avg" if mean else "token"
         if not (has("fc_norm.weight") or has("head.weight") or has("dist_token")):
             what = "the mean of the patches" if mean else "the class token"
-            sentence = f"no config.json says what it answers with; {what} is assumed"
-            if stated["architecture"]:
-                contents.notes.append(sentence)
-            else:
-                contents.assumed["pooling"] = sentence
+            pytorch.note(
+                contents, "pooling", f"no config.json says what it answers with; {what} is assumed", architecture
+            )
     if pooling == "token" and has("dist_token") and not has("head.weight"):
         pooling = "token_dist"
     if pooling == "avg" and special and pools_all:
@@ -385,45 +430,58 @@ def _end(contents: Contents, stated: Mapping[str, Any], averages: bool, trunk: F
                 f"its head has a bias of zeros: a projection to the {out} numbers of the text's space"
             )
             return fields | {"projection": out}
-        fields |= {"classes": out, "class_names": class_names(stated["labels"], out)}
+        fields |= {"classes": out, "class_names": pytorch.class_names(stated.get("labels"), out)}
         fields["distillation_head"] = has("head_dist.weight")
     return fields
 
 
-def _pictures(contents: Contents, stated: Mapping[str, Any], fields: Fields, family: Family) -> Fields:
-    if stated["open_clip"]:
-        return of_open_clip(stated["open_clip"], pictures(HALF, "squash", 1.0))
-    if stated["architecture"]:
-        default = timm_models.pictures_of(stated["architecture"])
-    elif fields["pre_norm"] or fields["rotary_embedding"] == "eva02":
-        default = pictures(CLIP, "shortest", 1.0)
-    elif fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2":
-        default = pictures(IMAGENET, "shortest", 1.0)
-    elif family.title != "timm" or fields["distillation_token"] or "layer_scale" in fields:
-        default = pictures(IMAGENET, "shortest", 0.9)
-    else:
-        default = pictures(HALF, "shortest", 0.9)
+def _preparation(contents: Contents, stated: Mapping[str, Any], fields: Fields, family: Family) -> Fields:
+    if stated.get("open_clip"):
+        return preparation_in(stated["open_clip"], preparation(HALF, "squash", 1.0), "resize_mode")
+    kinds = (
+        (stated["architecture"], _first(_PREPARATIONS, stated["architecture"])),
+        (fields["pre_norm"] or fields["rotary_embedding"] == "eva02", _PREPARATIONS["clip|eva02|eva_"]),
+        (
+            fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2",
+            preparation(IMAGENET, "shortest", 1.0),
+        ),
+        (
+            family.title != "timm" or fields["distillation_token"] or "layer_scale" in fields,
+            preparation(IMAGENET, "shortest", 0.9),
+        ),
+        (True, preparation(HALF, "shortest", 0.9)),
+    )
     if not stated["published"].get("mean"):
         sentence = "no config.json says how its pictures are prepared; means, deviations and crop are assumed"
-        if stated["architecture"]:
-            contents.notes.append(sentence)
-        else:
-            contents.assumed["crop_ratio"] = sentence
-    tests = stated["test_size"] is not None and stated["image_size"] is None
-    return of_timm(stated["published"], default, "test_crop_pct" if tests else "crop_pct")
+        pytorch.note(contents, "crop_ratio", sentence, stated["architecture"])
+    tests = stated.get("test_size") is not None and stated["image_size"] is None
+    default = next(default for is_it, default in kinds if is_it)
+    return preparation_in(stated["published"], default, crop_key="test_crop_pct" if tests else "crop_pct")
+
+
+def _restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
+    """Adds the positions of class and distillation token to them, where timm's models with registers have none."""
+    if config.position_embedding != "learned_without_registers" or not config.register_tokens:
+        return config, {}
+    table = read(pytorch.TABLE)
+    special = config.prefix_tokens - config.register_tokens
+    changed = {pytorch.TABLE: table[:, special:]}
+    for i, path in enumerate(["class_token/token", "distillation_token/token"][:special]):
+        changed[path] = read(path) + table[:, i : i + 1]
+    return config.replace(position_embedding="learned_patches"), changed
 
 
 def _layout(family: Family | None = None) -> Layout:
     """The layout in the names of a family; None for those that timm itself has for a model."""
-    own = family is None or family.title == "timm"
+    stores_periods = family is not None and family.periods
     return Layout(
         "timm",
         functools.partial(_rows, family=family),
         _read,
-        timm_models.check_writable,
-        timm_models.restate if own else lambda config, read: (config, {}),
-        computed=lambda config: {} if family is not None and family.periods else computed_periods(config),
-        sidecars=timm_models.sidecars,
+        library_configs.check_writable_by_timm,
+        _restate if family is None or family.title == "timm" else lambda config, read: (config, {}),
+        computed=lambda config: {} if stores_periods else pytorch.computed_periods(config),
+        sidecars=library_configs.timm_sidecars,
         settled_by="Pass heads=... and architecture=..., timm's name of the model, or put its config.json beside it.",
     )
 

@@ -1,0 +1,370 @@
+"""How models are said to timm and transformers: the JSON files beside the weights, and what these have no place for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from keras_vit.checkpoints.accounting import check_fields, usual
+from keras_vit.checkpoints.layouts.preparation import FILTER_NAMES, FILTER_NUMBERS, RESAMPLE_FLOATS
+from keras_vit.models import ViTConfig
+
+# timm
+
+TIMM_ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
+
+_TIMM_POOLINGS = {"token": "token", "token_dist": "token", "avg": "avg", "map": "map", "none": ""}
+# timm's hybrids, by the units in the stages of their ResNet: no argument changes them.
+_HYBRIDS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+_TIMM_ACCEPTED = {
+    "stem_stages": (None, *_HYBRIDS),
+    "representation_size": (None,),
+    "position_embedding": ("learned", "learned_patches", "learned_without_registers", "none"),
+    "pooling": tuple(_TIMM_POOLINGS),
+    "layer_norm_epsilon": (1e-5, 1e-6),
+}
+
+
+def is_eva(config: ViTConfig) -> bool:
+    """Whether a model is of timm's class `Eva` and not of its `VisionTransformer`."""
+    gated = config.mlp.startswith("swiglu")
+    return (
+        config.rotary_embedding is not None
+        or config.attention_bias == "no_key"
+        or config.mlp == "swiglu_norm"
+        or (config.attention_norm and gated)
+    )
+
+
+def check_writable_by_timm(config: ViTConfig) -> None:
+    """Raises ValueError unless timm can compute what the model computes."""
+    advice = "timm has no others. Change it with model.with_config({field}=...) where that is what you mean. "
+    check_fields(config, "'timm'", _TIMM_ACCEPTED, _timm_problems(config), advice)
+
+
+def _timm_problems(config: ViTConfig) -> Iterator[tuple[Any, str]]:
+    """What timm cannot say of a config."""
+    eva, distilled, epsilon = is_eva(config), config.distillation_token, config.layer_norm_epsilon
+    classes, pooling, norm = config.classes, config.pooling, config.final_norm
+    rotary, mlp = config.rotary_embedding, config.mlp
+    mean = "the mean of class and distillation token"
+    yield config.position_embedding == "none" and rotary is None, "its patches have no positions"
+    yield config.projection and classes, "it has both a projection and a head"
+    yield config.projection and distilled, "it has a projection and a distillation token"
+    yield distilled and classes and not config.distillation_head, "its distillation token has no head of its own"
+    wanted = f"without a head timm answers with {mean}, as model.with_config(pooling='token_dist') does"
+    yield distilled and not classes and pooling != "token_dist", wanted
+    yield pooling == "token_dist" and classes, f"its head reads {mean}"
+    yield norm == "none" and (config.pre_norm or eva), "it has no last normalisation"
+    yield norm == "pooled" and pooling == "map", "its last normalisation follows attention pooling"
+    gated = mlp == "swiglu" and not eva and config.register_tokens and not config.class_token
+    yield gated, "it has a SwiGLU and register tokens without a class token"
+    usual_epsilon = 1e-5 if rotary == "dinov3" else 1e-6
+    yield eva and epsilon != usual_epsilon, f"timm's models of that kind have another epsilon than {epsilon}"
+    parts = config.pre_norm or pooling == "map" or mlp == "plain_norm"
+    yield eva and parts, "timm's models of that kind have no such parts"
+    if config.stem_stages is not None:
+        epsilons = "its ResNet has other epsilons (with_config(stem_epsilons='timm') changes the answers a little)"
+        channels = f"the first convolution of its ResNet has {config.stem_width} channels, not 64"
+        plain = mlp == "plain" and epsilon == 1e-6 and not (eva or config.attention_norm or distilled)
+        yield config.stem_folded, "the kernels of its ResNet were standardised for good"
+        yield config.stem_epsilons != "timm", epsilons
+        yield config.stem_width != 64, channels
+        yield not plain, "timm has only plain blocks with epsilon 1e-6 after a ResNet"
+
+
+def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
+    """The files beside the weights, by name, as timm's `push_to_hf_hub` writes them."""
+    height, width = config.pipeline.prepared_size
+    outputs = config.projection or config.classes or 0
+    stem = "" if config.stem_stages is None else "backbone.stem.conv" if config.stem_stages else "backbone.conv"
+    published = {
+        "input_size": [config.channels, height, width],
+        "fixed_input_size": True,
+        "interpolation": FILTER_NAMES[config.filter],
+        "crop_pct": config.crop_ratio,
+        "crop_mode": "squash" if config.resize == "squash" else "center",
+        "mean": list(config.pixel_mean),
+        "std": list(config.pixel_std),
+        "num_classes": outputs,
+        "pool_size": None,
+        "first_conv": f"patch_embed.{stem or 'proj'}",
+        "classifier": ["head", "head_dist"] if config.distillation_head else "head",
+    }
+    arguments: dict[str, Any] = {
+        "img_size": [height, width],
+        "patch_size": config.patch_size[0] if len(set(config.patch_size)) == 1 else list(config.patch_size),
+        "in_chans": config.channels,
+        "num_classes": outputs,
+        "global_pool": _TIMM_POOLINGS[config.pooling],
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "mlp_ratio": _ratio(config.mlp_width, config.width),
+        "class_token": config.class_token,
+        "init_values": config.layer_scale,
+        "qkv_bias": config.attention_bias != "none",
+    }
+    architecture, more = (_eva_arguments if is_eva(config) else _arguments)(config)
+    return {
+        "config.json": {
+            "architecture": architecture,
+            "num_classes": outputs,
+            "num_features": config.width,
+            "global_pool": _TIMM_POOLINGS[config.pooling],
+            "model_args": arguments | more,
+            "pretrained_cfg": published,
+            **({"label_names": list(config.class_names)} if config.class_names else {}),
+        }
+    }
+
+
+def _arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
+    """The name of one of timm's models that has the same code, and the arguments that make it this one."""
+    registers, gelu, coarse = config.register_tokens, config.gelu, config.layer_norm_epsilon == 1e-5
+    arguments: dict[str, Any] = {
+        "reg_tokens": registers,
+        "no_embed_class": _only_patches_have_positions(config),
+        "pre_norm": config.pre_norm,
+        "fc_norm": config.final_norm == "pooled",
+        "final_norm": config.final_norm != "none",
+    }
+    if config.pooling == "map" and config.prefix_tokens:
+        arguments["pool_include_prefix"] = config.map_prefix
+    if config.distillation_token:
+        return "deit_base_distilled_patch16_224", arguments
+    if config.mlp == "swiglu":
+        arguments["mlp_ratio"] = _ratio(2 * config.mlp_width, config.width)
+        return f"vit_giant_patch14_{'reg4_' if registers else ''}dinov2", arguments
+    arguments["act_layer"] = TIMM_ACTIVATIONS[gelu]
+    if config.stem_stages is not None:
+        return _HYBRIDS[config.stem_stages], arguments
+    # The epsilon is the architecture's: no argument that JSON can say sets it.
+    if config.attention_norm or config.mlp == "plain_norm":
+        arguments |= {"scale_attn_norm": config.attention_norm, "scale_mlp_norm": config.mlp == "plain_norm"}
+        if coarse:
+            return "beit3_base_patch16_224", arguments
+    kind = ("clip_quickgelu_" if gelu == "quick" else "clip_") if coarse else ""
+    return f"vit_base_patch16_{kind}224", arguments
+
+
+def _only_patches_have_positions(config: ViTConfig) -> bool:
+    """Whether the table that is written has no rows for the tokens before the patches (see `_restate`)."""
+    kind = config.position_embedding
+    without = kind == "learned_patches" or (kind == "learned_without_registers" and config.register_tokens > 0)
+    return without and config.prefix_tokens > 0
+
+
+def _eva_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
+    arguments: dict[str, Any] = {
+        "num_reg_tokens": config.register_tokens,
+        "use_abs_pos_emb": config.position_rows > 0,
+        "use_rot_pos_emb": config.rotary_embedding is not None,
+        "no_embed_class": _only_patches_have_positions(config),
+        "swiglu_mlp": config.mlp.startswith("swiglu"),
+        "scale_mlp": config.mlp == "swiglu_norm",
+        "scale_attn_inner": config.attention_norm,
+        "qkv_fused": config.mlp != "swiglu_norm",
+        "use_fc_norm": config.final_norm == "pooled",
+    }
+    if config.rotary_embedding == "dinov3":
+        if config.mlp == "swiglu":
+            arguments["swiglu_align_to"] = 1  # of any width; what is not aligned would be packed
+        return "vit_base_patch16_dinov3", arguments
+    if config.rotary_embedding == "eva02":
+        arguments["ref_feat_shape"] = list(config.rotary_grid)
+    return "eva02_base_patch14_448" if config.rotary_embedding else "eva_giant_patch14_224", arguments
+
+
+def _ratio(hidden: int, width: int) -> float:
+    """A ratio from which timm computes `hidden` as `int(width * ratio)`."""
+    ratio = hidden / width
+    return ratio if int(width * ratio) == hidden else (hidden + 0.5) / width
+
+
+# transformers
+
+_ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
+
+# For each family its class's name and, for fields of a config, the values that its code can compute.
+_COMMON = usual("stem_stages", "attention_norm", "final_norm")
+_PLAIN = {**_COMMON, **usual("mlp", "layer_scale", "register_tokens", "rotary_embedding")}
+_BIASES = {"attention_bias": ("all", "none")}
+_NO_TOWER = usual("patch_bias", "pre_norm", "projection")
+_LEARNED = {"position_embedding": ("learned", "learned_patches", "learned_without_registers")}
+_NO_POOLER, _NO_CLASSES, _BY_TOKEN = usual("representation_size"), usual("classes"), {"pooling": ("token", "none")}
+_SINGLE = {**_PLAIN, **_NO_TOWER, **_LEARNED, **_BIASES}
+_DINO = {**_COMMON, **_NO_TOWER, **_NO_POOLER, **usual("class_token"), "mlp": ("plain", "swiglu")}
+_DINOV2 = {**_DINO, **_LEARNED, **_BIASES, **usual("rotary_embedding")}
+_TOWER = {**_PLAIN, **_LEARNED, **_NO_POOLER, **usual("attention_bias")}
+_TRANSFORMERS: dict[str, tuple[str, dict[str, tuple[Any, ...]]]] = {
+    "vit": ("ViT", {**_SINGLE, **_BY_TOKEN, **usual("distillation_token")}),
+    "deit": ("DeiT", {**_SINGLE, **_BY_TOKEN}),
+    "ijepa": ("IJepa", {**_SINGLE, **_NO_POOLER, "pooling": ("avg", "none")}),
+    "dinov2": ("Dinov2", _DINOV2),
+    "dinov2_with_registers": ("Dinov2WithRegisters", _DINOV2),
+    "dinov3_vit": ("DINOv3ViT", {**_DINO, **_BY_TOKEN, **_NO_CLASSES, "position_embedding": ("none",)}),
+    "clip": ("CLIP", {**_TOWER, **_BY_TOKEN, **_NO_CLASSES, "patch_bias": (False,)}),
+    "siglip": ("Siglip", {**_TOWER, **_NO_TOWER, "class_token": (False,)}),
+}
+
+
+def family_to_write(config: ViTConfig) -> str:
+    """The `model_type` of the family whose code computes what a model computes, if any does."""
+    if config.rotary_embedding is not None:
+        return "dinov3_vit"
+    if config.layer_scale is not None or config.mlp != "plain" or config.pooling == "token_avg":
+        return "dinov2_with_registers" if config.register_tokens else "dinov2"
+    if config.pre_norm:
+        return "clip"
+    if config.distillation_token:
+        return "deit"
+    if config.pooling == "map" or (not config.class_token and config.classes and config.gelu == "tanh"):
+        return "siglip"
+    return "vit" if config.class_token else "ijepa"
+
+
+def check_writable_by_transformers(config: ViTConfig) -> None:
+    """Raises ValueError unless transformers can compute what the model computes."""
+    name = family_to_write(config)
+    layout = f"'huggingface', which would write this model as a {_TRANSFORMERS[name][0]},"
+    check_fields(config, layout, _TRANSFORMERS[name][1], _transformers_problems(config, name))
+
+
+def _transformers_problems(config: ViTConfig, name: str) -> Iterator[tuple[Any, str]]:
+    """What a family cannot say of a config."""
+    ending = f"{'with' if config.classes else 'without'} a head that pools"
+    size, pooling, dinov2 = config.representation_size, config.pooling, name.startswith("dinov2")
+    yield size and config.classes, "there the head never reads the tanh layer (the pooler)"
+    yield size and pooling != "token", "there the tanh layer (the pooler) reads the class token"
+    outputs = f"there the tanh layer (the pooler) has as many outputs as inputs, not {size}"
+    yield size not in (None, config.width) and name != "vit", outputs
+    yield dinov2 and config.distillation_token, "it has a distillation token"
+    yield dinov2 and config.layer_scale is None, "it has no layer scale"
+    expected = ("token_avg" if config.classes else "token", "none")
+    yield dinov2 and pooling not in expected, f"{ending} by {expected[0]!r}, not {pooling!r}"
+    yield dinov2 and _dinov2_ratio(config) is None, f"no ratio gives its mlp_width of {config.mlp_width}"
+    own = config.rotary_embedding == "dinov3" and config.layer_scale is not None
+    yield name == "dinov3_vit" and not own, "it has another rotary embedding, or no layer scale"
+    expected = ("avg",) if config.classes else ("map", "none")
+    yield name == "siglip" and pooling not in expected, f"{ending} otherwise than by {pooling!r}"
+    cut = "there pictures that keep their aspect ratio are cut to squares (with_config(resize='squash') are not)"
+    yield config.resize == "shortest" and config.image_size[0] != config.image_size[1], cut
+    averages = name == "ijepa" or (name == "siglip" and config.classes and pooling == "avg")
+    yield config.prefix_tokens and averages, "it has tokens before the patches"
+
+
+def transformers_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
+    """The files beside the weights, by name."""
+    return {"config.json": _config(config), "preprocessor_config.json": _preprocessor(config)}
+
+
+# transformers takes what is missing to be 0; KerasHub's reader asks for it.
+_RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def _config(config: ViTConfig) -> dict[str, Any]:
+    family, gated, bias = family_to_write(config), config.mlp == "swiglu", config.attention_bias
+    flat, name = family in ("clip", "siglip"), _TRANSFORMERS[family][0]
+    ending = ("Vision" if flat else "") + ("ModelWithProjection" if config.projection else "Model")
+    if config.classes:
+        ending = "ForImageClassification" + ("WithTeacher" if config.distillation_head else "")
+    stated: dict[str, Any] = {
+        "architectures": [f"{name}{ending}"],
+        "model_type": f"{family}_vision_model" if flat else family,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "image_size": _one_or_two(config.pipeline.prepared_size),
+        "patch_size": _one_or_two(config.patch_size),
+        "num_channels": config.channels,
+        "hidden_act": _ACTIVATIONS[config.gelu],
+        "layer_norm_eps": config.layer_norm_epsilon,
+        "dtype": "float32",
+    }
+    if family.startswith("dinov2"):
+        stated |= {
+            "mlp_ratio": _dinov2_ratio(config),
+            "use_swiglu_ffn": gated,
+            "qkv_bias": bias == "all",
+            "layerscale_value": config.layer_scale,
+            "use_mask_token": False,
+            "num_register_tokens": config.register_tokens,
+            "drop_path_rate": 0.0,
+            **_RATES,
+        }
+    else:
+        stated["intermediate_size"] = config.mlp_width
+    if family == "dinov3_vit":
+        stated |= {
+            "num_register_tokens": config.register_tokens,
+            "use_gated_mlp": gated,
+            "hidden_act": "silu" if gated else stated["hidden_act"],
+            "query_bias": bias != "none",
+            "key_bias": bias == "all",
+            "value_bias": bias != "none",
+            "layerscale_value": config.layer_scale,
+            "rope_theta": 100.0,
+            "proj_bias": True,
+            "mlp_bias": True,
+            "attention_dropout": 0.0,
+            "drop_path_rate": 0.0,
+        }
+    elif family in ("vit", "deit", "ijepa"):
+        stated |= {"qkv_bias": bias == "all", **_RATES}
+        if config.representation_size:
+            stated |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
+    if config.projection:
+        stated["projection_dim"] = config.projection
+    if config.classes:
+        names = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
+        stated["id2label"] = {str(i): name for i, name in enumerate(names)}
+        if len(set(names)) == len(names):
+            stated["label2id"] = {name: i for i, name in enumerate(names)}
+    if family == "siglip" and config.classes:
+        # Only the model with two towers has a head, and takes what it says of the image's.
+        stated = {
+            "architectures": stated["architectures"],
+            "model_type": "siglip",
+            "vision_config": {**stated, "vision_use_head": False},
+            **{key: stated[key] for key in ("id2label", "label2id", "dtype") if key in stated},
+        }
+    return stated
+
+
+def _preprocessor(config: ViTConfig) -> dict[str, Any]:
+    height, width = config.pipeline.prepared_size
+    resized = [int(size / config.crop_ratio) for size in (height, width)]
+    shortest = config.resize == "shortest"
+    # The class that resamples floats cannot cut out the centre.
+    floats = config.filter == "bilinear_antialias" and not shortest and config.crop_ratio == 1
+    return {
+        "image_processor_type": RESAMPLE_FLOATS if floats else "CLIPImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": min(resized)} if shortest else {"height": resized[0], "width": resized[1]},
+        "resample": FILTER_NUMBERS[config.filter],
+        "do_center_crop": shortest or config.crop_ratio < 1,
+        "crop_size": {"height": height, "width": width},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(config.pixel_mean),
+        "image_std": list(config.pixel_std),
+    }
+
+
+def _one_or_two(size: tuple[int, int]) -> int | list[int]:
+    return size[0] if size[0] == size[1] else list(size)
+
+
+def _dinov2_ratio(config: ViTConfig) -> float | None:
+    """The ratio from which transformers computes the width of DINOv2's MLP, which must be an integer."""
+    width, hidden = config.width, config.mlp_width
+    for ratio in range(1, 17):
+        swiglu = (int(int(width * ratio) * 2 / 3) + 7) // 8 * 8
+        if (swiglu if config.mlp == "swiglu" else int(width * ratio)) == hidden:
+            return ratio
+    return None
