@@ -73,7 +73,7 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> tupl
     name = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
     usual = next((values for start, values in _PROCESSORS.items() if name.startswith(start)), {})
     stated = {**usual, **{key: value for key, value in config.items() if value is not None}}
-    fields = {**default, **({"filter": "bicubic"} if name else {})}
+    fields: Fields = {**default, **({"filter": "bicubic"} if name else {})}
     fields |= _filter("resample", stated.get("resample"))
     if name.startswith(RESAMPLE_FLOATS):
         if fields["filter"] != "bilinear_pillow":
@@ -137,7 +137,7 @@ def used_at(contents: Contents, config: ViTConfig, size: tuple[int, int] | None,
     patch = config.image_size_of((1, 1))
     if all(0 <= a - b < n for a, b, n in zip(size, config.image_size, patch, strict=True)):
         config = config.replace(trim=(size[0] - config.image_size[0], size[1] - config.image_size[1]))
-    used = tuple(max(a // n, 1) * n for a, n in zip(size, patch, strict=True))
+    used = (max(size[0] // patch[0], 1) * patch[0], max(size[1] // patch[1], 1) * patch[1])
     if is_size and used not in (size, config.image_size):
         contents.assumed["image_size"] = (
             f"its publisher prepares pictures of {size[0]} x {size[1]} pixels, no whole number of patches, and leaves "
