@@ -22,8 +22,7 @@ def test_a_file_takes_its_place_when_it_is_complete(tmp_path):
         assert temporary.parent == tmp_path and temporary.name.endswith("model.weights.h5")
         temporary.write_text("new")
         assert path.read_text() == "old"
-    assert path.read_text() == "new"
-    assert names(tmp_path) == [path.name]
+    assert path.read_text() == "new" and names(tmp_path) == [path.name]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -83,8 +82,7 @@ def test_two_at_once_do_not_mix(tmp_path):
     with replacing(path) as first, replacing(path) as second:
         first.write_text("first")
         second.write_text("second")
-    assert path.read_text() == "first"
-    assert names(tmp_path) == [path.name]
+    assert path.read_text() == "first" and names(tmp_path) == [path.name]
 
 
 def test_names_as_long_as_file_systems_take(tmp_path):

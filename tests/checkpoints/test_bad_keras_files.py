@@ -48,23 +48,16 @@ def changed_class(**fields):
 CHANGED = {
     "no json": (lambda text: b"{", "says nothing sensible about its model"),
     "no text": (lambda text: b"\xff\xfe", "says nothing sensible"),
-    "empty": (lambda text: b"", "says nothing sensible"),
     "deep": (lambda text: b"[" * 60_000, "says nothing sensible"),
     "list": (lambda text: b"[]", "holds another kind of model"),
     "foreign": (changed_class(class_name="Sequential"), "holds another kind of model"),
     "foreign registration": (changed_class(registered_name="evil>VisionTransformer"), "holds another kind of model"),
     "no config": (changed_class(config={}), "says nothing sensible .*config"),
-    "config is a list": (changed_class(config=[1]), "says nothing sensible"),
     "unknown field": (changed_config(unknown=1), "says nothing sensible .*unknown"),
     "wrong type": (changed_config(width="8"), "says nothing sensible .*width"),
-    "text for a flag": (
-        changed_config(class_token="../x"),
-        "says nothing sensible .*class_token must be True or False",
-    ),
     "no epsilon": (changed_config(layer_norm_epsilon=0), "says nothing sensible .*layer_norm_epsilon"),
     "control characters": (changed_config(gelu="\x1b[31m"), r"says nothing sensible .*\\x1b"),
     "too deep": (changed_config(depth=10**9), "its model has at least .* bytes of weights, it has only"),
-    "too wide": (changed_config(width=2**20, heads=1), "its model has at least"),
     "too many classes": (changed_config(classes=10**9), "its model has at least"),
     "another width": (changed_config(mlp_width=16), "cannot be loaded, it is damaged"),
     "wrong name": (
@@ -140,14 +133,12 @@ def test_a_config_that_unpacks_without_end(files, tmp_path):
 @pytest.mark.parametrize("name", ["a.keras", "a.weights.h5"])
 @pytest.mark.parametrize("data", [b"", b"PK", b"\x89HDF\r\n\x1a\n", b"<!doctype html>"])
 def test_not_such_a_file(tmp_path, name, data):
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=f"{name} is not "):
-        load(tmp_path / name)
-    with pytest.raises(ValueError, match=f"{name} is not "):
-        class_names(tmp_path / name)
-    (tmp_path / name).unlink()
     with pytest.raises(FileNotFoundError, match=name):
         load(tmp_path / name)
+    (tmp_path / name).write_bytes(data)
+    for read in (load, class_names):
+        with pytest.raises(ValueError, match=f"{name} is not "):
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize("keep", [0.9, 0.5])
@@ -165,8 +156,3 @@ def test_a_flipped_bit_in_the_weights_of_a_keras_file(files, tmp_path):
     (tmp_path / "a.keras").write_bytes(data)
     with pytest.raises(ValueError, match="a.keras cannot be loaded, it is damaged .*CRC"):
         read_keras(tmp_path / "a.keras")
-
-
-def test_sound_files(files):
-    for name in ("sound.keras", "sound.weights.h5"):
-        assert load(files / name).config == CONFIG

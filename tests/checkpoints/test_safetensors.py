@@ -73,16 +73,6 @@ def test_what_is_written_comes_back(tmp_path):
         np.testing.assert_array_equal(opened.get_tensor("transposed"), ARRAYS["transposed"])
 
 
-def test_a_file_of_the_format_s_own_example(file):
-    """Written by hand from the specification: names sorted by no rule, a padded header, no metadata."""
-    data = np.arange(4, dtype="<f4").tobytes() + np.array([1, 2], "<i8").tobytes()
-    text = b'{"ids":{"dtype":"I64","shape":[1,2],"data_offsets":[16,32]},"w":{"data_offsets":[0,16],"shape":[2,2],'
-    path = file(raw(text + b'"dtype":"F32"}}   ', data))
-    loaded = open_file(path)
-    np.testing.assert_array_equal(loaded["w"].read(), [[0, 1], [2, 3]])
-    np.testing.assert_array_equal(loaded["ids"].read(), [[1, 2]])
-
-
 def test_pieces(tmp_path):
     """Of a fused array, that part is read that is asked for; also where it is longer than what is read at a time."""
     values = np.arange(3 * PIECE // 4, dtype="float32").reshape(3, -1)
@@ -97,48 +87,28 @@ def test_pieces(tmp_path):
 
 HOSTILE = {
     "empty": (b"", "it is empty"),
-    "text": (b"hello, this is no model", "it starts with b'hello, t'"),
     "web page": (b"<!DOCTYPE html><title>Sign in</title>", "it is a web page"),
     "git lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "pointer of Git LFS"),
     "seven bytes": (b"\x02\0\0\0\0\0\0", "it starts with"),
-    "header missing": ((2).to_bytes(8, "little"), "it starts with"),
     "header longer than the file": (raw(b"{}", length=100), "invalid header length"),
     "header of petabytes": (raw(b"{}", length=2**60), "its header should have 1,152,921,504,606,846,976 bytes"),
-    "header of gigabytes": (raw(b"{}", length=2**35), "its header should have 34,359,738,368 bytes"),
     "no arrays": (raw({}), "holds no arrays"),
-    "only metadata": (raw({"__metadata__": {"format": "pt"}}), "holds no arrays"),
     "no json": (raw(b'{"a":'), "invalid JSON in header"),
-    "no utf-8": (raw(b'{"\xff":1}'), "invalid UTF-8 in header"),
-    "two objects": (raw(b"{}{}"), "invalid JSON in header"),
     "deep nesting": (raw(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), "recursion limit exceeded"),
-    "deep lists": (raw(b'{"a":' + b"[" * 200_000), "invalid JSON in header"),
-    "a number": (raw({"a": 5}), "invalid JSON in header"),
-    "a field less": (raw({"a": {"dtype": "F32", "shape": [2]}}, bytes(8)), "missing field"),
-    "twice": (raw(b'{"a":%s,"a":%s}' % (TWO, TWO.replace(b"0,8", b"8,16")), bytes(16)), "invalid offset|not fully"),
     "twice the same bytes": (
         raw(b'{"a":%s,"a":%s}' % (TWO, TWO.replace(b"F32", b"I32")), bytes(8)),
         "'a' stands in it twice",
     ),
     "dtype": (raw({"a": field("F8_E4M3", (8,))}, bytes(8)), "stores 'a' as F8_E4M3, expected one of F64, F32"),
-    "dtype a list": (raw({"a": field(["F32"])}, bytes(8)), "invalid JSON in header"),
     "dtype with escapes": (raw({"\x1b[2J": field("\x1b]0;")}, bytes(8)), "unknown variant"),
     "negative shape": (raw({"a": field(shape=(-1, -2))}, bytes(8)), "invalid JSON in header"),
-    "shape of floats": (raw({"a": field(shape=(2.0,))}, bytes(8)), "invalid JSON in header"),
     "shape that overflows": (raw({"a": field(shape=(2**40, 2**40, 0))}, bytes(8)), "overflow"),
     "shape of 33 axes": (raw({"a": field(shape=(1,) * 33, offsets=(0, 4))}, bytes(4)), "has the shape"),
-    "shape and bytes": (raw({"a": field(shape=(3,))}, bytes(8)), "truncated or damaged"),
-    "offsets swapped": (raw({"a": field(offsets=(8, 0))}, bytes(8)), "truncated or damaged"),
-    "negative offsets": (raw({"a": field(offsets=(-8, 0))}, bytes(8)), "truncated or damaged"),
-    "three offsets": (raw({"a": field(offsets=(0, 4, 8))}, bytes(8)), "truncated or damaged"),
     "out of range": (raw({"a": field(offsets=(4, 12))}, bytes(8)), "truncated or damaged"),
-    "far out of range": (raw({"a": field(shape=(2**58,), offsets=(0, 2**60))}, bytes(8)), "truncated or damaged"),
     "truncated": (raw({"a": field()}, bytes(7)), "not fully covered"),
     "bytes left": (raw({"a": field()}, bytes(9)), "not fully covered"),
     "a gap": (raw({"a": field(), "b": field(offsets=(12, 20))}, bytes(20)), "invalid offset"),
-    "a gap at the start": (raw({"a": field(offsets=(4, 12))}, bytes(12)), "invalid offset"),
     "overlap": (raw({"a": field(), "b": field(offsets=(4, 12))}, bytes(12)), "invalid offset"),
-    "the same bytes": (raw({"a": field(), "b": field()}, bytes(8)), "invalid offset"),
-    "metadata no texts": (raw({"__metadata__": {"a": 1}, "a": field()}, bytes(8)), "invalid JSON in header"),
 }
 
 
@@ -152,28 +122,22 @@ def test_hostile_files(file, case):
     assert "\x1b" not in str(error.value)
 
 
-def test_a_header_that_is_too_long_is_not_parsed(file, monkeypatch):
-    monkeypatch.setattr(files, "LONGEST", 100)
-    with pytest.raises(ValueError, match="its header should have 1,0.. bytes; at most 100 are read"):
-        open_file(file(raw({"a" * 1000: field()}, bytes(8))))
+def test_what_is_too_long_is_not_parsed(file, parts, monkeypatch):
+    monkeypatch.setattr(files, "LONGEST", 50)
+    with pytest.raises(ValueError, match="its header should have 1,0.. bytes; at most 50 are read"):
+        open_file(file(raw({"a" * 1000: field()}, bytes(8)), "long.safetensors"))
+    with pytest.raises(ValueError, match="at most 50 are read"):
+        open_file(parts())
 
 
-def test_a_file_that_is_shortened_after_it_was_opened(file):
+def test_a_file_that_is_changed_after_it_was_opened(file):
     path = file(raw({"a": field()}, bytes(8)))
-    opened = open_file(path)
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="was changed while it was read"):
-        opened["a"].read()
-
-
-@pytest.mark.parametrize("data", [bytes(8), bytes(12)], ids=len)
-def test_a_file_that_is_changed_after_it_was_opened(file, data):
-    path = file(raw({"a": field()}, bytes(8)))
-    opened = open_file(path)
-    file(raw({"a": field(shape=(len(data) // 4,), offsets=(0, len(data)))}, data))
-    os.utime(path, (0, 0))  # clocks of file systems are slower than this test
-    with pytest.raises(ValueError, match="was changed while it was read"):
-        opened["a"].read()
+    for change in (lambda: path.write_bytes(path.read_bytes()[:-1]), lambda: os.utime(path, (0, 0))):
+        path.write_bytes(raw({"a": field()}, bytes(8)))
+        opened = open_file(path)
+        change()
+        with pytest.raises(ValueError, match="was changed while it was read"):
+            opened["a"].read()
 
 
 def test_the_kind_of_a_file_is_told_by_what_it_begins_with(file):
@@ -241,64 +205,43 @@ def test_parts(parts):
 
 
 def test_bad_parts(parts, monkeypatch):
-    names = parts.names
+    names, beside = parts.names, "expected a file name beside it"
     for changed, error, message in (
         ({}, ValueError, "it has no weight_map"),
         ([], ValueError, "it has no weight_map"),
         (names | {"d": "model-2.safetensors"}, ValueError, "does not fit model-2.safetensors: 'd' is not in it"),
         (names | {"b": "model-2.safetensors"}, ValueError, "'b' the index does not expect there"),
         (names | {"d": "model-3.safetensors"}, FileNotFoundError, "the shard model-3.safetensors, which is not beside"),
-        (names | {"d": 3}, ValueError, "names a shard 3, expected a file name beside it"),
         (names | {"d": "model.safetensors.index.json"}, ValueError, "is not a .safetensors file"),
+        *(({"a": part}, ValueError, beside) for part in (3, "../x", "/etc/passwd", "..", "", ".", "a\\b", "C:\\b")),
     ):
-        path = parts(weight_map=changed)
         with pytest.raises(error, match=message):
-            open_file(path)
-    for part in ("../x.safetensors", "/etc/passwd", "..", "", ".", "a/b", "a\\b", "C:\\b"):
-        path = parts(weight_map={"a": part})
-        with pytest.raises(ValueError, match="expected a file name beside it"):
-            open_file(path)
+            open_file(parts(weight_map=changed))
     monkeypatch.setattr(files, "MOST_SHARDS", 1)
     with pytest.raises(ValueError, match="names 2 shards, expected at most 1"):
-        open_file(parts())
-
-
-def test_a_list_of_parts_that_is_too_long(parts, monkeypatch):
-    monkeypatch.setattr(files, "LONGEST", 50)
-    with pytest.raises(ValueError, match="at most 50 are read"):
         open_file(parts())
 
 
 # Folders.
 
 
-def test_a_folder_of_the_hub(tmp_path):
-    write_safetensors(tmp_path / "open_clip_model.safetensors", [("clip", np.ones(1, "float32"))])
-    assert list(open_file(tmp_path)) == ["clip"]
-    write_safetensors(tmp_path / "model.safetensors", [("plain", np.ones(1, "float32"))])
-    assert list(open_file(str(tmp_path))) == ["plain"]
+def test_folders(tmp_path):
+    def add(name, array):
+        write_safetensors(tmp_path / name, [(array, np.ones(1, "float32"))])
 
-
-def test_other_folders(tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder without weights"):
         open_file(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
-    write_safetensors(tmp_path / "one.safetensors", [("one", np.ones(1, "float32"))])
+    add("one.safetensors", "one")
     assert list(open_file(tmp_path)) == ["one"]
-    write_safetensors(tmp_path / "two.safetensors", [("two", np.ones(1, "float32"))])
-    with pytest.raises(
-        ValueError, match=r"The folder .* has several files of weights \(one.safetensors, two.safetensors\)"
-    ):
+    add("two.safetensors", "two")
+    with pytest.raises(ValueError, match=r"has several files of weights \(one.safetensors, two.safetensors\)"):
         open_file(tmp_path)
-
-
-def test_arrays_of_no_known_layout(tmp_path):
-    write_safetensors(tmp_path / "model.safetensors", [("decoder.weight", np.ones(1, "float32"))])
-    for source in (tmp_path, tmp_path / "model.safetensors"):
-        with pytest.raises(
-            ValueError, match=r"model.safetensors holds arrays, but .* known layout .* decoder.weight\."
-        ):
-            open_checkpoint(source)
+    add("open_clip_model.safetensors", "clip")
+    assert list(open_file(tmp_path)) == ["clip"]
+    add("model.safetensors", "decoder.weight")
+    assert list(open_file(str(tmp_path))) == ["decoder.weight"]
+    with pytest.raises(ValueError, match=r"model.safetensors holds arrays, but .* known layout .* decoder.weight\."):
+        open_checkpoint(tmp_path)
 
 
 def test_no_file(tmp_path):

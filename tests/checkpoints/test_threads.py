@@ -46,25 +46,6 @@ def assert_initialized(model):
     assert weights["position_embedding/table"].std() == pytest.approx(0.02, rel=0.3)
 
 
-def test_two_contexts_that_end_in_the_order_they_began():
-    inside, outside = threading.Barrier(2, timeout=30), threading.Event()
-
-    def first():
-        with skip_initialization():
-            inside.wait()
-        outside.set()
-
-    def second():
-        with skip_initialization():
-            inside.wait()
-            outside.wait(30)
-
-    with ThreadPoolExecutor(2) as pool:
-        for task in [pool.submit(first), pool.submit(second)]:
-            task.result()
-    assert_initialized(keras_vit.VisionTransformer(CONFIG))
-
-
 def test_a_context_is_no_other_threads_business():
     built = []
     with skip_initialization():
@@ -94,20 +75,13 @@ def test_a_context_is_no_other_tasks_business():
     assert_initialized(asyncio.run(build()))
 
 
-def test_contexts_inside_each_other_and_errors():
-    with skip_initialization():
-        with pytest.raises(KeyError), skip_initialization():
-            raise KeyError
-    assert_initialized(keras_vit.VisionTransformer(CONFIG))
-
-
 def test_models_loaded_in_four_threads(golden, often):
     """As a web server does that loads when the first requests come: each model is right, and later ones are new."""
     path = golden("mini_token").path
     wanted = values(keras_vit.from_checkpoint(path))
     with ThreadPoolExecutor(4) as pool:
-        loads = [pool.submit(keras_vit.from_checkpoint, path) for _ in range(20)]
-        news = [pool.submit(keras_vit.VisionTransformer, CONFIG) for _ in range(4)]
+        loads = [pool.submit(keras_vit.from_checkpoint, path) for _ in range(8)]
+        news = [pool.submit(keras_vit.VisionTransformer, CONFIG) for _ in range(2)]
     for load in loads:
         got = values(load.result())
         assert got.keys() == wanted.keys()
@@ -126,7 +100,7 @@ def test_files_written_in_four_threads(tmp_path, often):
     path, before = tmp_path / "model.npz", os.umask(0o027)
     try:
         with ThreadPoolExecutor(4) as pool:
-            for task in [pool.submit(keras_vit.to_checkpoint, models[i % 2], path, overwrite=True) for i in range(40)]:
+            for task in [pool.submit(keras_vit.to_checkpoint, models[i % 2], path, overwrite=True) for i in range(16)]:
                 task.result()
     finally:
         after = os.umask(before)

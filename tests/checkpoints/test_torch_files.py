@@ -148,19 +148,26 @@ def test_torchscript(tmp_path, make):
 
 
 def test_files_by_hand(file):
-    wanted = np.arange(12.0).reshape(3, 4)
     v3 = storage("0", 12, "torch\nFloatStorage", b"N")  # the older form names a view, or none
     parameter = b"ctorch._utils\n_rebuild_parameter\n" + many(tensor(), b"\x88", b"}") + b"R"
-    first = tensor(function="_rebuild_tensor", more=b"")
     for data in (
-        archive(dictionary(w=tensor())),
         archive(dictionary(w=parameter), byteorder="little", version="3\n"),
-        archive(dictionary(w=first), root="any name"),
+        archive(dictionary(w=tensor(function="_rebuild_tensor", more=b"")), root="any name"),
         older(dictionary(w=tensor(of=v3))),
     ):
         read = open_file(file(data))
-        np.testing.assert_array_equal(read["w"].read(), wanted)
+        np.testing.assert_array_equal(read["w"].read(), np.arange(12.0).reshape(3, 4))
         assert (read.container, read.outside, read.note, read.grid_size) == ("", [], {}, None)
+
+
+def test_names_of_torchscript_that_are_alike(file):
+    """Modules may have dots in their names: no array is lost silently."""
+    module = b"c__torch__.m\nM\n)\x81"
+    root = module + dictionary(
+        **{"a.b": tensor(), "a": module + dictionary(b=tensor(offset=1, shape=(2,), strides=(1,))) + b"b"}
+    )
+    with pytest.raises(ValueError, match="model.pth has two arrays of one name"):
+        open_file(file(archive(root + b"b")))
 
 
 def test_offsets_and_strides(file):
@@ -194,17 +201,7 @@ def test_offsets_and_strides(file):
         )
 
 
-TYPES = {
-    "Double": "<f8",
-    "Float": "<f4",
-    "Half": "<f2",
-    "Long": "<i8",
-    "Int": "<i4",
-    "Short": "<i2",
-    "Char": "<i1",
-    "Byte": "<u1",
-    "Bool": "?",
-}
+TYPES = dict(zip("Double Float Half Long Int Short Char Byte Bool".split(), "d f e q i h b B ?".split(), strict=True))
 
 
 @pytest.mark.parametrize("name", [*TYPES, "BFloat16"])
@@ -216,8 +213,7 @@ def test_types(file, name):
         data = numbers.astype(TYPES[name]).tobytes()
     array = tensor((4,), (1,), of=storage(count=4, kind=f"torch\n{name}Storage"))
     read = open_file(file(archive(dictionary(a=array), {"0": data})))["a"].read()
-    is_float = name in ("Double", "Float", "Half", "BFloat16")
-    assert read.dtype == ("float32" if is_float else np.dtype(TYPES[name]))
+    assert read.dtype == ("float32" if name in ("Double", "Float", "Half", "BFloat16") else np.dtype(TYPES[name]))
     np.testing.assert_array_equal(read, numbers != 0 if name == "Bool" else numbers)
 
 
@@ -266,10 +262,9 @@ def test_the_reference_file():
     torch = pytest.importorskip("torch")
     read = open_file(GOLDEN / "model.pth")
     wanted = torch.load(GOLDEN / "model.pth", weights_only=True)
-    assert list(read) == list(wanted)
+    assert list(read) == list(wanted) and open_file(GOLDEN).path == GOLDEN / "model.pth"
     for name, array in read.items():
         np.testing.assert_array_equal(array.read(), wanted[name].numpy(), err_msg=name)
-    assert open_file(GOLDEN).path == GOLDEN / "model.pth"
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -335,15 +330,6 @@ GOOD = dictionary(w=tensor())
 BEHIND = text("w") + tensor() + b"s"  # sets a good array in the dict below
 
 
-def deep(start, step, levels, end=b""):
-    return start + step * levels + end
-
-
-def nested(levels):
-    """Dicts in each other."""
-    return (b"}" + text("model")) * levels + number(1) + b"s" * levels
-
-
 HOSTILE = {
     # Code.
     "os.system": (
@@ -351,22 +337,13 @@ HOSTILE = {
         "asks for the class or function os.system, which is never imported",
     ),
     "eval": (archive(CALL % (b"builtins", b"eval")), "builtins.eval"),
-    "getattr": (archive(CALL % (b"builtins", b"getattr")), "builtins.getattr"),
-    "a function beside those that are known": (archive(CALL % (b"torch._utils", b"_rebuild_tensor_v3")), "_v3"),
-    "a name with a dot": (archive(CALL % (b"collections", b"OrderedDict.fromkeys")), "OrderedDict.fromkeys"),
-    "a whole module": (archive(b"ctimm.models\nViT\n)\x81}b"), "timm.models.ViT"),
     "a name with escapes": (archive(b"c\x1b[2J\nx\n"), r"function \\x1b\[2J.x"),
-    "an endless name": (archive(b"c" + b"a" * 10_000), "no newline found"),
     "behind good weights": (archive(b"}" + BEHIND + text("x") + CALL % (b"os", b"system") + b"s"), "os.system"),
     "instead of the older form": (pickled(CALL % (b"os", b"system")), "os.system"),
     "INST": (archive(b"(" + text(MARKER) + b"ios\nsystem\n"), "os.system"),
     "OBJ": (archive(b"(cos\nsystem\n" + text(MARKER) + b"o"), "os.system"),
     "STACK_GLOBAL": (archive(text("os") + text("system") + b"\x93"), "os.system"),
-    "EXT1": (archive(b"\x82\x01"), "unregistered extension code 1"),
     # Calls of what may be named.
-    "a call of a storage": (archive(b"ctorch\nFloatStorage\n)R"), "not callable"),
-    "an object of a function": (archive(b"ctorch._utils\n_rebuild_tensor_v2\n)\x81"), "must be a type"),
-    "a namespace with arguments": (archive(b"cargparse\nNamespace\n" + text("x") + b"\x85\x81"), "positional argument"),
     "attributes of a tensor": (
         archive(tensor() + dictionary(data=number(1)) + b"b"),
         "'Tensor' object has no attribute",
@@ -375,15 +352,6 @@ HOSTILE = {
         archive(b"ctorch._utils\n_rebuild_tensor_v2\n" + dictionary(x=number(1)) + b"b"),
         "it changes what stands for a function",
     ),
-    "attributes of a storage": (
-        archive(dictionary(w=tensor(of=storage() + dictionary(stored=text("object")) + b"b"))),
-        "'Storage' object has no attribute",
-    ),
-    "attributes of a class": (archive(b"cargparse\nNamespace\n" + GOOD + b"b"), "missing 1 required"),
-    "an ordered dict of a number": (
-        archive(b"ccollections\nOrderedDict\n" + number(3) + b"\x85R"),
-        "positional argument",
-    ),
     "negative values": (archive(dictionary(w=tensor(more=b"\x89}" + dictionary(neg=b"\x88")))), "with flags"),
     # Bombs.
     "doubled shapes": (
@@ -391,13 +359,10 @@ HOSTILE = {
         "that no array has",
     ),
     "a far number of the memo": (archive(b"]r\xff\xff\xff\xff"), "remembers a value under the number 4,294,967,295"),
-    "deep tuples": (archive(deep(b")", b"\x85", 50_000)), "holds no state dict"),
+    "deep tuples": (archive(b")" + b"\x85" * 50_000), "holds no state dict"),
     # Python computes the hash of a key without looking at how much stack is left.
-    "deep tuples as a key": (archive(deep(b"})", b"\x85", 500_000, b"Ns")), "it has more than 65,536 tuples"),
-    "deep dicts": (archive(nested(1000)), "holds no state dict"),
+    "deep tuples as a key": (archive(b"})" + b"\x85" * 500_000 + b"Ns"), "it has more than 65,536 tuples"),
     "a long pickle": (archive(text("x" * 2**23)), "data.pkl has 8,388,616 bytes, the most are 8,388,608"),
-    "a long pickle of the older form": (older(text("x" * 2**23)), "but only 8388529 remain"),
-    "a text of gigabytes": (archive(b"X\xff\xff\xff\xff" + b"abc"), "but only 4 remain"),
     "compressed": (archive(GOOD, compression=zipfile.ZIP_DEFLATED), "is compressed, which torch.save never does"),
     "one storage as many arrays": (
         archive(dictionary(**{f"w{i}": tensor() for i in range(5)})),
@@ -405,34 +370,15 @@ HOSTILE = {
     ),
     # Tensors that are not in their storage.
     "out of range": (archive(dictionary(w=tensor((4, 4)))), "'w' leaves its storage, which has 12 values"),
-    "stride out of range": (archive(dictionary(w=tensor((3,), (6,)))), "'w' leaves its storage"),
-    "a stride that overflows": (archive(dictionary(w=tensor((3,), (2**59,)))), "'w' leaves its storage"),
     "negative offset": (archive(dictionary(w=tensor(offset=-1))), "that no array has"),
-    "huge numbers": (archive(dictionary(w=tensor((2**800,), (1,)))), "that no array has"),
     "overlapping": (archive(dictionary(w=tensor((3, 4), (1, 1)))), "'w' has values on top of each other"),
     "expanded": (archive(dictionary(w=tensor((2**40,), (0,)))), "on top of each other"),
-    "expanded beyond numbers": (archive(dictionary(w=tensor((2**40, 2**40), (0, 0)))), "that no array has"),
     "33 axes": (archive(dictionary(w=tensor((1,) * 33, (1,) * 33))), "that no array has"),
     # Storages that are not what they should be.
     "no storage": (archive(GOOD, {}), "a storage that the file does not have"),
-    "a short storage": (archive(GOOD, {"0": FLOATS[:-1]}), "it has 47 bytes"),
     "another type": (
         archive(dictionary(w=tensor(of=storage(kind="torch\nHalfStorage")))),
         "of float16; it has 48 bytes",
-    ),
-    "a storage of -1 values": (
-        archive(dictionary(w=tensor(of=storage(count=-1)))),
-        "should have -1 values",
-    ),
-    "a storage of more values than a number can say": (
-        archive(
-            dictionary(w=tensor(of=storage().replace(number(12), b"\x8b" + struct.pack("<i", 2**13) + b"\x7f" * 2**13)))
-        ),
-        "something else than a storage",
-    ),
-    "a storage that is a function": (
-        archive(dictionary(w=tensor(of=storage(kind="torch._utils\n_rebuild_tensor_v2")))),
-        "something else than a storage",
     ),
     "a view": (
         archive(
@@ -440,19 +386,14 @@ HOSTILE = {
         ),
         "a view perhaps",
     ),
-    "a tensor without a storage": (archive(dictionary(w=tensor(of=number(3)))), "that the file does not have"),
     # Damage.
     "bytes behind the end": (archive(GOOD + b"." + b"N"), "2 bytes follow the end of its pickle"),
-    "older: another version": (older(GOOD, version=1002), "none that torch.save wrote"),
     "older: big endian": (older(GOOD, little=b"\x89"), "not in the byte order"),
     "older: truncated": (older(GOOD)[:-1], "is truncated: the storage 0 has 12 values"),
     "older: bytes behind": (older(GOOD) + b"x", "1 bytes follow its storages"),
-    "older: no end": (older(GOOD)[:120], "not enough data"),
     "older: a negative storage": (older(GOOD, storages=((-1, b""),)), "has -1 values"),
-    "older: a huge storage": (older(GOOD, storages=((2**62, b""),)), "has 4,611,686,018,427,387,904 values"),
     "older: a storage twice": (older(GOOD, ("0", "0")), "its list of storages makes no sense"),
     "older: a storage of nobody": (older(GOOD, ("1",)), "has a storage 1 that no array is in"),
-    "older: storages that are no texts": (older(GOOD).replace(b"](" + text("0"), b"](" + number(0)), "makes no sense"),
 }
 
 
@@ -484,11 +425,10 @@ def test_hostile_files(file, case, tmp_path, monkeypatch):
     assert seconds < 30
 
 
-def test_a_pickle_without_end_of_instructions(file):
-    begun = time.process_time()
-    with pytest.raises(ValueError, match="it has more than 1,048,576 instructions"):
-        open_file(file(archive(b"]" * 2**20)))
-    assert time.process_time() - begun < 10
+def test_a_pickle_without_end_of_instructions(file, monkeypatch):
+    monkeypatch.setattr(torch_file, "MOST_STEPS", 2**12)
+    with pytest.raises(ValueError, match="it has more than 4,096 instructions"):
+        open_file(file(archive(b"]" * 2**12)))
 
 
 def test_the_same_commands_would_run_in_python(tmp_path, monkeypatch):
@@ -525,17 +465,15 @@ def test_zips_that_lie(file):
 
 def test_every_end_is_too_early(file):
     for whole in (archive(GOOD), older(GOOD)):
-        for length in range(0, len(whole), 7):
+        for length in range(0, len(whole), 23):
             with pytest.raises(ValueError, match="model.pth"):
                 open_file(file(whole[:length]))
 
 
-def test_no_file_of_torch(file, tmp_path):
+def test_no_file_of_torch(file):
     for data, message in ((b"", "it is empty"), (b"<html>", "it is a web page"), (b"hello", "it starts with b'hello'")):
         with pytest.raises(ValueError, match=f"model.pth is not a file of torch.save: {message}"):
             open_file(file(data))
-    with pytest.raises(FileNotFoundError, match="There is no file"):
-        open_file(tmp_path / "absent.pth")
 
 
 def test_limits_are_far_from_what_is_real():
