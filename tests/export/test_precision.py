@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from keras_vit.export import FORMATS, PRECISIONS
+from keras_vit.export.exporting import Agreement
 from keras_vit.export.formats import batches, litert
 from keras_vit.export.formats.openvino import symmetric_int8
-from keras_vit.export.processes import Agreement
-from keras_vit.export.runtimes import RUNTIMES
 from tests.processes import environment
 
 for package in ("tensorflow", "ai_edge_litert", "ai_edge_quantizer", "onnx", "onnxruntime", "tf2onnx", "openvino"):
@@ -116,7 +115,7 @@ def change_precision(format, source, target, precision, images=None):
 
 
 def run(format, path, images):
-    (answers,) = RUNTIMES[format](path)(images).values()
+    (answers,) = FORMATS[format].run(path, images).values()
     return answers
 
 
