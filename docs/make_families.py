@@ -9,7 +9,6 @@ minute for each family, most of it for the three files.
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib

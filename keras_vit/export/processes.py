@@ -113,7 +113,7 @@ def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | Non
     environment = process_environment() | {"KERAS_BACKEND": row.backend}
     with subprocess.Popen(command, env=environment, text=True, errors="replace", **pipes) as process:
         try:
-            output = process.stdout.read()  # ty: ignore[unresolved-attribute] (a pipe)
+            output = process.stdout.read()  # ty: ignore[missing-union-attribute] (a pipe)
         except BaseException:
             process.kill()
             raise
@@ -141,7 +141,9 @@ def write_job(folder: str | Path, path: str | Path, ends_with_parent: bool = Tru
         threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(folder)
     fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    signature = {name: tuple(v) if isinstance(v, list) else v for name, v in fields["signature"].items()}
+    signature: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in fields["signature"].items()
+    }
     job = Job(**fields | {"signature": Signature(**signature)})
     # Not compiled: the optimizer may be one that only exists on the backend that saved it.
     model = keras.saving.load_model(folder / "model.keras", compile=False)
@@ -222,7 +224,8 @@ def run_job(format: str, file: str, names: list[str], sizes: list[int], latency:
     after = peak_memory()
     measured["peak_memory_bytes"] = None if before is None or after is None else after - before
     for name, batch in zip(names, images, strict=True):
-        np.savez(f"{name}.npz", **_in_batches(run, batch, sizes))
+        answers: dict[str, Any] = _in_batches(run, batch, sizes)
+        np.savez(f"{name}.npz", **answers)
     return measured
 
 

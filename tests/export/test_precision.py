@@ -195,7 +195,7 @@ def test_what_is_in_a_litert_file(sources, changed):
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "dynamic_int8", "int8"])
 def test_litert_files_have_few_operators_all_builtin(precision, sources, changed):
-    """Keras's products are what `formats/saved_model.py` makes of them: this fails when Keras changes them."""
+    """Keras's products are what `tensorflow_module` makes of them: this fails when Keras changes them."""
     path = sources / FILES["litert"] if precision == "float32" else changed("litert", precision)
     names = [name for name, _ in litert_operators(path)]
     assert names.count("FULLY_CONNECTED") == 13
