@@ -4,6 +4,7 @@ import difflib
 import math
 import numbers
 import os
+import re
 import sys
 import unicodedata
 import warnings
@@ -129,8 +130,8 @@ def listing(names: Sequence[object], most: int = 5) -> str:
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """A warning that points at the line outside of the package which led here."""
+    """A warning that points at the line outside of the package, or in its command line, which led here."""
     frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("keras_vit."):
+    while frame.f_back is not None and re.match(r"keras_vit\.(?!cli\.)", frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)

@@ -22,10 +22,12 @@ from keras_vit.checkpoints.checkpoint import (
 )
 from keras_vit.checkpoints.download import find_checkpoint
 from keras_vit.checkpoints.files import names_beside
-from keras_vit.models import BiT, BiTConfig, ModelConfig, VisionTransformer, ViTConfig, count_weights
+from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, count_weights
 
 if TYPE_CHECKING:
     import keras
+
+    from keras_vit.models import BiT, VisionTransformer
 
 _CONFIG_TYPES: dict[str, type[ModelConfig]] = {"VisionTransformer": ViTConfig, "BiT": BiTConfig}
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
@@ -99,7 +101,7 @@ def save_model(
             file.attrs[_NOTE] = json.dumps(keras.saving.serialize_keras_object(model))
 
 
-def read_keras(path: str | os.PathLike[str]) -> VisionTransformer | BiT:
+def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     """The model in a `.keras` file, without what it was compiled with, or in a `.weights.h5` of `save_model`.
 
     What the file says about its model is checked before anything is built: it is one of this package, and its weights
@@ -152,7 +154,7 @@ def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
     return None if description is None else _config_of(path, description)
 
 
-def class_names(source: VisionTransformer | BiT | str | os.PathLike[str]) -> list[str] | None:
+def class_names(source: "VisionTransformer | BiT | str | os.PathLike[str]") -> list[str] | None:
     """What the outputs of a model stand for.
 
     Nothing is downloaded and no weight is read. `decode_predictions` takes None for the names of ImageNet-1k, where
@@ -176,6 +178,8 @@ def class_names(source: VisionTransformer | BiT | str | os.PathLike[str]) -> lis
         >>> keras_vit.class_names("glyphs")[:3]
         ['Oo0', '1', '2']
     """
+    from keras_vit.models import BiT, VisionTransformer
+
     if isinstance(source, (VisionTransformer, BiT)):
         names = source.config.class_names
         return None if names is None else list(names)

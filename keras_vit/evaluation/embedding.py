@@ -214,7 +214,7 @@ def _read_ahead(
             if stop:
                 hint = 'Repair or remove it, or leave such files out with on_bad_image="skip".'
                 raise ValueError(f"{printable(name)} cannot be read: {error} {hint}") from error
-            warnings.warn(f"{printable(name)} is left out: {error}", stacklevel=2)
+            warnings.warn(f"{printable(name)} is left out: {error}", stacklevel=1)  # a thread has no caller
             return None
 
     groups = [names[start : start + length] for start in range(0, len(names), length)]

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints import save_model
 from keras_vit.cli import main
+from tests.processes import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 HEAVY = ("keras", "tensorflow", "jax", "jaxlib", "torch", "h5py", "PIL", "scipy")
 
 # What pip writes as bin/keras-vit; at the end it says what has been imported.
@@ -55,12 +54,9 @@ def tiny(tmp_path_factory):
     """A function that makes a file of a small model whose answers are those of its bias."""
 
     def make(file="tiny.npz", bias=(0.0, 2.0, 1.0), **fields):
-        config = keras_vit.ViTConfig(
-            **{"image_size": 8, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "mlp_width": 16, "classes": 3}
-            | fields
-        )
-        model = keras_vit.VisionTransformer(config)
-        if config.classes is not None:
+        small = {"image_size": 8, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "mlp_width": 16, "classes": 3}
+        model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**small | fields))
+        if model.config.classes is not None:
             model.get_layer("head").bias.assign(bias)
         path = tmp_path_factory.mktemp("tiny") / file
         save_model(model, path)
@@ -77,18 +73,38 @@ def photo(tmp_path):
     return tmp_path / "photo.png"
 
 
+@pytest.fixture(scope="session")
+def colours(tmp_path_factory):
+    """A folder of plain colours: 4 pictures of each to train on, 2 to test."""
+    image = pytest.importorskip("PIL.Image")
+    root = tmp_path_factory.mktemp("colours")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 4), ("test", 2)):
+        for channel, name in enumerate(("red", "green", "blue")):
+            (root / split / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = rng.integers(0, 40, (12, 16, 3))
+                pixels[..., channel] += 200
+                image.fromarray(pixels.astype("uint8")).save(root / split / name / f"{i}.png")
+    return root
+
+
 @pytest.fixture
 def program(tmp_path):
     """A function that runs `keras-vit` in a fresh process: its output, errors, and the heavy modules it imported."""
     script = tmp_path / "bin" / "keras-vit"
     script.parent.mkdir()
     script.write_text(PROGRAM)
+    # Without what tests/conftest.py sets to keep frameworks quiet.
+    kept = ("PATH", "KERAS_BACKEND", "SYSTEMROOT", "LD_LIBRARY_PATH")
+    bare = {name: os.environ[name] for name in kept if name in os.environ}
+    bare |= {"PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path), "KERAS_VIT_OFFLINE": "1"}
 
     def run(*arguments, code=0, **environment):
         reader, writer = os.pipe()
         done = subprocess.run(
             [sys.executable, str(script), *map(str, arguments)],
-            env={**bare_environment(tmp_path), "REPORT": str(writer), **environment},
+            env={**bare, "REPORT": str(writer), **environment},
             pass_fds=[writer],
             capture_output=True,
             text=True,
@@ -101,12 +117,4 @@ def program(tmp_path):
         assert done.returncode == code, done.stderr
         return done.stdout, done.stderr, imported
 
-    run.environment = bare_environment(tmp_path)
     return run
-
-
-def bare_environment(home):
-    """Without what tests/conftest.py sets to keep frameworks quiet."""
-    kept = ("PATH", "KERAS_BACKEND", "SYSTEMROOT", "LD_LIBRARY_PATH")
-    bare = {name: os.environ[name] for name in kept if name in os.environ}
-    return {**bare, "PYTHONPATH": str(REPOSITORY), "HOME": str(home), "KERAS_VIT_OFFLINE": "1"}

@@ -1,8 +1,6 @@
-"""The command line: what it prints, what it writes, and its exit codes."""
+"""The commands about models and their files: list, info, download, inspect, convert and export."""
 
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -10,23 +8,13 @@ import pytest
 
 import keras_vit
 from keras_vit._terminal import megabytes
-from keras_vit.cli import main
 from tests.test_readme import with_a_head
+
+pytestmark = pytest.mark.once
 
 RECOMMENDED = "augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_384"
 
 
-@pytest.fixture
-def mirror(tmp_path, monkeypatch):
-    """A folder of the user's own that has the recommended Ti/16 under its published name: full size, random weights."""
-    path = tmp_path / "mirror" / f"{RECOMMENDED}.npz"
-    model = keras_vit.ViT_Ti16(image_size=384, classifier_activation=None)
-    keras_vit.to_checkpoint(with_a_head(model), path)
-    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
-    return model
-
-
-@pytest.mark.once
 def test_list(run):
     assert "imagenet21k/ViT-B_16" in run("list", "B/16").out
     rows = json.loads(run("list", "B/16", "--json").out)
@@ -37,17 +25,45 @@ def test_list(run):
     assert (b16["params"], round(b16["macs"] / 1e9, 3)) == (86_567_656, 17.564)
 
 
-@pytest.mark.once
-def test_info(run, golden):
+def test_info_of_checkpoints(run, golden):
     out = run("info", golden("alt_opt_target").path).out
     assert "opt/target/" in out and "vit_jax" in out
     info = json.loads(run("info", golden("alt_zero_head").path, "--json").out)
     assert info["config"]["representation_size"] == 48 and "zero" in " ".join(info["oddities"])
+
+
+@pytest.mark.parametrize("file", ["tiny.npz", "tiny.keras", "tiny.weights.h5"])
+def test_info_of_files(run, tiny, file):
+    path = tiny(file, class_names=("[a]", "b", "c"))
+    info = json.loads(run("info", path, "--json").out)
+    assert info["config"]["width"] == 16 and info["config"]["class_names"] == ["[a]", "b", "c"]
+    # Patches 4 * 4 * 3 * 16 + 16, tokens 16 + 5 * 16, the block 2 * 32 + 4 * (16 * 16 + 16) + 2 * (16 * 16 + 16),
+    # the last normalisation 32, the head 16 * 3 + 3.
+    assert info["parameters"] == 784 + 96 + 64 + 1088 + 544 + 32 + 51
+    assert info["bytes"] == path.stat().st_size
+    out = run("info", path).out
+    assert path.name in out and "[a]" in out
+
+
+def test_info_of_names(run):
+    rows = json.loads(run("info", "B/16", "--json").out)
+    assert len(rows) > 10 and {row["variant"] for row in rows} == {"ViT-B/16"}
     assert json.loads(run("info", "sam/ViT-B_16", "--json").out)["image_size"] == 224
+    rows = [line.split() for line in run("info", "glyphs").out.splitlines() if line.strip()]
+    assert [row[0] for row in rows[:5]] == ["glyphs", "model", "layout", "parameters", "size"]
+    assert rows[4][-1] == "MB" and " ".join(rows[-1]) == "class names Oo0, 1, 2, 3, 4 and 159 more"
 
 
-@pytest.mark.once
-def test_pretrained_and_predict_from_a_mirror(run, mirror, photo):
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """A folder of the user's own that has the recommended Ti/16 under its published name: full size, random weights."""
+    path = tmp_path / "mirror" / f"{RECOMMENDED}.npz"
+    model = keras_vit.ViT_Ti16(image_size=384, classifier_activation=None)
+    keras_vit.to_checkpoint(with_a_head(model), path)
+    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
+
+
+def test_pretrained_predict_and_download_from_a_mirror(run, mirror, photo):
     model = keras_vit.ViT_Ti16(pretrained=True)
     assert model.config.image_size == (384, 384) and model.config.classifier_activation == "softmax"
     images = model.preprocess(keras_vit.load_image(photo))
@@ -57,9 +73,7 @@ def test_pretrained_and_predict_from_a_mirror(run, mirror, photo):
     assert [(entry["id"], entry["name"]) for entry in found["classes"]] == [entry[:2] for entry in wanted]
     # The same computation twice; only the number of images in a batch may differ.
     np.testing.assert_allclose([e["probability"] for e in found["classes"]], [e[2] for e in wanted], rtol=1e-4)
-    assert wanted[0][1] in run("predict", photo, "--weights", RECOMMENDED).out
-    assert RECOMMENDED in run("download", "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
-                              "--imagenet2012-steps_20k-lr_0.03-res_384").out.replace("\n", "")  # fmt: skip
+    assert RECOMMENDED in run("download", RECOMMENDED.removeprefix("augreg/")).out.replace("\n", "")
 
 
 CONVERSIONS = [
@@ -76,7 +90,6 @@ CONVERSIONS = [
 
 
 @pytest.mark.parametrize(("name", "layout", "other"), CONVERSIONS)
-@pytest.mark.once
 def test_convert_there_and_back(run, golden, tmp_path, name, layout, other):
     between = tmp_path / (other if "." in other else f"{other}.npz")
     run("convert", golden(name).path, between, *([] if "." in other else ["--layout", other]))
@@ -89,18 +102,18 @@ def test_convert_there_and_back(run, golden, tmp_path, name, layout, other):
             np.testing.assert_array_equal(got[array], wanted[array], strict=True)
 
 
-@pytest.mark.once
-def test_convert_between_keras_formats(run, golden, tmp_path):
-    run("convert", golden("mini_token").path, tmp_path / "a.keras")
-    run("convert", tmp_path / "a.keras", tmp_path / "b.weights.h5")
-    run("convert", tmp_path / "b.weights.h5", tmp_path / "c.keras")
+def test_convert_between_keras_formats_keeps_the_names_of_the_classes(run, tiny, tmp_path):
+    names = ("[a]", "b", "c")
+    run("convert", tiny(class_names=names), tmp_path / "a.keras")
+    for source, target in (("a.keras", "b.weights.h5"), ("b.weights.h5", "c.keras"), ("c.keras", "d.npz")):
+        run("convert", tmp_path / source, tmp_path / target)
     first, last = (keras.saving.load_model(tmp_path / name) for name in ("a.keras", "c.keras"))
-    assert last.config == first.config
+    assert last.config == first.config and first.config.class_names == names
     for wanted, got in zip(first.get_weights(), last.get_weights(), strict=True):
         np.testing.assert_array_equal(got, wanted)
+    assert keras_vit.class_names(tmp_path / "d.npz") == [*names]
 
 
-@pytest.mark.once
 def test_convert_replaces_nothing_unasked(run, golden, tmp_path):
     target = tmp_path / "model.keras"
     target.write_text("precious")
@@ -110,82 +123,34 @@ def test_convert_replaces_nothing_unasked(run, golden, tmp_path):
     assert isinstance(keras.saving.load_model(target), keras_vit.VisionTransformer)
 
 
+CLIP = {"gelu": "quick", "pre_norm": True, "patch_bias": False, "layer_norm_epsilon": 1e-5, "projection": 8}
+
+
 @pytest.mark.parametrize("target", ["folder", "model.safetensors"])
 @pytest.mark.parametrize(
     ("layout", "fields"),
-    [
-        ("timm", {"gelu": "exact"}),
-        ("huggingface", {"gelu": "exact"}),
-        ("clip", {"gelu": "quick", "pre_norm": True, "patch_bias": False, "layer_norm_epsilon": 1e-5, "projection": 8}),
-    ],
+    [("timm", {"gelu": "exact"}), ("huggingface", {"gelu": "exact"}), ("clip", {**CLIP, "classes": None})],
 )
-@pytest.mark.once
 def test_convert_writes_the_layout_and_the_size_that_it_names(run, tiny, tmp_path, layout, fields, target):
-    if layout == "clip":
-        fields = {**fields, "classes": None}
     path = tmp_path / "made" / target
     text = run("convert", tiny("tiny.keras", **fields), path, "--layout", layout).out
     written = list(path.iterdir()) if path.is_dir() else [path]
-    size = sum(file.stat().st_size for file in written)
-    assert text == f"Wrote {path} ({megabytes(size)})\n"
+    assert text == f"Wrote {path} ({megabytes(sum(file.stat().st_size for file in written))})\n"
     assert json.loads(run("info", path, "--json").out)["layout"] == layout
 
 
-@pytest.mark.once
-def test_commands_say_the_same_of_a_file_that_is_not_there(run):
-    assert run("info", "missing.npz", code=1).err == run("convert", "missing.npz", "out.keras", code=1).err
-
-
-FAILURES = {
-    "no file": (("info", "missing.npz"), "missing.npz"),
-    "unknown name": (("download", "imagenet21k/ViT-B_17"), "ViT-B_16"),
-    "offline": (("download", "sam/ViT-B_16"), "KERAS_VIT_OFFLINE"),
-    "no such image": (("predict", "missing.png"), "missing.png"),
-    "no such format": (("convert", "a.txt", "b.keras"), "a.txt"),
-    "nothing recommended": (("predict", "{photo}", "--weights", "H/14"), "ViT-H_14"),
-}
-
-
-@pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.once
-def test_failures_are_one_message_and_exit_code_1(run, photo, failure):
-    arguments, word = FAILURES[failure]
-    result = run(*(str(photo) if a == "{photo}" else a for a in arguments), code=1)
-    assert word in result.err and "Traceback" not in result.err and result.out == ""
-
-
-@pytest.mark.once
-def test_wrong_usage_is_exit_code_2():
-    with pytest.raises(SystemExit) as error:
-        main(["convert", "one"])
-    assert error.value.code == 2
-
-
-@pytest.mark.once
-def test_as_a_program(golden, backend):
-    command = [sys.executable, "-m", "keras_vit.cli", "info", str(golden("mini_token").path), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["config"]["width"] == 48
-
-
-def test_the_framework_is_silent(program, golden, tmp_path):
-    """TensorFlow and oneDNN report their start, CUDA what it lacks; all before anything of ours runs."""
-    out, err, imported = program("convert", golden("mini_token").path, tmp_path / "mini.keras")
-    assert "keras" in imported and out.startswith("Wrote") and err == ""
-
-
-@pytest.mark.parametrize(
-    ("first", "second"), [("a.keras", "b.npz"), ("a.npz", "b.weights.h5"), ("a.weights.h5", "b.keras")]
-)
-@pytest.mark.once
-def test_convert_keeps_the_names_of_the_classes(run, tiny, tmp_path, first, second):
-    run("convert", tiny(class_names=("[a]", "b", "c")), tmp_path / first)
-    run("convert", tmp_path / first, tmp_path / second)
-    assert keras_vit.class_names(tmp_path / second) == ["[a]", "b", "c"]
-
-
-@pytest.mark.once
 def test_the_help_of_export_names_the_formats(run):
     out = run("export", "--help").out
     for row in keras_vit.export.FORMATS.values():
         assert row.suffix in out
+
+
+def test_inspect_of_files_and_photos(run, tiny, photo, tmp_path):
+    out = run("inspect", tiny(), "--image", photo, "--image", photo, "-o", tmp_path / "page.html").out
+    assert out.startswith(f"Wrote {tmp_path / 'page.html'}") and out.rstrip().endswith(" MB)")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "tiny.npz" in page and "photo.png" in page and "vit_jax" in page and "Where it looks" in page
+    data = json.loads(run("inspect", tiny("tiny.keras"), "-o", tmp_path / "b.html", "--json").out)
+    assert data["page"] == str(tmp_path / "b.html") and data["images"] == []
+    assert data["bytes"] == (tmp_path / "b.html").stat().st_size < 2e6
+    assert "How it is built" in (tmp_path / "b.html").read_text(encoding="utf-8")

@@ -1,0 +1,203 @@
+"""The commands about models at work: predict, embed, evaluate, finetune and plan."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.once
+
+HOSTILE = "[red]\x1b]0;title\x07 name"
+SHOWN = r"[red]\x1b]0;title\x07 name"
+
+
+def test_predict_shows_all_classes_of_a_small_model(run, tiny, photo):
+    weights = tiny(class_names=("one", "two", "three"))
+    out = run("predict", photo, photo, "--weights", weights).out
+    assert [word for word in out.split() if word in ("one", "two", "three")] == ["two", "three", "one"] * 2
+    best = json.loads(run("predict", photo, "--weights", weights, "--top", 1, "--json").out)[0]["classes"]
+    # The softmax of 0, 2, 1.
+    assert best == [{"id": "class_1", "name": "two", "probability": pytest.approx(0.665241, abs=1e-6)}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "words"),
+    [
+        ({"classes": None}, (), "has no head"),
+        ({"classes": None, "pooling": "none"}, (), "keras-vit finetune"),
+        ({"file": "tokens.keras", "pooling": "none"}, (), "every token"),
+        ({}, ("--top", 4), "--top must be at most 3"),
+    ],
+)
+def test_predict_refuses_models_without_such_an_answer(run, tiny, photo, fields, options, words):
+    assert words in run("predict", photo, "--weights", tiny(**fields), *options, code=1).err
+
+
+def test_predict_names_what_is_no_image_before_anything_is_loaded(run, tmp_path):
+    (tmp_path / "text.png").write_text("no picture")
+    for name in (".", "text.png", "missing.png"):
+        err = run("predict", tmp_path / name, "--weights", "no such weights", code=1).err
+        assert str(tmp_path) in err and "no such weights" not in err
+
+
+def test_names_are_shown_as_they_are_and_control_nothing(run, tiny, photo, tmp_path):
+    image = photo.rename(tmp_path / f"{HOSTILE}.png")
+    weights = tiny(class_names=("[red]", "b", "[/]"))
+    out = run("predict", image, "--weights", weights).out
+    assert SHOWN in out and "[/]" in out and out.count("[red]") == 2 and "\x1b" not in out
+    err = run("predict", tmp_path / f"{HOSTILE}.jpg", "--weights", weights, code=1).err
+    assert SHOWN in err and "\x1b" not in err
+
+
+@pytest.fixture
+def photos(photo, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in "abc":
+        shutil.copy(photo, folder / f"{name}.png")
+    return folder
+
+
+def test_embed_a_folder_and_shards(run, tiny, photos, tmp_path):
+    model, output = tiny(), tmp_path / "x.npz"
+    command = ("embed", photos, "--weights", model, "-o", output)
+    assert run(*command).out == f"Wrote {output}: 3 images, 16 features each\n"
+    assert run(*command).out == f"{output} is already complete: 3 images, 16 features each\n"
+    with np.load(output) as file:
+        assert file["names"].tolist() == ["a.png", "b.png", "c.png"] and file["features"].shape == (3, 16)
+    options = ("--weights", model, "--features", "block_-1", "--batch-size", 1, "--dtype", "float16", "--json")
+    for i in range(2):
+        part = tmp_path / f"part{i}.npz"
+        data = json.loads(run("embed", photos, *options, "--shard", f"{i}/2", "-o", part).out)
+        wanted = {"path": str(part), "images": 1 + i, "shape": [5, 16], "skipped": [], "already_complete": False}
+        assert data == wanted
+
+
+@pytest.mark.filterwarnings("default:.* is left out")
+def test_embed_files_that_are_no_images(run, tiny, photos, tmp_path):
+    (photos / "b.png").write_text("no image")
+    command = ("embed", photos / "a.png", photos / "b.png", "--weights", tiny(), "-o", tmp_path / "x.npz")
+    assert "b.png cannot be read" in run(*command, code=1).err
+    streams = run(*command, "--skip-unreadable")
+    assert streams.out.endswith(f"1 images, 16 features each; 1 could not be read: {photos / 'b.png'}\n")
+    assert "b.png is left out" in streams.err
+
+
+@pytest.fixture(scope="module")
+def first(tiny):
+    """A model that says the first class to everything."""
+    return tiny(bias=(1.0, 0.0, 0.0))
+
+
+def test_evaluate(run, colours, first, tmp_path):
+    pytest.importorskip("matplotlib")
+    out = run("evaluate", first, colours, "--output", tmp_path, "--batch-size", 4).out
+    assert "33.33" in out and "blue (2)" in out
+    written = json.loads((tmp_path / "evaluation.json").read_text())
+    assert written["accuracy"] == pytest.approx(1 / 3) and written["class_names"] == ["blue", "green", "red"]
+    assert written["confusion"] == [[2, 0, 0]] * 3
+    # Two classes are short of the largest logit by 1.
+    assert written["loss"] == pytest.approx(np.log(np.e + 2) - 1 / 3, rel=1e-5)
+    assert {path.name for path in tmp_path.iterdir()} == {"confusion.png", "evaluation.json"}
+
+
+def test_evaluate_few_shot(run, colours, first):
+    options = ("--few-shot", 1, 2, "--seeds", 2, "--l2", 2, "--json")
+    found = json.loads(run("evaluate", first, colours, *options).out)
+    assert found["shots"] == [1, 2] and np.shape(found["accuracy"]) == (2, 1, 2)
+    assert found["mean"] == [[1.0], [1.0]]  # a random Transformer tells plain colours apart
+    assert (found["train_examples"], found["test_examples"], found["l2"]) == (12, 6, [2.0])
+    assert found["seeds"] == [0, 1]
+
+
+@pytest.mark.parametrize(("train", "test"), [("train", "val"), ("Training", "Testing"), ("TRAIN", "validation")])
+def test_few_shot_takes_the_layouts_that_fine_tuning_takes(run, colours, first, tmp_path, train, test):
+    for split, name in (("train", train), ("test", test)):
+        (tmp_path / name).symlink_to(colours / split, target_is_directory=True)
+    found = json.loads(run("evaluate", first, tmp_path, "--few-shot", 1, "--seeds", 1, "--json").out)
+    assert (found["train_examples"], found["test_examples"]) == (12, 6)
+
+
+def test_evaluate_refuses_data_that_does_not_fit(run, colours, first, tmp_path):
+    message = run("evaluate", first, colours / "train", "--few-shot", 1, code=1).err
+    assert "train" in message and message.startswith("keras-vit: ")
+    assert "5 training images of each class" in run("evaluate", first, colours, "--few-shot", 5, code=1).err
+    for name in ("red", "blue"):
+        shutil.copytree(colours / "test" / name, tmp_path / "two" / name)
+    assert "2 names, but the model has 3 outputs" in run("evaluate", first, tmp_path / "two", code=1).err
+    for option in ("--seeds", "--l2"):
+        message = run("evaluate", first, colours, option, 2, code=1).err
+        assert message == f"keras-vit: {option} is about the probe of --few-shot, which was not asked for.\n"
+
+
+NAMES = ("[red] one", "two")
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory, tiny):
+    image = pytest.importorskip("PIL.Image")
+    root = tmp_path_factory.mktemp("images")
+    for split in ("train", "test"):
+        for label, name in enumerate(NAMES):
+            (root / split / name).mkdir(parents=True)
+            for i in range(2):
+                pixels = np.full((8, 8, 3), 100 * label + 100 + i, "uint8")
+                image.fromarray(pixels).save(root / split / name / f"{i}.png")
+    return ("finetune", tiny(), root, "--batch-size", 2, "--image-size", 8, "--crop", "resize", "--no-flip")
+
+
+def test_finetune(run, arguments, tmp_path):
+    """Folders that other processes and systems have touched are empty ones."""
+    output = tmp_path / "run"
+    output.mkdir()
+    (output / ".lock").touch()
+    (output / ".DS_Store").write_bytes(b"\0")
+    options = ("--steps", 2, "--warmup-steps", 1, "--learning-rate", 1e-3, "--lora", 3, "--output", output)
+    result = json.loads(run(*arguments, *options, "--json").out)
+    assert result["class_names"] == [*NAMES] and result["output"] == str(output)
+    recipe = result["recipe"]
+    assert (recipe["steps"], recipe["warmup_steps"], recipe["learning_rate"], recipe["batch_size"]) == (2, 1, 1e-3, 2)
+    assert (recipe["augmentation"]["crop"], recipe["augmentation"]["flip"]) == ("resize", False)
+    assert (output / "model.keras").exists() and (output / ".DS_Store").exists()
+    with np.load(output / "adapters.npz") as file:
+        ranks = {file[name].shape[-1] for name in file if name.endswith("lora_kernel_a")}
+        assert ranks == {3} and {"head/kernel", "head/bias"} < set(file)
+    streams = run("predict", arguments[2] / "test" / NAMES[0] / "0.png", "--weights", output / "model.keras")
+    assert "[red] one" in streams.out
+    # The same again is the same run, which is over.
+    assert str(output) in run(*arguments, *options).out
+
+
+def test_finetune_says_in_one_message_that_the_loss_is_not_finite(run, arguments, tmp_path):
+    options = ("--steps", 3, "--every", 3, "--learning-rate", 1e38, "--output", tmp_path / "run")
+    err = run(*arguments, *options, code=1).err
+    assert "keras-vit: The loss is" in err and "step" in err
+
+
+def test_finetune_refuses_a_folder_with_something_else_in_it(run, arguments, tmp_path):
+    (tmp_path / "precious.txt").write_text("precious")
+    err = run(*arguments, "--steps", 1, "--output", tmp_path, code=1).err
+    assert str(tmp_path) in err and (tmp_path / "precious.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [(["--randaugment", 0, 10], "randaugment"), (["--image-size", 10], "multiple of")]
+)
+def test_finetune_refuses_before_it_writes(run, arguments, tmp_path, options, word):
+    assert word in run(*arguments, "--output", tmp_path / "run", *options, code=1).err
+    assert not (tmp_path / "run").exists()
+
+
+def test_plan(run):
+    arguments = ("plan", "ViT-H/14", "--devices", 8, "--memory", "80GB", "--batch", 4096, "--peak-tflops", 989)
+    out = run(*arguments).out
+    assert "632,045,800" in out and "Best: training.data_parallel()" in out
+    answer = json.loads(run(*arguments, "--json").out)
+    assert answer["best"] == answer["options"][0] and answer["memory_bytes"] == 80 * 10**9
+    # Attention that is never written takes less, and so does a smaller image.
+    for less in (("--fused-attention",), ("--image-size", 112)):
+        smaller = json.loads(run(*arguments, *less, "--json").out)
+        assert smaller["best"]["memory"]["activations"] / smaller["best"]["images"] < (
+            answer["best"]["memory"]["activations"] / answer["best"]["images"]
+        )

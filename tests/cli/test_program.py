@@ -1,0 +1,340 @@
+"""The program: what it imports, how it fails, and that no name in what it prints controls a terminal."""
+
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import warnings
+import zipfile
+
+import pytest
+
+from keras_vit.cli import main
+from keras_vit.cli.program import COMMANDS, _parser
+from tests.processes import REPOSITORY, environment
+
+pytestmark = pytest.mark.once
+
+FRAMEWORKS = {"keras", "tensorflow", "jax", "jaxlib", "torch"}
+
+# What the program imports
+
+LIGHT = [
+    "--help",
+    "export --help",
+    "--version",
+    "list B/16",
+    "list --models",
+    "recipes cifar",
+    "plan ViT-H/14 --devices 8",
+    "info {npz}",
+    "info sam/ViT-B_16",
+    "info glyphs",
+    "download {npz}",
+]
+
+
+@pytest.mark.parametrize("command", LIGHT)
+def test_no_framework_for_what_needs_none(program, golden, command):
+    out, err, imported = program(*command.format(npz=golden("mini_token").path).split())
+    assert imported == []
+    assert out and err == ""
+
+
+# As the program, which imports late: every name that a room offers can be had.
+LATE = """
+import importlib, sys
+import keras_vit
+
+assert "keras" not in sys.modules
+for room in ("", ".layers", ".models", ".checkpoints", ".data", ".training"):
+    room = "keras_vit" + room
+    late = importlib.import_module(room)
+    late = {name: getattr(late, name) for name in late.__all__}
+    assert not hasattr(importlib.import_module(room), "nonsense")
+    for name, value in late.items():
+        module = getattr(value, "__module__", "keras_vit")
+        assert module.startswith("keras_vit"), (room, name, module)
+"""
+
+
+def test_what_is_imported_late_is_there(tmp_path):
+    script = tmp_path / "keras-vit"
+    script.write_text(LATE)
+    subprocess.run([sys.executable, str(script)], env=environment(), check=True, timeout=120)
+
+
+def test_the_framework_is_silent(program, golden, tmp_path):
+    """TensorFlow and oneDNN report their start, CUDA what it lacks; all before anything of ours runs."""
+    out, err, imported = program("convert", golden("mini_token").path, tmp_path / "mini.keras")
+    assert "keras" in imported and out.startswith("Wrote") and err == ""
+
+
+def test_as_a_module(golden):
+    command = [sys.executable, "-m", "keras_vit.cli", "info", str(golden("mini_token").path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["config"]["width"] == 48
+
+
+# Instead of Keras: what happens while it is imported.
+INTERRUPTED = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
+TURNED_INTO_ANOTHER_ERROR = f"""
+try:
+    {INTERRUPTED.replace(chr(10), chr(10) + "    ")}
+except KeyboardInterrupt:
+    raise ImportError("initialization failed")
+"""
+
+
+@pytest.mark.skipif(
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+    reason="a shell has started the tests in the background, where interrupts are ignored, and children inherit that",
+)
+@pytest.mark.parametrize("keras", [INTERRUPTED, TURNED_INTO_ANOTHER_ERROR], ids=["plain", "turned"])
+def test_an_interrupt_while_importing_is_130(program, tmp_path, keras):
+    (tmp_path / "keras.py").write_text(keras)
+    path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
+    out, err, _ = program("demo", code=130, PYTHONPATH=path)
+    assert (out, err) == ("", "keras-vit: interrupted\n")
+
+
+def test_an_unknown_backend_is_one_line(program):
+    out, err, _ = program("demo", code=1, KERAS_BACKEND="foo")
+    assert out == "" and err == "keras-vit: KERAS_BACKEND must be one of tensorflow, jax, torch, but it is 'foo'.\n"
+
+
+# Commands that cannot do their job, and what they say before Keras is imported, which takes seconds. Those of the
+# first entry in a group run in a fresh process, too.
+BEFORE_KERAS = {
+    "picture": ("predict missing.png --weights glyphs", "missing.png"),
+    "model": ("predict photo.png --weights B17", "Did you mean 'ViT-B/16'? `keras-vit list` and"),
+    "data": ("finetune glyphs nowhere", "DATA must be an image folder or tfds:NAME, but 'nowhere'"),
+    "recipe": ("finetune glyphs photos --recipe finetune/cifar", "Did you mean 'finetune/cifar10'"),
+    "layout": ("convert glyphs out.npz --layout nonsense", "--layout must be one of"),
+    "page": ("inspect glyphs -o nowhere/page.html", "no folder"),
+    "calibration": ("export glyphs out.tflite --calibration missing", "missing"),
+}
+ALSO_BEFORE_KERAS = {
+    "file": ("predict photo.png --weights missing.npz", "There is no file or folder missing.npz"),
+    "Keras file": ("predict photo.png --weights missing.keras", "There is no file or folder missing.keras"),
+    "shipped checkpoint": ("predict photo.png --weights glyph", "Did you mean 'glyphs'"),
+    "repository": ("predict photo.png --weights me/x", "Did you mean 'hf://me/x'"),
+    "address": ("info hf:/me/x", "Did you mean 'hf://me/x'"),
+    "nothing recommended": ("predict photo.png --weights H/14", "ViT-H_14"),
+    "name to download": ("download imagenet21k/ViT-B_17", "ViT-B_16"),
+    "offline": ("download sam/ViT-B_16", "KERAS_VIT_OFFLINE"),
+    "info of nothing": ("info missing.weights.h5", "missing.weights.h5"),
+    "info of a folder": ("info .", "."),
+    "recipes of nothing": ("recipes zzz", "zzz"),
+    "list of nothing": ("list --models zzz", "zzz"),
+    "data that is a file": ("evaluate glyphs photo.png", "It is a file"),
+    "data that is not there": ("evaluate glyphs nowhere", "nowhere"),
+    "weights to tune": ("finetune B17 photos", "Did you mean 'ViT-B/16'"),
+    "crop": ("finetune glyphs photos --crop nonsense", "--crop must be one of"),
+    "randaugment": ("finetune glyphs photos --randaugment 2 31", "--randaugment must"),
+    "probe": ("evaluate glyphs digits --seeds 2", "--few-shot"),
+    "source to convert": ("convert missing.npz out.keras", "There is no file or folder missing.npz"),
+    "target to convert": ("convert glyphs photo.png", "photo.png"),
+    "target that exists": ("convert glyphs old.keras", "--overwrite"),
+    "layout of a folder": ("convert glyphs out", "--layout"),
+    "layout of an ending": ("convert glyphs out.npz --layout timm", ".safetensors file, or a folder"),
+    "layout of the other ending": ("convert glyphs out.safetensors --layout vit_jax", "is an .npz file"),
+    "page's ending": ("inspect glyphs -o page.txt", "must end with .html"),
+    "picture of a page": ("inspect glyphs --image missing.png", "missing.png"),
+    "suffix": ("export glyphs out.nonsense", "OUT must end with"),
+    "no suffix": ("export glyphs out", "--format saved_model"),
+    "export that exists": ("export glyphs old.keras --format litert", "--overwrite"),
+    "pictures to embed": ("embed missing -o out.npz", "missing"),
+    "model to embed": ("embed photos --weights B17 -o out.npz", "Did you mean"),
+    "variant to plan": ("plan ViT-X/16", "There is no variant 'ViT-X/16'"),
+    "memory": ("plan ViT-B/16 --memory 80", "memory must be a number with a unit"),
+    "unit of memory": ("plan ViT-B/16 --memory '80 apples'", "memory must be a number with a unit"),
+    "share": ("plan ViT-B/16 --share 1.5", "share must be a number above 0 and at most 1"),
+    "dtype to plan": ("plan ViT-B/16 --dtype bfloat16", "--dtype must be one of"),
+}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, photo):
+    """The working folder, with what the commands above expect there."""
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "old.keras").touch()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("case", BEFORE_KERAS | ALSO_BEFORE_KERAS)
+def test_what_is_known_without_keras_is_said_before_it_starts(run, place, monkeypatch, case):
+    """`start_keras` is the only door: the next test shows for some that nothing else imports a framework."""
+    for module in ("files", "images"):
+        monkeypatch.setattr(f"keras_vit.cli.{module}.start_keras", None)
+    command, words = (BEFORE_KERAS | ALSO_BEFORE_KERAS)[case]
+    err = run(*shlex.split(command), code=1).err
+    assert words in err and err.count(" or ") <= 6 and "list_weights" not in err
+
+
+@pytest.mark.parametrize("case", BEFORE_KERAS)
+def test_no_framework_is_imported_to_say_so(program, place, case):
+    command, words = BEFORE_KERAS[case]
+    _, err, imported = program(*shlex.split(command), code=1)
+    assert words in err and not FRAMEWORKS & set(imported)
+
+
+def test_embed_checks_its_output_before_the_model_is_loaded(run, place, monkeypatch):
+    monkeypatch.setattr("keras_vit.zoo.load", None)  # not called
+    for output, words in (("none/x.npz", "no folder"), ("x.csv", "end with .npz"), ("x.parquet", "end with .npz")):
+        assert words in run("embed", "photos", "-o", output, code=1).err
+
+
+WRONG_USAGE = [
+    "finetune glyphs data --batch-size 0",
+    "finetune glyphs data --learning-rate -1",
+    "finetune glyphs data --learning-rate nan",
+    "finetune glyphs data --warmup-steps -1",
+    "finetune glyphs data --dtype nonsense",
+    "finetune glyphs data --image-size 32x",
+    "finetune glyphs data --lora 0",
+    "evaluate glyphs data --few-shot 0",
+    "export glyphs out.tflite --image-size any",
+    "embed photos -o x.npz --shard=2/2",
+    "embed photos -o x.npz --shard=-1/2",
+    "embed photos -o x.npz --shard=a/b",
+    "plan ViT-B/16 --devices 0",
+    "predict photo.png --top a",
+    "predict",
+    "plan",
+    "convert one",
+    "nonsense",
+    "",
+]
+
+
+@pytest.mark.parametrize("command", WRONG_USAGE)
+def test_values_that_make_no_sense_are_wrong_usage(run, command):
+    assert "usage: keras-vit" in run(*command.split(), code=2).err
+
+
+def test_a_command_that_is_gone_says_what_to_use(run):
+    assert "torchrun --nproc-per-node N -m keras_vit.cli" in run("launch", 4, "finetune", code=2).err
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("finetun", "finetune"), ("Predict", "predict"), ("exprt", "export")])
+def test_a_wrong_command_is_answered_with_the_nearest(run, wrong, right):
+    assert f"there is no command {wrong!r}. Did you mean {right!r}?" in run(wrong, "glyphs", code=2).err
+
+
+# Messages
+
+
+@pytest.fixture
+def fails(monkeypatch, run):
+    """A function that runs a command that raises an error, and gives back what is on standard error."""
+
+    def fail(error, code=1, command="list"):
+        def raise_error(options):
+            raise error
+
+        monkeypatch.setitem(COMMANDS, command, dataclasses.replace(COMMANDS[command], run=raise_error))
+        return run(*shlex.split(f"{command} {'glyphs photos' if command == 'finetune' else ''}"), code=code).err
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("It is so.\n\nArguments received by VisionTransformer.call():\n  x"), "It is so."),
+        (RuntimeError("one\ntwo"), "one\ntwo"),
+        (ValueError(), "ValueError"),
+        (FloatingPointError("The loss is nan."), "The loss is nan."),
+        (KeyError("name"), "KeyError: 'name'"),
+        (OSError("[red]\x1b]0;title\x07\x9b31m.npz"), r"[red]\x1b]0;title\x07\x9b31m.npz"),
+        # Arguments are named as options.
+        (ValueError('Pass on_bad_image="skip" to go on.'), "Pass --on-bad-image skip to go on."),
+        (ValueError("Take resume=False."), "Take --restart."),
+        (ValueError("Pass restart=True."), "Pass --restart."),
+        (ValueError("image_size must be positive."), "--image-size must be positive."),
+        (ValueError("Pass batch_size=32, or less."), "Pass --batch-size 32, or less."),
+        (ValueError("list_weights('B/16') shows all."), "`keras-vit list` shows all."),
+        (ValueError("list_models() and list_recipes()"), "`keras-vit list --models` and `keras-vit recipes`"),
+        (ValueError("/photos/batch_size=32/a.png"), "/photos/batch_size=32/a.png"),
+    ],
+)
+def test_an_error_is_its_first_words(fails, error, message):
+    assert fails(error, command="finetune") == f"keras-vit: {message}\n"
+
+
+def test_an_interrupt_is_130(fails):
+    assert fails(KeyboardInterrupt(), code=130) == "keras-vit: interrupted\n"
+
+
+def test_where_an_error_came_from_is_shown_when_asked_for(monkeypatch, capsys):
+    monkeypatch.setenv("KERAS_VIT_TRACEBACK", "1")
+    assert main(["info", "missing.npz"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback") and err.splitlines()[-1].startswith("keras-vit: ")
+
+
+def test_a_warning_is_a_line(monkeypatch, capsys):
+    def warn(options):
+        warnings.warn("[red]\x1b[31m of ours", stacklevel=2)
+        warnings.warn_explicit("of a library", UserWarning, "/usr/lib/python3/library.py", 1)
+        raise ValueError("the end")
+
+    monkeypatch.setitem(COMMANDS, "list", dataclasses.replace(COMMANDS["list"], run=warn))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        main(["list"])
+    assert capsys.readouterr().err == "keras-vit: [red]\\x1b[31m of ours\nkeras-vit: the end\n"
+
+
+# Files that are damaged
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"null", b'{"module": "os", "class_name": "system"}'])
+def test_a_keras_file_with_another_config_is_named(run, tiny, tmp_path, content):
+    path = tmp_path / "altered.keras"
+    with zipfile.ZipFile(tiny("tiny.keras")) as source, zipfile.ZipFile(path, "w") as copy:
+        for name in source.namelist():
+            data = content if name == "config.json" else source.read(name)
+            if data is not None:
+                copy.writestr(name, data)
+    for command in (("info", path), ("convert", path, tmp_path / "out.npz")):
+        assert str(path) in run(*command, code=1).err
+
+
+@pytest.mark.parametrize("file", ["a.npz", "a.keras", "a.weights.h5"])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04" + bytes(100), b"\x89HDF\r\n\x1a\n" + bytes(100)])
+def test_a_file_with_something_else_in_it_is_named(run, tmp_path, file, content):
+    (tmp_path / file).write_bytes(content)
+    for command in (("info", tmp_path / file), ("convert", tmp_path / file, tmp_path / "out.npz")):
+        assert str(tmp_path / file) in run(*command, code=1).err
+
+
+@pytest.mark.parametrize(
+    "url", ["https://exämple.org/ä b.npz", "https://[/m.npz", "https://x y/m.npz", "https://a:b/m.npz"]
+)
+def test_a_strange_address_is_named(run, url):
+    for command in ("info", "download"):
+        assert url[-5:] in run(command, url, code=1).err
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_ends_with_examples_that_are_right_and_shows_defaults(run, command):
+    out = run(command, "--help").out
+    about, _, examples = out.partition("\nexamples:\n")
+    lines = examples.splitlines()
+    assert 1 <= len(lines) <= 2 and "None" not in out
+    for line in lines:
+        arguments = shlex.split(line)
+        assert arguments[:2] == ["keras-vit", command]
+        _parser(arguments[1:]).parse_args(arguments[1:])
+    if command == "finetune":
+        words = " ".join(out.split())
+        assert "updates of the weights (default: the recipe's; finetune/cifar10: 10,000)" in words
+        assert "(default: the recipe's; finetune/cifar10: 0.03)" in words
