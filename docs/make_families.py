@@ -9,7 +9,6 @@ minute for each family, most of it for the three files.
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -201,10 +200,10 @@ def tried(family: str, folder: pathlib.Path) -> list[str]:
 
 # What `export` starts for each file, most of whose time it takes to import TensorFlow.
 WRITER = """
-import pathlib, sys
+import sys
 from keras_vit.export import processes
 for line in sys.stdin:
-    processes.main(*map(pathlib.Path, line.rstrip("\\n").split("\\t")))
+    processes.write_job(*line.rstrip("\\n").split("\\t"), ends_with_parent=False)
     print("written", flush=True)
 """
 
@@ -221,14 +220,14 @@ def one_writing_process() -> Iterator[None]:
 
         def write(model: keras.Model, job: processes.Job, _: None, path: pathlib.Path) -> dict[str, list[str]]:
             model.save(path.parent / "model.keras")
-            (path.parent / "job.json").write_text(json.dumps(dataclasses.asdict(job)), encoding="utf-8")
+            processes.save_job(job, path.parent)
             process.stdin.write(f"{path.parent}\t{path}\n")
             process.stdin.flush()
             while (line := process.stdout.readline()) != "written\n":
                 if not line:
                     sys.exit(f"The process that writes files ended with {process.wait()}.")
             (path.parent / "model.keras").unlink()
-            return json.loads((path.parent / processes.RESULT).read_text(encoding="utf-8"))
+            return json.loads((path.parent / "result.json").read_text(encoding="utf-8"))
 
         exporting.write_anywhere = write
         yield

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import PurePath
 from types import ModuleType
 
-_MODULES = {"keras_vit.cli", "keras_vit.data.streams"}
+_MODULES = {"keras_vit.cli", "keras_vit.data.streams", "keras_vit.export.processes"}
 
 
 def _is_program() -> bool:
-    """Whether this process is `keras-vit`, `python -m keras_vit.cli` or a worker of `keras_vit.data`.
+    """Whether this process is `keras-vit`, `python -m keras_vit.cli`, or a worker of `keras_vit.data` or `.export`.
 
     A wrong answer does little harm: what was not imported at once is imported when it is used.
     """

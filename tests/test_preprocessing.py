@@ -5,14 +5,13 @@ the 224-pixel references, every third of the 96-pixel ones, `vit_jax` in [-1, 1]
 """
 
 import io
+import itertools
 import pathlib
 import sys
 
-import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import _files
 from keras_vit.interpolation import METHODS
 from keras_vit.preprocessing import (
@@ -29,8 +28,7 @@ from keras_vit.preprocessing import (
 
 Image = pytest.importorskip("PIL.Image")
 
-# Keras hands torch tensors to NumPy through an `__array__` without the `copy` argument of NumPy 2.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")
+pytestmark = pytest.mark.once
 
 PICTURES = ("landscape", "portrait", "square")
 
@@ -89,16 +87,9 @@ def test_other_evaluations_within_one_grey_level(reference, picture, name, optio
         assert np.mean(difference > 0.5) < 0.2  # Measured up to 0.14; rounding instead of cutting off gives half.
 
 
-def test_the_three_resizes_differ(reference):
-    image = Image.fromarray(reference["landscape/uint8"])
-    squash, big_vision, timm = (load_image(image, 64, resize=resize) for resize in RESIZES)
-    assert np.abs(squash - big_vision).max() > 20
-    assert np.abs(big_vision - timm).max() > 20
-
-
 @pytest.mark.parametrize("resize", RESIZES)
-@pytest.mark.parametrize("size", [(32, 48), (48, 32), (7, 200), (1, 1)])
-@pytest.mark.parametrize("source", [(40, 60), (60, 40), (1, 1), (3, 500)])
+@pytest.mark.parametrize("size", [(32, 48), (7, 200), (1, 1)])
+@pytest.mark.parametrize("source", [(40, 60), (1, 1), (3, 100)])
 def test_any_size_to_any_size(resize, size, source, rng):
     pixels = rng.integers(0, 256, (*source, 3), dtype="uint8")
     out = load_image(Image.fromarray(pixels), size, resize=resize)
@@ -123,22 +114,16 @@ def test_resize_by_hand():
 @pytest.mark.parametrize("interpolation", METHODS)
 def test_resize_batch_is_resize_of_each(interpolation, rng):
     batch = rng.uniform(0, 255, (3, 10, 14, 5))
-    out = resize_images(batch, (21, 4), interpolation)
+    out = resize_images(batch, (np.int64(21), np.uint8(4)), interpolation)
     assert out.shape == (3, 21, 4, 5) and out.dtype == np.float32
     for image, resized in zip(batch, out, strict=True):
         # Sums of a few float32 products of values up to 255, perhaps in another order.
         np.testing.assert_allclose(resize_images(image, (21, 4), interpolation), resized, rtol=0, atol=1e-4)
     if interpolation != "bicubic_offset":
         np.testing.assert_allclose(resize_images(batch, (10, 14), interpolation), batch, rtol=1e-6)
-
-
-def test_load_image_passes_interpolation_on(rng):
     pixels = rng.integers(0, 256, (20, 30, 3), dtype="uint8")
-    for interpolation in METHODS:
-        np.testing.assert_array_equal(
-            load_image(Image.fromarray(pixels), 8, interpolation=interpolation),
-            resize_images(pixels, 8, interpolation),
-        )
+    loaded = load_image(Image.fromarray(pixels), 8, interpolation=interpolation)
+    np.testing.assert_array_equal(loaded, resize_images(pixels, 8, interpolation))
 
 
 @pytest.mark.parametrize(
@@ -151,19 +136,12 @@ def test_load_image_passes_interpolation_on(rng):
         (np.zeros((4, 4, 3)), 0, "bilinear", ValueError, "image_size"),
         (np.zeros((4, 4, 3)), (8, -8), "bilinear", ValueError, "image_size"),
         (np.zeros((4, 4, 3)), (8, 8, 3), "bilinear", TypeError, "image_size"),
-        (np.zeros((4, 4, 3)), 8.0, "bilinear", TypeError, "image_size"),
-        (np.zeros((4, 4, 3)), True, "bilinear", TypeError, "image_size"),
-        (np.zeros((4, 4, 3)), "8", "bilinear", TypeError, "image_size"),
         (np.zeros((4, 4, 3)), 8, "lanczos", ValueError, "interpolation must be one of .*'lanczos'"),
     ],
 )
 def test_resize_refusals(images, size, interpolation, error, message):
     with pytest.raises(error, match=message):
         resize_images(images, size, interpolation)
-
-
-def test_numpy_integers_are_sizes():
-    assert resize_images(np.zeros((4, 4, 3)), (np.int64(2), np.uint8(3))).shape == (2, 3, 3)
 
 
 # Reading files
@@ -198,50 +176,34 @@ def grey16():
     return Image.fromarray(np.full((3, 4), 0x4DFF, dtype="uint16"))
 
 
-def rgb16_png():
-    """A PNG with 16 bits in each of three channels, which Pillow reads but does not write."""
-    import struct
-    import zlib
-
-    def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    rows = b"".join(b"\0" + struct.pack(">3H", 0x0AFF, 0x1400, 0x1E80) * 4 for _ in range(3))
-    header = struct.pack(">2I5B", 4, 3, 16, 2, 0, 0, 0)
-    return io.BytesIO(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    )
+def cmyk():
+    return Image.new("CMYK", (4, 3), (255, 0, 0, 0))
 
 
-@pytest.mark.parametrize(
-    ("source", "colour"),
-    [
-        pytest.param(lambda: Image.new("1", (4, 3), 1), (255, 255, 255), id="black-and-white"),
-        pytest.param(lambda: encoded(Image.new("L", (4, 3), 77)), (77, 77, 77), id="grey"),
-        pytest.param(lambda: encoded(grey_alpha()), (77, 77, 77), id="grey-alpha"),
-        pytest.param(lambda: encoded(grey16()), (0x4D, 0x4D, 0x4D), id="grey-16-png"),
-        pytest.param(lambda: encoded(grey16(), "tiff"), (0x4D, 0x4D, 0x4D), id="grey-16-tiff"),
-        pytest.param(rgb16_png, (10, 20, 30), id="rgb-16-png"),
-        pytest.param(lambda: encoded(palette()), (10, 20, 30), id="palette"),
-        pytest.param(lambda: encoded(palette(transparency=b"\xff\x00")), (10, 20, 30), id="palette-transparent"),
-        pytest.param(lambda: encoded(palette(), "gif"), (10, 20, 30), id="gif"),
-        pytest.param(lambda: encoded(Image.new("RGB", (4, 3), (10, 20, 30))), (10, 20, 30), id="rgb"),
-        pytest.param(lambda: encoded(Image.new("RGBA", (4, 3), (10, 20, 30, 0))), (10, 20, 30), id="rgba"),
-        pytest.param(lambda: Image.new("CMYK", (4, 3), (255, 0, 0, 0)), (0, 255, 255), id="cmyk"),
-        # JPEG is lossy, but a picture of one colour comes back to within a level or two.
-        pytest.param(lambda: encoded(Image.new("CMYK", (4, 3), (255, 0, 0, 0)), "jpeg"), (0, 255, 255), id="cmyk-jpeg"),
-        pytest.param(
-            lambda: encoded(Image.new("YCbCr", (4, 3), (100, 128, 128)), "jpeg"),
-            (100, 100, 100),
-            id="ycbcr-jpeg",
-        ),
-    ],
-)
-def test_every_mode_becomes_rgb(source, colour):
+MODES = {
+    "black and white": (lambda: Image.new("1", (4, 3), 1), (255, 255, 255)),
+    "grey": (lambda: encoded(Image.new("L", (4, 3), 77)), (77, 77, 77)),
+    "grey and alpha": (lambda: encoded(grey_alpha()), (77, 77, 77)),
+    "grey of 16 bits, PNG": (lambda: encoded(grey16()), (0x4D, 0x4D, 0x4D)),
+    "grey of 16 bits, TIFF": (lambda: encoded(grey16(), "tiff"), (0x4D, 0x4D, 0x4D)),
+    "palette": (lambda: encoded(palette()), (10, 20, 30)),
+    "palette, transparent": (lambda: encoded(palette(transparency=b"\xff\x00")), (10, 20, 30)),
+    "GIF": (lambda: encoded(palette(), "gif"), (10, 20, 30)),
+    "RGB": (lambda: encoded(Image.new("RGB", (4, 3), (10, 20, 30))), (10, 20, 30)),
+    "RGBA": (lambda: encoded(Image.new("RGBA", (4, 3), (10, 20, 30, 0))), (10, 20, 30)),
+    "CMYK": (cmyk, (0, 255, 255)),
+    # JPEG is lossy, but an image of one colour comes back to within a level or two.
+    "CMYK, JPEG": (lambda: encoded(cmyk(), "jpeg"), (0, 255, 255)),
+    "YCbCr, JPEG": (lambda: encoded(Image.new("YCbCr", (4, 3), (100, 128, 128)), "jpeg"), (100, 100, 100)),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_becomes_rgb(mode):
+    source, colour = MODES[mode]
     out = load_image(source())
     assert out.shape == (3, 4, 3) and out.dtype == np.uint8
     assert np.abs(out.astype(int) - colour).max() <= 2
-    assert load_image(source(), (8, 6)).shape == (8, 6, 3)
 
 
 def test_first_frame_of_an_animation():
@@ -278,53 +240,31 @@ def test_exif_orientation(orientation, rng):
     assert image.size == (6, 4) and image.getexif()[0x0112] == orientation
 
 
-def test_exif_orientation_of_16_bit_grey():
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    stored = np.arange(6, dtype="uint16").reshape(2, 3) << 8
-    out = load_image(encoded(Image.fromarray(stored), exif=exif))
-    np.testing.assert_array_equal(out[:, :, 0], [[3, 0], [4, 1], [5, 2]])
+def cut_short(kind):
+    whole = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype="uint8")), kind)
+    return whole.getvalue()[: len(whole.getvalue()) // 2]
 
 
-def test_missing_file_and_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere.png"):
-        load_image(tmp_path / "nowhere.png")
-    with pytest.raises((IsADirectoryError, PermissionError)):  # The second on Windows.
-        load_image(tmp_path)
+BROKEN = {kind: cut_short(kind) for kind in ("png", "jpeg", "gif", "tiff")} | {
+    "empty": b"",
+    "text": b"not a picture",
+    "zeros": b"\x89PNG\r\n\x1a\n" + bytes(40),
+    "deep": encoded(Image.new("I", (4, 3), 1), "tiff").getvalue(),
+    "floats": encoded(Image.new("F", (4, 3), 1), "tiff").getvalue(),
+}
 
 
-@pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "tiff"])
-def test_file_cut_short(tmp_path, kind, rng):
-    path = tmp_path / f"short.{kind}"
-    whole = encoded(Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype="uint8")), kind).getvalue()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=rf"short\.{kind}' could not be read as a picture"):
-        load_image(path, 32)
-
-
-@pytest.mark.parametrize("content", [b"", b"not a picture", b"\x89PNG\r\n\x1a\n" + bytes(40)])
-def test_file_that_is_no_picture(tmp_path, content):
-    path = tmp_path / "broken.png"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"broken\.png' could not be read as a picture"):
-        load_image(str(path))
+@pytest.mark.parametrize("name", BROKEN)
+def test_files_that_are_no_images(tmp_path, name):
+    (tmp_path / name).write_bytes(BROKEN[name])
+    words = {"deep": ".*mode 'I', 32 bits", "floats": ".*mode 'F', 32 bits"}.get(name, "")
+    with pytest.raises(ValueError, match=rf"{name}' could not be read as a picture{words}"):
+        load_image(str(tmp_path / name), 32)
     with pytest.raises(ValueError, match="could not be read as a picture"):
-        load_image(io.BytesIO(content))
+        load_image(io.BytesIO(BROKEN[name]))
 
 
-@pytest.mark.parametrize("mode", ["I", "F"])
-def test_32_bits_do_not_say_what_is_white(tmp_path, mode):
-    Image.new(mode, (4, 3), 1).save(tmp_path / "deep.tiff")
-    with pytest.raises(ValueError, match=rf"deep\.tiff.*mode '{mode}', 32 bits"):
-        load_image(tmp_path / "deep.tiff")
-
-
-def test_picture_without_pixels():
-    with pytest.raises(ValueError, match="no pixels"):
-        load_image(Image.new("RGB", (0, 5)))
-
-
-def test_picture_too_large_to_be_honest(monkeypatch):
+def test_an_image_too_large_to_be_honest(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4)
     with pytest.raises(ValueError, match="could not be read.*decompression bomb"):
         load_image(encoded(Image.new("RGB", (10, 10))))
@@ -333,10 +273,13 @@ def test_picture_too_large_to_be_honest(monkeypatch):
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
+        ("no/where.png", FileNotFoundError, "where.png"),
+        (pathlib.Path(__file__).parent, (IsADirectoryError, PermissionError), "tests"),  # The second on Windows.
         ("https://example.org/cat.png", ValueError, "local path.*get_file"),
         (np.zeros((4, 4, 3)), TypeError, "not ndarray.*resize_images"),
         (None, TypeError, "not NoneType"),
         (b"\x89PNG", TypeError, "not bytes"),
+        (Image.new("RGB", (0, 5)), ValueError, "no pixels"),
     ],
 )
 def test_what_is_no_file(source, error, message):
@@ -375,7 +318,7 @@ def scaled(pixels):
     return (pixels.astype("float32") - np.float32(127.5)) / np.float32(127.5)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "uint16", "int64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "uint16", "float16", "float32", "float64"])
 def test_preprocess_numpy(dtype, rng):
     pixels = rng.integers(0, 256, (2, 5, 4, 3)).astype(dtype)
     before = pixels.copy()
@@ -388,67 +331,12 @@ def test_preprocess_numpy(dtype, rng):
     np.testing.assert_array_equal(preprocess_input(pixels.tolist()), out)
 
 
-def test_preprocess_ends_of_the_range():
-    pixels = np.array([[[0, 127.5, 255]]])
-    np.testing.assert_array_equal(preprocess_input(pixels), [[[-1, 0, 1]]])
-
-
-def test_preprocess_pil_images(rng):
+def test_preprocess_images_of_pillow(rng):
     pixels = rng.integers(0, 256, (2, 5, 4, 3), dtype="uint8")
     images = [Image.fromarray(p) for p in pixels]
     np.testing.assert_array_equal(preprocess_input(images), scaled(pixels))
     np.testing.assert_array_equal(preprocess_input(images[0]), scaled(pixels[0]))
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "bfloat16", "float16"])
-def test_preprocess_tensors_of_the_backend(dtype, rng):
-    pixels = rng.integers(0, 256, (2, 5, 4, 3))
-    tensor = keras.ops.convert_to_tensor(pixels.astype("float32"), dtype=dtype)
-    out = preprocess_input(tensor)
-    assert type(out) is type(tensor) and keras.backend.standardize_dtype(out.dtype) == "float32"
-    # A compiler may multiply by 1 / 127.5 instead: one unit in the last place of values up to 1. bfloat16 and
-    # float16 hold every whole number up to 256.
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(out), scaled(pixels), rtol=0, atol=2e-7)
-
-
-def test_preprocess_symbolic_tensors(rng):
-    inputs = keras.Input((None, None, 3), dtype="uint8")
-    outputs = preprocess_input(inputs)
-    assert isinstance(outputs, keras.KerasTensor) and outputs.dtype == "float32"
-    pixels = rng.integers(0, 256, (2, 5, 4, 3), dtype="uint8")
-    out = keras.Model(inputs, outputs).predict(pixels, verbose=0)
-    np.testing.assert_allclose(out, scaled(pixels), rtol=0, atol=2e-7)
-
-
-def test_preprocess_in_tf_data(backend, rng):
-    if backend != "tensorflow":
-        pytest.skip("about TensorFlow")
-    import tensorflow as tf
-
-    pixels = rng.integers(0, 256, (2, 5, 4, 3), dtype="uint8")
-    data = tf.data.Dataset.from_tensor_slices(pixels).batch(2)
-    np.testing.assert_allclose(next(iter(data.map(preprocess_input))), scaled(pixels), rtol=0, atol=2e-7)
-
-    unknown_rank = data.map(lambda x: tf.py_function(lambda y: y, [x], "uint8")).map(preprocess_input)
-    np.testing.assert_allclose(next(iter(unknown_rank)), scaled(pixels), rtol=0, atol=2e-7)
-
-    with pytest.raises(ValueError, match="images must have shape"):
-        data.map(lambda x: preprocess_input(x[..., :2]))
-
-
-def test_preprocess_when_compiled(backend, rng):
-    pixels = rng.integers(0, 256, (2, 5, 4, 3), dtype="uint8")
-    if backend == "jax":
-        import jax
-
-        out = jax.jit(preprocess_input)(pixels)
-    elif backend == "tensorflow":
-        import tensorflow as tf
-
-        out = tf.function(preprocess_input)(tf.constant(pixels))
-    else:
-        pytest.skip("torch.compile needs a C++ compiler")
-    np.testing.assert_allclose(out, scaled(pixels), rtol=0, atol=2e-7)
+    np.testing.assert_array_equal(preprocess_input(np.array([[[0, 127.5, 255]]])), [[[-1, 0, 1]]])
 
 
 # The one check of pixels
@@ -474,19 +362,16 @@ def with_value(value, dtype="float32"):
         (with_value(400), ValueError, "from 90 to 400. .* image 1 of x"),
         (with_value(-129), ValueError, "from -129 to 90. .* image 1 of x"),
         (np.moveaxis(GOOD, -1, 1), ValueError, "channels seem to come first"),
-        (np.moveaxis(GOOD[0], -1, 0), ValueError, "channels seem to come first"),
         (GOOD[..., :1], ValueError, "Repeat the grey channel"),
         (np.zeros((2, 4, 4, 4)), ValueError, r"Drop alpha: images\[..., :3\]"),
         (GOOD[..., :2], ValueError, "x must have shape"),
         (GOOD[0, 0], ValueError, "x must have shape"),
-        (GOOD[0, 0, 0], ValueError, "x must have shape"),
         (np.float32(3), ValueError, "x must have shape"),
         (GOOD[None], ValueError, "x must have shape"),
         ([GOOD[0], GOOD[0, :3]], ValueError, "equally large.*load_image"),
         (GOOD > 0, TypeError, "dtype is bool"),
         (GOOD.astype("complex64"), TypeError, "dtype is complex64"),
         (np.array([["a"]]), TypeError, "dtype"),
-        (GOOD.astype("O"), TypeError, "dtype is object"),
         ("cat.png", TypeError, "integers or floats"),
         (None, TypeError, "integers or floats"),
     ],
@@ -513,15 +398,7 @@ def test_scaled_pixels_are_not_trained_on(images, message):
         check_pixels(images, scaled="raise")
 
 
-@pytest.mark.parametrize("shape", [(3, 5, 4), (2, 5, 4, 1), (5, 4, 4), (5, 3), (1, 2, 5, 4, 3)])
-def test_tensors_of_other_shapes_and_dtypes(shape):
-    with pytest.raises(ValueError, match="images must have shape"):
-        preprocess_input(keras.ops.full(shape, 100.0))
-    with pytest.raises(TypeError, match="integers or floats"):
-        preprocess_input(keras.ops.zeros((5, 4, 3), dtype="bool"))
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (-1, 1), (0.2, 0.7), (-1, -0.5)])
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-1, 1)])
 def test_preprocess_warns_of_floats_that_are_scaled_already(low, high):
     pixels = np.linspace(low, high, 60, dtype="float32").reshape(5, 4, 3)
     with pytest.warns(UserWarning, match=r"Multiply values in \[0, 1\] by 255") as caught:
@@ -530,7 +407,7 @@ def test_preprocess_warns_of_floats_that_are_scaled_already(low, high):
     np.testing.assert_array_equal(out, scaled(pixels))
 
 
-def test_what_cannot_be_told_is_taken():
+def test_pixels_that_may_be_right_are_taken():
     preprocess_input(np.ones((5, 4, 3), dtype="uint8"))  # Warnings are errors here.
     for images in (GOOD * 0, with_value(260), with_value(-30), GOOD.astype("uint8"), GOOD.astype("float16")):
         for scaled in ("warn", "raise"):  # Black; bicubic resizing overshoots.
@@ -538,95 +415,18 @@ def test_what_cannot_be_told_is_taken():
     assert preprocess_input(np.zeros((0, 5, 4, 3))).shape == (0, 5, 4, 3)
 
 
-# From a file to the input of a model
-
-
-CONFIG = keras_vit.ViTConfig(image_size=(24, 16), patch_size=8, width=8, depth=1, heads=2, mlp_width=12, classes=2)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return keras_vit.VisionTransformer(CONFIG.replace(resize="shortest", crop_ratio=0.9, filter="bicubic"))
-
-
-@pytest.fixture
-def photo(tmp_path, rng):
-    pixels = rng.integers(0, 256, (30, 50, 3), dtype="uint8")
-    Image.fromarray(pixels).save(tmp_path / "photo.png")
-    return tmp_path / "photo.png", pixels
-
-
-def test_a_model_takes_files(model, photo, rng):
-    path, pixels = photo
-    other = rng.integers(0, 256, (41, 33, 3), dtype="uint8")
-    expected = model.preprocess(pixels)
-    assert expected.shape == (1, 24, 16, 3) and expected.dtype == np.float32
-    with open(path, "rb") as stream:
-        for source in (path, str(path), stream, Image.open(path), [path], (path,)):
-            np.testing.assert_array_equal(model.preprocess(source), expected)
-    both = np.concatenate([expected, model.preprocess(other)])
-    for pair in ([path, other], [str(path), Image.fromarray(other)], [pixels, other]):
-        np.testing.assert_array_equal(model.preprocess(pair), both)
-    tensors = [keras.ops.convert_to_tensor(image) for image in (pixels, other)]
-    np.testing.assert_array_equal(model.preprocess(tensors), both)
-    np.testing.assert_array_equal(model.preprocess(pixels[None].astype(">u2")), expected)
-    assert model.predict(model.preprocess([path, other]), verbose=0).shape == (2, 2)
-
-
-def test_what_a_model_does_not_take(model, photo, tmp_path):
-    path, pixels = photo
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.png"):
-        model.preprocess([path, tmp_path / "nowhere.png"])
-    with pytest.raises(ValueError, match="images must have shape"):
-        model.preprocess([])
-    with pytest.raises(ValueError, match=r"height, width, 1\)"):
-        keras_vit.VisionTransformer(CONFIG.replace(channels=1)).preprocess(path)
-    with pytest.warns(UserWarning, match=r"Multiply values in \[0, 1\] by 255") as caught:
-        model.preprocess([pixels / 255, pixels[:20] / 255])
-    assert {warning.filename for warning in caught} == {__file__}
-    with pytest.raises(TypeError, match="symbolic tensor was given.*include_preprocessing=True"):
-        model.preprocess(keras.Input((30, 50, 3)))
-
-
-def test_pixels_at_the_size_of_a_model_are_the_pipelines(model, photo):
-    """`load_image` had them, and `model.preprocess` cropped its result a second time."""
-    path, pixels = photo
-    with pytest.warns(DeprecationWarning, match=r"model.preprocess\(file\) does it all"):
-        loaded = load_image(path, pipeline=model.config.pipeline)
-    np.testing.assert_array_equal(loaded, model.config.pipeline.resized(path)[0])
-    scaled_model = model.with_config(include_preprocessing=True)
-    np.testing.assert_array_equal(scaled_model.preprocess(path)[0], loaded)
-
-
-def test_a_model_in_tf_data(model, rng):
-    """On any backend: TensorFlow has only to be there."""
-    tf = pytest.importorskip("tensorflow")
-    pixels = rng.integers(0, 256, (4, 30, 50, 3), dtype="uint8")
-    expected = model.preprocess(pixels)
-    single = tf.data.Dataset.from_tensor_slices(pixels).map(model.preprocess)
-    assert single.element_spec.shape == (24, 16, 3)
-    batches = tf.data.Dataset.from_tensor_slices(pixels).batch(2).map(model.preprocess)
-    assert tuple(batches.element_spec.shape) == (None, 24, 16, 3)
-    unknown = tf.data.Dataset.from_generator(lambda: iter(pixels), output_types="uint8").map(model.preprocess)
-    for data in (single.batch(2), batches, unknown.batch(2)):
-        np.testing.assert_array_equal(np.concatenate(list(data.as_numpy_iterator())), expected)
-    with pytest.raises(ValueError, match="images must have shape"):
-        tf.data.Dataset.from_tensor_slices(pixels[..., :2]).map(model.preprocess)
-
-
 PILLOW = {"nearest": "NEAREST", "bilinear_pillow": "BILINEAR", "bicubic": "BICUBIC", "lanczos": "LANCZOS"}
 
 
 @pytest.mark.parametrize("filter", PILLOW)
-@pytest.mark.parametrize("source", [(30, 50), (131, 70), (9, 200), (1, 1)])
-@pytest.mark.parametrize("size", [(24, 16), (57, 91), (1, 3)])
-@pytest.mark.once
-def test_filters_are_pillows(filter, source, size, rng):
+def test_filters_are_pillows(filter, rng):
     """To the grey level; the width first, which all versions before 13 do, and which two steps make of it."""
-    pixels = rng.integers(0, 256, (*source, 3), dtype="uint8")
     method = getattr(Image.Resampling, PILLOW[filter])
-    wanted = Image.fromarray(pixels).resize((size[1], source[0]), method).resize(size[::-1], method)
-    np.testing.assert_array_equal(Pipeline(size, filter=filter).resized(pixels)[0], np.asarray(wanted))
+    for source, size in itertools.product([(30, 50), (131, 70), (9, 200), (1, 1)], [(24, 16), (57, 91), (1, 3)]):
+        pixels = rng.integers(0, 256, (*source, 3), dtype="uint8")
+        wanted = Image.fromarray(pixels).resize((size[1], source[0]), method).resize(size[::-1], method)
+        got = Pipeline(size, filter=filter).resized(pixels)[0]
+        np.testing.assert_array_equal(got, np.asarray(wanted), f"{source} to {size}")
 
 
 # Classes to names
@@ -656,7 +456,8 @@ def test_imagenet21k_classes():
     spots |= {9205: ("n03931044", "picture"), 15027: ("n09859684", "bleacher")}
     assert {i: (ids[i], names[i]) for i in spots} == spots
     assert set(imagenet1k_classes()) - set(imagenet21k_classes()) == {("n04399382", "teddy")}
-    sure = np.eye(21843, dtype="float32")[2264:2265]
+    sure = np.zeros((1, 21843), dtype="float32")
+    sure[0, 2264] = 1
     assert decode_predictions(sure, top=1) == [[("n02099601", "golden retriever", 1.0)]]
     given = [str(i) for i in range(21843)]
     assert decode_predictions(sure, top=1, class_names=given) == [[("class_2264", "2264", 1.0)]]
@@ -682,43 +483,23 @@ def test_decode_imagenet1k():
 
 def test_decode_given_names():
     probabilities = [[0.25, 0.75], [1.0, 0.0]]
-    assert decode_predictions(probabilities, top=1, class_names=["cat", "dog"]) == [
-        [("class_1", "dog", 0.75)],
-        [("class_0", "cat", 1.0)],
-    ]
+    best = [[("class_1", "dog", 0.75)], [("class_0", "cat", 1.0)]]
+    for names in (["cat", "dog"], np.array(["cat", "dog"])):
+        assert decode_predictions(probabilities, top=1, class_names=names) == best
     pairs = [("n1", "cat"), ("n2", "dog")]
     assert decode_predictions(probabilities, 2, pairs)[0] == [("n2", "dog", 0.75), ("n1", "cat", 0.25)]
-    assert decode_predictions(probabilities, 1, np.array(["cat", "dog"]))[0][0][1] == "dog"
+    assert decode_predictions(np.array([[0, 0.75, 0.25]]), top=1) == [[("class_1", "class_1", 0.75)]]
     thousand = [f"thing {i}" for i in range(1000)]
     assert decode_predictions(np.eye(1000)[:1], 1, thousand) == [[("class_0", "thing 0", 1.0)]]
 
 
-def test_decode_without_names():
-    assert decode_predictions(np.array([[0, 0.75, 0.25]]), top=2) == [
-        [("class_1", "class_1", 0.75), ("class_2", "class_2", 0.25)]
-    ]
-
-
 @pytest.mark.parametrize("scores", [[[0.5, 3.5]], [[0.25, 0.75], [0.9, 0.9]]])
-def test_scores_that_are_no_probabilities_are_told(scores):
+def test_scores_that_are_no_probabilities(scores):
     """They come back as they are, as from keras.applications."""
-    with pytest.warns(
-        UserWarning, match=r"do not sum to 1, but to .*softmax\(logits\).*classifier_activation"
-    ) as caught:
+    words = r"do not sum to 1, but to .*softmax\(logits\).*classifier_activation"
+    with pytest.warns(UserWarning, match=words) as caught:
         first = decode_predictions(scores, top=1)[0]
     assert first == [("class_1", "class_1", scores[0][1])] and caught[0].filename == __file__
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_decode_tensors_of_the_backend(dtype):
-    probabilities = keras.ops.convert_to_tensor([[0.25, 0.75]], dtype=dtype)
-    assert decode_predictions(probabilities, 1) == [[("class_1", "class_1", 0.75)]]
-
-
-def test_decode_the_output_of_a_model():
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="softmax")])
-    outputs = model(np.ones((2, 4), dtype="float32"))  # In torch, a tensor that carries gradients.
-    assert len(decode_predictions(outputs, top=3)) == 2
 
 
 @pytest.mark.parametrize(
@@ -727,7 +508,6 @@ def test_decode_the_output_of_a_model():
         (np.zeros(10), {}, ValueError, r"\(10,\).*probabilities\[None\]"),
         (np.zeros((1, 10, 2)), {}, ValueError, r"\(batch, classes\)"),
         (np.array([[0, np.nan]]), {"top": 1}, ValueError, "finite"),
-        (np.array([[0, np.inf]]), {"top": 1}, ValueError, "finite"),
         (np.zeros((1, 10)), {"top": 0}, ValueError, "top must lie between 1 .* 10, but 0"),
         (np.zeros((1, 4)), {}, ValueError, "top must lie between 1 .* 4, but 5"),
         (np.zeros((1, 10)), {"top": 2.0}, TypeError, "top must be an integer"),
@@ -735,7 +515,6 @@ def test_decode_the_output_of_a_model():
         (np.zeros((1, 10)), {"class_names": ["a"] * 9}, ValueError, "each of the 10 classes, but it names 9"),
         (np.zeros((1, 10)), {"class_names": "a"}, TypeError, "class_names must be a list"),
         (np.zeros((1, 10)), {"class_names": {}}, TypeError, "class_names must be a list"),
-        (np.zeros((1, 10)), {"class_names": 10}, TypeError, "class_names must be a list"),
         (np.zeros((1, 10)), {"class_names": list(range(10))}, TypeError, "names or .* pairs, but 0"),
         (np.zeros((1, 10)), {"class_names": [("a", "b", "c")] * 10}, TypeError, "pairs, but"),
         (np.zeros((1, 10)), {"class_names": [(1, "b")] * 10}, TypeError, "pairs, but"),

@@ -1,7 +1,15 @@
 """Models to files that run without Keras, from any backend, each checked against the model before it is left there."""
 
-from keras_vit.export.exporting import FORMATS, PRECISIONS, ExportReport, export
+from typing import TYPE_CHECKING
+
+from keras_vit._lazy import lazy_names
 from keras_vit.export.formats import Format
-from keras_vit.export.processes import TOLERANCES
+from keras_vit.export.processes import FORMATS, PRECISIONS
+
+# What needs Keras, which the process that checks a file does without.
+if TYPE_CHECKING:
+    from keras_vit.export.exporting import TOLERANCES, ExportReport, export
+
+__getattr__ = lazy_names(__name__)
 
 __all__ = ["FORMATS", "PRECISIONS", "TOLERANCES", "ExportReport", "Format", "export"]

@@ -21,10 +21,7 @@ MOST = 300  # calibration images of a folder or a data set: more make the ranges
 
 
 def built_in_images(signature: Signature, size: Any) -> np.ndarray:
-    """Pictures to compare answers on, the same every time: half of them smooth, half of them noise.
-
-    uint8 `(8, *size, channels)`.
-    """
+    """Pictures to compare answers on, uint8 `(8, *size, channels)`, the same every time: smooth ones and noise."""
     rng = np.random.default_rng(0)
     (height, width), channels = size, signature.shape[3]
     noise = rng.uniform(0, 256, (BUILT_IN, height, width, channels))
@@ -44,12 +41,7 @@ def another_size(config: Config) -> tuple[int, int]:
 
 
 def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarray:
-    """Images of the user's as an array of uint8 or float32.
-
-    Args:
-        name: What the argument is called.
-        images: uint8 pixels, or floats as the model takes them; `(n, height, width, channels)`.
-        signature: What the file takes.
+    """Images of the user's, uint8 pixels or floats as the model takes them, as an array of uint8 or float32.
 
     Raises:
         TypeError, ValueError: if they do not fit; the message says what was expected.
@@ -62,15 +54,14 @@ def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarr
     lengths = zip(signature.shape[1:], images.shape[1:], strict=False)
     if images.ndim != 4 or not len(images) or any(known not in (None, length) for known, length in lengths):
         raise ValueError(f"{expected}, but the shape {images.shape} was given. model.preprocess(images) resizes them.")
-    if images.dtype.kind == "f":
-        if signature.dtype == "uint8":
-            raise ValueError(f"{name} must be uint8 pixels for a file that takes such, but {images.dtype} was given.")
-        if not np.isfinite(images).all():
-            raise ValueError(f"{name} must be finite, but some of the values are NaN or infinite.")
-        return images.astype("float32")
-    if images.min() < 0 or images.max() > 255:
-        raise ValueError(f"{name} must be in 0..255, but reach from {images.min()} to {images.max()}.")
-    return images.astype("uint8")
+    floats, low, high = images.dtype.kind == "f", images.min(), images.max()
+    if floats and signature.dtype == "uint8":
+        raise ValueError(f"{name} must be uint8 pixels for a file that takes such, but {images.dtype} was given.")
+    if floats and not np.isfinite([low, high]).all():
+        raise ValueError(f"{name} must be finite, but some of the values are NaN or infinite.")
+    if not floats and not 0 <= low <= high <= 255:
+        raise ValueError(f"{name} must be in 0..255, but reach from {low} to {high}.")
+    return images.astype("float32" if floats else "uint8")
 
 
 def calibration_images(source: Any, config: Config | None, signature: Signature) -> np.ndarray:
@@ -80,8 +71,7 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
         source: Images as in `check_images`; a list of images of different sizes; a folder of pictures; or labelled
             images as `keras_vit.data.open_data` takes them, the labels of which do not matter. Of a folder or a data
             set, up to 300 are used.
-        config: Of the model that is exported, which says how pictures are resized; None where nothing says it: then
-            arrays only.
+        config: Of the model that is exported, which says how pictures are resized; None for arrays only.
         signature: What the file takes.
 
     Returns:
@@ -105,10 +95,7 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
         source = _from_data_set(source, config)
     images = check_images("calibration", source, signature)
     if len(images) < FEWEST:
-        raise ValueError(
-            f"calibration must be at least {FEWEST} images, better 100 to 300 like those of later; "
-            f"given: {len(images)}."
-        )
+        raise ValueError(f"calibration must be at least {FEWEST} images, better 100 to 300; given: {len(images)}.")
     low, high = signature.value_range or (-np.inf, np.inf)
     margin = 1e-3 * (high - low) if signature.value_range else 0  # for rounding, and for filters that overshoot
     if images.dtype.kind == "f" and not low - margin <= images.min() <= images.max() <= high + margin:
@@ -134,13 +121,9 @@ def check_labels(labels: ArrayLike, images: np.ndarray, classes: int | None) -> 
 
 
 def as_taken(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarray:
-    """Images of uint8 or float32 as a file or a model takes them.
+    """Images of uint8 or float32 as a file or a model takes them, in a dtype.
 
-    Args:
-        images: uint8 pixels, or float32 that are normalised already.
-        dtype: `"uint8"` or `"float32"`.
-        config: Says how pixels are normalised, and whether the model does it; None where nothing says it: then they
-            stay pixels of 0..255.
+    The config says how pixels are normalised, and whether the model does it; without one they stay in 0..255.
     """
     if images.dtype != "uint8" or dtype == "uint8":
         return images
@@ -192,9 +175,8 @@ def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _load(paths: Sequence[Path], config: Config) -> np.ndarray:
-    return np.stack(
-        [np.rint(config.pipeline.resized(load_image(path), config.channels)[0]).astype("uint8") for path in paths]
-    )
+    pictures = [config.pipeline.resized(load_image(path), config.channels)[0] for path in paths]
+    return np.rint(np.stack(pictures)).astype("uint8")
 
 
 def _from_data_set(source: Any, config: Config) -> np.ndarray:

@@ -1,68 +1,68 @@
-"""The processes of an export: one writes the file where Keras runs on another backend, one runs it without Keras.
+"""The formats, and the processes of an export: one writes a file where Keras runs on another backend, one runs it.
 
-    KERAS_BACKEND=tensorflow python -m keras_vit.export.processes FOLDER FILE
+    KERAS_BACKEND=tensorflow python -c "from keras_vit.export.processes import write_job; write_job(FOLDER, FILE)"
+    python -m keras_vit.export.processes JOB
 
-is the former. `FOLDER` holds `job.json`, `model.keras` and, for precisions that need images, `calibration.npy`; it
-leaves what `write` returns there as `result.json`. It ends as soon as its standard input does. The latter is
-`runtimes.py`.
+The first reads `job.json`, `model.keras` and, for precisions that need images, `calibration.npy` in a folder, and
+leaves what `write` returns there as `result.json`. The second imports no Keras; its job is JSON, as
+`run_in_fresh_process` makes it, and it prints what it measured.
 """
 
 import dataclasses
 import importlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import threading
+import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import keras
 import numpy as np
 
-from keras_vit._keras import without_importing_tensorflow
-from keras_vit.export.formats import Format
-from keras_vit.export.served_model import Metadata, Signature
+from keras_vit.export import formats
+from keras_vit.export.formats import Answers, Format, Precision, litert, onnx, openvino
 
-# Largest difference to the model in relation to the size of its answers, or to 1 where they are smaller. That of
-# float32 files is 1e-5 or less: the order of sums. That of int8 is twice what docs/exports.md measures for good files.
-TOLERANCES = {"float32": 1e-4, "float16": 5e-3, "dynamic_int8": 1e-1, "int8": 2e-1}
-"""Largest difference between file and model that `export` accepts, by precision, in relation to the model's answers.
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.export.served_model import Metadata, Signature
+
+FORMATS: dict[str, Format] = {
+    row.name: row
+    for row in (formats.SAVED_MODEL, litert.FORMAT, onnx.FORMAT, openvino.FORMAT, formats.TORCH, formats.STABLEHLO)
+}
+"""The formats that `export` writes, by name.
 
 Examples:
-    >>> export.TOLERANCES["float32"]
-    0.0001
+    >>> sorted(export.FORMATS)
+    ['litert', 'onnx', 'openvino', 'saved_model', 'stablehlo', 'torch']
 """
-# Share of the images that have to keep their class, and how far below its best the model itself may see the file's
-# class, in relation to the size of the answers: between such two it has not decided.
-KEPT, UNDECIDED = 0.95, 0.05
-RESULT = "result.json"
+PRECISIONS: dict[str, dict[str, Precision]] = {name: row.precisions for name, row in FORMATS.items()}
+"""For each format the precisions that a file can have, what each needs, and why it cannot have the others.
+
+Examples:
+    >>> export.PRECISIONS["litert"]["int8"].calibration
+    True
+"""
+SIZES = (1, 7, 32)  # of the batches that a file is run with, where it takes any; the last one repeats
+WRITER = "import sys; from keras_vit.export.processes import write_job; write_job(*sys.argv[1:])"
 
 
-def format_row(name: str) -> Format:
-    """The row of a format, from its file in `formats/`."""
-    return importlib.import_module(f".formats.{name}", __package__).FORMAT
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What is to be written, as plain data.
-
-    Attributes:
-        format: Name of a format.
-        precision: What the file computes in.
-        signature: What it takes and gives.
-        metadata: What it says about itself (see `served_model.describe`).
-    """
+class Job(NamedTuple):
+    """What is to be written, as plain data: what the file takes and gives, and what it says about itself."""
 
     format: str
     precision: str
-    signature: Signature
-    metadata: Metadata
+    signature: "Signature"
+    metadata: "Metadata"
 
 
-def write(model: keras.Model, job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
+def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
     """Writes a file under the format's backend.
 
     Args:
@@ -74,7 +74,7 @@ def write(model: keras.Model, job: Job, calibration: np.ndarray | None, path: Pa
     Returns:
         `"operators"`, the names of those in the file, and `"select"`, those that the runtime does not bring.
     """
-    row = format_row(job.format)
+    row = FORMATS[job.format]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the converters about their own insides
         if job.precision == "float32" or row.change_precision is None:
@@ -88,39 +88,30 @@ def write(model: keras.Model, job: Job, calibration: np.ndarray | None, path: Pa
     return {"operators": operators, "select": select}
 
 
-def write_anywhere(model: keras.Model, job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
-    """Does what `write` does from any backend; raises RuntimeError if that fails, with the other process's words."""
-    row = format_row(job.format)
+def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
+    """Does what `write` does from any backend; RuntimeError with the framework's words if that fails."""
+    import keras
+
+    from keras_vit._keras import without_importing_tensorflow
+
+    row, folder = FORMATS[job.format], path.parent
+    failed = f"The {row.name} file could not be written with {row.backend}"
     if keras.backend.backend() == row.backend:
         try:
             return write(model, job, calibration, path)
         except (OSError, ImportError):
             raise
         except Exception as error:  # the frameworks have a hundred kinds
-            words = f"{type(error).__name__}: {error}".strip()[:4000]
-            raise RuntimeError(f"The {row.name} file could not be written with {row.backend}. {words}") from error
-    folder = path.parent
+            raise RuntimeError(f"{failed}. {type(error).__name__}: {error}"[:4000]) from error
     with without_importing_tensorflow():  # the other process imports what it needs
         model.save(folder / "model.keras")
     if calibration is not None:
         np.save(folder / "calibration.npy", calibration)
-    (folder / "job.json").write_text(json.dumps(dataclasses.asdict(job)), encoding="utf-8")
-    source = str(Path(__file__).resolve().parents[2])
-    environment = {
-        **process_environment(),
-        "KERAS_BACKEND": row.backend,
-        "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")])),
-    }
-    command = [sys.executable, "-m", "keras_vit.export.processes", str(folder), str(path)]
-    with subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.PIPE,  # it ends with this process, when that lets go of the pipe
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
+    save_job(job, folder)
+    command = [sys.executable, "-c", WRITER, str(folder), str(path)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    environment = process_environment() | {"KERAS_BACKEND": row.backend}
+    with subprocess.Popen(command, env=environment, text=True, errors="replace", **pipes) as process:
         try:
             output = process.stdout.read()  # ty: ignore[missing-union-attribute] (a pipe)
         except BaseException:
@@ -128,18 +119,53 @@ def write_anywhere(model: keras.Model, job: Job, calibration: np.ndarray | None,
             raise
     if code := process.returncode:
         ended = f"it was killed by signal {-code}, perhaps for want of memory" if code < 0 else f"exit status {code}"
-        # Everything that the framework had to say, the last lines of which tell what went wrong.
-        raise RuntimeError(
-            f"The {row.name} file could not be written with {row.backend} ({ended}). It said:\n{output.strip()[-4000:]}"
-        )
+        # The last lines tell what went wrong.
+        raise RuntimeError(f"{failed} ({ended}). It said:\n{output.strip()[-4000:]}")
     (folder / "model.keras").unlink()
-    return json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+
+
+def save_job(job: Job, folder: Path) -> None:
+    """Writes a job for `write_job`."""
+    fields = job._asdict() | {"signature": dataclasses.asdict(job.signature)}
+    (folder / "job.json").write_text(json.dumps(fields), encoding="utf-8")
+
+
+def write_job(folder: str | Path, path: str | Path, ends_with_parent: bool = True) -> None:
+    """The process that writes: the model in a folder to a path, as the job beside it says."""
+    import keras
+
+    from keras_vit.export.served_model import Signature
+
+    if ends_with_parent:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    folder = Path(folder)
+    fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    signature: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in fields["signature"].items()
+    }
+    job = Job(**fields | {"signature": Signature(**signature)})
+    # Not compiled: the optimizer may be one that only exists on the backend that saved it.
+    model = keras.saving.load_model(folder / "model.keras", compile=False)
+    images = folder / "calibration.npy"
+    calibration = np.load(images, allow_pickle=False) if images.exists() else None
+    result = write(model, job, calibration, Path(path))
+    (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def _end_with_parent() -> None:
+    # When that lets go of the pipe. Not through sys.stdin: at the end of the process Python would wait for its lock.
+    while os.read(0, 1):
+        pass
+    os._exit(1)
 
 
 def process_environment() -> dict[str, str]:
-    """The environment of processes that write and run files: they compute on the CPU and say little."""
+    """The environment of processes that write and run files: they find this package, compute on the CPU, say little."""
+    source = str(Path(__file__).resolve().parents[2])
     return {
         **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")])),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "-1",  # a GPU would bring nothing here, and its memory is in use
         "JAX_PLATFORMS": "cpu",
@@ -149,7 +175,7 @@ def process_environment() -> dict[str, str]:
 
 def run_in_fresh_process(
     row: Format, path: Path, images: list[np.ndarray], batch: int | None, latency: bool
-) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
+) -> tuple[list[Answers], dict[str, Any]]:
     """The answers of a file, computed by its runtime in a process that knows neither Keras nor the model.
 
     Args:
@@ -160,113 +186,91 @@ def run_in_fresh_process(
         latency: Whether the time of an answer is measured.
 
     Returns:
-        The answers to each batch by name, and what was measured (see `runtimes.py`). RuntimeError if it fails.
+        The answers to each batch by name, and what was measured. RuntimeError if it fails.
     """
     folder = path.parent / "answers"
     folder.mkdir()
-    names = [str(path.parent / f"images_{index}.npy") for index in range(len(images))]
+    names = [str(folder / str(number)) for number in range(len(images))]
     for name, batch_of_images in zip(names, images, strict=True):
-        np.save(name, batch_of_images)
-    script = Path(__file__).parent / "runtimes.py"
-    command = [sys.executable, str(script), row.name, str(path), *names, "--answers", str(folder)]
-    command += ["--batch", str(batch)] if batch else []
-    command += ["--latency"] if latency else []
+        np.save(f"{name}.npy", batch_of_images)
+    sizes = SIZES if batch is None else (int(batch),)
+    job = {"format": row.name, "file": str(path), "names": names, "sizes": sizes, "latency": latency}
+    command = [sys.executable, "-P", "-m", "keras_vit.export.processes", json.dumps(job)]
     done = subprocess.run(command, env=process_environment(), capture_output=True, text=True, errors="replace")
     if done.returncode:
         raise RuntimeError(
             f"The exported {row.name} file does not run in its own runtime (exit status {done.returncode}), which "
             f"said:\n{(done.stderr or done.stdout).strip()[-4000:]}"
         )
-    answers = [dict(np.load(folder / f"{Path(name).stem}.npz", allow_pickle=False)) for name in names]
+    answers = [dict(np.load(f"{name}.npz", allow_pickle=False)) for name in names]
     return answers, json.loads(done.stdout.strip().splitlines()[-1])
 
 
-@dataclasses.dataclass(frozen=True)
-class Agreement:
-    """How far one answer of a file is from the model's.
-
-    Attributes:
-        max_abs_error: Largest difference.
-        mean_abs_error: Mean difference.
-        size: Largest value of the model's answer, or 1 if it is smaller: what a tolerance refers to.
-        top1_agreement: Share of the images for which both name the same class; None without classes.
-        kept: The same where classes that the model is undecided about count as one; 1 without classes.
-    """
-
-    max_abs_error: float
-    mean_abs_error: float
-    size: float
-    top1_agreement: float | None
-    kept: float
-
-    @classmethod
-    def of(cls, answers: list[np.ndarray], expected: list[np.ndarray], classes: bool) -> Self:
-        """Compares answers to several batches.
-
-        Args:
-            answers: The file's.
-            expected: The model's, of the same shapes.
-            classes: Whether the last axis is one of classes.
-        """
-        # NaN stays NaN here, and no tolerance holds for it.
-        errors = np.concatenate([np.abs(a - e).ravel() for a, e in zip(answers, expected, strict=True)])
-        size = max(1.0, *(float(np.max(np.abs(e))) for e in expected))
-        top1, kept = None, 1.0
-        if classes:
-            named = [np.take_along_axis(e, a.argmax(-1)[..., None], -1) for a, e in zip(answers, expected, strict=True)]
-            behind = np.concatenate([(e.max(-1) - n[..., 0]).ravel() for n, e in zip(named, expected, strict=True)])
-            top1, kept = float(np.mean(behind == 0)), float(np.mean(behind <= UNDECIDED * size))
-        return cls(float(errors.max()), float(errors.mean()), size, top1, kept)
-
-    def require(self, format: str, precision: str, tolerance: float | None) -> float:
-        """Raises unless the file does what its precision promises.
-
-        Args:
-            format: A key of `FORMATS`.
-            precision: What the file computes in.
-            tolerance: Largest difference in relation to `size`; None for the precision's.
-
-        Returns:
-            The largest difference that was allowed.
-
-        Raises:
-            RuntimeError: if answers differ by more, or too many images change their class.
-        """
-        limit = (TOLERANCES[precision] if tolerance is None else tolerance) * self.size
-        if not self.max_abs_error <= limit:  # also where the error is NaN
-            raise RuntimeError(
-                f"The exported {format} file does not give the answers of the model: they differ by up to "
-                f"{self.max_abs_error:.1e}, more than the {limit:.1e} that {precision} may explain. A higher "
-                "precision, a larger tolerance, or for int8 calibration images of more kinds, may help."
-            )
-        if self.kept < KEPT:
-            raise RuntimeError(
-                f"The exported {format} file names another class than the model for {1 - self.kept:.0%} of the "
-                f"images, where {1 - KEPT:.0%} may change. A higher precision, or for int8 calibration images of more "
-                "kinds, may help."
-            )
-        return limit
+def run_job(format: str, file: str, names: list[str], sizes: list[int], latency: bool) -> dict[str, float | None]:
+    """The process that runs: writes the answers to each `NAME.npy` to `NAME.npz`; returns what it measured."""
+    row = FORMATS[format]
+    images = [np.load(f"{name}.npy", allow_pickle=False) for name in names]
+    first = _filled(images[0][: sizes[0]], sizes[0])
+    if format == "openvino":
+        sys.modules.setdefault(openvino.TELEMETRY, None)  # ty: ignore[no-matching-overload]
+    for module in row.runtime:  # before anything is measured
+        importlib.import_module(module)
+    before, started = peak_memory(), time.perf_counter()
+    run = row.load(Path(file))
+    run(first)
+    measured: dict[str, float | None] = {"load_seconds": time.perf_counter() - started}
+    if latency:
+        measured["latency_ms"] = 1000 * _median_seconds(run, first)
+    after = peak_memory()
+    measured["peak_memory_bytes"] = None if before is None or after is None else after - before
+    for name, batch in zip(names, images, strict=True):
+        answers: dict[str, Any] = _in_batches(run, batch, sizes)
+        np.savez(f"{name}.npz", **answers)
+    return measured
 
 
-def main(folder: Path, path: Path) -> None:
-    """The other process: writes the model in a folder to a path, as the job beside it says."""
-    fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    job = Job(**fields | {"signature": Signature.from_dict(fields["signature"])})
-    # Not compiled: the optimizer may be one that only exists on the backend that saved it.
-    model = keras.saving.load_model(folder / "model.keras", compile=False)
-    images = folder / "calibration.npy"
-    calibration = np.load(images, allow_pickle=False) if images.exists() else None
-    result = write(model, job, calibration, path)
-    (folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
+def _in_batches(run: Callable[[np.ndarray], Answers], images: np.ndarray, sizes: list[int]) -> Answers:
+    """The answers to any number of images, computed in batches of the given sizes, the last of which repeats."""
+    parts, start = [], 0
+    while start < len(images):
+        size = sizes[min(len(parts), len(sizes) - 1)]
+        part = images[start : start + size]
+        parts.append({name: np.array(answer)[: len(part)] for name, answer in run(_filled(part, size)).items()})
+        start += size
+    return {name: np.concatenate([part[name] for part in parts]).astype("float32") for name in parts[0]}
 
 
-def _end_with_parent() -> None:
-    # Not through sys.stdin: at the end of the process Python would wait for its lock.
-    while os.read(0, 1):
+def _filled(images: np.ndarray, size: int) -> np.ndarray:
+    """As many images as a batch has: the given ones, then the last of them again."""
+    missing = size - len(images)
+    return np.concatenate([images, np.repeat(images[-1:], missing, axis=0)]) if missing else images
+
+
+def _median_seconds(run: Callable[[np.ndarray], Answers], images: np.ndarray) -> float:
+    """Median time of 5 to 50 answers, for about a second."""
+    times: list[float] = []
+    while len(times) < 5 or (len(times) < 50 and sum(times) < 1):
+        started = time.perf_counter()
+        run(images)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def peak_memory() -> int | None:
+    """The most memory that this process has had so far, in bytes; None where the system does not tell."""
+    try:
+        # Not `getrusage`, if it can be helped: on Linux a new process starts with the figure of the one that made it.
+        with open("/proc/self/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
         pass
-    os._exit(1)
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    print(json.dumps(run_job(**json.loads(sys.argv[1]))))

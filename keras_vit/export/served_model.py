@@ -6,7 +6,7 @@ from typing import Any, Self, TypeAlias
 import keras
 import numpy as np
 
-from keras_vit._arguments import Tensor
+from keras_vit._arguments import Tensor, listing
 from keras_vit._keras import has_graph, layers_inside
 from keras_vit.models import (
     BiT,
@@ -15,6 +15,7 @@ from keras_vit.models import (
     ViTConfig,
     has_adapters,
     merge_lora,
+    pixel_scaling,
     weights_by_path,
 )
 
@@ -65,13 +66,7 @@ class Signature:
 
     @classmethod
     def of(cls, model: keras.Model, batch: int | None = None, uint8: bool = False, softmax: bool = False) -> Self:
-        """The signature of the file that a model becomes.
-
-        Args:
-            model: A model that `check_model` accepts.
-            batch: Images at a time; None for any number.
-            uint8: Whether the file takes pixels of 0..255 as uint8.
-            softmax: Whether it answers with probabilities where the model has logits.
+        """The signature of the file that a model becomes; options as in `export`.
 
         Raises:
             ValueError: if there are no logits to take the softmax of, or nothing tells how pixels are normalised.
@@ -89,8 +84,8 @@ class Signature:
         if config is not None:
             value_range = (0, 255) if config.include_preprocessing else config.pipeline.value_range
             if uint8 and not config.include_preprocessing:
-                mean, std = np.broadcast_arrays(*map(np.atleast_1d, (config.pipeline.mean, config.pipeline.std)))
-                scaling = {"scale": tuple((1 / (255 * std)).tolist()), "offset": tuple((-mean / std).tolist())}
+                scale, offset = pixel_scaling(config.pipeline)
+                scaling = {"scale": tuple(scale), "offset": tuple(offset)}
         elif uint8 and find_model(model) is None:
             raise ValueError(
                 f"uint8_input=True needs to know how pixels are normalised, which {model.name} does not say: pass what "
@@ -107,12 +102,6 @@ class Signature:
             steps=config.image_size_of((1, 1)) if isinstance(config, ViTConfig) else (1, 1),
             **scaling,
         )
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """The signature whose `dataclasses.asdict` went through JSON."""
-        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
-        return cls(**values)
 
 
 def find_model(model: keras.Model) -> VisionTransformer | BiT | None:
@@ -160,19 +149,7 @@ def classes_of(model: keras.Model) -> int | None:
 def describe(
     model: keras.Model, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
 ) -> Metadata:
-    """The metadata of a file, plain data.
-
-    Args:
-        model: The model that is exported.
-        signature: What the file takes and gives.
-        precision: What the file computes in.
-        class_names: One for each class, in order; None for none.
-        source: The checkpoint that the weights came from; None for unknown.
-
-    Returns:
-        `"model"`, `"source"`, `"image_size"`, `"any_image_size"`, `"input"`, `"input_dtype"`, `"input_range"`,
-        `"output"` (of several, a list), `"precision"`, `"classes"` and `"class_names"`; without what is unknown.
-    """
+    """The metadata of a file, plain data without what is unknown (None)."""
     size, config = signature.shape[1:3], input_config(model)
     if None in size:
         size = config.image_size if config is not None else None
@@ -194,18 +171,13 @@ def describe(
 
 
 def check_model(model: Any) -> None:
-    """Refuses what cannot be exported.
-
-    Raises:
-        TypeError: if it is no model of this package, and has none of its models or layers inside.
-        ValueError: if it takes anything but images, is quantized, or weights are NaN or infinite.
-    """
+    """Refuses what cannot be exported, with a TypeError or ValueError."""
     known = isinstance(model, keras.Model) and has_graph(model)
     inside = layers_inside(model) if known else []
     if not any(type(layer).__module__.startswith("keras_vit.") for layer in inside):
         raise TypeError(
             "model must be a keras_vit.VisionTransformer or a keras_vit.BiT, what feature_extractor makes of one, a "
-            "functional or sequential model with one inside, or the source of one as keras_vit.load takes it, but a "
+            "functional or sequential model with one inside, or what keras_vit.load takes, but a "
             f"{type(model).__name__} was given. Of a subclassed model, export the model inside."
         )
     shapes = [tuple(images.shape) for images in model.inputs]
@@ -222,19 +194,13 @@ def check_model(model: Any) -> None:
         if not np.all(np.isfinite(keras.ops.convert_to_numpy(weight).astype("float32")))
     ]
     if bad:
-        others = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
         raise ValueError(
-            f"model has weights that are NaN or infinite, so its answers mean nothing: {', '.join(bad[:5])}{others}. "
-            "Go back to a checkpoint from before they became so; a lower learning rate may keep them finite."
+            f"model has weights that are NaN or infinite: {listing(bad)}. Go back to an earlier checkpoint."
         )
 
 
 def plain_model(model: keras.Model) -> keras.Model:
-    """The model itself where it computes in float32 and has no adapters; otherwise one that gives its answers so.
-
-    Raises:
-        ValueError: if there are adapters in a model that is not itself one of this package.
-    """
+    """The model itself where it computes in float32 and has no adapters; otherwise one that gives its answers so."""
     layers = layers_inside(model)
     ours = isinstance(model, (VisionTransformer, BiT))
     if any(map(has_adapters, layers)):
@@ -270,11 +236,7 @@ def _config_in_float32(config: Any) -> Any:
 
 
 def served_model(model: keras.Model) -> keras.Model:
-    """The model that a file holds: without what only training needs, and with the kernels of ResNets standardised.
-
-    Args:
-        model: As `plain_model` gives it. One that is not itself of this package is served as it is.
-    """
+    """What a file holds of a `plain_model`: nothing that only training needs, and standardised kernels of ResNets."""
     if not isinstance(model, (VisionTransformer, BiT)):
         return model
     config = model.config
@@ -286,13 +248,7 @@ def served_model(model: keras.Model) -> keras.Model:
 
 
 def serve(model: keras.Model, signature: Signature, images: Tensor) -> dict[str, Tensor]:
-    """What every exported file computes: the model's answers by name while nothing is trained.
-
-    Args:
-        model: The model as it is written.
-        signature: What the file takes and gives.
-        images: A tensor of the model's backend, as the signature says.
-    """
+    """What every exported file computes: the model's answers by name to a tensor as the signature says."""
     images = keras.ops.cast(images, "float32")
     if signature.scale is not None:
         scale, offset = (np.array(values, "float32") for values in (signature.scale, signature.offset))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keras_vit.models.adapters import adapted_layers, merge_lora, require_adapters
     from keras_vit.models.bit import BiT
     from keras_vit.models.features import MODELS, feature_extractor, feature_names
-    from keras_vit.models.image_model import ImageModel
+    from keras_vit.models.image_model import ImageModel, pixel_scaling
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 
 __getattr__ = lazy_names(__name__)
@@ -56,6 +56,7 @@ __all__ = [
     "layers_by_path",
     "merge_lora",
     "pair",
+    "pixel_scaling",
     "require_adapters",
     "variant_config",
     "variant_of",

@@ -334,7 +334,7 @@ class ImageModel(ClonableModel):
         return f"<{type(self).__name__} {self.name}: {json.dumps(self._config.to_dict())}>"
 
 
-def scaling(pipeline: Pipeline) -> tuple[list[float], list[float]]:
+def pixel_scaling(pipeline: Pipeline) -> tuple[list[float], list[float]]:
     """What a pipeline multiplies pixels of 0..255 with, and what it then adds, for each channel or for all."""
     mean, std = np.broadcast_arrays(*map(np.atleast_1d, (pipeline.mean, pipeline.std)))
     return (1 / (255 * std)).tolist(), (-mean / std).tolist()
@@ -342,7 +342,7 @@ def scaling(pipeline: Pipeline) -> tuple[list[float], list[float]]:
 
 def normalization(pipeline: Pipeline, policy: Any) -> keras.layers.Layer:
     """The layer that does in the graph what the pipeline does to pixels of 0..255 at last, in at least float32."""
-    scale, offset = scaling(pipeline)
+    scale, offset = pixel_scaling(pipeline)
     if len({*scale}) == len({*offset}) == 1:
         scale, offset = scale[0], offset[0]
     return keras.layers.Rescaling(scale, offset, dtype=float32_or_better(policy.compute_dtype), name="preprocessing")

@@ -11,8 +11,6 @@ from keras_vit.data.randaugment import OPERATIONS, SIGNED_OPERATIONS
 
 pytestmark = pytest.mark.once
 
-CASES = ("randaugment", "randaugment_sizes")
-
 
 def picture(height=12, width=10):
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype="uint8")
@@ -37,7 +35,7 @@ def references(case, name):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["randaugment", "randaugment_sizes"])
 def test_equals_the_original_bit_for_bit(case, name, golden):
     compared = 0
     for images, results, magnitude, further in references(golden(case), name):
@@ -55,45 +53,20 @@ def test_the_references_are_of_all_operations(golden):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (2, 2), (3, 3), (3, 2)])
-def test_takes_images_of_any_size(name, shape):
-    image = picture(*shape)
-    for magnitude in (0, 0.5, np.float32(15), np.int64(30)):
-        result = randaugment_operation(image, name, magnitude, **arguments(name, image))
-        assert result.shape == image.shape
-        assert result.dtype == "uint8"
-        if name == "Sharpness" and min(shape) < 3:
-            np.testing.assert_array_equal(result, image)
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_the_result_is_a_new_array_and_the_image_stays(name):
-    image = picture()
-    image.flags.writeable = False
-    for magnitude in (0, 5, 20):  # 5 and 20 change nothing in some operations.
-        result = randaugment_operation(image, name, magnitude, **arguments(name, image))
-        assert result.flags.writeable
-        assert result.flags.c_contiguous
-        assert not np.shares_memory(result, image)
-    np.testing.assert_array_equal(image, picture())
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_the_memory_layout_does_not_matter(name):
-    image = picture(24, 20)
-    strided = image[::2, ::-1]
+def test_any_image_gives_a_new_one(name):
+    for shape in [(1, 1), (1, 7), (7, 1), (2, 2), (3, 3), (3, 2), (12, 10)]:
+        image = picture(*shape)
+        image.flags.writeable = False
+        for magnitude in (0, 0.5, 5, np.float32(15), 20, np.int64(30)):  # 5 and 20 change nothing in some operations.
+            result = randaugment_operation(image, name, magnitude, **arguments(name, image))
+            assert result.shape == image.shape and result.dtype == "uint8"
+            assert result.flags.writeable and result.flags.c_contiguous and not np.shares_memory(result, image)
+            if name == "Sharpness" and min(shape) < 3:
+                np.testing.assert_array_equal(result, image)
+        np.testing.assert_array_equal(image, picture(*shape))
+    strided = picture(24, 20)[::2, ::-1]
     expected = randaugment_operation(strided.copy(), name, 12, **arguments(name, strided))
     np.testing.assert_array_equal(randaugment_operation(strided, name, 12, **arguments(name, strided)), expected)
-
-
-def test_large_images_are_computed_block_by_block():
-    """Blocks of rows are a matter of speed: where they end must not show."""
-    image = picture(250, 130)
-    for name in ("Color", "Sharpness"):
-        whole = randaugment_operation(image, name, 20)
-        for start in range(0, 240, 40):
-            part = randaugment_operation(image[start : start + 12], name, 20)
-            np.testing.assert_array_equal(whole[start + 1 : start + 11], part[1:-1])
 
 
 def test_a_rotation_turns_anticlockwise_and_negated_clockwise():
@@ -108,15 +81,11 @@ def test_a_rotation_turns_anticlockwise_and_negated_clockwise():
     ("image", "error", "message"),
     [
         (picture().astype("float32"), TypeError, "dtype is float32"),
-        (picture().astype("int64"), TypeError, "dtype is int64"),
         (picture().tolist(), TypeError, "list was given"),
-        (None, TypeError, "NoneType was given"),
         (picture()[..., 0], ValueError, r"shape is \(12, 10\)"),
         (picture()[..., :1], ValueError, r"shape is \(12, 10, 1\)"),
-        (np.zeros((12, 10, 4), "uint8"), ValueError, r"shape is \(12, 10, 4\)"),
         (picture()[None], ValueError, r"shape is \(1, 12, 10, 3\)"),
-        (np.zeros((0, 10, 3), "uint8"), ValueError, "its shape is"),
-        (np.zeros((10, 0, 3), "uint8"), ValueError, "its shape is"),
+        (np.zeros((0, 10, 3), "uint8"), ValueError, r"shape is \(0, 10, 3\)"),
     ],
 )
 def test_what_is_no_image_is_refused(image, error, message):
@@ -126,56 +95,42 @@ def test_what_is_no_image_is_refused(image, error, message):
         randaugment(image, 2, 10, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("name", ["invert", "Flip", "", None, 3, ["Invert"]])
-def test_an_unknown_operation_is_refused_with_all_names(name):
-    with pytest.raises(ValueError, match="name must be one of") as error:
-        randaugment_operation(picture(), name, 10)
-    assert all(known in str(error.value) for known in OPERATIONS)
-
-
 @pytest.mark.parametrize(
-    ("magnitude", "error"),
-    [(-1, ValueError), (30.5, ValueError), (float("nan"), ValueError), (float("inf"), ValueError)]
-    + [("10", TypeError), (None, TypeError), (True, TypeError), ((10,), TypeError), (1j, TypeError)],
-)
-def test_a_magnitude_without_meaning_is_refused(magnitude, error):
-    for name in ("Rotate", "Invert"):
-        with pytest.raises(error, match="magnitude must"):
-            randaugment_operation(picture(), name, magnitude)
-    with pytest.raises(error, match="magnitude must"):
-        randaugment(picture(), 1, magnitude, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize(
-    ("name", "further", "error", "message"),
+    ("name", "magnitude", "further", "error", "message"),
     [
-        ("Invert", {"negate": True}, ValueError, "Invert has no sign"),
-        ("Cutout", {"center": (0, 0), "negate": True}, ValueError, "Cutout has no sign"),
-        ("Rotate", {"negate": 1}, TypeError, "negate must be True or False"),
-        ("Rotate", {"center": (0, 0)}, ValueError, "only Cutout"),
-        ("Cutout", {}, ValueError, r"needs center=\(row, column\)"),
-        ("Cutout", {"center": (12, 0)}, ValueError, "lies outside"),
-        ("Cutout", {"center": (0, -1)}, ValueError, "lies outside"),
-        ("Cutout", {"center": (0.5, 0)}, TypeError, "two integers"),
-        ("Cutout", {"center": (True, 0)}, TypeError, "two integers"),
-        ("Cutout", {"center": (1, 2, 3)}, TypeError, "two integers"),
-        ("Cutout", {"center": 3}, TypeError, "two integers"),
+        ("invert", 10, {}, ValueError, f"name must be one of .*{'.*'.join(OPERATIONS)}"),
+        (None, 10, {}, ValueError, "name must be one of"),
+        (["Invert"], 10, {}, ValueError, "name must be one of"),
+        ("Rotate", -1, {}, ValueError, "magnitude must"),
+        ("Invert", 30.5, {}, ValueError, "magnitude must"),
+        ("Rotate", float("nan"), {}, ValueError, "magnitude must"),
+        ("Rotate", "10", {}, TypeError, "magnitude must"),
+        ("Invert", True, {}, TypeError, "magnitude must"),
+        ("Rotate", 1j, {}, TypeError, "magnitude must"),
+        ("Invert", 10, {"negate": True}, ValueError, "Invert has no sign"),
+        ("Cutout", 10, {"center": (0, 0), "negate": True}, ValueError, "Cutout has no sign"),
+        ("Rotate", 10, {"negate": 1}, TypeError, "negate must be True or False"),
+        ("Rotate", 10, {"center": (0, 0)}, ValueError, "only Cutout"),
+        ("Cutout", 10, {}, ValueError, r"needs center=\(row, column\)"),
+        ("Cutout", 10, {"center": (12, 0)}, ValueError, "lies outside"),
+        ("Cutout", 10, {"center": (0, -1)}, ValueError, "lies outside"),
+        ("Cutout", 10, {"center": (0.5, 0)}, TypeError, "two integers"),
+        ("Cutout", 10, {"center": (True, 0)}, TypeError, "two integers"),
+        ("Cutout", 10, {"center": (1, 2, 3)}, TypeError, "two integers"),
     ],
 )
-def test_a_sign_or_centre_that_cannot_be_honoured_is_refused(name, further, error, message):
+def test_operations_refuse(name, magnitude, further, error, message):
     with pytest.raises(error, match=message):
-        randaugment_operation(picture(), name, 10, **further)
+        randaugment_operation(picture(), name, magnitude, **further)
 
 
 @pytest.mark.parametrize(
     ("layers", "generator", "error", "message"),
     [
         (0, np.random.default_rng(0), ValueError, "1 or more"),
-        (-2, np.random.default_rng(0), ValueError, "1 or more"),
         (1.0, np.random.default_rng(0), TypeError, "layers must be an integer"),
         (True, np.random.default_rng(0), TypeError, "layers must be an integer"),
         (2, 0, TypeError, "numpy.random.Generator"),
-        (2, np.random.RandomState(0), TypeError, "numpy.random.Generator"),
         (2, None, TypeError, "numpy.random.Generator"),
     ],
 )

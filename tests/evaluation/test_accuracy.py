@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.evaluation.accuracy import evaluate
+from keras_vit.evaluation.accuracy import coarse, confusion_shares, draw_confusion, evaluate, most_confused
 from keras_vit.evaluation.batches import batches
+from tests.data.sources import Sequence
+from tests.data.sources import batches as cut
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=7)
 RNG = np.random.default_rng(0)
@@ -60,33 +62,23 @@ def test_loss_of_probabilities(outputs):
     assert evaluate(same, (probabilities, LABELS), progress=False).loss is None
 
 
+@pytest.mark.once
 def test_ties_go_to_the_first():
     result = evaluate(same, (np.zeros((3, 4)), np.array([0, 1, 3])), top=(1, 2, 3), progress=False)
     assert result.top == {1: 1 / 3, 2: 2 / 3, 3: 2 / 3}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the frameworks' own data pipelines
-@pytest.mark.parametrize("kind", ["list", "generator", "one-hot", "column", "pydataset", "tf", "torch", "grain"])
+@pytest.mark.parametrize("kind", ["generator", "pydataset", "one-hot", "column", "tf", "torch", "grain"])
 def test_kinds_of_data(kind, model):
-    cut = [(IMAGES[:32], LABELS[:32]), (IMAGES[32:], LABELS[32:])]
-    if kind == "list":
-        data = cut
-    elif kind == "generator":
-        data = (batch for batch in cut)
-    elif kind == "one-hot":
-        data = IMAGES, np.eye(7)[LABELS]
-    elif kind == "column":
-        data = IMAGES, LABELS[:, None].astype("uint8")
-    elif kind == "pydataset":
-
-        class Cut(keras.utils.PyDataset):
-            def __len__(self):
-                return 2
-
-            def __getitem__(self, index):
-                return cut[index]
-
-        data = Cut()
+    plain = {
+        "generator": (batch for batch in cut((IMAGES, LABELS))),
+        "pydataset": Sequence((IMAGES, LABELS)),
+        "one-hot": (IMAGES, np.eye(7)[LABELS]),
+        "column": (IMAGES, LABELS[:, None].astype("uint8")),
+    }
+    if kind in plain:
+        data = plain[kind]
     elif kind == "tf":
         data = pytest.importorskip("tensorflow").data.Dataset.from_tensor_slices((IMAGES, LABELS)).batch(32)
     elif kind == "torch":
@@ -110,6 +102,7 @@ def test_pixels(model):
         evaluate(same, (pixels, LABELS), preprocess=True, progress=False)
 
 
+@pytest.mark.once
 def test_names_and_the_worst_classes():
     names = ["ant", "bee", "cat"]
     scores = np.eye(3)[[0, 0, 2, 2, 2, 1]]
@@ -138,6 +131,7 @@ BAD = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("case", BAD)
 def test_bad_data(case):
     data, error, message = BAD[case]
@@ -145,22 +139,104 @@ def test_bad_data(case):
         evaluate(same, data, progress=False)
 
 
+@pytest.mark.once
 def test_bad_arguments(model):
-    data = IMAGES, LABELS
-    for options, message in (
-        ({"top": 0}, "top must be"),
-        ({"top": ()}, "top must be"),
-        ({"outputs": "tanh"}, "outputs must be one of"),
-        ({"batch_size": 0}, "batch_size must be"),
+    headless = VisionTransformer(CONFIG.replace(classes=None))
+    for evaluated, options, error, message in (
+        (model, {"top": 0}, ValueError, "top must be"),
+        (model, {"top": ()}, ValueError, "top must be"),
+        (model, {"outputs": "tanh"}, ValueError, "outputs must be one of"),
+        (model, {"batch_size": 0}, ValueError, "batch_size must be"),
+        (headless, {}, ValueError, "no head"),
+        (3, {}, TypeError, "model must be"),
     ):
-        with pytest.raises(ValueError, match=message):
-            evaluate(model, data, progress=False, **options)
-    with pytest.raises(ValueError, match="no head"):
-        evaluate(VisionTransformer(CONFIG.replace(classes=None)), data, progress=False)
-    with pytest.raises(TypeError, match="model must be"):
-        evaluate(3, data, progress=False)
+        with pytest.raises(error, match=message):
+            evaluate(evaluated, (IMAGES, LABELS), progress=False, **options)
 
 
+@pytest.mark.once
 def test_the_bar_is_on_standard_error(capsys):
     assert len(list(batches((IMAGES, LABELS), 20, title="looking"))) == 3
     assert capsys.readouterr().out == ""
+
+
+# The confusion matrix: what the picture shows, read off arrays and off the file.
+
+
+@pytest.mark.once
+def test_shares():
+    shares = confusion_shares(np.array([[3, 1], [0, 0]]))
+    np.testing.assert_array_equal(shares, [[0.75, 0.25], [0, 0]])
+    for bad in (np.ones((2, 3)), np.array([[-1]]), np.ones(4)):
+        with pytest.raises(ValueError, match="confusion must be counts"):
+            confusion_shares(bad)
+
+
+@pytest.mark.once
+def test_most_confused():
+    confusion = np.diag([9, 9, 9])
+    confusion[2, 0], confusion[0, 1] = 5, 2
+    assert most_confused(confusion) == [(2, 0, 5), (0, 1, 2)]
+    assert most_confused(confusion, 1) == [(2, 0, 5)]
+    assert confusion.trace() == 27  # left as it was
+
+
+@pytest.mark.once
+def test_one_confusion_among_a_million_stays_visible():
+    shares = np.eye(1003)
+    shares[700, 20] = 0.5
+    small = coarse(shares)
+    assert len(small) <= 250 and small.max() == 1
+    step = -(-1003 // 250)
+    assert small[700 // step, 20 // step] == 0.5
+    assert coarse(np.eye(9)) is not None and len(coarse(np.eye(9))) == 9
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("classes", [2, 30, 300])
+def test_picture(classes, tmp_path):
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    confusion = np.random.default_rng(0).poisson(0.2, (classes, classes))
+    np.fill_diagonal(confusion, 40)
+    confusion[1, 0] = 30
+    names = [f"a rather long name $ {i}" for i in range(classes)]
+    figure = draw_confusion(confusion, tmp_path / "confusion.png", names)
+    assert [path.name for path in tmp_path.iterdir()] == ["confusion.png"]
+    with image.open(tmp_path / "confusion.png") as file:
+        pixels = np.asarray(file.convert("RGB")).astype(int)
+    matrix = figure.axes[0]
+    window = matrix.get_window_extent()
+
+    def colour(row, column):
+        x, y = matrix.transData.transform((column - 0.35, row - 0.35))
+        return pixels[int(pixels.shape[0] - y), int(x)]
+
+    assert pixels.shape[1] == 1430 and window.width > 500
+    right = colour(classes - 1, classes - 1)
+    assert right[2] > right[0] + 60  # blue
+    wrong = colour(1, 0) if classes <= 60 else None
+    if wrong is not None:
+        assert wrong[0] > wrong[2] + 30  # red
+    texts = [text.get_text() for text in figure.texts]
+    assert any(text.startswith(f"30 of {confusion[1].sum()}") for text in texts)
+    assert len(matrix.get_xticklabels()) == classes or classes > 30
+    # Nothing hangs over the edge of the picture.
+    ticks = (*matrix.get_xticklabels(), *matrix.get_yticklabels()) if classes <= 30 else ()
+    for text in (*figure.texts, *ticks, matrix.xaxis.label):
+        box = text.get_window_extent()
+        if text.get_text():
+            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= 1430 and box.y1 <= pixels.shape[0], text.get_text()
+
+
+@pytest.mark.once
+def test_picture_of_a_result(tmp_path):
+    pytest.importorskip("matplotlib")
+    labels = np.arange(6) % 3
+    result = evaluate(lambda x: x, (np.eye(3)[labels], labels), class_names=["ant", "bee", "cat"], progress=False)
+    texts = [text.get_text() for text in draw_confusion(result).texts]
+    assert "Nothing is mistaken" in texts and "6 of 6 images are right (100.00%), 3 classes" in texts
+    with pytest.raises(ValueError, match="2 names for 3 classes"):
+        draw_confusion(result, class_names=["ant", "bee"])
+    with pytest.raises(ValueError, match="must end with one of .*png"):
+        draw_confusion(result, tmp_path / "x.txt")

@@ -11,6 +11,7 @@ from keras_vit import VisionTransformer, ViTConfig, evaluation, training
 from keras_vit.checkpoints import save_model
 from keras_vit.cli import main
 from keras_vit.data import open_data
+from keras_vit.evaluation.batches import open_batches
 from keras_vit.export.images import calibration_images
 from keras_vit.export.served_model import Signature
 from tests.data.sources import KINDS, NAMES, plain_colours
@@ -77,7 +78,8 @@ def test_evaluate(source, model):
 
 
 def test_few_shot(source, model):
-    result = evaluation.few_shot(model, source, source, shots=[3], preprocess=True, batch_size=5, progress=False)
+    headless = VisionTransformer(CONFIG.replace(classes=2, class_names=None))  # the head has no say in a probe
+    result = evaluation.few_shot(headless, source, source, shots=[3], preprocess=True, batch_size=5, progress=False)
     assert (result.train_examples, result.test_examples, result.classes) == (12, 12, 3)
     features, labels = evaluation.extract_features(model, source, preprocess=True)
     wanted, wanted_labels = evaluation.extract_features(model, DATA, preprocess=True)
@@ -140,27 +142,6 @@ def test_an_opened_stream(model):
 
 
 @pytest.mark.once
-def test_pixels_for_a_model_that_takes_scaled_images_are_refused(model):
-    with pytest.raises(ValueError, match="images reach 2.., but the model takes values of -1..1.*preprocess=True"):
-        evaluation.evaluate(model, DATA, progress=False)
-    with pytest.raises(ValueError, match="preprocess=False is for data that holds what the model takes"):
-        evaluation.evaluate(model, "somewhere", preprocess=False, progress=False)
-
-
-@pytest.mark.once
-def test_one_folder_is_no_training_and_test_set(model, tmp_path, monkeypatch):
-    root = KINDS["folder"][0](DATA, tmp_path, monkeypatch)
-    with pytest.raises(ValueError, match="has no test/ folder"):
-        evaluation.few_shot(model, root / "train", root / "train", shots=[1], progress=False)
-
-
-def test_the_head_has_no_say_in_a_probe(source, model):
-    headless = VisionTransformer(CONFIG.replace(classes=2, class_names=None))
-    result = evaluation.few_shot(headless, source, source, shots=[1], preprocess=True, progress=False)
-    assert result.classes == 3
-
-
-@pytest.mark.once
 def test_models_by_name_and_from_files(model, tmp_path):
     """What `load` takes, evaluation takes."""
     path = tmp_path / "model.keras"
@@ -200,19 +181,28 @@ def test_names_decide_which_output_a_folder_is(root, names):
 
 
 @pytest.mark.once
-def test_a_subset_of_the_classes(root, model):
+def test_names_that_do_not_match(root, model, tmp_path):
     for path in (root / "green").iterdir():
         path.unlink()
     (root / "green").rmdir()
-    result = evaluation.evaluate(model, root, progress=False)
+    result = evaluation.evaluate(model, root, progress=False)  # some of the classes
     assert result.examples == 8 and result.images_per_class.tolist() == [4, 0, 4]
+    (root / "red").rename(root / "dog")
+    with pytest.raises(ValueError, match="classes that the model does not know: 'dog'. Its 3 classes are 'blue'"):
+        evaluation.evaluate(model, root, progress=False)
+    with pytest.raises(ValueError, match="test has classes that the model does not know: 'dog'"):
+        evaluation.few_shot(model, {"train": tmp_path / "train"}, root, shots=[1], progress=False)
 
 
 @pytest.mark.once
-def test_as_many_classes_with_other_names_are_refused(root, model):
-    (root / "green").rename(root / "dog")
-    with pytest.raises(ValueError, match="classes that the model does not know: 'dog'. Its 3 classes are 'blue'"):
-        evaluation.evaluate(model, root, progress=False)
+def test_data_that_makes_no_sense(root, model):
+    for function, arguments, options, message in (
+        (evaluation.evaluate, (DATA,), {}, "images reach 2.., but the model takes values of -1..1.*preprocess=True"),
+        (evaluation.evaluate, ("x",), {"preprocess": False}, "preprocess=False is for data that holds what the model"),
+        (evaluation.few_shot, (root, root), {"shots": [1]}, "has no test/ folder"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            function(model, *arguments, progress=False, **options)
 
 
 @pytest.mark.once
@@ -242,8 +232,74 @@ def test_folders_called_by_wordnet_ids(root):
     assert result.class_names[207] == "golden retriever"
 
 
+# Data is brought to size as the family of the model does it.
+
+SIZES = [(20, 31), (44, 23), (16, 16), (64, 20)] * 3
+
+
+@pytest.fixture(scope="module")
+def cropping():
+    pipeline = {"resize": "shortest", "crop_ratio": 0.8, "filter": "bicubic", "pixel_mean": (0.1, 0.5, 0.6)}
+    return VisionTransformer(CONFIG.replace(classes=2, class_names=None, pixel_std=(0.5, 0.2, 0.3), **pipeline))
+
+
+@pytest.fixture(scope="module")
+def images():
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 256, (*size, 3), dtype="uint8") for size in SIZES]
+
+
+@pytest.fixture(scope="module")
+def wanted(cropping, images):
+    return np.concatenate([cropping.preprocess(image) for image in images])
+
+
 @pytest.mark.once
-def test_names_of_training_and_test_images_are_matched(root, model, tmp_path):
-    (root / "green").rename(root / "dog")
-    with pytest.raises(ValueError, match="test has classes that the model does not know: 'dog'"):
-        evaluation.few_shot(model, {"train": tmp_path / "train"}, root, shots=[1], progress=False)
+def test_evaluation_prepares_as_the_model(cropping, images, wanted):
+    with open_batches(cropping, (images, np.zeros(len(images), int)), "test", classes=2, title=None) as (batches, _):
+        np.testing.assert_array_equal(np.concatenate([inputs for inputs, _ in batches]), wanted)
+
+
+@pytest.mark.once
+def test_validation_prepares_as_the_model(monkeypatch, cropping, images, wanted):
+    """What `finetune` evaluates on."""
+    from keras_vit.training import run
+
+    inputs = []
+    train = run.train
+
+    def spy(*arguments, validation, **options):
+        inputs.extend(validation[number][0] for number in range(len(validation)))
+        return train(*arguments, validation=validation, **options)
+
+    monkeypatch.setattr(run, "train", spy)
+    labels = np.arange(len(images)) % 2
+    recipe = training.Recipe(steps=1, batch_size=4, learning_rate=0.1, image_size=8)
+    data = {"train": (images, labels), "test": (images, labels)}
+    training.finetune(cropping.with_config(), data, recipe, verbose=False)
+    np.testing.assert_array_equal(np.concatenate(inputs), wanted)
+
+
+@pytest.mark.once
+def test_calibration_prepares_as_the_model(cropping, images):
+    pixels = calibration_images(images, cropping.config, Signature.of(cropping, None, False))
+    assert pixels.dtype == "uint8"
+    expected = np.concatenate([cropping.config.pipeline.resized(image) for image in images])
+    np.testing.assert_array_equal(pixels, np.rint(expected))
+
+
+@pytest.mark.once
+def test_processes_of_their_own_prepare_as_the_model(tmp_path, cropping, images):
+    """Where the pipeline travels as JSON."""
+    from PIL import Image
+
+    for number, image in enumerate(images):
+        folder = tmp_path / "test" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{number:02}.png")
+    options = {"image_size": 8, "batch_size": 4, "split": "test", "resize": cropping.config.pipeline}
+    with open_data(tmp_path, processes=True, workers=1, **options) as stream:
+        pixels = np.concatenate([stream.batch(number)[0] for number in range(3)])
+    order = [*range(0, 12, 2), *range(1, 12, 2)]
+    expected = np.concatenate([cropping.config.pipeline.resized(images[number]) for number in order])
+    np.testing.assert_array_equal(pixels, expected)

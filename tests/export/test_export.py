@@ -1,8 +1,6 @@
 """Real exports: every format from this run's backend, each with other options, read back the way a user would."""
 
 import json
-import os
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -11,8 +9,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.export import FORMATS, export, runtimes
+from keras_vit.export import FORMATS, export
 from keras_vit.export.formats import litert
+from keras_vit.export.processes import run_in_fresh_process
 from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, images_for, new_model, skip_without
 from tests.processes import environment
 from tests.tolerances import SAME_FUNCTION
@@ -32,7 +31,6 @@ OUTPUTS = {"litert": "probabilities", "onnx": "probabilities", "stablehlo": "fea
 # Formats that another framework writes, in a process of its own: one on each backend, so that each framework is asked
 # by another. tests/test_demo.py has LiteRT from all of them, and benchmarks/exports.py goes through all formats.
 FROM_ELSEWHERE = {"tensorflow": ("stablehlo",), "jax": ("torch",), "torch": ("onnx",)}
-RUN = Path(runtimes.__file__)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -168,36 +166,19 @@ READERS = {
     "stablehlo": _from_archive,
 }
 
-# Run before the script: no framework and no Keras can be imported any more.
-BLOCKED = """
-import runpy, sys
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("tensorflow", "keras", "keras_vit", "jax", "torch"):
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Blocker())
-sys.argv = sys.argv[1:]
-sys.path.insert(0, sys.argv[0].rpartition("/")[0])
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
 
 @pytest.mark.parametrize("exported", ["litert"], indirect=True)
-def test_litert_runs_without_tensorflow_and_keras(exported, tmp_path):
+def test_litert_runs_without_tensorflow_and_keras(exported, tmp_path, monkeypatch):
     model, row, path, options, report = exported
+    for name in ("tensorflow", "keras", "jax", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    file = tmp_path / path.name
+    file.write_bytes(path.read_bytes())
     images = images_for(model.config, 9, 0, 255).astype("uint8")
-    np.save(tmp_path / "images.npy", images)
-    (tmp_path / "answers").mkdir()
-    arguments = ["litert", path, tmp_path / "images.npy", "--answers", tmp_path / "answers"]
-    command = [sys.executable, "-c", BLOCKED, RUN, *arguments]
-    # Without the site packages' .pth files nothing else is imported in advance, either.
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["load_seconds"] > 0
-    np.testing.assert_allclose(
-        np.load(tmp_path / "answers" / "images.npz")["probabilities"], row.run(path, images)["probabilities"], atol=1e-6
-    )
+    (answers,), measured = run_in_fresh_process(row, file, [images], None, False)
+    assert measured["load_seconds"] > 0
+    np.testing.assert_allclose(answers["probabilities"], row.run(path, images)["probabilities"], atol=1e-6)
 
 
 @pytest.mark.parametrize("exported", ["litert"], indirect=True)

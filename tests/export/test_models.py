@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.export import FORMATS, export, exporting
-from keras_vit.export.formats import saved_model
+from keras_vit.export import FORMATS, export, exporting, formats
 from keras_vit.export.served_model import Signature, plain_model
 from tests.export.tiny import BIT, CONFIG, NAMES, fake_export, images_for, new_model, shared_model, skip_without
 from tests.processes import environment
@@ -104,7 +103,7 @@ def test_a_model_is_as_it_was_after_a_file_was_written(monkeypatch, backend):
         pytest.skip("for TensorFlow only")
     model = new_model()
     before = {layer.path: dict(vars(layer)) for layer in model.get_layer("block_0").mlp._flatten_layers()}
-    saved_model.tensorflow_module(model, Signature.of(model))
+    formats.tensorflow_module(model, Signature.of(model))
     after = {layer.path: dict(vars(layer)) for layer in model.get_layer("block_0").mlp._flatten_layers()}
     assert [*before] == [*after] and all("call" not in fields for fields in after.values())
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from keras_vit.export import FORMATS, PRECISIONS
+from keras_vit.export.exporting import Agreement
 from keras_vit.export.formats import batches, litert
 from keras_vit.export.formats.openvino import symmetric_int8
-from keras_vit.export.processes import Agreement
-from keras_vit.export.runtimes import RUNTIMES
 from tests.processes import environment
 
 for package in ("tensorflow", "ai_edge_litert", "ai_edge_quantizer", "onnx", "onnxruntime", "tf2onnx", "openvino"):
@@ -116,7 +115,7 @@ def change_precision(format, source, target, precision, images=None):
 
 
 def run(format, path, images):
-    (answers,) = RUNTIMES[format](path)(images).values()
+    (answers,) = FORMATS[format].run(path, images).values()
     return answers
 
 
@@ -196,7 +195,7 @@ def test_what_is_in_a_litert_file(sources, changed):
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "dynamic_int8", "int8"])
 def test_litert_files_have_few_operators_all_builtin(precision, sources, changed):
-    """Keras's products are what `formats/saved_model.py` makes of them: this fails when Keras changes them."""
+    """Keras's products are what `tensorflow_module` makes of them: this fails when Keras changes them."""
     path = sources / FILES["litert"] if precision == "float32" else changed("litert", precision)
     names = [name for name, _ in litert_operators(path)]
     assert names.count("FULLY_CONNECTED") == 13

@@ -1,8 +1,7 @@
-"""The script that runs a file in a process of its own, and the command line."""
+"""The process that runs a file, what is compared, and the command line."""
 
+import dataclasses
 import json
-import os
-import shutil
 import subprocess
 import sys
 
@@ -10,65 +9,60 @@ import numpy as np
 import pytest
 
 from keras_vit.cli import main
-from keras_vit.export import runtimes
+from keras_vit.export import processes
+from keras_vit.export.exporting import Agreement
 from keras_vit.export.images import labelled_pictures
-from keras_vit.export.processes import Agreement
 from tests.export.tiny import CONFIG, NAMES, fake_export, shared_model
 
 pytestmark = pytest.mark.once
 
-# A process with a runtime of its own, which holds 100 MB.
+# A file of which loading takes 100 MB, in place of ONNX Runtime.
 LARGE = """
-import numpy, sys
-from keras_vit_runtimes import PACKAGES, RUNTIMES, main
+import dataclasses, json, numpy, sys
+from keras_vit.export import processes
 def load(path):
     weights = numpy.ones(100_000_000, "uint8")
     return lambda images: {"x": images[:, 0] * weights[0]}
-PACKAGES["onnx"], RUNTIMES["onnx"] = (), load
-main()
+row = dataclasses.replace(processes.FORMATS["onnx"], load=load, runtime=())
+processes.FORMATS["onnx"] = row
+print(json.dumps(processes.run_job("onnx", "no file", [sys.argv[1]], [1, 7], False)))
 """
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sizes"), [([], [1, 1, 7, 32, 32]), (["--batch", "16"], [16] * 4), (["--latency"], None)]
+    ("sizes", "latency", "seen"), [((1, 7, 32), False, [1, 1, 7, 32, 32]), ((16,), False, [16] * 4), ((1,), True, None)]
 )
-def test_run(tmp_path, monkeypatch, capsys, arguments, sizes):
-    seen = []
+def test_run(tmp_path, monkeypatch, sizes, latency, seen):
+    batches = []
 
     def load(path):
         """Remembers what it is given, and answers with the mean of each image."""
 
         def answers(images):
-            seen.append(len(images))
+            batches.append(len(images))
             return {"block_0/mean": images.reshape(len(images), -1).mean(-1, keepdims=True)}
 
         return answers
 
-    monkeypatch.setitem(runtimes.RUNTIMES, "onnx", load)
-    monkeypatch.setitem(runtimes.PACKAGES, "onnx", ("math",))
+    row = dataclasses.replace(processes.FORMATS["onnx"], load=load, runtime=("math",))
+    monkeypatch.setitem(processes.FORMATS, "onnx", row)
     images = np.random.default_rng(0).uniform(size=(45, 2, 2, 3)).astype("float32")
     np.save(tmp_path / "x.npy", images)
-    (tmp_path / "answers").mkdir()
-    given = ["onnx", "no file", tmp_path / "x.npy", "--answers", tmp_path / "answers", *arguments]
-    runtimes.main([str(argument) for argument in given])
-    measured = json.loads(capsys.readouterr().out)
-    assert measured["load_seconds"] > 0
-    assert ("latency_ms" in measured) == ("--latency" in arguments)
-    np.testing.assert_allclose(
-        np.load(tmp_path / "answers" / "x.npz")["block_0/mean"][:, 0], images.mean((1, 2, 3)), rtol=1e-6
-    )
-    if sizes:  # the first is the one that is timed
-        assert seen == sizes
+    measured = processes.run_job("onnx", "no file", [str(tmp_path / "x")], sizes, latency)
+    assert measured["load_seconds"] > 0 and ("latency_ms" in measured) == latency
+    np.testing.assert_allclose(np.load(tmp_path / "x.npz")["block_0/mean"][:, 0], images.mean((1, 2, 3)), rtol=1e-6)
+    if seen:  # the first is the one that is timed
+        assert batches == seen
 
 
 def test_memory_is_that_of_the_file(tmp_path):
     """In a process of its own, as a process that has had more before sees nothing."""
-    if runtimes.peak_memory() is None:
+    if processes.peak_memory() is None:
         pytest.skip("this system does not tell")
-    shutil.copy(runtimes.__file__, tmp_path / "keras_vit_runtimes.py")  # without the package, and so without Keras
     np.save(tmp_path / "x.npy", np.ones((2, 3), "float32"))
-    command = [sys.executable, "-c", LARGE, "onnx", "no file", str(tmp_path / "x.npy")]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    (tmp_path / "keras-vit.py").write_text(LARGE)  # a program of this name imports no Keras
+    command = [sys.executable, str(tmp_path / "keras-vit.py"), str(tmp_path / "x")]
+    done = subprocess.run(command, capture_output=True, text=True, env=processes.process_environment())
     assert done.returncode == 0, done.stderr
     assert 100_000_000 <= json.loads(done.stdout)["peak_memory_bytes"] < 120_000_000
 

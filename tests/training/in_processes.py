@@ -1,4 +1,4 @@
-"""What the tests of several processes run in each of them: `python -m tests.training.in_processes FOLDER`.
+"""What the tests of several processes run in each of them: `python -m tests.training.in_processes FOLDER|split`.
 
 Batches and test images are as many as no number of processes divides. The tests do the same in one process.
 """
@@ -8,21 +8,21 @@ import os
 import signal
 import sys
 import time
+import traceback
 
 import keras
 import numpy as np
 from PIL import Image
 
 from keras_vit import VisionTransformer, evaluation, training
-from tests.training.distributed import VIT
+from tests.training.distributed import BATCH, CONFIGS, IMAGES, LABELS, STEPS, compiled, curve, shares
 
-STEPS, BATCH, TEST = 4, 5, 13
 RNG = np.random.default_rng(0)
-PIXELS = RNG.uniform(0, 255, (16, 16, 16, 3)).astype("float32")
-LABELS = np.arange(16) % 8
+PIXELS, CLASSES = RNG.uniform(0, 255, (16, 16, 16, 3)).astype("float32"), np.arange(16) % 8
+TEST = (PIXELS[:13], CLASSES[:13])
 RECIPE = training.Recipe(
-    steps=STEPS,
-    batch_size=BATCH,
+    steps=4,
+    batch_size=5,
     image_size=16,
     learning_rate=0.1,
     clip_norm=1.0,
@@ -43,17 +43,21 @@ class Kill(keras.callbacks.Callback):
 def start(folder):
     """What all of them start from: a model, and pictures."""
     keras.utils.set_random_seed(3)
-    VisionTransformer(VIT.replace(classes=8)).save(os.path.join(folder, "start.keras"))
+    VisionTransformer(CONFIGS["vit"].replace(classes=8, dropout=0.0)).save(os.path.join(folder, "start.keras"))
     os.mkdir(os.path.join(folder, "pictures"))
     for number, pixels in enumerate(PIXELS[:7].astype("uint8")):
         Image.fromarray(pixels).save(os.path.join(folder, "pictures", f"{number}.png"))
 
 
+def opened(folder):
+    return keras.saving.load_model(os.path.join(folder, "start.keras"))
+
+
 def tune(folder, output, **options):
     """Loss and accuracy after each update, and a sum over each weight."""
-    options = {"every": 1, "verbose": False, "validation": (PIXELS[:TEST], LABELS[:TEST])} | options
+    options = {"every": 1, "verbose": False, "validation": TEST} | options
     source, output = (os.path.join(folder, name) for name in ("start.keras", output))
-    done = training.finetune(source, (PIXELS, LABELS), RECIPE, output=output, **options)
+    done = training.finetune(source, (PIXELS, CLASSES), RECIPE, output=output, **options)
     return {
         "log": [[row[name] for name in ("loss", "accuracy", "val_loss", "val_accuracy")] for row in done.log],
         "weights": [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in done.model.trainable_weights],
@@ -62,44 +66,94 @@ def tune(folder, output, **options):
 
 def embed(folder, output):
     """Features of seven pictures in one file."""
-    model = keras.saving.load_model(os.path.join(folder, "start.keras"))
     pictures, output = os.path.join(folder, "pictures"), os.path.join(folder, output)
-    return evaluation.embed(model, pictures, output, batch_size=2, progress=False).count
+    return evaluation.embed(opened(folder), pictures, output, batch_size=2, progress=False).count
 
 
 def count(folder):
     """What is counted in the images."""
-    model, test = keras.saving.load_model(os.path.join(folder, "start.keras")), (PIXELS[:TEST], LABELS[:TEST])
     options = {"preprocess": True, "progress": False}
-    counted = evaluation.evaluate(model, test, batch_size=4, **options)
-    probed = evaluation.few_shot(model, (PIXELS, LABELS), test, shots=[1], seeds=2, batch_size=3, **options)
+    counted = evaluation.evaluate(opened(folder), TEST, batch_size=4, **options)
+    probed = evaluation.few_shot(opened(folder), (PIXELS, CLASSES), TEST, shots=[1], seeds=2, batch_size=3, **options)
     return counted.loss, {"confusion": counted.confusion.tolist(), "few_shot": probed.accuracy.tolist()}
 
 
 def sharded(folder):
     """How far a model is off that was saved by all processes, changed, and read again."""
-    model = keras.saving.load_model(os.path.join(folder, "start.keras"))
-    before = [keras.ops.convert_to_numpy(weight) for weight in model.weights]
-    training.save_sharded(model, os.path.join(folder, "sharded"))
-    for weight in model.trainable_weights:
-        weight.assign(np.ones(weight.shape, "float32"))
-    training.load_sharded(model, os.path.join(folder, "sharded"))
-    after = [keras.ops.convert_to_numpy(weight) for weight in model.weights]
+    with training.data_parallel().scope():
+        model = opened(folder)
+        before = [keras.ops.convert_to_numpy(weight) for weight in model.weights]
+        training.save_sharded(model, os.path.join(folder, "sharded"))
+        for weight in model.trainable_weights:
+            weight.assign(np.ones(weight.shape, "float32"))
+        training.load_sharded(model, os.path.join(folder, "sharded"))
+        after = [keras.ops.convert_to_numpy(weight) for weight in model.weights]
     return max(float(np.abs(a - b).max()) for a, b in zip(after, before, strict=True) if a.dtype == "float32")
 
 
-if __name__ == "__main__":
-    folder = sys.argv[1]
-    index = training.connect().index
-    answer = {
-        "count": count(folder),
-        "embedded": embed(folder, "features.npz"),
-        "tuned": tune(folder, "whole"),
-    }
-    if keras.backend.backend() == "jax":
-        with keras.distribution.DataParallel(devices=keras.distribution.list_devices()).scope():
-            answer["sharded"] = sharded(folder)
+def split(part):
+    """JAX: a model that is split over the two devices of each process, which gives its part of each batch."""
+    with training.model_parallel(CONFIGS["vit"], 2, auto_shard_dataset=False).scope():
+        model = compiled(CONFIGS["vit"])
+        return {"loss": curve(model, part), "devices": len(keras.distribution.list_devices()), **shares(model)}
+
+
+# torch 2.13 may hang when the last who holds a gloo group is freed: its thread waits for Python's lock, and the freeing
+# waits for the thread. So nothing is freed, and the process ends without tidying up.
+KEPT = []
+
+
+def wrapped(part):
+    """torch: DistributedDataParallel around the model in a loop of one's own, and gradients averaged within `fit`."""
+    import torch
+
+    def mean(value):
+        torch.distributed.all_reduce(value)
+        return value.div_(2)
+
+    def average(parameter):
+        mean(parameter.grad)
+
+    config = CONFIGS["vit"].replace(dropout=0.0)
+    model, losses = compiled(config), []
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    KEPT.append(ddp)
+    optimizer, weights = model.optimizer, model.trainable_variables
+    optimizer.build(weights)
+    for _ in range(STEPS):
+        logits = ddp(torch.from_numpy(IMAGES[part]), training=True)
+        loss = model.loss(torch.from_numpy(LABELS[part]), logits)
+        model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            optimizer.apply([weight.value.grad for weight in weights], weights)
+        losses.append(float(mean(loss.detach())))
+    model = compiled(config)
+    for weight in model.trainable_variables:
+        weight.value.register_post_accumulate_grad_hook(average)
+    return {"loop": losses, "fit": [float(mean(torch.tensor(loss))) for loss in curve(model, part)]}
+
+
+def everything(folder, processes, part):
+    answer = {"count": count(folder), "embedded": embed(folder, "features.npz"), "tuned": tune(folder, "whole")}
     answer["tensorflow"] = "tensorflow" in sys.modules
-    with open(os.path.join(folder, f"{index}.json"), "w") as file:
+    if keras.backend.backend() == "jax":
+        answer["sharded"] = sharded(folder)
+    else:
+        answer["wrapped"] = wrapped(part)
+    with open(os.path.join(folder, f"{processes.index}.json"), "w") as file:
         json.dump(answer, file)
-    tune(folder, "killed", callbacks=[Kill()])
+    try:
+        tune(folder, "killed", callbacks=[Kill()])
+    except ConnectionError:
+        traceback.print_exc()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    job, processes = sys.argv[1], training.connect()
+    part = slice(processes.index * BATCH // 2, (processes.index + 1) * BATCH // 2)
+    if job == "split":
+        print("\n" + json.dumps(split(part)))
+    else:
+        everything(job, processes, part)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from types import SimpleNamespace
 
 import keras
@@ -14,6 +15,7 @@ from keras_vit.data import open_data
 from keras_vit.training.sharing import distributed
 from tests.processes import environment, run_together
 from tests.training import in_processes
+from tests.training.distributed import CONFIGS, compiled, curve
 
 pytestmark = pytest.mark.long
 
@@ -21,11 +23,10 @@ pytestmark = pytest.mark.long
 TOLERANCE = 5e-6
 
 
-def same_features(path, wanted):
-    assert path.read_bytes() == wanted.read_bytes()
-    with np.load(path) as got, np.load(wanted) as alone:
-        assert got["names"].tolist() == alone["names"].tolist() and len(got["names"]) == 7
-        np.testing.assert_allclose(got["features"], alone["features"], rtol=TOLERANCE, atol=TOLERANCE)  # of about 1
+def same_run(found, wanted):
+    np.testing.assert_allclose(found["log"], wanted["log"], rtol=TOLERANCE)
+    # Biases of keys change nothing, so that theirs are sums of rounding only: 1e-10.
+    np.testing.assert_allclose(found["weights"], wanted["weights"], rtol=TOLERANCE, atol=1e-6)
 
 
 def test_two_processes_do_what_one_does(backend, tmp_path):
@@ -38,21 +39,25 @@ def test_two_processes_do_what_one_does(backend, tmp_path):
     assert output == ""  # what process 0 prints is the program's alone: gloo tells elsewhere that it is connected
 
     assert (tmp_path / "1.json").exists(), errors
-    both = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2)]
-    assert both[0] == both[1]
-    if backend == "jax":
-        assert both[0]["sharded"] == 0
-    assert not both[0]["tensorflow"]  # it is installed and takes seconds to import
+    first, second = (json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2))
+    assert first == second
+    assert not first["tensorflow"]  # it is installed and takes seconds to import
     loss, counts = in_processes.count(tmp_path)
-    assert both[0]["count"] == [pytest.approx(loss, rel=TOLERANCE), counts]
-    assert in_processes.embed(tmp_path, "alone.npz") == both[0]["embedded"] == 7
-    same_features(tmp_path / "features.npz", tmp_path / "alone.npz")
+    assert first["count"] == [pytest.approx(loss, rel=TOLERANCE), counts]
+    assert in_processes.embed(tmp_path, "alone.npz") == first["embedded"] == 7
+    assert (tmp_path / "features.npz").read_bytes() == (tmp_path / "alone.npz").read_bytes()
     assert not list(tmp_path.glob("*.unfinished"))
     alone = in_processes.tune(tmp_path, "alone")
-    same_run(both[0]["tuned"], alone)
+    same_run(first["tuned"], alone)
     models = (keras.saving.load_model(tmp_path / run / "model.keras") for run in ("whole", "alone"))
     for weight, wanted in zip(*(model.get_weights() for model in models), strict=True):
         np.testing.assert_allclose(weight, wanted, rtol=TOLERANCE, atol=1e-6)
+    if backend == "jax":
+        assert first["sharded"] == 0
+    else:
+        one = curve(compiled(CONFIGS["vit"].replace(dropout=0.0)))
+        for way in ("loop", "fit"):  # global_clipnorm sees the averaged gradients: the steps are those of one process
+            np.testing.assert_allclose(first["wrapped"][way], one, rtol=TOLERANCE)
 
     assert codes[1] == -9 and codes[0] not in (0, None), errors
     assert "Another of the processes of this run has ended" in errors
@@ -60,53 +65,48 @@ def test_two_processes_do_what_one_does(backend, tmp_path):
     same_run(in_processes.tune(tmp_path, "killed"), alone)
 
 
-def same_run(found, wanted):
-    np.testing.assert_allclose(found["log"], wanted["log"], rtol=TOLERANCE)
-    # Biases of keys change nothing, so that theirs are sums of rounding only: 1e-10.
-    np.testing.assert_allclose(found["weights"], wanted["weights"], rtol=TOLERANCE, atol=1e-6)
+def test_a_model_that_is_split_within_each_of_two_processes(backend):
+    """Two devices each: the batch is divided between the processes, and the weights within them."""
+    if backend != "jax":
+        pytest.skip("models are split on JAX only")
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    codes, output, errors = run_together(
+        ["-m", "tests.training.in_processes", "split"], 2, environment(XLA_FLAGS=flags)
+    )
+    assert codes == [0, 0], errors
+    found = json.loads(output.splitlines()[-1])
+    assert found["devices"] == 4 and found["split"] == 1 / 2
+    np.testing.assert_allclose(found["loss"], curve(compiled(CONFIGS["vit"])), rtol=TOLERANCE)
 
 
 # Without processes
 
 
-@pytest.mark.parametrize("count", [2, 3, 7])
-def test_parts_are_the_batch(count):
+@pytest.mark.once
+@pytest.mark.parametrize("kind", ["train", "test", "pipeline"])
+@pytest.mark.parametrize("count", [2, 7])
+def test_parts_are_the_batch(count, kind):
     """Mixup is with the image before, which is in another part for the first one of each; parts may be empty."""
     rng = np.random.default_rng(0)
     data = rng.integers(0, 256, (11, 6, 6, 3), dtype="uint8"), np.arange(11) % 3
-    for split, options in (("train", {"augmentation": training.Augmentation(mixup=0.3)}), ("test", {})):
-        options |= {"image_size": 6, "batch_size": 5, "split": split}
-        with open_data(data, **options) as whole:
-            parts = [open_data(data, **options, shard=(i, count)) for i in range(count)]
-            for step in (0, 2):
-                images, labels = (
-                    np.concatenate(arrays) for arrays in zip(*(p.batch(step) for p in parts), strict=True)
-                )
-                np.testing.assert_array_equal(images, whole.batch(step)[0])
-                np.testing.assert_array_equal(labels, whole.batch(step)[1])
-                assert {part.length(step) for part in parts} == {len(labels)}
-            for part in parts:
-                part.close()
+    options = {"image_size": 6, "batch_size": 5, "split": "test" if kind == "test" else "train", "classes": 3}
+    if kind != "test":
+        options["augmentation"] = training.Augmentation(mixup=0.3)
+    if kind == "pipeline":
+        data = [(rng.integers(0, 256, (5, 6, 6, 3), dtype="uint8"), np.arange(5) % 3) for _ in range(2)]
+    with contextlib.ExitStack() as stack:
+        whole, *parts = (
+            stack.enter_context(open_data(data, **options, shard=shard))
+            for shard in ((0, 1), *((i, count) for i in range(count)))
+        )
+        for step in (0, 1):
+            found = zip(*(part.batch(step) for part in parts), strict=True)
+            for arrays, wanted in zip(found, whole.batch(step), strict=True):
+                np.testing.assert_array_equal(np.concatenate(arrays), wanted)
+            assert {part.length(step) for part in parts} == {whole.length(step)}
 
 
-def test_parts_of_a_pipeline():
-    batches = [(np.full((5, 6, 6, 3), 9.0 * (i + 1)), np.arange(5) % 3) for i in range(2)]
-    options = {"image_size": 6, "batch_size": 5, "classes": 3, "augmentation": training.Augmentation(mixup=0.3)}
-    with open_data(batches, **options) as whole:
-        parts = [open_data(batches, **options, shard=(i, 2)) for i in range(2)]
-        found = [np.concatenate([part.batch(1)[k] for part in parts]) for k in range(2)]
-        for given, wanted in zip(found, whole.batch(1), strict=True):
-            np.testing.assert_array_equal(given, wanted)
-        for part in parts:
-            part.close()
-
-
-@pytest.mark.parametrize("shard", [(1, 1), (-1, 2), (0, 0), (0, 1, 2)])
-def test_bad_parts_are_refused(shard):
-    with pytest.raises(ValueError, match="shard must be"):
-        open_data(([], []), image_size=6, batch_size=2, shard=shard)
-
-
+@pytest.mark.once
 def test_shares_cover_everything():
     for length in (0, 1, 5, 8):
         for count in (1, 2, 3, 9):
@@ -118,6 +118,7 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "
 SLURM = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
@@ -134,12 +135,11 @@ def test_what_launchers_say(environment, place):
     assert placement(environment) == place
 
 
-@pytest.mark.parametrize(
-    ("change", "message"), [({"RANK": "x"}, "RANK must be a whole number"), ({"RANK": "8"}, "process 8 of 8")]
-)
-def test_what_launchers_cannot_mean(change, message):
-    with pytest.raises(ValueError, match=message):
-        placement(TORCHRUN | change)
+@pytest.mark.once
+def test_what_launchers_cannot_mean():
+    for change, message in (({"RANK": "x"}, "RANK must be a whole number"), ({"RANK": "8"}, "process 8 of 8")):
+        with pytest.raises(ValueError, match=message):
+            placement(TORCHRUN | change)
 
 
 def test_distribution_is_checked(backend):

@@ -9,31 +9,53 @@ import contextlib
 import io
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
-from keras_vit.export.formats import FLATBUFFER, Format, Precision, append_archive, batches
-from keras_vit.export.formats.saved_model import tensorflow_module
-from keras_vit.export.served_model import INPUT, Signature
+from keras_vit.export.formats import FLATBUFFER, Answers, Format, Precision, append_archive, batches, tensorflow_module
 
-SIGNATURE = "serving_default"  # what TensorFlow calls the one function in the file
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.export.served_model import Signature
+
 CALIBRATION_BATCH = 4  # images at a time: all values of all layers are kept meanwhile
 
 
-def write(model: keras.Model, signature: Signature, path: Path) -> None:
-    """Writes the file, with one signature, `serving_default`.
-
-    TensorFlow's own operators are not refused here: `operators` names them, and the caller decides.
-    """
+def write(model: "keras.Model", signature: "Signature", path: Path) -> None:
+    """Writes the file, perhaps with TensorFlow's own operators: `operators` names them, and the caller decides."""
     import tensorflow as tf
 
     module = tensorflow_module(model, signature)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([module.serve.get_concrete_function()], module)
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
     path.write_bytes(converter.convert())
+
+
+def load(path: Path) -> Callable[[np.ndarray], Answers]:
+    """Opens a file with LiteRT (`pip install ai-edge-litert`)."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=str(path))
+    (input_,) = interpreter.get_input_details()
+    outputs = interpreter.get_signature_runner().get_output_details()
+    shape = None
+
+    def run(images: np.ndarray) -> Answers:
+        nonlocal shape
+        if shape != images.shape:
+            # A file for any batch is stored for a batch of 1 and is resized to the one that comes.
+            interpreter.resize_tensor_input(input_["index"], images.shape, strict=True)
+            interpreter.allocate_tensors()
+            shape = images.shape
+        interpreter.set_tensor(input_["index"], images)
+        interpreter.invoke()
+        return {name: interpreter.get_tensor(output["index"]) for name, output in outputs.items()}
+
+    return run
 
 
 def operators(path: Path) -> tuple[list[str], list[str]]:
@@ -60,6 +82,7 @@ def change_precision(source: Path, target: Path, precision: str, calibration: np
     runtime quantizes what int8 weights are multiplied with, row by row, when it has it; with `"int8"` the ranges are
     those seen on the calibration images, and the products' answers are int8 as well.
     """
+    from ai_edge_litert.tools import flatbuffer_utils
     from ai_edge_quantizer import qtyping, quantizer, recipe_manager
 
     recipe = recipe_manager.RecipeManager()
@@ -70,12 +93,20 @@ def change_precision(source: Path, target: Path, precision: str, calibration: np
             recipe.add_dynamic_config(".*", kind, 8)
         else:
             recipe.add_static_config(".*", kind, 8, 8)
-    with _quiet():
+    # The quantizer draws progress bars on standard error, and warns of the memory that calibration takes.
+    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         ranges = None if calibration is None else _ranges(source, recipe, calibration)
         result = quantizer.Quantizer(str(source), recipe.get_quantization_recipe()).quantize(
             ranges, enable_progress_bar=False, enable_progress_report=False
         )
-    _write_without_names(result.quantized_model, target)
+    # Inner tensors without names, which in a small model weigh as much as the graph.
+    model = flatbuffer_utils.read_model_from_bytearray(bytearray(result.quantized_model))
+    for graph in model.subgraphs:
+        ends = {*map(int, graph.inputs), *map(int, graph.outputs)}
+        for index, tensor in enumerate(graph.tensors):
+            tensor.name = tensor.name if index in ends else None
+    flatbuffer_utils.write_model(model, str(target))
 
 
 def _ranges(source: Path, recipe: Any, images: np.ndarray) -> dict[str, Any]:
@@ -92,29 +123,9 @@ def _ranges(source: Path, recipe: Any, images: np.ndarray) -> dict[str, Any]:
         mode=calibrator.CalibrationMode.CALIBRATION_PROFILER_BASED,  # several times as fast as the other one
         qsv_update_func=qsv_utils.min_max_update,
     )
-    data = [{INPUT: part} for part in batches(images, batch if batch > 0 else CALIBRATION_BATCH)]
-    watching.calibrate({SIGNATURE: data}, recipe)
+    data = [{"images": part} for part in batches(images, batch if batch > 0 else CALIBRATION_BATCH)]
+    watching.calibrate({"serving_default": data}, recipe)  # what TensorFlow calls the one function in the file
     return watching.get_model_qsvs()
-
-
-def _write_without_names(data: bytearray, target: Path) -> None:
-    """Writes a file whose inner tensors have no names, which in a small model weigh as much as the graph."""
-    from ai_edge_litert.tools import flatbuffer_utils
-
-    model = flatbuffer_utils.read_model_from_bytearray(bytearray(data))
-    for graph in model.subgraphs:
-        ends = {*map(int, graph.inputs), *map(int, graph.outputs)}
-        for index, tensor in enumerate(graph.tensors):
-            tensor.name = tensor.name if index in ends else None
-    flatbuffer_utils.write_model(model, str(target))
-
-
-@contextlib.contextmanager
-def _quiet() -> Any:
-    """The quantizer draws progress bars on standard error, and warns of the memory that calibration takes."""
-    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 _NEEDS = (("ai_edge_litert", "ai_edge_quantizer"), "export")
@@ -124,7 +135,9 @@ FORMAT = Format(
     backend="tensorflow",
     needs=("tensorflow", "ai_edge_litert"),
     extra="export",
+    runtime=("ai_edge_litert.interpreter",),
     write=write,
+    load=load,
     annotate=append_archive,  # the way TensorFlow Lite packs label files
     operators=operators,
     change_precision=change_precision,

@@ -3,22 +3,24 @@
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
-from keras_vit.export.formats import FLATBUFFER, Format, Precision, as_strings, batches
-from keras_vit.export.formats.saved_model import tensorflow_module
-from keras_vit.export.served_model import INPUT, Metadata, Signature
+from keras_vit.export.formats import FLATBUFFER, Answers, Format, Precision, as_strings, batches, tensorflow_module
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.export.served_model import Metadata, Signature
 
 OPSET = 18  # the newest that tf2onnx writes
 PRODUCTS = ["MatMul", "Gemm"]
 
 
-def write(model: keras.Model, signature: Signature, path: Path) -> None:
+def write(model: "keras.Model", signature: "Signature", path: Path) -> None:
     """Writes the file through tf2onnx."""
     import onnx
     import tf2onnx
@@ -31,14 +33,15 @@ def write(model: keras.Model, signature: Signature, path: Path) -> None:
             opset=OPSET,
             custom_op_handlers={"Erfc": (_erfc, [])},
         )
-    _name_dimensions(proto.graph.input[0], signature.shape)
+    # What may have any length gets a name, where tf2onnx says `unk__123`.
+    _set_dimensions(proto.graph.input[0], signature.shape)
     for output in proto.graph.output:
-        _set_dimension(output.type.tensor_type.shape.dim[0], signature.batch, "batch")
+        _set_dimensions(output, (signature.batch,))
     proto.producer_name = "keras_vit"
     onnx.save_model(proto, str(path))
 
 
-def annotate(path: Path, metadata: Metadata) -> None:
+def annotate(path: Path, metadata: "Metadata") -> None:
     """Puts the metadata into the file's `metadata_props`."""
     import onnx
 
@@ -75,30 +78,62 @@ def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
     )
 
 
-def _name_dimensions(value: Any, shape: tuple[int | None, ...]) -> None:
-    """Calls what may have any length by its name, where tf2onnx says `unk__123`."""
-    if value.name != INPUT:
-        raise RuntimeError(f"tf2onnx called the input {value.name!r}; {INPUT!r} was expected.")
+def _set_dimensions(value: Any, shape: tuple[int | None, ...]) -> None:
     names = ("batch", "height", "width", "channels")
-    for dimension, length, name in zip(value.type.tensor_type.shape.dim, shape, names, strict=True):
-        _set_dimension(dimension, length, name)
+    for dimension, length, name in zip(value.type.tensor_type.shape.dim, shape, names, strict=False):
+        if length is None:
+            dimension.dim_param = name
+        else:
+            dimension.dim_value = length
 
 
-def _set_dimension(dimension: Any, length: int | None, name: str) -> None:
-    if length is None:
-        dimension.dim_param = name
-    else:
-        dimension.dim_value = length
+def load(path: Path) -> Callable[[np.ndarray], Answers]:
+    """Opens a file with ONNX Runtime (`pip install onnxruntime`)."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda images: dict(zip(names, session.run(names, {"images": images}), strict=True))
 
 
 def change_precision(source: Path, target: Path, precision: str, calibration: np.ndarray | None = None) -> None:
-    """Makes a file of another precision from one in float32, with the tools that ONNX Runtime brings along."""
+    """Makes a file of another precision from one in float32, with the tools that ONNX Runtime brings along.
+
+    With `"dynamic_int8"`, what weights of matrix products are multiplied with is quantized when it is there;
+    convolutions stay in float32, because ONNX Runtime's integer convolution is slower. With `"int8"`, products with
+    weights take int8 alone, within the ranges seen on calibration images.
+    """
     if precision == "float16":
         _to_float16(source, target)
-    elif precision == "dynamic_int8":
-        _to_dynamic_int8(source, target)
-    else:
-        _to_int8(source, target, calibration)
+        return
+    import onnx
+    from onnxruntime import quantization
+
+    model = onnx.load_model(str(source))
+    # Unsigned: with signed weights, processors without VNNI add pairs of products in 16 bits, which overflow. The error
+    # was three to six times as large there, and not detected by anything. The products of attention stay in float32.
+    unsigned, extra = quantization.QuantType.QUInt8, {"MatMulConstBOnly": True}
+    options: dict[str, Any] = {"per_channel": True, "weight_type": unsigned}
+    with _quiet(target.parent):
+        if precision == "dynamic_int8":
+            options |= {"op_types_to_quantize": PRODUCTS, "extra_options": extra}
+            quantization.quantize_dynamic(model, str(target), **options)
+            return
+
+        class Images(quantization.CalibrationDataReader):
+            # The length of a batch is 0 where any number will do.
+            parts = batches(calibration, model.graph.input[0].type.tensor_type.shape.dim[0].dim_value or 1)
+
+            def get_next(self) -> dict[str, np.ndarray] | None:
+                """The next batch; None after the last one."""
+                part = next(self.parts, None)
+                return None if part is None else {"images": part}
+
+        # A product's answer is a float32 sum already: rounding it again would cost half of the accuracy.
+        extra |= {"OpTypesToExcludeOutputQuantization": PRODUCTS}
+        options |= {"op_types_to_quantize": [*PRODUCTS, "Conv"], "activation_type": unsigned, "extra_options": extra}
+        options |= {"quant_format": quantization.QuantFormat.QDQ}
+        quantization.quantize_static(model, str(target), Images(), **options)
 
 
 def _to_float16(source: Path, target: Path) -> None:
@@ -119,63 +154,9 @@ def _to_float16(source: Path, target: Path) -> None:
     onnx.save_model(model, str(target))
 
 
-def _to_dynamic_int8(source: Path, target: Path) -> None:
-    """Stores weights of matrix products as int8; what they are multiplied with is quantized when it is there.
-
-    Convolutions stay in float32: ONNX Runtime's integer convolution is slower.
-    """
-    from onnxruntime import quantization
-
-    with _quiet(target.parent):
-        quantization.quantize_dynamic(
-            str(source),
-            str(target),
-            op_types_to_quantize=PRODUCTS,
-            per_channel=True,
-            weight_type=quantization.QuantType.QUInt8,  # see _to_int8
-            extra_options={"MatMulConstBOnly": True},  # not the products of attention
-        )
-
-
-def _to_int8(source: Path, target: Path, images: np.ndarray) -> None:
-    """Lets products with weights take int8 alone, within the ranges seen on calibration images."""
-    import onnx
-    from onnxruntime import quantization
-
-    model = onnx.load_model(str(source))
-    name, length = model.graph.input[0].name, model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
-
-    class Images(quantization.CalibrationDataReader):
-        parts = batches(images, length or 1)  # 0 where any number will do
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            """The next batch; None after the last one."""
-            part = next(self.parts, None)
-            return None if part is None else {name: part}
-
-    with _quiet(target.parent):
-        quantization.quantize_static(
-            model,
-            str(target),
-            Images(),
-            quant_format=quantization.QuantFormat.QDQ,
-            op_types_to_quantize=[*PRODUCTS, "Conv"],
-            per_channel=True,
-            # Both unsigned: with signed weights, processors without VNNI add pairs of products in 16 bits, which
-            # overflow. The error was three to six times as large there, and not detected by anything.
-            activation_type=quantization.QuantType.QUInt8,
-            weight_type=quantization.QuantType.QUInt8,
-            extra_options={
-                "MatMulConstBOnly": True,
-                # A product's answer is a float32 sum already: rounding it again would cost half of the accuracy.
-                "OpTypesToExcludeOutputQuantization": PRODUCTS,
-            },
-        )
-
-
 @contextlib.contextmanager
 def _quiet(folder: Path) -> Iterator[Any]:
-    """Temporary files are as large as the model: they go where it goes. Advice on preparing a model is not shown."""
+    """Temporary files are as large as the model: they go where it goes. Advice on preparing a model is left out."""
     old, tempfile.tempdir = tempfile.tempdir, str(folder)
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
@@ -193,7 +174,9 @@ FORMAT = Format(
     backend="tensorflow",
     needs=("tensorflow", "tf2onnx", "onnx", "onnxruntime"),
     extra="onnx",
+    runtime=("onnxruntime",),
     write=write,
+    load=load,
     annotate=annotate,
     operators=operators,
     change_precision=change_precision,

@@ -2,33 +2,36 @@
 
 import sys
 import xml.etree.ElementTree
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
-from keras_vit.export.formats import Format, Precision, as_strings
-from keras_vit.export.formats.saved_model import tensorflow_module
-from keras_vit.export.served_model import INPUT, Metadata, Signature
+from keras_vit.export.formats import Answers, Format, Precision, as_strings, tensorflow_module
 
-PRODUCTS = ("MatMul", "Convolution")
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.export.served_model import Metadata, Signature
+
+# OpenVINO reports to its makers, from a forked process, where this package can be imported; it does without.
+TELEMETRY = "openvino_telemetry"
 
 
-def write(model: keras.Model, signature: Signature, path: Path) -> None:
+def write(model: "keras.Model", signature: "Signature", path: Path) -> None:
     """Writes `path` and the `.bin` file beside it."""
-    # OpenVINO's converter reports to its makers, from a forked process, where this package can be imported.
-    sys.modules.setdefault("openvino_telemetry", None)  # ty: ignore[no-matching-overload]
+    sys.modules.setdefault(TELEMETRY, None)  # ty: ignore[no-matching-overload]
     import openvino
 
     converted = openvino.convert_model(tensorflow_module(model, signature).serve)
-    converted.inputs[0].get_tensor().set_names({INPUT})
+    converted.inputs[0].get_tensor().set_names({"images"})
     for output, name in zip(converted.outputs, sorted(signature.outputs), strict=True):  # as TensorFlow orders them
         output.get_tensor().set_names({name})
     openvino.save_model(converted, str(path), compress_to_fp16=False)
 
 
-def annotate(path: Path, metadata: Metadata) -> None:
+def annotate(path: Path, metadata: "Metadata") -> None:
     """Puts the metadata into the `.xml` file, as OpenVINO's `rt_info` under `model_info`."""
     tree = xml.etree.ElementTree.parse(path)
     root = tree.getroot()
@@ -38,6 +41,21 @@ def annotate(path: Path, metadata: Metadata) -> None:
     for key, value in as_strings(metadata).items():
         xml.etree.ElementTree.SubElement(section, key, value=value)
     tree.write(path, encoding="utf-8", xml_declaration=True)
+
+
+def load(path: Path) -> Callable[[np.ndarray], Answers]:
+    """Opens a file with OpenVINO (`pip install openvino`). The `.bin` file lies beside the `.xml` file."""
+    sys.modules.setdefault(TELEMETRY, None)  # ty: ignore[no-matching-overload]
+    import openvino
+
+    # Without the hint, processors that have bfloat16 units compute in bfloat16: faster, with errors of 5e-2.
+    compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    def run(images: np.ndarray) -> Answers:
+        answers = compiled(images)
+        return {output.get_any_name(): np.asarray(answers[output]) for output in compiled.outputs}
+
+    return run
 
 
 def operators(path: Path) -> tuple[list[str], list[str]]:
@@ -61,10 +79,9 @@ def change_precision(source: Path, target: Path, precision: str, calibration: np
     model = openvino.Core().read_model(str(source))
     if precision == "dynamic_int8":
         for operator in model.get_ordered_ops():
-            values = _weights(operator)
-            if values is None:
+            if (found := _weights(operator)) is None:
                 continue
-            integers, scales = symmetric_int8(values, _output_axis(operator, values.ndim))
+            integers, scales = symmetric_int8(*found)
             widened = opset13.convert(opset13.constant(integers, dtype=np.int8), "f32")
             weights = opset13.multiply(widened, opset13.constant(scales))
             operator.input(1).replace_source_output(weights.output(0))
@@ -72,33 +89,25 @@ def change_precision(source: Path, target: Path, precision: str, calibration: np
 
 
 def symmetric_int8(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values divided by their scales, one for each index of `axis`, as the nearest of -127..127; and the scales.
-
-    What is zero throughout has the scale 1.
-    """
+    """Values divided by their scales, one for each index of `axis`, as the nearest of -127..127; and the scales."""
     others = tuple(other for other in range(values.ndim) if other != axis)
     scales = np.abs(values).max(others, keepdims=True) / 127
     scales = np.where(scales > 0, scales, 1).astype("float32")
     return np.rint(values / scales).astype("int8"), scales
 
 
-def _weights(operator: Any) -> np.ndarray | None:
-    """The float32 weights of a matrix product or a convolution; None for other operators and computed weights."""
-    import openvino
-
-    if operator.get_type_name() not in PRODUCTS:
+def _weights(operator: Any) -> tuple[np.ndarray, int] | None:
+    """The float32 weights of a matrix product or a convolution, and the axis of their outputs; None without weights."""
+    kind = operator.get_type_name()
+    if kind not in ("MatMul", "Convolution"):
         return None
     node = operator.input_value(1).get_node()
-    if node.get_type_name() != "Constant" or node.get_element_type() != openvino.Type.f32:
+    if node.get_type_name() != "Constant" or node.get_element_type().get_type_name() != "f32":
         return None
-    return node.get_data()
-
-
-def _output_axis(operator: Any, rank: int) -> int:
-    """The axis of the weights along which there is a scale for each index: that of the outputs."""
-    if operator.get_type_name() == "Convolution":
-        return 0
-    return rank - 2 if operator.get_attributes()["transpose_b"] else rank - 1
+    values = node.get_data()
+    if kind == "Convolution":
+        return values, 0
+    return values, values.ndim - (2 if operator.get_attributes()["transpose_b"] else 1)
 
 
 _NEEDS = (("openvino",), "openvino")
@@ -109,7 +118,9 @@ FORMAT = Format(
     backend="tensorflow",
     needs=("tensorflow", "openvino"),
     extra="openvino",
+    runtime=("openvino",),
     write=write,
+    load=load,
     annotate=annotate,
     operators=operators,
     change_precision=change_precision,

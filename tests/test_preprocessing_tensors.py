@@ -1,0 +1,153 @@
+"""Images and predictions of each backend: tensors, `tf.data`, and what a model makes of files."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.preprocessing import decode_predictions, load_image, preprocess_input
+from tests.test_preprocessing import scaled
+
+Image = pytest.importorskip("PIL.Image")
+
+# Keras hands torch tensors to NumPy through an `__array__` without the `copy` argument of NumPy 2.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "bfloat16", "float16"])
+def test_preprocess_tensors_of_the_backend(dtype, rng):
+    pixels = rng.integers(0, 256, (2, 5, 4, 3))
+    tensor = keras.ops.convert_to_tensor(pixels.astype("float32"), dtype=dtype)
+    out = preprocess_input(tensor)
+    assert type(out) is type(tensor) and keras.backend.standardize_dtype(out.dtype) == "float32"
+    # A compiler may multiply by 1 / 127.5 instead: one unit in the last place of values up to 1. bfloat16 and
+    # float16 hold every whole number up to 256.
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(out), scaled(pixels), rtol=0, atol=2e-7)
+
+
+def test_preprocess_symbolic_tensors(rng):
+    inputs = keras.Input((None, None, 3), dtype="uint8")
+    outputs = preprocess_input(inputs)
+    assert isinstance(outputs, keras.KerasTensor) and outputs.dtype == "float32"
+    pixels = rng.integers(0, 256, (2, 5, 4, 3), dtype="uint8")
+    out = keras.Model(inputs, outputs).predict(pixels, verbose=0)
+    np.testing.assert_allclose(out, scaled(pixels), rtol=0, atol=2e-7)
+
+
+def test_preprocess_in_tf_data(backend, rng):
+    if backend != "tensorflow":
+        pytest.skip("about TensorFlow")
+    import tensorflow as tf
+
+    pixels = rng.integers(0, 256, (2, 5, 4, 3), dtype="uint8")
+    data = tf.data.Dataset.from_tensor_slices(pixels).batch(2)
+    np.testing.assert_allclose(next(iter(data.map(preprocess_input))), scaled(pixels), rtol=0, atol=2e-7)
+
+    unknown_rank = data.map(lambda x: tf.py_function(lambda y: y, [x], "uint8")).map(preprocess_input)
+    np.testing.assert_allclose(next(iter(unknown_rank)), scaled(pixels), rtol=0, atol=2e-7)
+
+    with pytest.raises(ValueError, match="images must have shape"):
+        data.map(lambda x: preprocess_input(x[..., :2]))
+
+
+def test_preprocess_in_jit(backend, rng):
+    if backend != "jax":
+        pytest.skip("about JAX")
+    import jax
+
+    pixels = rng.integers(0, 256, (2, 5, 4, 3), dtype="uint8")
+    np.testing.assert_allclose(jax.jit(preprocess_input)(pixels), scaled(pixels), rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4), (2, 5, 4, 1), (5, 4, 4), (5, 3), (1, 2, 5, 4, 3)])
+def test_tensors_of_other_shapes_and_dtypes(shape):
+    with pytest.raises(ValueError, match="images must have shape"):
+        preprocess_input(keras.ops.full(shape, 100.0))
+    with pytest.raises(TypeError, match="integers or floats"):
+        preprocess_input(keras.ops.zeros((5, 4, 3), dtype="bool"))
+
+
+CONFIG = keras_vit.ViTConfig(image_size=(24, 16), patch_size=8, width=8, depth=1, heads=2, mlp_width=12, classes=2)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return keras_vit.VisionTransformer(CONFIG.replace(resize="shortest", crop_ratio=0.9, filter="bicubic"))
+
+
+@pytest.fixture
+def photo(tmp_path, rng):
+    pixels = rng.integers(0, 256, (30, 50, 3), dtype="uint8")
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    return tmp_path / "photo.png", pixels
+
+
+def test_a_model_takes_files(model, photo, rng):
+    path, pixels = photo
+    other = rng.integers(0, 256, (41, 33, 3), dtype="uint8")
+    expected = model.preprocess(pixels)
+    assert expected.shape == (1, 24, 16, 3) and expected.dtype == np.float32
+    with open(path, "rb") as stream:
+        for source in (path, str(path), stream, Image.open(path), [path], (path,)):
+            np.testing.assert_array_equal(model.preprocess(source), expected)
+    both = np.concatenate([expected, model.preprocess(other)])
+    for pair in ([path, other], [str(path), Image.fromarray(other)], [pixels, other]):
+        np.testing.assert_array_equal(model.preprocess(pair), both)
+    tensors = [keras.ops.convert_to_tensor(image) for image in (pixels, other)]
+    np.testing.assert_array_equal(model.preprocess(tensors), both)
+    np.testing.assert_array_equal(model.preprocess(pixels[None].astype(">u2")), expected)
+    assert model.predict(model.preprocess([path, other]), verbose=0).shape == (2, 2)
+
+
+def test_what_a_model_does_not_take(model, photo, tmp_path):
+    path, pixels = photo
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.png"):
+        model.preprocess([path, tmp_path / "nowhere.png"])
+    with pytest.raises(ValueError, match="images must have shape"):
+        model.preprocess([])
+    with pytest.raises(ValueError, match=r"height, width, 1\)"):
+        keras_vit.VisionTransformer(CONFIG.replace(channels=1)).preprocess(path)
+    with pytest.warns(UserWarning, match=r"Multiply values in \[0, 1\] by 255") as caught:
+        model.preprocess([pixels / 255, pixels[:20] / 255])
+    assert {warning.filename for warning in caught} == {__file__}
+    with pytest.raises(TypeError, match="symbolic tensor was given.*include_preprocessing=True"):
+        model.preprocess(keras.Input((30, 50, 3)))
+
+
+def test_pixels_at_the_size_of_a_model_are_the_pipelines(model, photo):
+    """`load_image` had them, and `model.preprocess` cropped its result a second time."""
+    path, pixels = photo
+    with pytest.warns(DeprecationWarning, match=r"model.preprocess\(file\) does it all"):
+        loaded = load_image(path, pipeline=model.config.pipeline)
+    np.testing.assert_array_equal(loaded, model.config.pipeline.resized(path)[0])
+    scaled_model = model.with_config(include_preprocessing=True)
+    np.testing.assert_array_equal(scaled_model.preprocess(path)[0], loaded)
+
+
+def test_a_model_in_tf_data(model, rng):
+    """On any backend: TensorFlow has only to be there."""
+    tf = pytest.importorskip("tensorflow")
+    pixels = rng.integers(0, 256, (4, 30, 50, 3), dtype="uint8")
+    expected = model.preprocess(pixels)
+    single = tf.data.Dataset.from_tensor_slices(pixels).map(model.preprocess)
+    assert single.element_spec.shape == (24, 16, 3)
+    batches = tf.data.Dataset.from_tensor_slices(pixels).batch(2).map(model.preprocess)
+    assert tuple(batches.element_spec.shape) == (None, 24, 16, 3)
+    unknown = tf.data.Dataset.from_generator(lambda: iter(pixels), output_types="uint8").map(model.preprocess)
+    for data in (single.batch(2), batches, unknown.batch(2)):
+        np.testing.assert_array_equal(np.concatenate(list(data.as_numpy_iterator())), expected)
+    with pytest.raises(ValueError, match="images must have shape"):
+        tf.data.Dataset.from_tensor_slices(pixels[..., :2]).map(model.preprocess)
+
+
+def test_decode_tensors_of_the_backend():
+    for dtype in ("float32", "bfloat16"):
+        probabilities = keras.ops.convert_to_tensor([[0.25, 0.75]], dtype=dtype)
+        assert decode_predictions(probabilities, 1) == [[("class_1", "class_1", 0.75)]]
+    outputs = keras.layers.Dense(3, activation="softmax")(np.ones((2, 4), dtype="float32"))  # in torch with gradients
+    assert len(decode_predictions(outputs, top=3)) == 2
