@@ -60,32 +60,20 @@ class Repository:
         return self.etags.get(name, hashlib.sha256(data).hexdigest())
 
 
-class HubServer:
-    """The server; `seen` has the requests as `METHOD path`, and `tokens` what they were allowed with."""
+class LocalServer:
+    """A server on this machine that gives every request to `answer(handler)`."""
 
     def __init__(self) -> None:
-        self.repositories: dict[str, Repository] = {}
-        self.pages: dict[str, bytes] = {}  # files elsewhere, by their paths
-        self.seen: list[str] = []
-        self.ranges: list[str] = []
-        self.tokens: set[str | None] = set()
-        self.down = False
-        outer = self
-
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def log_message(self, *args):
                 pass
 
-            def do_HEAD(self):
-                outer._answer(self, "HEAD")
+            def do_GET(handler):
+                self.answer(handler)
 
-            def do_GET(self):
-                outer._answer(self, "GET")
-
-            def do_POST(self):
-                outer._answer(self, "POST")
+            do_HEAD = do_POST = do_GET
 
         class Quiet(http.server.ThreadingHTTPServer):
             daemon_threads = True
@@ -102,12 +90,26 @@ class HubServer:
         self._server.shutdown()
         self._server.server_close()
 
+
+class HubServer(LocalServer):
+    """The server; `seen` has the requests as `METHOD path`, and `tokens` what they were allowed with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repositories: dict[str, Repository] = {}
+        self.pages: dict[str, bytes] = {}  # files elsewhere, by their paths
+        self.seen: list[str] = []
+        self.ranges: list[str] = []
+        self.tokens: set[str | None] = set()
+        self.down = False
+
     def downloads(self) -> list[str]:
         """The files that were sent, in order."""
         return [path.rpartition("/")[2] for path in self.seen if path.startswith("GET ") and "/api/" not in path]
 
-    def _answer(self, handler, method) -> None:
-        path = urllib.parse.urlsplit(handler.path).path
+    def answer(self, handler) -> None:
+        """Answers a request."""
+        method, path = handler.command, urllib.parse.urlsplit(handler.path).path
         length = int(handler.headers.get("Content-Length") or 0)
         body = handler.rfile.read(length)
         if path.startswith("/api/agent"):  # a registry that the library may ask for, and that has nothing to do with us

@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import errno
 import hashlib
-import http.server
 import io
 import os
 import pathlib
@@ -23,6 +22,7 @@ from keras_vit._files import locked
 from keras_vit.checkpoints import download
 from keras_vit.checkpoints.catalogue import Entry, find_entry
 from keras_vit.checkpoints.download import DownloadError, cache_folder, find_checkpoint
+from tests.checkpoints.hub_server import LocalServer
 
 pytestmark = pytest.mark.once
 
@@ -57,42 +57,19 @@ class Page:
     before: threading.Event | None = None  # waited for before the body
 
 
-class Server:
+class Server(LocalServer):
     def __init__(self):
+        super().__init__()
         self.pages: dict[str, Page | list[Page]] = {}
         self.seen: list[str] = []  # the paths that were asked for
         self.arrived = threading.Semaphore(0)
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *args):
-                pass
-
-            def do_GET(self):
-                outer._answer(self)
-
-        class Quiet(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, request, client_address):
-                pass  # clients that hang up are part of the tests
-
-        self._server = Quiet(("127.0.0.1", 0), Handler)
-        self.base = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
 
     def url(self, path, page=None):
         if page is not None:
             self.pages[path] = page
         return self.base + path
 
-    def _answer(self, handler):
+    def answer(self, handler):
         self.seen.append(handler.path)
         self.arrived.release()
         page = self.pages.get(handler.path, Page(b"<html><title>404 no such page</title></html>", 404))
