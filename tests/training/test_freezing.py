@@ -6,15 +6,9 @@ import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.models import weights_by_path
-from keras_vit.training import MomentumSGD, SoftmaxLoss
-from keras_vit.training.trainable import freeze, unfreeze
+from keras_vit.training import MomentumSGD, SoftmaxLoss, freeze, unfreeze
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
-
-
-@pytest.fixture
-def model():
-    return VisionTransformer(CONFIG)
 
 
 def training(model):
@@ -23,28 +17,24 @@ def training(model):
 
 
 @pytest.mark.once
-def test_by_layer_weight_and_wildcard(model):
+def test_by_layer_weight_and_wildcard():
+    model = VisionTransformer(CONFIG)
     names = list(weights_by_path(model))
+    with pytest.raises(ValueError, match="fits no layer and no weight.*'block_0"):
+        freeze(model, ["embedding", "blok_0"])
+    with pytest.raises(TypeError, match="patterns"):
+        freeze(model, [3])
+    assert training(model) == names  # nothing is half done
     frozen = freeze(model, ["embedding", "block_[0]", "*/attention", "class_token/token"])
-    wanted = [
-        name for name in names if name.startswith(("embedding/", "block_0/", "class_token/", "block_1/attention/"))
-    ]
+    wanted = [n for n in names if n.startswith(("embedding/", "block_0/", "class_token/", "block_1/attention/"))]
     assert frozen == wanted and set(training(model)) == set(names) - set(wanted)
     assert unfreeze(model, "block_0/attention/query") == [n for n in wanted if "block_0/attention/query" not in n]
-    assert "block_0/attention/query/kernel" in training(model)
-    assert "block_0/attention/key/kernel" not in training(model)
     assert unfreeze(model) == [] and training(model) == names
+    assert freeze(model, "norm1") == [f"block_{i}/norm1/{w}" for i in (0, 1) for w in ("gamma", "beta")]  # not norm10
 
 
-@pytest.mark.once
-def test_a_name_is_exact(model):
-    freeze(model, "norm1")
-    assert [n for n in weights_by_path(model) if n not in training(model)] == [
-        f"block_{i}/norm1/{w}" for i in (0, 1) for w in ("gamma", "beta")
-    ]
-
-
-def test_frozen_weights_stay_and_files_know(model, tmp_path):
+def test_frozen_weights_stay_and_files_know(tmp_path):
+    model = VisionTransformer(CONFIG)
     freeze(model, ["embedding", "block_0", "block_1/mlp/fc1"])
     rng = np.random.default_rng(0)
     images, labels = rng.normal(size=(4, 8, 8, 3)).astype("float32"), np.eye(3, dtype="float32")[[0, 1, 2, 0]]
@@ -52,24 +42,12 @@ def test_frozen_weights_stay_and_files_know(model, tmp_path):
     before = {n: keras.ops.convert_to_numpy(w) for n, w in weights_by_path(model).items()}
     for _ in range(2):
         model.train_on_batch(images, labels)
-    moved = {
-        n for n, w in weights_by_path(model).items() if not np.array_equal(keras.ops.convert_to_numpy(w), before[n])
-    }
+    moved = {n for n, w in weights_by_path(model).items() if np.any(keras.ops.convert_to_numpy(w) != before[n])}
     assert "head/kernel" in moved and moved <= set(training(model))
-
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert training(again) == training(model)
     again.train_on_batch(images, labels)  # the optimizer's state fits the weights that train
-
-
-@pytest.mark.once
-def test_says_what_is_wrong(model):
-    with pytest.raises(ValueError, match="fits no layer and no weight.*'block_0"):
-        freeze(model, ["embedding", "blok_0"])
-    assert training(model) == list(weights_by_path(model))  # nothing is half done
-    with pytest.raises(TypeError, match="patterns"):
-        freeze(model, [3])
 
 
 @pytest.mark.once

@@ -23,7 +23,9 @@ CONFIG = ViTConfig(image_size=(8, 12), patch_size=4, width=16, depth=1, heads=2,
 
 @pytest.mark.once
 def test_half_of_the_patches_are_corrupted_in_the_paper_s_shares():
-    plan, corrupted = plan_corruption(200, 100, 0)
+    plan, corrupted = plan_corruption(200, 100, (0, 3))
+    np.testing.assert_array_equal(plan_corruption(200, 100, (0, 3))[0], plan)
+    assert np.any(plan_corruption(200, 100, (0, 4))[0] != plan)
     assert np.all(corrupted.sum(axis=1) == 50)
     assert np.all(plan[~corrupted] == KEEP)
     fates = plan[corrupted]
@@ -36,21 +38,12 @@ def test_half_of_the_patches_are_corrupted_in_the_paper_s_shares():
 
 
 @pytest.mark.once
-def test_the_plan_is_a_function_of_the_seed():
-    first, second, other = (plan_corruption(4, 16, seed)[0] for seed in ((0, 3), (0, 3), (0, 4)))
-    np.testing.assert_array_equal(first, second)
-    assert np.any(first != other)
-
-
-@pytest.mark.once
 def test_colours_are_3_bits_each():
     pixels = np.zeros((1, 4, 8, 3), "float32")
     pixels[0, :, :4] = (255, 0, 128)
     pixels[0, :2, 4:] = (31, 32, 200)
     pixels[0, 2:, 4:] = (32, 32, 100)  # mean of the patch: 31.5, 32, 150
     np.testing.assert_array_equal(mean_colours(pixels, (1, 2)), [[7 * 64 + 0 * 8 + 4, 0 * 64 + 1 * 8 + 4]])
-    with pytest.raises(ValueError, match="3 channels"):
-        mean_colours(pixels[..., :1], (1, 2))
 
 
 def test_patches_are_put_in_each_other_s_place():
@@ -101,18 +94,23 @@ def test_it_is_learned():
     plan, corrupted = plan_corruption(64, 6, 0)
     targets = np.where(corrupted, mean_colours(pixels, (2, 3)), NO_TARGET).astype("int32")
     inputs = {"images": pixels / 127.5 - 1, "plan": plan}
-    log = learner.fit(inputs, targets, batch_size=64, epochs=40, verbose=0).history
+    log = learner.fit(inputs, targets, batch_size=64, epochs=25, verbose=0).history
     assert log["loss"][0] > 5  # log(512) is 6.2
     assert log["accuracy"][-1] > 0.9  # 8 colours: guessing is right in 1 of 8
 
 
+RESNET = BiTConfig(stages=(1,), width=32, classes=2)
+REFUSED = {
+    "VisionTransformer": lambda: masked_patch_model(BiT(RESNET)),
+    "are one patch of": lambda: masked_patch_model(VisionTransformer(CONFIG.replace(image_size=4))),
+    "at least 2": lambda: plan_corruption(1, 1, 0),
+    "with_image_size": lambda: masked_patch_model(VisionTransformer(CONFIG.replace(dynamic=True))),
+    "3 channels": lambda: mean_colours(np.zeros((1, 4, 8, 1)), (1, 2)),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
 @pytest.mark.once
-def test_what_has_no_patches_of_one_size_is_refused():
-    with pytest.raises(TypeError, match="VisionTransformer"):
-        masked_patch_model(BiT(BiTConfig(stages=(1,), width=32, classes=2)))
-    with pytest.raises(ValueError, match="one patch of"):
-        masked_patch_model(VisionTransformer(CONFIG.replace(image_size=4)))
-    with pytest.raises(ValueError, match="at least 2"):
-        plan_corruption(1, 1, 0)
-    with pytest.raises(ValueError, match="with_image_size"):
-        masked_patch_model(VisionTransformer(CONFIG.replace(dynamic=True)))
+def test_what_has_no_patches_of_one_size_is_refused(message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        REFUSED[message]()
