@@ -21,8 +21,8 @@ from keras_vit.models.variants import (
 # What needs Keras.
 if TYPE_CHECKING:
     from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
-    from keras_vit.models.adapters import adapted_layers, merge_lora, require_adapters
     from keras_vit.models.bit import BiT
+    from keras_vit.models.changes import adapted_layers, merge_lora, require_adapters
     from keras_vit.models.features import MODELS, feature_extractor, feature_names
     from keras_vit.models.image_model import ImageModel, pixel_scaling
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer

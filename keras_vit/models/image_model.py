@@ -13,7 +13,6 @@ import numpy as np
 from keras_vit._keras import ClonableModel, call_layers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import is_plain, quantized_policies
 from keras_vit.layers.ops import float32_or_better, runs_eagerly_in_torch
-from keras_vit.models.adapters import restore_training, training_config
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,
@@ -22,7 +21,9 @@ from keras_vit.models.changes import (
     layers_to_start_anew,
     quick_initialization,
     replaced,
+    restore_training,
     shortcuts,
+    training_config,
 )
 from keras_vit.models.config import ModelConfig
 from keras_vit.models.variants import variant_of

@@ -13,14 +13,12 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import DType, ImageSize, Source, pair, warn_caller, whole_number
-from keras_vit._files import write_text
-from keras_vit._keras import layers_inside, set_random_seed
+from keras_vit._files import replacing, write_text
+from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
-from keras_vit.checkpoints import save_model
 from keras_vit.data import ImageStream, has_test_split, open_data
 from keras_vit.models import BiT, ImageModel, VisionTransformer, adapted_layers, merge_lora
-from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.loop import RunFolder, draw_curve, report, train
 from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
 from keras_vit.training.recipes import Recipe
@@ -87,8 +85,7 @@ def labelled_batches(model: Model, images: ImageStream, seed: int) -> Batch:
 
 def as_input(model: Model, pixels: np.ndarray) -> np.ndarray:
     """Pixels of 0..255 as the model takes them."""
-    pipeline = model.config.pipeline
-    return pixels if model.config.include_preprocessing else preprocess_input(pixels, pipeline.mean, pipeline.std)
+    return pixels if model.config.include_preprocessing else model.config.pipeline.normalized(pixels)
 
 
 def logits_model(model: Model) -> keras.Model:
@@ -387,7 +384,8 @@ def _write_results(done: Trained, processes: Processes) -> None:
     model = merge_lora(done.model) if adapted else done.model.with_config()  # in all processes: they share variables
     if not processes.first:
         return
-    save_model(model, done.output / "model.keras", overwrite=True)
+    with replacing(done.output / "model.keras") as temporary, without_importing_tensorflow():
+        model.save(temporary)
     if adapted:
         save_adapters(done.model, done.output / "adapters.npz")
     if done.class_names is not None:
