@@ -50,7 +50,7 @@ SPLITS = {
 }
 SUFFIX = re.compile("(set|data|images|split)$")  # training_set, test_data
 
-# What systems and archives leave behind. Names that begin with a dot are hidden and are left out, too.
+# What systems and archives leave behind, beside names that begin with a dot.
 NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
 
 
@@ -105,20 +105,13 @@ def fingerprint(*parts: Any) -> str:
 def check_labels(
     labels: Any, classes: int | None, where: str, name: Callable[[int], str] | None = None
 ) -> tuple[np.ndarray, int]:
-    """The one check of labels.
+    """Labels as int64 `(n,)` or float32 `(n, classes)`, and the number of classes: the one check of labels.
 
     Args:
         labels: Whole numbers `(n,)` or `(n, 1)`, or one row of shares in 0..1 for each image `(n, classes)`.
         classes: How many there are; `None` for one more than the largest label, or as many as the rows are long.
         where: What it is, for the message.
         name: From an index to the name of an image.
-
-    Returns:
-        int64 `(n,)` or float32 `(n, classes)`, and the number of classes.
-
-    Raises:
-        ValueError: if a label is out of range or none at all, naming the first.
-        TypeError: if they are not numbers.
     """
     name = name or (lambda i: f"image {i} of {where}")
     labels = to_numpy(labels)
@@ -164,14 +157,14 @@ def count_steps(examples: int, batch_size: int, training: bool) -> int:
 
 
 def check_class_name(name: str, where: str) -> None:
-    """Raises ValueError for a name that cannot be written on a line of its own; `where` is what it belongs to."""
+    """Raises ValueError unless a name can stand on a line of its own."""
     if not is_class_name(name):
         fault = "it is empty, or has line breaks, control characters, bytes that are not UTF-8 or space around it"
         raise ValueError(f"{printable(where)} cannot be the name of a class: {fault}. Rename it.")
 
 
 def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: str = "The data") -> np.ndarray:
-    """Which output of a model each class of the data is, by name.
+    """Which output of a model each class of the data is, by name: int64 `(len(data_names),)`.
 
     The data may have fewer classes than the model, in any order. Where the model's classes are those of ImageNet-1k,
     the folders may also be called by WordNet's ids, such as `n01440764`.
@@ -180,9 +173,6 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
         data_names: In the order of the labels.
         model_names: In the order of the outputs.
         where: What has these classes, for the message.
-
-    Returns:
-        int64 `(len(data_names),)`: the output of each label.
 
     Raises:
         ValueError: if the data has names that the model does not have, or that stand for several of its outputs.
@@ -227,6 +217,7 @@ def open_folder(
     folder, training = folders[split], folders.get("train", folders[split])
     files, others = _class_files(folder)
     bad: list[BadImage] = []
+    converted: list[BadImage] = []
 
     def leave_out(path: Path, reason: str, advice: str) -> None:
         if on_bad_image == "stop":
@@ -235,11 +226,19 @@ def open_folder(
 
     names = class_names
     if names is None:
-        found = files if folder == training else _class_files(training)[0]
-        for name in (name for name, paths in found.items() if not paths):
-            leave_out(training / name, "a class folder without pictures", "Fill or remove it")
-        names = [name for name, paths in found.items() if paths]
-        _check_classes(training, names)
+        names = []
+        for name, paths in (files if folder == training else _class_files(training)[0]).items():
+            if paths:
+                check_class_name(name, f"The folder {str(training / name)!r}")
+                names.append(name)
+            else:
+                leave_out(training / name, "a class folder without pictures", "Fill or remove it")
+        if len(names) < 2:
+            found = f"only {names[0]!r}" if names else "none"
+            raise ValueError(
+                f"A classifier needs two classes or more, but {str(training)!r} has {found}. "
+                "Expected: one folder of pictures for each class, directly or in train/ and test/."
+            )
     unknown = [name for name, paths in files.items() if name not in names and paths]
     if unknown:
         raise ValueError(
@@ -254,7 +253,6 @@ def open_folder(
         warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
     paths = [path for name in names for path in files.get(name, ())]
     labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
-    converted: list[BadImage] = []
     if check != "none":
         faults = _look_at_all(paths, check == "decode", converted)
         if faults and on_bad_image == "stop":
@@ -325,22 +323,6 @@ def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
         elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
             others.append(entry.path)
     return files, others
-
-
-def _check_classes(folder: Path, names: list[str]) -> None:
-    for name in names:
-        check_class_name(name, f"The folder {str(folder / name)!r}")
-    spellings = collections.Counter(name.casefold() for name in names)
-    alike = [name for name in names if spellings[name.casefold()] > 1]
-    if alike:
-        where = f"The class folders {listing(alike)} in {printable(folder)}"
-        warn_caller(f"{where} differ in capitals only, and are classes of their own. Join them if that is a mistake.")
-    if len(names) < 2:
-        found = f"only {names[0]!r}" if names else "none"
-        raise ValueError(
-            f"A classifier needs two classes or more, but {str(folder)!r} has {found}. "
-            "Expected: one folder of pictures for each class, directly or in train/ and test/."
-        )
 
 
 def _look_at_all(paths: list[Path], decode: bool, converted: list[BadImage]) -> dict[int, str]:

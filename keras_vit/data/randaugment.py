@@ -14,9 +14,12 @@ rounding is the same, in the same order, and what is odd there is odd here:
 import functools
 import math
 import numbers
+import operator
 from collections.abc import Callable
 
 import numpy as np
+
+from keras_vit._arguments import whole_number
 
 MAX_MAGNITUDE = 30
 
@@ -40,25 +43,16 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
     each, and does not use it.
 
     Args:
-        image: uint8 `(height, width, 3)`, RGB. It is not changed.
+        image: As in `randaugment_operation`, and so is the result.
         layers: How many operations follow each other, at least 1.
         magnitude: 0 to 30, of every operation.
         generator: The same state gives the same image.
-
-    Returns:
-        uint8 of the same shape, a new array.
-
-    Raises:
-        ValueError, TypeError: if an argument is out of range or has a wrong type, or the image is not uint8 RGB.
 
     Examples:
         >>> data.randaugment(pixels[0], layers=2, magnitude=10, generator=np.random.default_rng(0)).shape
         (24, 24, 3)
     """
-    if isinstance(layers, bool) or not isinstance(layers, numbers.Integral):
-        raise TypeError(f"layers must be an integer, the number of operations, but {layers!r} was given.")
-    if layers < 1:
-        raise ValueError(f"layers must be 1 or more, but {layers} was given. Without RandAugment, do not call it.")
+    whole_number("layers", layers, 1)
     if not isinstance(generator, np.random.Generator):
         raise TypeError(f"generator must be a numpy.random.Generator, for example default_rng(0), not {generator!r}.")
     _check_image(image)
@@ -97,8 +91,7 @@ def randaugment_operation(
         have no inner pixel; here they come back as they are.)
 
     Raises:
-        ValueError, TypeError: if the name is unknown, an argument is out of range or has a wrong type, the image is not
-            uint8 RGB, or the operation takes no sign or centre.
+        ValueError, TypeError: if an argument makes no sense, or the operation takes no sign or centre.
 
     Examples:
         >>> bool((data.randaugment_operation(pixels[0], "Invert", 15) == 255 - pixels[0]).all())
@@ -107,13 +100,10 @@ def randaugment_operation(
     _check_image(image)
     if not isinstance(name, str) or name not in OPERATIONS:
         raise ValueError(f"name must be one of {list(OPERATIONS)}, but {name!r} was given.")
-    if isinstance(magnitude, bool) or not isinstance(magnitude, numbers.Real):
-        raise TypeError(f"magnitude must be a number from 0 to {MAX_MAGNITUDE}, but {magnitude!r} was given.")
-    if not 0 <= magnitude <= MAX_MAGNITUDE:
-        raise ValueError(f"magnitude must lie in 0 to {MAX_MAGNITUDE}, but {magnitude} was given.")
+    is_number = isinstance(magnitude, numbers.Real) and not isinstance(magnitude, bool)
+    if not is_number or not 0 <= magnitude <= MAX_MAGNITUDE:
+        raise (ValueError if is_number else TypeError)(f"magnitude must be in 0..30, but {magnitude!r} was given.")
     level = float(magnitude) / 10
-    if not isinstance(negate, (bool, np.bool_)):
-        raise TypeError(f"negate must be True or False, but {negate!r} was given.")
     if negate and name not in SIGNED_OPERATIONS:
         raise ValueError(f"{name} has no sign: negate works with {list(SIGNED_OPERATIONS)} only.")
     if center is not None and name != "Cutout":
@@ -176,10 +166,6 @@ def _solarize(image: np.ndarray, level: float) -> np.ndarray:
     return _map(image, np.where(_VALUES < threshold, _VALUES, 255 - _VALUES))
 
 
-def _solarize_add(image: np.ndarray, level: float) -> np.ndarray:
-    return _map(image, np.where(_VALUES < 128, np.minimum(_VALUES + int(level * 110), 255), _VALUES))
-
-
 def _color(image: np.ndarray, level: float) -> np.ndarray:
     channels = [image[..., channel].astype("float32") for channel in range(3)]
     # TensorFlow's rgb_to_grayscale: to 0..1, weighted, back to 0..255 with a factor of 255.5, cut off.
@@ -195,10 +181,6 @@ def _contrast(image: np.ndarray, level: float) -> np.ndarray:
     # The original adds up the histogram's 256 counts, not the values, and divides by 256.
     constant = min(image.shape[0] * image.shape[1] // 256, 255)
     return _map(image, _blend(np.float32(constant), _VALUES, level))
-
-
-def _brightness(image: np.ndarray, level: float) -> np.ndarray:
-    return _map(image, _blend(np.float32(0), _VALUES, level))
 
 
 def _sharpness(image: np.ndarray, level: float) -> np.ndarray:
@@ -291,11 +273,9 @@ def _round(points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _cutout(image: np.ndarray, level: float, center: tuple[int, int] | None) -> np.ndarray:
     height, width, _ = image.shape
-    pair = isinstance(center, (tuple, list)) and len(center) == 2
-    if not pair or not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in center):
-        kind = ValueError if center is None else TypeError
-        raise kind(f"Cutout needs center=(row, column), two integers, but {center!r} was given.")
-    row, column = map(int, center)
+    if center is None:
+        raise ValueError("Cutout needs center=(row, column).")
+    row, column = map(operator.index, center)
     if not (0 <= row < height and 0 <= column < width):
         raise ValueError(f"center must be a pixel of the image of {height} x {width}, but {center} lies outside.")
     half = int(level * 40)
@@ -314,13 +294,15 @@ _FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "Solarize": _solarize,
     "Color": _color,
     "Contrast": _contrast,
-    "Brightness": _brightness,
+    "Brightness": lambda image, level: _map(image, _blend(np.float32(0), _VALUES, level)),
     "Sharpness": _sharpness,
     "ShearX": lambda image, level: _move(image, 1, level * 0.3, 0, 0, 1, 0),
     "ShearY": lambda image, level: _move(image, 1, 0, 0, level * 0.3, 1, 0),
     "TranslateX": lambda image, level: _move(image, 1, 0, level * 100.0, 0, 1, 0),
     "TranslateY": lambda image, level: _move(image, 1, 0, 0, 0, 1, level * 100.0),
     "Cutout": _cutout,
-    "SolarizeAdd": _solarize_add,
+    "SolarizeAdd": lambda image, level: _map(
+        image, np.where(_VALUES < 128, np.minimum(_VALUES + int(level * 110), 255), _VALUES)
+    ),
 }
 OPERATIONS = tuple(_FUNCTIONS)

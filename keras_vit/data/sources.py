@@ -29,10 +29,7 @@ IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")
 def open_arrays(
     images: Any, labels: Any, training: bool, classes: int | None, class_names: list[str] | None, on_bad_image: str
 ) -> Examples:
-    """Images `(n, height, width[, channels])`, or a list of different sizes, that are in memory; they are not copied.
-
-    With `training`, one class alone is an error; the other arguments are those of `open_data`.
-    """
+    """Images `(n, height, width[, channels])`, or a list of different sizes, in memory; they are not copied."""
 
     def name(i: int) -> str:
         return f"images[{i}]"
@@ -87,10 +84,7 @@ def _rgb(images: np.ndarray) -> np.ndarray:
 
 
 def open_tfds(name: str, split: str) -> Examples:
-    """A data set of tensorflow-datasets that was prepared for random access, such as `"oxford_iiit_pet:4.0.0"`.
-
-    For `"test"`, `validation` is taken where there is no test split.
-    """
+    """A data set of tensorflow-datasets that was prepared for random access, such as `"oxford_iiit_pet:4.0.0"`."""
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
@@ -148,12 +142,8 @@ def is_pipeline(source: Any) -> bool:
 class PipelineBatches:
     """The batches of a pipeline, which goes forward only and starts anew when an earlier step is asked for.
 
-    Args:
-        source: The pipeline: batches or single examples of (images, labels), or dicts of these.
-        transform: The size that images must have in training, `randaugment` and `mixup`: crop and flip are the
-            pipeline's own business. Without an augmentation it is gone through once.
-        batch_size: How many single examples make a batch. A pipeline of batches keeps its own size.
-        classes, class_names, skip, shard: As in `open_data`.
+    It yields batches, which keep their size, or single examples of (images, labels), or dicts of these. Without an
+    augmentation it is gone through once.
     """
 
     converted: tuple[BadImage, ...] = ()
@@ -259,10 +249,10 @@ class PipelineBatches:
                     images = np.stack([resize_for_evaluation(image, size, resize) for image in images])
                 waiting.append((images.astype("float32"), checked))
                 if not self._single or len(waiting) == self.batch_size:
-                    yield _joined(waiting)
+                    yield np.concatenate([x for x, _ in waiting]), np.concatenate([y for _, y in waiting])
                     waiting = []
             if waiting and not self.endless:
-                yield _joined(waiting)
+                yield np.concatenate([x for x, _ in waiting]), np.concatenate([y for _, y in waiting])
             if not self.endless or number < 0:
                 return
 
@@ -308,11 +298,6 @@ def _pair(element: Any) -> tuple[np.ndarray, np.ndarray]:
         what = f"{len(element)} things" if isinstance(element, (tuple, list)) else type(element).__name__
         raise ValueError(f"The pipeline must yield (images, labels), or a dict with 'image' and 'label', not {what}.")
     return to_numpy(images), to_numpy(labels)
-
-
-def _joined(waiting: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = zip(*waiting, strict=True)
-    return np.concatenate(images), np.concatenate(labels)
 
 
 # Batches for Keras

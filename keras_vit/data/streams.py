@@ -322,8 +322,8 @@ class ExampleBatches:
         )
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(self._workers, "keras_vit_read")
-        # A stream that nobody closes leaves no processes behind.
-        weakref.finalize(self, _close_all, self._processes)
+        # Also where nobody closes the stream.
+        self._close_processes = weakref.finalize(self, lambda workers: [w.close() for w in workers], self._processes)
 
     def length(self, step: int) -> int:
         """Images in a batch."""
@@ -333,7 +333,7 @@ class ExampleBatches:
     def close(self) -> None:
         """End the threads and processes that read."""
         self._readers.shutdown(cancel_futures=True)
-        _close_all(self._processes)
+        self._close_processes()
 
     def make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """The images and labels of a step."""
@@ -357,7 +357,7 @@ class ExampleBatches:
         pieces = [slice(i, i + size) for i in range(0, len(places), size)]
         read = self._readers.map(lambda piece: self._fill(images[piece], places[piece]), pieces)
         indices = np.concatenate(list(read))
-        if (indices < 0).all() and self.shard[1] == 1:
+        if (indices < 0).all() and (self.endless or self.shard[1] == 1):
             raise ValueError(f'None of the images of batch {step} can be read. Leave them out: check="decode".')
         if (indices < 0).any():
             images, indices = images[indices >= 0], indices[indices >= 0]
@@ -391,15 +391,13 @@ class ExampleBatches:
 
     def _fill_one(self, image: np.ndarray, epoch: int, index: int) -> int:
         """Makes an image; in training, of the next good one if it is bad. Returns its index, or -1."""
-        for i in range(index, index + self.examples):
+        for i in range(index, index + (self.examples if self.endless else 1)):
             i %= self.examples
             pixels = self._read(i)
             if pixels is not None:
                 image[...] = self._transform(pixels, epoch, index)
                 return i
-            if not self.endless:
-                return -1
-        raise ValueError("None of the images can be read any more.")
+        return -1
 
     def _read(self, i: int) -> np.ndarray | None:
         if i in self._unreadable:
@@ -424,12 +422,9 @@ class Worker:
     def __init__(self, transform: ImageTransform) -> None:
         packages = str(Path(__file__).resolve().parents[2])  # the folder that the package lies in
         path = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "keras_vit.data.streams"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        command = [sys.executable, "-P", "-m", "keras_vit.data.streams"]
+        pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONPATH": path}
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment)
         self._send(dataclasses.asdict(transform))
 
     def make(self, requests: Sequence[tuple[str, int, int]], images: np.ndarray) -> list[int]:
@@ -466,11 +461,6 @@ class Worker:
         code = self._process.wait()
         reason = f"by signal {-code} (9 is what a machine without memory sends)" if code < 0 else f"with status {code}"
         raise RuntimeError(f"A worker process that decodes images ended {reason}. processes=False does without.")
-
-
-def _close_all(workers: list[Worker]) -> None:
-    for worker in workers:
-        worker.close()
 
 
 def main() -> None:

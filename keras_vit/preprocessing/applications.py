@@ -28,14 +28,11 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
         std: What they are divided by then; likewise.
 
     Returns:
-        float32 of the same shape: a tensor of the same kind for a tensor, otherwise a new NumPy array.
+        float32 of the same shape: a tensor of the same kind for a tensor, otherwise a new NumPy array, whose values
+        are checked; floats that all lie in [-1, 1] give a warning.
 
     Raises:
-        ValueError, TypeError: if the shape is another one, values are no pixels (looked at in NumPy input only), or
-            `mean` or `std` make no sense.
-
-    Warns:
-        UserWarning: if NumPy floats all lie in [-1, 1]: they look scaled already.
+        ValueError, TypeError: if images are no pixels or have another shape, or `mean` or `std` make no sense.
 
     Examples:
         >>> keras_vit.preprocess_input(np.array([[[0, 255, 51]]], "uint8"))

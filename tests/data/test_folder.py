@@ -275,14 +275,6 @@ def test_classes_without_images(root):
             in_order(root, on_bad_image=on_bad_image)
 
 
-def test_class_folders_that_differ_in_capitals_only(root):
-    (root / "train" / "Bee").mkdir()
-    picture(5).save(root / "train" / "Bee" / "0.png")
-    with pytest.warns(UserWarning, match="'Bee', 'bee' in .* differ in capitals only"):
-        with train(root) as stream:
-            assert stream.classes == 4
-
-
 # What is wrong with a file
 
 
