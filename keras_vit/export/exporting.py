@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit._arguments import Source
+from keras_vit._arguments import Source, whole_number
 from keras_vit._terminal import as_text, megabytes, pairs_table
 from keras_vit.export.formats import Format, require
 from keras_vit.export.images import (
@@ -71,8 +71,7 @@ class ExportReport:
         operators: Names of the operators that it uses, where a runtime may lack some: LiteRT, ONNX, OpenVINO.
         select_operators: Those among them that the runtime does not bring (LiteRT's Flex operators, for example).
         images: How many images were compared.
-        max_abs_error: Largest difference between the answers of the file and of the model in float32; of several
-            answers, for the one that comes closest to its tolerance.
+        max_abs_error: Largest difference to the model in float32; of several answers, of the one nearest its tolerance.
         mean_abs_error: Mean difference.
         tolerance: What the largest difference was allowed to be.
         top1_agreement: Share of the images for which both name the same class; None without classes.
@@ -80,8 +79,7 @@ class ExportReport:
         model_accuracy: The model's accuracy on them.
         load_seconds: From opening the file to its first answer, without importing the runtime.
         latency_ms: Median time of an answer to `batch` images, or to one; None if it was not measured.
-        peak_memory_bytes: Most memory while loading and answering `batch` images, or one, above what the runtime
-            takes without a file; None where the system does not tell.
+        peak_memory_bytes: Most memory for it, above what the runtime takes without a file; None if that is not known.
         seconds: What the export took.
 
     Examples:
@@ -208,14 +206,12 @@ def export(
 ) -> ExportReport:
     """Writes a model to a file that runs without Keras, and checks that it gives the same answers.
 
-    Each format is written by one framework; under another backend that happens in a second process, so the framework
-    has to be installed as well. The file is loaded by its own runtime in a fresh process, run with a batch of 1 and,
-    where it takes any, of 7, and compared with the model. Only then does it appear at `path`.
+    Each format is written by one framework, which has to be installed, under another backend in a second process. The
+    file is run by its own runtime in a fresh process and compared with the model. Only then does it appear at `path`.
 
     Args:
-        model: A `VisionTransformer` or `BiT`, trained on any backend in any precision; what `feature_extractor`
-            makes of one; a functional or sequential model with one inside; or a name, an address or a path as `load`
-            takes it.
+        model: A `VisionTransformer` or `BiT`, of any backend and precision; what `feature_extractor` makes of one; a
+            functional or sequential model with one inside; or a name, an address or a path as `load` takes it.
         path: The file to write; for `"saved_model"`, the folder. OpenVINO's second file lies beside it.
         format: A key of `FORMATS`: `"saved_model"`, `"litert"`, `"onnx"`, `"openvino"`, `"torch"` or `"stablehlo"`;
             None for the one that the path's suffix belongs to. A folder has no suffix, so that it has to be named.
@@ -228,15 +224,14 @@ def export(
         images: Images to compare the answers on, `(n, height, width, channels)`: uint8 pixels, or float32 as the
             model takes them. None for built-in ones.
         labels: `(n,)` integers, the classes of `images`: the report then has the accuracy of file and model.
-        calibration: Images like those of later, for precisions that need some to see the ranges of values: an array
-            like `images`, a folder of pictures, or labelled images as `keras_vit.data.open_data` takes them, whose
-            labels do not matter. At least 8; 100 to 300 are a good number. Without `images`, answers are compared on
-            up to 64 of them.
+        calibration: Images like those of later, for precisions that need the ranges of values: an array like `images`,
+            a folder of pictures, or labelled images as `keras_vit.data.open_data` takes them. At least 8; 100 to 300
+            are a good number. Without `images`, answers are compared on up to 64 of them.
         allow_select_ops: Whether the file may use operators that the runtime does not bring, such as LiteRT's Flex
             operators; they need further libraries where the file is used.
         tolerance: Largest difference between file and model that is accepted, in relation to the largest answer of
-            the model or to 1; None for the precision's in `keras_vit.export.TOLERANCES`. Whatever it is, 95 % of the
-            images have to keep their class, but for those that the model itself is undecided about.
+            the model or to 1; None for that in `TOLERANCES`. Whatever it is, 95 % of the images have to keep their
+            class, but for those that the model itself is undecided about.
         measure: Whether the time of an answer is measured (about a second).
         overwrite: Whether something at `path` may be replaced. It is replaced only when the new file is good.
 
@@ -244,11 +239,9 @@ def export(
         An `ExportReport`: what was written, how it agrees with the model, and what it costs to run.
 
     Raises:
-        TypeError: if `model` has nothing of this package inside, or an argument has a wrong type.
-        ValueError: if an argument makes no sense, the format cannot hold the model, or weights are not finite.
-        FileExistsError: if there is something at `path` and `overwrite` is False.
+        TypeError, ValueError: if an argument makes no sense, or the format cannot hold the model.
         ImportError: if a package is missing that the format needs.
-        OSError: if the file cannot be written.
+        OSError: if the file cannot be written, or is there already (FileExistsError).
         RuntimeError: if the conversion fails, the file needs operators that the runtime does not bring, or the
             answers differ by more than the tolerance. No file is left.
 
@@ -282,6 +275,8 @@ def export(
     inputs = [as_taken(batch, signature.dtype, config) for batch in batches]
     if calibration is not None:
         calibration = as_taken(calibration, signature.dtype, config)
+    shape = ", ".join("any" if n is None else str(n) for n in signature.shape)
+    values = "" if signature.value_range is None else ", {:.4g}..{:.4g}".format(*signature.value_range)
     job = Job(row.name, precision, signature, describe(model, signature, precision, names, source))
     status = Console(stderr=True).status(f"Exporting {model.name} to {path.name} ...")
     try:
@@ -290,11 +285,8 @@ def export(
             written = folder / f"exported{row.suffix}"
             operators = write_anywhere(served_model(reference), job, calibration, written)
             if operators["select"] and not allow_select_ops:
-                raise RuntimeError(
-                    f"The {row.name} file would need operators that its runtime does not bring: "
-                    f"{', '.join(operators['select'])}. Pass allow_select_ops=True if they are there where it will be "
-                    "used."
-                )
+                words = f"The {row.name} file needs operators that its runtime lacks: {', '.join(operators['select'])}"
+                raise RuntimeError(f"{words}. Pass allow_select_ops=True.")
             status.update(f"Checking {path.name} ...")
             answers, measured = run_in_fresh_process(row, written, inputs, batch_size, measure)
             if len(signature.outputs) == 1:  # PyTorch's has no name
@@ -304,8 +296,8 @@ def export(
                 for name in signature.outputs
             ]
             limits = [agreement.require(row.name, precision, tolerance) for agreement in agreements]
-            agreement, limit = max(
-                zip(agreements, limits, strict=True), key=lambda pair: pair[0].max_abs_error / pair[1]
+            _, limit, agreement = max(
+                (a.max_abs_error / limit, limit, a) for a, limit in zip(agreements, limits, strict=True)
             )
             size = _size_of(written, row)
             _place(written, path, row, folder)
@@ -323,7 +315,7 @@ def export(
         precision=precision,
         bytes=size,
         batch=batch_size,
-        input=_spell(signature),
+        input=f"{INPUT}: {signature.dtype} ({shape}){values}",
         output=", ".join(signature.outputs),
         operators=tuple(operators["operators"]),
         select_operators=tuple(operators["select"]),
@@ -364,31 +356,22 @@ def _check_options(
 ) -> None:
     needs_images = row.precision(precision).calibration
     if needs_images != (calibration is not None):
-        raise ValueError(
-            f"The precision {precision!r} of {row.name!r} needs calibration images: calibration=images."
-            if needs_images
-            else f"calibration was given, but the precision {precision!r} needs no images: leave it out."
-        )
-    if batch_size is not None and (isinstance(batch_size, bool) or not hasattr(batch_size, "__index__")):
-        raise TypeError(f"batch_size must be an integer, or None for any number, but {batch_size!r} was given.")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, but {batch_size} was given.")
+        words = "needs calibration images" if needs_images else "needs no calibration: leave it out"
+        raise ValueError(f"The precision {precision!r} of {row.name!r} {words}.")
+    if batch_size is not None:
+        whole_number("batch_size", batch_size, 1)
     if tolerance is not None and not tolerance > 0:
         raise ValueError(f"tolerance must be above 0, but {tolerance!r} was given.")
     if model.inputs[0].shape[1] is None:
         config = input_config(model)
         if config is None or (row.any_size and isinstance(config, ViTConfig)):
             why = row.any_size or "nothing says which sizes fit"
-            raise ValueError(
-                f"{model.name} takes images of any size, which the format {row.name!r} cannot express: {why}. "
-                "Fix the size first: model.with_image_size(224)."
-            )
+            words = f"{model.name} takes images of any size, which the format {row.name!r} cannot express"
+            raise ValueError(f"{words}: {why}. Fix the size first: model.with_image_size(224).")
     weights = 4 * model.count_params()
     if row.largest and weights >= row.largest:
-        raise ValueError(
-            f"{model.name} has {weights / 1e9:.1f} GB of weights; a {row.name} file can hold {row.largest / 1e9:.1f} "
-            "GB. The formats 'saved_model', 'openvino' and 'torch' can hold more."
-        )
+        gigabytes = f"{weights / 1e9:.1f} GB of weights; a {row.name} file can hold {row.largest / 1e9:.1f} GB"
+        raise ValueError(f"{model.name} has {gigabytes}. 'saved_model', 'openvino' and 'torch' can hold more.")
 
 
 def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[str] | None:
@@ -402,10 +385,7 @@ def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[
         return None
     shapes = [tuple(output.shape) for output in model.outputs]
     if len(shapes) != 1 or shapes[0] != (None, len(class_names)) or isinstance(class_names, str):
-        raise ValueError(
-            f"class_names must name each of the classes that {model.name} answers with, but {len(class_names)} were "
-            f"given, and its answers have the shapes {shapes}."
-        )
+        raise ValueError(f"class_names must name each of the classes of {model.name}, whose answers are {shapes}.")
     return [*class_names]
 
 
@@ -430,12 +410,6 @@ def _answers(model: keras.Model, signature: Signature, images: np.ndarray) -> di
         powers = [np.exp(answer - answer.max(-1, keepdims=True)) for answer in answers]
         answers = [power / power.sum(-1, keepdims=True) for power in powers]
     return dict(zip(signature.outputs, answers, strict=True))
-
-
-def _spell(signature: Signature) -> str:
-    shape = ", ".join("any" if n is None else str(n) for n in signature.shape)
-    values = "" if signature.value_range is None else ", {:.4g}..{:.4g}".format(*signature.value_range)
-    return f"{INPUT}: {signature.dtype} ({shape}){values}"
 
 
 def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
@@ -471,13 +445,11 @@ def _existing(path: Path) -> Path:
 
 
 def _place(written: Path, path: Path, row: Format, folder: Path) -> None:
-    """Moves a new file to where it belongs: a single one in one step, otherwise the old ones go aside meanwhile."""
+    """Moves a new file to where it belongs; where one step does not do, the old ones go aside meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pairs = list(zip(row.files(written), row.files(path), strict=True))
-    if len(pairs) == 1 and written.is_file() and not path.is_dir():
-        os.replace(written, path)
-        return
     old = [(target, folder / f"old{target.suffix}") for _, target in pairs if target.exists() or target.is_symlink()]
+    old = [] if len(pairs) == 1 and written.is_file() and not path.is_dir() else old
     with contextlib.ExitStack() as undo:
         for target, aside in old:
             os.replace(target, aside)

@@ -41,11 +41,7 @@ def another_size(config: Config) -> tuple[int, int]:
 
 
 def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarray:
-    """Images of the user's, uint8 pixels or floats as the model takes them, as an array of uint8 or float32.
-
-    Raises:
-        TypeError, ValueError: if they do not fit; the message says what was expected.
-    """
+    """Images of the user's, uint8 pixels or floats as the model takes them, as an array of uint8 or float32."""
     images = np.asarray(images)
     size = "(n, height, width, channels)" if signature.any_size else f"(n, {', '.join(map(str, signature.shape[1:]))})"
     expected = f"{name} must be uint8 or float32 {size}"
@@ -65,20 +61,13 @@ def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarr
 
 
 def calibration_images(source: Any, config: Config | None, signature: Signature) -> np.ndarray:
-    """Calibration images: their range decides how finely int8 tells values apart.
+    """Calibration images, at least 8: their range decides how finely int8 tells values apart.
 
     Args:
         source: Images as in `check_images`; a list of images of different sizes; a folder of pictures; or labelled
-            images as `keras_vit.data.open_data` takes them, the labels of which do not matter. Of a folder or a data
-            set, up to 300 are used.
+            images as `keras_vit.data.open_data` takes them. Of a folder or a data set, up to 300 are used.
         config: Of the model that is exported, which says how pictures are resized; None for arrays only.
         signature: What the file takes.
-
-    Returns:
-        Images as in `check_images`, at least 8.
-
-    Raises:
-        TypeError, ValueError: if they do not fit, are too few, or floats outside the range that the model takes.
     """
     if hasattr(source, "__array__"):
         pass
@@ -112,9 +101,7 @@ def check_labels(labels: ArrayLike, images: np.ndarray, classes: int | None) -> 
     if not classes:
         raise ValueError("labels were given, but the model does not name one class for each image.")
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"labels must be {len(images)} integers, one for each image, but {labels.dtype} {labels.shape} were given."
-        )
+        raise ValueError(f"labels must be {len(images)} integers, but {labels.dtype} {labels.shape} were given.")
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(f"labels must be in 0..{classes - 1}, but reach {labels.min()}..{labels.max()}.")
     return labels
@@ -134,20 +121,13 @@ def as_taken(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarra
 def labelled_pictures(
     folder: str | os.PathLike[str], model: VisionTransformer | BiT, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The pictures under a folder, and their classes where they lie in folders.
+    """The pictures under a folder, uint8 `(n, height, width, 3)`, and their labels `(n,)` where they lie in folders.
 
     Args:
         folder: Pictures, or folders of them, one for each class; of a data set with splits, the test split is taken.
         model: Says what size the pictures have.
         class_names: The model's, if they are known: each folder has to be called as one of them. Otherwise there has
             to be one folder for each class, in alphabetical order.
-
-    Returns:
-        uint8 `(n, height, width, 3)`, and integer labels `(n,)`; None for labels where pictures lie in `folder` itself.
-
-    Raises:
-        FileNotFoundError: if there is no such folder.
-        ValueError: if there are no pictures, or the folders are not classes of the model.
     """
     if Path(folder).is_dir() and has_test_split(folder):
         folder = split_folders(Path(folder), class_names)["test"]
@@ -158,8 +138,8 @@ def labelled_pictures(
     names = sorted({parts[0] for parts in folders})
     if class_names is None and len(names) != model.config.classes:
         raise ValueError(
-            f"{folder} has {len(names)} folders, but {model.name} has {model.config.classes} classes whose names are "
-            "not known: class_names=[...] names them. To compare answers without labels, pass a folder of pictures."
+            f"{folder} has {len(names)} folders, but {model.name} {model.config.classes} unnamed classes. Pass "
+            "class_names=[...], or a folder of pictures to compare answers without labels."
         )
     outputs = np.arange(len(names)) if class_names is None else match_labels(names, class_names, str(folder))
     return _load(paths, model.config), outputs[[names.index(parts[0]) for parts in folders]]

@@ -63,16 +63,9 @@ class Job(NamedTuple):
 
 
 def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
-    """Writes a file under the format's backend.
+    """Writes a file under the format's backend; gives its `"operators"`, and as `"select"` those its runtime lacks.
 
-    Args:
-        model: The model as it is written, on that backend.
-        job: What to write.
-        calibration: Images as the file takes them, for precisions that need some.
-        path: Where; nothing is there yet, and nothing else is in its folder that begins with `float32`.
-
-    Returns:
-        `"operators"`, the names of those in the file, and `"select"`, those that the runtime does not bring.
+    `calibration` is images as the file takes them, for precisions that need some.
     """
     row = FORMATS[job.format]
     with warnings.catch_warnings():
@@ -176,17 +169,10 @@ def process_environment() -> dict[str, str]:
 def run_in_fresh_process(
     row: Format, path: Path, images: list[np.ndarray], batch: int | None, latency: bool
 ) -> tuple[list[Answers], dict[str, Any]]:
-    """The answers of a file, computed by its runtime in a process that knows neither Keras nor the model.
+    """The answers of a file to each batch of images, by name, and what was measured, by a process without Keras.
 
-    Args:
-        row: The file's format.
-        path: The file, in a folder where more can be written.
-        images: Batches as the file takes them; those of one batch have one size.
-        batch: How many images the file takes at a time; None for any number: then it is run with 1, 7 and more.
-        latency: Whether the time of an answer is measured.
-
-    Returns:
-        The answers to each batch by name, and what was measured. RuntimeError if it fails.
+    The file, in a folder where more can be written, takes `batch` images at a time; None for any number: then it is run
+    with 1, 7 and more. With `latency`, the time of an answer is measured.
     """
     folder = path.parent / "answers"
     folder.mkdir()

@@ -32,27 +32,18 @@ TRAINING = {"dropout": 0.0, "attention_dropout": 0.0, "drop_path": 0.0, "remat":
 class Signature:
     """The input and the outputs of an exported file.
 
-    Attributes:
-        shape: Of the images, `(batch, height, width, channels)`; None for what may have any length.
-        dtype: Of the images: `"uint8"` (pixels of 0..255) or `"float32"`.
-        value_range: Least and largest value of the images; None where nothing tells.
-        outputs: Names of the answers. A single one is `"logits"`, `"probabilities"`, or `"features"` without a head;
-            `"scores"` after any other activation; of a model around one of this package, `"output"`.
-        softmax: Whether the file takes the softmax of what the model answers.
-        scale: What pixels are multiplied with in the file, one number or one for each channel; None where they are
-            not scaled there.
-        offset: What is added then.
-        steps: What height and width have to be multiples of.
+    The name of a single output is `"logits"`, `"probabilities"`, or `"features"` without a head; `"scores"` after any
+    other activation; of a model around one of this package, `"output"`.
     """
 
-    shape: tuple[int | None, int | None, int | None, int]
-    dtype: str
-    value_range: tuple[float, float] | None
+    shape: tuple[int | None, int | None, int | None, int]  # of the images; None for what may have any length
+    dtype: str  # "uint8" (pixels of 0..255) or "float32"
+    value_range: tuple[float, float] | None  # None where nothing tells
     outputs: tuple[str, ...]
-    softmax: bool = False
-    scale: tuple[float, ...] | None = None
-    offset: tuple[float, ...] = (0.0,)
-    steps: tuple[int, int] = (1, 1)
+    softmax: bool = False  # whether the file takes the softmax of what the model answers
+    scale: tuple[float, ...] | None = None  # what pixels are multiplied with in the file, for each channel or all
+    offset: tuple[float, ...] = (0.0,)  # what is added then
+    steps: tuple[int, int] = (1, 1)  # what height and width have to be multiples of
 
     @property
     def batch(self) -> int | None:
@@ -88,8 +79,8 @@ class Signature:
                 scaling = {"scale": tuple(scale), "offset": tuple(offset)}
         elif uint8 and find_model(model) is None:
             raise ValueError(
-                f"uint8_input=True needs to know how pixels are normalised, which {model.name} does not say: pass what "
-                "keras_vit.feature_extractor gives, not a copy from a file, or put keras.layers.Rescaling before it."
+                f"uint8_input=True needs to know how pixels are normalised, which {model.name} does not say: put "
+                "keras.layers.Rescaling before it, or pass what keras_vit.feature_extractor gives."
             )
         if uint8:
             value_range = (0, 255)
@@ -184,10 +175,7 @@ def check_model(model: Any) -> None:
     if len(shapes) != 1 or len(shapes[0]) != 4:
         raise ValueError(f"model must take images (batch, height, width, channels) alone, but it takes {shapes}.")
     if any(layer.quantization_mode is not None for layer in inside):
-        raise ValueError(
-            "model is quantized, which no format can express. Export it before model.quantize(), with "
-            "precision='dynamic_int8' for a file with int8 weights."
-        )
+        raise ValueError("model is quantized. Export it before model.quantize(), with precision='dynamic_int8'.")
     bad = [
         name
         for name, weight in weights_by_path(model).items()

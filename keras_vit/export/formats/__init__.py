@@ -100,19 +100,12 @@ class Format:
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
     def precision(self, name: str) -> Precision:
-        """The row of a precision.
-
-        Raises:
-            ValueError: if there is none, or no such file can be made. The message says what can, and why this cannot.
-            ImportError: if a package is missing that it needs.
-        """
+        """The row of a precision; ValueError if no such file can be made, ImportError if a package is missing."""
         offered = [known for known, row in self.precisions.items() if not row.reason]
         row = self.precisions.get(name)
         if row is None or row.reason:
-            why = f": {row.reason}" if row else "."
-            raise ValueError(
-                f"precision must be one of {offered} for the format {self.name!r}, but {name!r} was given{why}"
-            )
+            words = f"precision must be one of {offered} for the format {self.name!r}, but {name!r} was given"
+            raise ValueError(f"{words}: {row.reason}" if row else f"{words}.")
         require(f"The precision {name!r} of {self.name!r}", row.packages, row.extra)
         return row
 
@@ -121,14 +114,12 @@ def require(what: str, packages: tuple[str, ...], extra: str) -> None:
     """Raises ImportError where packages are missing that `what` needs, with the extra that brings them."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise ImportError(
-            f'{what} needs {" and ".join(missing)}, which is not installed: pip install "keras-vit[{extra}]"',
-            name=missing[0],
-        )
+        words = f'{what} needs {" and ".join(missing)}, which is not installed: pip install "keras-vit[{extra}]"'
+        raise ImportError(words, name=missing[0])
 
 
 def as_strings(metadata: "Metadata") -> dict[str, str]:
-    """The metadata for a format that stores pairs of strings: anything but strings as JSON."""
+    """The metadata as pairs of strings: anything but strings as JSON."""
     return {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in metadata.items()}
 
 
