@@ -4,7 +4,7 @@ Each has its reason; `tests/test_keras_internals.py` holds every one to what a n
 """
 
 import contextlib
-import inspect
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -134,6 +134,7 @@ def clonable(cls: T) -> T:
     """
     constructor = cls.__init__
 
+    @functools.wraps(constructor)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         source = _source_of_clone(args)
         if source is None:
@@ -141,22 +142,8 @@ def clonable(cls: T) -> T:
         else:
             self.init_as_clone(source, *args, **kwargs)
 
-    __init__.__doc__ = constructor.__doc__
     cls.__init__ = __init__  # ty: ignore[invalid-assignment]
-    cls.__signature__ = _SignatureOfClass(constructor)  # ty: ignore[missing-attribute]
     return cls
-
-
-class _SignatureOfClass:
-    """The arguments of a constructor for `help(cls)`; instances, which can be called as well, have their own."""
-
-    def __init__(self, constructor: Any) -> None:
-        self.signature = inspect.Signature([*inspect.signature(constructor).parameters.values()][1:])
-
-    def __get__(self, instance: Any, owner: type) -> inspect.Signature:
-        if instance is not None:
-            raise AttributeError("__signature__")
-        return self.signature
 
 
 class ClonableModel(keras.Model):

@@ -9,25 +9,14 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """How samples are interpolated.
+    """How samples are interpolated."""
 
-    Attributes:
-        kernel: `"linear"` or `"cubic"`.
-        aligned: Whether the first and the last samples stay where they are. Otherwise, samples are centres of equal
-            parts of a line.
-        antialias: Whether the kernel is widened when there are fewer samples than before.
-        sharpness: The parameter a of Keys' cubic kernel.
-        clamped: Whether the kernel reads the outermost sample again where it reaches beyond it. Otherwise, what lies
-            outside does not count, and the weights of the rest are scaled up.
-        offset: Added to the number of new samples in the distance between them.
-    """
-
-    kernel: str
-    aligned: bool = False
-    antialias: bool = False
-    sharpness: float = -0.5
-    clamped: bool = False
-    offset: float = 0.0
+    kernel: str  # "linear" or "cubic"
+    aligned: bool = False  # the first and last samples stay where they are; else all are centres of equal parts
+    antialias: bool = False  # the kernel is widened when there are fewer samples than before
+    sharpness: float = -0.5  # the parameter a of Keys' cubic kernel
+    clamped: bool = False  # beyond the ends the outermost samples count again; else nothing does
+    offset: float = 0.0  # added to the number of new samples in the distance between them
 
 
 METHODS: dict[str, Method] = {
@@ -67,17 +56,7 @@ def interpolation_matrix(old: int, new: Any, method: str = "official", xp: Modul
 def interpolation_matrices(
     old: tuple[int, int], new: tuple[Any, Any], method: str = "official", xp: ModuleType = np
 ) -> tuple[Any, Any]:
-    """The matrices that resample rows and columns of a grid; where neither changes, they are identities.
-
-    Args:
-        old: Rows and columns given.
-        new: Rows and columns wanted, as in `interpolation_matrix`.
-        method: One of `METHODS`.
-        xp: As in `interpolation_matrix`.
-
-    Raises:
-        ValueError: if `method` is unknown.
-    """
+    """As `interpolation_matrix` for rows and columns of a grid; where neither changes, they are identities."""
     how = _method(method)
     if how.offset:
         # The original code does not resize a grid that is right already; where one axis is, it resamples both.

@@ -60,15 +60,7 @@ def is_plain(layer: Any, x: Any) -> bool:
 
 
 def call_inside(layer: Any, x: Any, training: bool | None = None, activation: str | None = None, **options: Any) -> Any:
-    """What a layer inside another one gives, or whatever has been put in its place, and an activation of that.
-
-    Args:
-        layer: Any layer.
-        x: A tensor.
-        training: Whether the outer layer is called for training.
-        activation: As for `activate`.
-        options: Further arguments of the call; None means that there is none.
-    """
+    """What a layer inside another one gives, or whatever has been put in its place, and an activation of that."""
     options = {name: value for name, value in options.items() if value is not None}
     if not is_plain(layer, x):
         return activate(layer(x, training=training, **options), activation)
@@ -338,13 +330,10 @@ def rematerialized(function: Callable[..., Any], x: Tensor, *tensors: Tensor) ->
 
 @faster("remat", "jax")
 def _remat_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Recomputes a function for its gradients, not before they are asked for.
-
-    XLA for CPUs drops the barriers of `jax.checkpoint` before it decides in which order to compute: it recomputes all
-    blocks at once and keeps as much as without. Here, the first argument of the second run needs the gradient of the
-    output, which is there only when the blocks behind are done. Such a program has no derivative forwards
-    (`jax.jvp`), but those of its gradients.
-    """
+    # XLA for CPUs drops the barriers of `jax.checkpoint` before it decides in which order to compute: it recomputes all
+    # blocks at once and keeps as much as without. Here, the first argument of the second run needs the gradient of the
+    # output, which is there only when the blocks behind are done. Such a program has no derivative forwards
+    # (`jax.jvp`), but those of its gradients.
     import jax
     import jax.numpy as jnp
 
@@ -412,12 +401,7 @@ class Dense(keras.layers.Dense, BaseLayer):
         store[_SCALE] = np.asarray(self.lora_alpha / self.lora_rank, "float64")
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads the weights; where this layer has no adapters, those of the file are added to the kernel.
-
-        Raises:
-            ValueError: if this layer has adapters, and the file none of that rank; or if the file has some and this
-                layer's kernel is quantized, so that they cannot be added to it.
-        """
+        """Loads the weights; where this layer has no adapters, those of the file are added to the kernel."""
         values = {name: store[name] for name in store.keys()}
         factors = [values.pop(name) for name in _FACTORS if name in values]
         scale = values.pop(_SCALE, None)

@@ -74,9 +74,7 @@ class PatchEmbedding(BaseLayer):
 
         size, patch = tf.shape(images)[1:3], tf.constant(self.patch_size)
         whole = tf.reduce_all((size % patch == 0) & (size > 0))
-        message = (
-            f"The height and width of the input of {self.name!r} are no multiple of the patch size {self.patch_size}:"
-        )
+        message = f"The size of the input of {self.name!r} is no multiple of the patch size {self.patch_size}:"
         with tf.control_dependencies([tf.debugging.Assert(whole, [message, size])]):
             # XLA drops the assertion, but no reshape to another number of values.
             return tf.reshape(images, tf.concat([tf.shape(images)[:1], size // patch * patch, images.shape[3:]], 0))
@@ -263,7 +261,7 @@ class AddSinCosPositionEmbedding(_AddTable):
         prefix_tokens: Number of tokens before the patches (1 for a class token); they pass unchanged.
         dropout: Rate of dropout on the sum while training.
 
-    Call arguments and output: as of `AddPositionEmbedding`; D is 8 or more and a multiple of 4.
+    Call arguments and output: as of `AddPositionEmbedding`, `(batch, T, D)`; D is 8 or more and a multiple of 4.
 
     Raises:
         ValueError: if D is no such number.

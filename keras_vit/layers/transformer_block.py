@@ -253,7 +253,7 @@ class SwiGLU(_HiddenLayer):
         epsilon: Added to the variance by that normalisation.
         dropout: Rate of both dropouts while training.
 
-    Call arguments and output: as of `MLP`.
+    Call arguments and output: as of `MLP`, `(..., D)`.
 
     Examples:
         >>> tuple(layers.SwiGLU(width=16)(np.zeros((1, 5, 8), "float32")).shape)
