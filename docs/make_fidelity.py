@@ -18,9 +18,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 # Tests whose names do not say which case they are about.
 LABELS = {
-    "test_gradients[False]": "`grad_token_rep`",
-    "test_gradients[True]": "`grad_token_rep`, blocks recomputed",
-    "test_gradients": "`grad_hybrid`",
+    "test_gradients[grad_token_rep-False]": "`grad_token_rep`",
+    "test_gradients[grad_token_rep-True]": "`grad_token_rep`, blocks recomputed",
+    "test_gradients[grad_hybrid-False]": "`grad_hybrid`",
     "test_forward[bit_mini_tf-None]": "`bit_mini_tf`, any size",
     "test_forward[bit_mini_tf-64]": "`bit_mini_tf`",
     "test_forward[bit_mini_bv-None]": "`bit_mini_bv`, any size",
@@ -32,7 +32,7 @@ Measured by `python docs/make_fidelity.py`; the versions are those of `constrain
 
 Every case is a small checkpoint with random weights in an official layout, and what the original code computes from
 it (`tests/golden/README.md`). Each loads with every array accounted for and is written back bit for bit
-(`tests/checkpoints/test_round_trip.py`). The references carry rounding errors of their own: an independent float64
+(`tests/checkpoints/test_fidelity.py`). The references carry rounding errors of their own: an independent float64
 evaluation differs from them by up to 5e-6 in the logits and 2e-5 in the encoder's output.
 
 """

@@ -1,6 +1,5 @@
 """The layout of big_vision: its numbers, its files old and new, and the way to vit_jax and back."""
 
-import json
 import math
 import zipfile
 
@@ -12,36 +11,26 @@ import keras_vit
 from keras_vit.checkpoints import open_checkpoint, stored_array
 from keras_vit.layers import sincos2d, skip_initialization
 from tests.checkpoints.npz_files import STORED, as_bfloat16, assert_same_bits, read, save
+from tests.checkpoints.test_fidelity import load
 from tests.compute import forward
-from tests.tolerances import EARLY, ENCODED, LOGITS, SAME_FUNCTION
+from tests.tolerances import ENCODED, LOGITS, SAME_FUNCTION
 
 CASES = ("bv_gap", "bv_gap_sincos", "bv_map", "bv_scan_map")
-# What the reference files call a result: our name, and how near we have to come.
-RESULTS = {
-    "stem": ("stem", EARLY),
-    "with_posemb": ("embedded", EARLY),
-    "block0": ("block_0", EARLY),
-    "encoded": ("encoded", ENCODED),
-    "head_input": ("pooled", ENCODED),
-    "pre_logits": ("pre_logits", ENCODED),
-    "logits": ("logits", LOGITS),
-}
 POSITION = "pos_embedding"
 OLD_POSITION = "Transformer/posembed_input/pos_embedding"
 
 
-def load(case, **options):
-    return keras_vit.from_checkpoint(case.path, **{"image_size": tuple(case.meta["image_hw"])} | options)
-
-
-def written(model, path, layout="big_vision", **options):
-    keras_vit.to_checkpoint(model, path, layout=layout, overwrite=True, **options)
-    return read(path)
+pytestmark = pytest.mark.once
 
 
 def images(size=32, seed=0):
     size = (size, size) if isinstance(size, int) else size
     return np.random.default_rng(seed).uniform(-1, 1, (2, *size, 3)).astype("f4")
+
+
+def written(model, path, layout="big_vision", **options):
+    keras_vit.to_checkpoint(model, path, layout=layout, overwrite=True, **options)
+    return read(path)
 
 
 @pytest.fixture
@@ -50,69 +39,6 @@ def token_arrays(golden):
     arrays = read(golden("alt_linen").path)
     table = arrays.pop(OLD_POSITION)
     return arrays | {POSITION: table[:, 1:], "cls": arrays["cls"] + table[:, :1]}
-
-
-# The numbers
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_forward(golden, name, record_property):
-    case = golden(name)
-    model = load(case)
-    outputs = forward(keras_vit.feature_extractor(model, [ours for ours, _ in RESULTS.values()]), case.ref["images"])
-    found = {}
-    for result, (ours, _) in RESULTS.items():
-        assert outputs[ours].shape == case.ref[result].shape
-        found[result] = float(np.abs(outputs[ours] - case.ref[result]).max())
-    record_property("errors", found)
-    print(name, found)
-    assert {result: error for result, error in found.items() if not error <= RESULTS[result][1]} == {}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_head_on_every_patch(golden, name):
-    case = golden(name)
-    logits = forward(load(case, pooling="none"), case.ref["images"])
-    np.testing.assert_allclose(logits.reshape(case.ref["logits_2d"].shape), case.ref["logits_2d"], rtol=0, atol=LOGITS)
-
-
-@pytest.mark.parametrize("mistake", [{"gelu": "exact"}, {"pooling": "avg"}])
-@pytest.mark.once
-def test_the_tolerances_catch(golden, mistake):
-    case = golden("bv_map")
-    right = load(case)
-    wrong = (
-        load(case, **mistake) if "pooling" in mistake else keras_vit.VisionTransformer(right.config.replace(**mistake))
-    )
-    if "gelu" in mistake:
-        wrong.set_weights(right.get_weights())
-    assert np.abs(forward(wrong, case.ref["images"]) - case.ref["logits"]).max() > 5 * LOGITS
-
-
-@pytest.mark.once
-def test_the_tolerances_catch_rows_before_columns(golden):
-    """As others order the sines and cosines."""
-    ref = golden("bv_gap_sincos").ref
-    columns, rows = np.split(sincos2d(4, 4, 48), 2, axis=-1)
-    added = ref["with_posemb"] - ref["stem"].reshape(2, 16, 48)
-    assert np.abs(added - np.concatenate([columns, rows], -1)).max() < EARLY
-    assert np.abs(added - np.concatenate([rows, columns], -1)).max() > 0.1
-
-
-def test_computed_positions():
-    """A patch in row y, column x: [sin(w x), cos(w x), sin(w y), cos(w y)], w from 1 to 1/10,000."""
-    table = sincos2d(3, 5, 12)
-    assert table.shape == (1, 15, 12) and table.dtype == np.float32
-    for y in range(3):
-        for x in range(5):
-            wanted = [f(w * n) for n in (x, y) for f in (math.sin, math.cos) for w in (1, 1e-2, 1e-4)]
-            np.testing.assert_allclose(table[0, y * 5 + x], wanted, rtol=0, atol=1e-7)
-    in_graph = sincos2d(keras.ops.convert_to_tensor(24), keras.ops.convert_to_tensor(14), 192, keras.ops)
-    # Frequencies in float32: 6e-8 of an angle of up to 23.
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(in_graph), sincos2d(24, 14, 192), rtol=0, atol=5e-6)
-    for width in (4, 10, 2):
-        with pytest.raises(ValueError, match=f"8 or more and a multiple of 4, but {width}"):
-            sincos2d(3, 3, width)
 
 
 # Parameters of every variant without a head, pooled by the mean and by attention (the original's own counts).
@@ -131,33 +57,18 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("pooling", ["avg", "map"])
-@pytest.mark.parametrize("variant", PARAMETERS)
-@pytest.mark.once
-def test_parameters_of_the_variants(variant, pooling):
-    # Those that are big_vision's own have no class token by themselves.
-    own = variant.split("/")[0] not in ("Ti", "S", "B", "L", "H")
-    config = keras_vit.models.variant_config(variant, classes=None)
-    assert config.class_token != own
-    config = config.replace(class_token=False, pooling=pooling)
-    # All blocks of a model are alike, and 48 of G/14's take 7 GB.
-    with skip_initialization():
-        model = keras_vit.VisionTransformer(config.replace(depth=1))
-    blocks = (config.depth - 1) * model.get_layer("block_0").count_params()
-    assert model.count_params() + blocks == PARAMETERS[variant][pooling == "map"]
-    keras.utils.clear_session(free_memory=False)
+def test_parameters_of_the_variants():
+    """From the tables of names: nobody has to build billions of weights."""
+    layout = keras_vit.checkpoints.LAYOUTS["big_vision"]
+    for variant, counts in PARAMETERS.items():
+        config = keras_vit.models.variant_config(variant, classes=None)
+        # Those that are big_vision's own have no class token by themselves.
+        assert config.class_token == (variant.split("/")[0] in ("Ti", "S", "B", "L", "H"))
+        for pooling, count in zip(("avg", "map"), counts, strict=True):
+            rows = layout.rows(config.replace(class_token=False, pooling=pooling))
+            assert sum(math.prod(row.shape) for row in rows) == count
 
 
-@pytest.mark.once
-def test_only_case_tells_g_from_G():
-    from keras_vit.models import find_variant
-
-    assert [find_variant(name) for name in ("g/14", "vit_g14", "VIT-g-14")] == ["ViT-g/14"] * 3
-    assert [find_variant(name) for name in ("G/14", "vit_G14", "VIT-G-14")] == ["ViT-G/14"] * 3
-    assert find_variant("SO400M/14") == "ViT-So400m/14" and find_variant("gopt16") == "ViT-g-opt/16"
-
-
-@pytest.mark.once
 def test_defaults_and_choices_of_a_variant():
     for options, wanted in (
         ({}, (False, "avg")),
@@ -172,7 +83,6 @@ def test_defaults_and_choices_of_a_variant():
         keras_vit.create_model("mu/16", pooling="token")
 
 
-@pytest.mark.once
 def test_a_file_of_a_variant(tmp_path):
     path = tmp_path / "mu.npz"
     model = keras_vit.create_model("mu/16", classes=None, pooling="map", include_top=False)
@@ -188,19 +98,6 @@ def test_a_file_of_a_variant(tmp_path):
 # File to model to file
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_round_trip(golden, tmp_path, name):
-    case = golden(name)
-    model = load(case)
-    back = written(model, tmp_path / "back.npz", stack=name == "bv_scan_map")
-    assert_same_bits(back, read(case.path, "params/"))
-    # The file that we wrote, too: its grid is noted, which matters where no position embeddings tell it.
-    again = keras_vit.from_checkpoint(tmp_path / "back.npz")
-    assert again.config == model.config
-    assert_same_bits(written(again, tmp_path / "again.npz", stack=name == "bv_scan_map"), back)
-
-
-@pytest.mark.once
 def test_stacked_blocks_come_back_one_by_one_unless_asked(golden, tmp_path):
     arrays = read(golden("bv_scan_map").path, "params/")
     wanted = {}
@@ -230,7 +127,6 @@ def test_stacked_blocks_come_back_one_by_one_unless_asked(golden, tmp_path):
 
 
 @pytest.mark.parametrize("rep_size", [48, 24])
-@pytest.mark.once
 def test_pre_logits(golden, tmp_path, rep_size):
     """vit_s16_i1k: rep_size=True, global average, computed positions."""
     arrays = read(golden("bv_gap_sincos").path, "params/")
@@ -249,7 +145,6 @@ def test_pre_logits(golden, tmp_path, rep_size):
 
 
 @pytest.mark.parametrize("how", STORED)
-@pytest.mark.once
 def test_storage_of_stacked_blocks(golden, tmp_path, how):
     case = golden("bv_scan_map")
     arrays = read(case.path)
@@ -259,7 +154,6 @@ def test_storage_of_stacked_blocks(golden, tmp_path, how):
 
 
 @pytest.mark.parametrize("name", ["bv_map", "bv_scan_map"])
-@pytest.mark.once
 def test_bfloat16(golden, tmp_path, name):
     arrays = read(golden(name).path, "params/")
     path = save(tmp_path / "file.npz", {name: as_bfloat16(a)[0] for name, a in arrays.items()}, "params/")
@@ -268,7 +162,6 @@ def test_bfloat16(golden, tmp_path, name):
     assert_same_bits(back, {name: as_bfloat16(a)[1] for name, a in arrays.items()})
 
 
-@pytest.mark.once
 def test_of_stacked_blocks_one_is_read_at_a_time(golden, tmp_path, monkeypatch):
     largest = max(a[0].nbytes for n, a in read(golden("bv_scan_map").path).items() if "encoderblock/" in n)
     sizes = []
@@ -290,7 +183,6 @@ def test_of_stacked_blocks_one_is_read_at_a_time(golden, tmp_path, monkeypatch):
     assert all(not np.array_equal(blocks[name].read(), array) for name, array in values.items())
 
 
-@pytest.mark.once
 def test_damage_in_stacked_blocks(golden, tmp_path):
     path = golden("bv_scan_map").path
     name = "params/Transformer/encoderblock/MlpBlock_0/Dense_0/kernel"
@@ -326,7 +218,6 @@ def text_tower(prefix):
 
 @pytest.mark.parametrize("name", ["bv_gap", "bv_map", "bv_scan_map"])
 @pytest.mark.parametrize("prefix", ["", "params/", "opt/target/", "params/img/", "img/", "foo/bar/"])
-@pytest.mark.once
 def test_prefixes_and_image_towers(golden, tmp_path, name, prefix):
     arrays = read(golden(name).path, "params/")
     for array in ("head/kernel", "head/bias"):  # SigLIP's image tower has no head
@@ -346,29 +237,15 @@ def test_prefixes_and_image_towers(golden, tmp_path, name, prefix):
     np.testing.assert_allclose(forward(model, ref["images"]), ref["head_input"], rtol=0, atol=ENCODED)
 
 
-@pytest.mark.once
-def test_a_tower_with_a_head_keeps_it(golden, tmp_path):
-    arrays = read(golden("bv_map").path, "params/")
-    path = save(tmp_path / "file.npz", arrays, "params/img/", **text_tower("params/"))
-    np.testing.assert_allclose(
-        forward(keras_vit.from_checkpoint(path), golden("bv_map").ref["images"]),
-        golden("bv_map").ref["logits"],
-        rtol=0,
-        atol=LOGITS,
-    )
-
-
 VIT_JAX = ("mini_token", "mini_token_rep", "mini_gap", "mini_nohead", "mini_nonsquare", "alt_linen", "alt_opt_target")
 
 
 @pytest.mark.parametrize("name", [*VIT_JAX, *CASES])
-@pytest.mark.once
 def test_the_two_layouts_are_told_apart(golden, name):
     layout = "big_vision" if name in CASES else "vit_jax"
     assert keras_vit.inspect_checkpoint(golden(name).path).layout == layout
 
 
-@pytest.mark.once
 def test_a_hole_in_a_vit_jax_file_does_not_make_it_another_layout(golden, tmp_path):
     arrays = read(golden("mini_token").path)
     arrays.pop(OLD_POSITION)
@@ -376,7 +253,6 @@ def test_a_hole_in_a_vit_jax_file_does_not_make_it_another_layout(golden, tmp_pa
         keras_vit.from_checkpoint(save(tmp_path / "file.npz", arrays))
 
 
-@pytest.mark.once
 def test_what_inspection_tells_of_computed_positions(golden, tmp_path):
     path = golden("bv_gap_sincos").path
     info = keras_vit.inspect_checkpoint(path)
@@ -401,7 +277,6 @@ def test_what_inspection_tells_of_computed_positions(golden, tmp_path):
 # Old files
 
 
-@pytest.mark.once
 def test_old_names_of_the_position_embeddings(golden, tmp_path):
     arrays = read(golden("bv_gap").path, "params/")
     moved = dict(arrays)
@@ -425,7 +300,6 @@ def renamed(arrays, beginning, new):
 
 @pytest.mark.parametrize("names", ["Linen", "published"])
 @pytest.mark.parametrize("position", [POSITION, OLD_POSITION, "Transformer/pos_embedding"])
-@pytest.mark.once
 def test_attention_pooling_at_the_top(golden, tmp_path, names, position):
     arrays = read(golden("bv_map").path, "params/")
     moved = {name.removeprefix("MAPHead_0/"): values for name, values in arrays.items()}
@@ -444,7 +318,6 @@ def test_attention_pooling_at_the_top(golden, tmp_path, names, position):
 
 @pytest.mark.parametrize("names", ["Linen", "published"])
 @pytest.mark.parametrize("position", [POSITION, "Transformer/pos_embedding"])
-@pytest.mark.once
 def test_a_table_with_a_row_for_the_class_token(golden, token_arrays, tmp_path, position, names):
     """big_vision's loader adds the row to the token. We keep it: the same numbers bit for bit, and nothing is lost."""
     arrays = read(golden("alt_linen").path)
@@ -466,7 +339,6 @@ def test_a_table_with_a_row_for_the_class_token(golden, token_arrays, tmp_path, 
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.once
 def test_a_row_for_a_class_token_that_is_not_there(golden, tmp_path):
     arrays = read(golden("bv_gap").path, "params/")
     longer = arrays | {POSITION: np.concatenate([np.full((1, 1, 48), 7, "f4"), arrays[POSITION]], axis=1)}
@@ -477,7 +349,6 @@ def test_a_row_for_a_class_token_that_is_not_there(golden, tmp_path):
 
 
 @pytest.mark.parametrize("class_token", [False, True])
-@pytest.mark.once
 def test_as_many_patches_as_a_square_and_one(golden, tmp_path, class_token):
     """5 x 10 patches are 7 x 7 and a class token's row, for all that the array tells. The note in our file tells."""
     config = keras_vit.ViTConfig(
@@ -500,7 +371,6 @@ def test_as_many_patches_as_a_square_and_one(golden, tmp_path, class_token):
 # Token models, and the way to vit_jax and back
 
 
-@pytest.mark.once
 def test_a_token_without_a_position(golden, token_arrays, tmp_path):
     path = save(tmp_path / "file.npz", token_arrays)
     model = keras_vit.from_checkpoint(path)
@@ -514,7 +384,6 @@ def test_a_token_without_a_position(golden, token_arrays, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mini_token", "mini_token_rep", "mini_gap", "mini_nohead"])
-@pytest.mark.once
 def test_from_vit_jax_and_back(golden, tmp_path, name):
     model = load(golden(name))
     arrays = written(model, tmp_path / "big_vision.npz")
@@ -526,7 +395,6 @@ def test_from_vit_jax_and_back(golden, tmp_path, name):
     assert_same_bits(written(other, tmp_path / "back.npz", "vit_jax"), read(golden(name).path))
 
 
-@pytest.mark.once
 def test_to_vit_jax_and_back(golden, token_arrays, tmp_path):
     for arrays in (token_arrays, read(golden("bv_gap").path, "params/")):
         model = keras_vit.from_checkpoint(save(tmp_path / "file.npz", arrays))
@@ -539,7 +407,6 @@ def test_to_vit_jax_and_back(golden, token_arrays, tmp_path):
         assert_same_bits(written(other, tmp_path / "back.npz"), arrays)
 
 
-@pytest.mark.once
 def test_on_other_grids_the_position_is_added_to_the_token(golden, tmp_path):
     """big_vision's loader would not know the row of a table of 28 + 1."""
     case = golden("mini_nonsquare")
@@ -578,7 +445,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-@pytest.mark.once
 def test_what_a_layout_cannot_say_is_not_written(tmp_path, what):
     layout, change, message = REFUSED[what]
     size = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 1, "heads": 2, "mlp_width": 4}
@@ -588,7 +454,6 @@ def test_what_a_layout_cannot_say_is_not_written(tmp_path, what):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
 def test_only_big_vision_stacks_blocks(golden, tmp_path):
     with pytest.raises(ValueError, match="layout 'vit_jax' has no stacked blocks"):
         keras_vit.to_checkpoint(load(golden("mini_gap")), tmp_path / "file.npz", stack=True)
@@ -623,7 +488,6 @@ def test_only_big_vision_stacks_blocks(golden, tmp_path):
         ("bv_scan_map", {"Transformer/encoderblock/LayerNorm_1/bias": (3, 40)}, r"\(40,\), expected \(48,\)"),
     ],
 )
-@pytest.mark.once
 def test_bad_files(golden, tmp_path, name, change, message):
     arrays = read(golden(name).path, "params/")
     for array, shape in change.items():
@@ -669,7 +533,6 @@ def test_another_image_size(path):
         assert {name.rpartition("/")[2] for name in changed} == {"table"} and embedding.table.shape == (1, 18, 48)
 
 
-@pytest.mark.once
 def test_another_head(path):
     model = keras_vit.from_checkpoint(path, image_size=32)
     for other in (model.with_classes(3), keras_vit.from_checkpoint(path, image_size=32, classes=3)):
@@ -678,29 +541,6 @@ def test_another_head(path):
     bare = keras_vit.from_checkpoint(path, image_size=32, include_top=False)
     for other, wanted in ((model.with_classes(None), results["pooled"]), (bare, results["encoded"])):
         np.testing.assert_allclose(forward(other, images()), wanted, rtol=0, atol=SAME_FUNCTION)
-
-
-@pytest.mark.once
-def test_pooling_that_the_file_does_not_have(golden):
-    with pytest.raises(ValueError, match="has no arrays for these weights of the model: pooling/attention"):
-        keras_vit.from_checkpoint(golden("bv_gap").path, pooling="map")
-
-
-@pytest.mark.once
-def test_saved_as_keras(path, tmp_path):
-    model = keras_vit.from_checkpoint(path, image_size=32).with_image_size((24, 40))
-    x = images((24, 40))
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert again.config == model.config
-    np.testing.assert_array_equal(forward(again, x), forward(model, x))
-    clone = keras.models.clone_model(model)
-    model.save_weights(tmp_path / "model.weights.h5")
-    clone.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_array_equal(forward(clone, x), forward(model, x))
-    with zipfile.ZipFile(tmp_path / "model.keras") as file:
-        config = json.loads(file.read("config.json"))["config"]["config"]
-    assert config["position_embedding"] == model.config.position_embedding
 
 
 def test_dropout_on_a_token_without_a_position(token_arrays, tmp_path):
@@ -713,7 +553,6 @@ def test_dropout_on_a_token_without_a_position(token_arrays, tmp_path):
     np.testing.assert_allclose(y[:, 0][y[:, 0] != 0], 2.0)
 
 
-@pytest.mark.once
 def test_positions_that_make_no_sense():
     size = {"image_size": 8, "patch_size": 4, "depth": 1, "heads": 2, "mlp_width": 4}
     with pytest.raises(ValueError, match="position_embedding must be one of .*'learned_patches'.*'rotary'"):

@@ -18,9 +18,10 @@ from keras_vit.layers import resize_table
 from keras_vit.models import weights_by_path
 from tests.checkpoints.state_dicts import GAMMA, LS, PATCHES, clip, norm, timm, tower, transformers, write
 from tests.compute import forward
-from tests.tolerances import ENCODED, LOGITS, SAME_FUNCTION
+from tests.tolerances import ENCODED, SAME_FUNCTION
 
 # Files without all of what lies beside published ones.
+pytestmark = pytest.mark.once
 ASSUMED = pytest.mark.filterwarnings("ignore:.* does not tell all that its model computes")
 # Each case, and what a user has to say of its weights without the JSON files beside them: all are 48 wide.
 CASES = {
@@ -36,18 +37,6 @@ CASES = {
     "fam_hf_dinov3": {"image_size": 32},
     "fam_hf_clip_full": {},
     "fam_hf_siglip_full": {},
-}
-# What the reference files call a result: our name, and how near we have to come. Of CLIP in timm's names the projection
-# is called logits; in Hugging Face's models an answer can be what was pooled.
-RESULTS = {
-    "tokens_in": ("embedded", ENCODED),
-    "block0": ("block_0", ENCODED),
-    "block1": ("block_1", ENCODED),
-    "last_block": ("block_{last}", ENCODED),
-    "encoded": ("encoded", ENCODED),
-    "pooled": ("pooled", LOGITS),
-    "projection": ("projection", LOGITS),
-    "logits": ("logits", LOGITS),
 }
 # What meta.json says, in its words, of the values of a config.
 WORDS = {
@@ -74,55 +63,7 @@ def alone(case, tmp_path):
     return path
 
 
-def errors(model, reference, ending=""):
-    """Largest error of each result that the reference has; in standard deviations where these are more than 1."""
-    last = model.config.depth - 1
-    names = {f"{name}{ending}": ours.format(last=last) for name, (ours, _) in RESULTS.items()}
-    names = {name: ours for name, ours in names.items() if name in reference}
-    outputs = forward(keras_vit.feature_extractor(model, list(names.values())), reference[f"images{ending}"])
-    found = {}
-    for name, ours in names.items():
-        wanted = reference[name]
-        assert outputs[ours].shape == wanted.shape, name
-        found[name.removesuffix(ending)] = float(np.abs(outputs[ours] - wanted).max() / max(wanted.std(), 1.0))
-    return found
-
-
-def too_far(found):
-    return {name: error for name, error in found.items() if not error <= RESULTS[name][1]}
-
-
-@ASSUMED
 @pytest.mark.parametrize("name", CASES)
-def test_forward(golden, name, record_property):
-    case = golden(name)
-    model = keras_vit.from_checkpoint(weights_of(case))
-    found = errors(model, case.ref)
-    print(name, found)
-    record_property("errors", found)
-    assert {"tokens_in", "block0", "last_block", "encoded"} <= found.keys()
-    assert found.keys() & {"pooled", "projection", "logits"}
-    assert too_far(found) == {}
-    # What the model answers with is the last of them.
-    answer = next(name for name in ("logits", "projection", "pooled") if name in case.ref)
-    assert model.output_shape[1:] == case.ref[answer].shape[1:]
-
-
-@ASSUMED
-@pytest.mark.parametrize("name", CASES)
-def test_forward_at_another_size(golden, name, record_property):
-    case = golden(name)
-    if "images_resized" not in case.ref:
-        pytest.skip("the reference has one size")
-    size = case.ref["images_resized"].shape[1:3]
-    model = keras_vit.from_checkpoint(weights_of(case), image_size=size)
-    found = errors(model, case.ref, "_resized")
-    record_property("errors", found)
-    assert {"tokens_in", "encoded"} <= found.keys() and too_far(found) == {}
-
-
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.once
 def test_what_a_reader_should_find(golden, name, tmp_path):
     case = golden(name)
     expected = case.meta["expect"]
@@ -176,7 +117,6 @@ def test_what_a_reader_should_find(golden, name, tmp_path):
 
 @ASSUMED
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.once
 def test_written_back(golden, name, tmp_path):
     case = golden(name)
     contents = open_checkpoint(weights_of(case))
@@ -224,7 +164,6 @@ TRANSLATIONS = {
 
 @ASSUMED
 @pytest.mark.parametrize("name", TRANSLATIONS)
-@pytest.mark.once
 def test_translated(name, tmp_path):
     shapes, changes, layout, _ = TRANSLATIONS[name]
     options = {"architecture": QUICK} if "CLIP" in name else {}
@@ -260,7 +199,6 @@ def test_translated(name, tmp_path):
 
 
 @ASSUMED
-@pytest.mark.once
 def test_stored_periods_are_kept(tmp_path):
     """Facebook's DINOv3 was trained with rounded periods, which timm and transformers compute anew."""
     shapes = timm(rows=None, registers=2, register_name="storage_tokens", scales=LS, qkv="masked")
@@ -308,7 +246,6 @@ CANNOT = {
 
 @ASSUMED
 @pytest.mark.parametrize("name", CANNOT)
-@pytest.mark.once
 def test_what_a_layout_cannot_say(name, tmp_path):
     shapes, changes, layout, message = CANNOT[name]
     model = keras_vit.from_checkpoint(write(tmp_path / "old", shapes), grid_size=(4, 4))
@@ -320,7 +257,6 @@ def test_what_a_layout_cannot_say(name, tmp_path):
 
 
 @ASSUMED
-@pytest.mark.once
 def test_a_new_head(tmp_path):
     path = write(tmp_path, timm(dist=True, head=5))
     model = keras_vit.from_checkpoint(path, classes=3)
@@ -361,7 +297,6 @@ def test_official_numbers_of_a_file_from_elsewhere(tmp_path):
 HEADLESS_DEIT = {"classes": None, "distillation_head": False}
 
 
-@pytest.mark.once
 def test_a_distilled_deit_without_head_answers_as_timms(golden, tmp_path):
     """timm's `forward_head` gives the mean of class and distillation token."""
     case = golden("fam_timm_deit_distilled")
@@ -397,7 +332,6 @@ def test_a_distilled_deit_without_head_answers_as_timms(golden, tmp_path):
 CENTRE = {"do_center_crop": True, "crop_size": {"height": 16, "width": 16}, "size": {"shortest_edge": 20}}
 
 
-@pytest.mark.once
 def test_the_publishers_pictures_decide_the_size(tmp_path):
     """As facebook/dinov2-*: 518 pixels in the config, and pictures of 224."""
     config = {"model_type": "dinov2", "image_size": 32, "num_attention_heads": 1}
@@ -423,7 +357,6 @@ def test_the_publishers_pictures_decide_the_size(tmp_path):
     assert keras_vit.load(path, numerics="official").config.image_size == (32, 32)
 
 
-@pytest.mark.once
 def test_the_size_at_which_timm_tests_a_model(tmp_path):
     published = {"input_size": [3, 32, 32], "test_input_size": [3, 48, 48], "crop_pct": 0.9, "test_crop_pct": 1.0}
     published |= {"mean": [0.5] * 3, "std": [0.5] * 3}
@@ -469,7 +402,6 @@ SAYS_NOTHING = {
 
 
 @pytest.mark.parametrize("name", SAYS_NOTHING)
-@pytest.mark.once
 def test_loading_warns_once_of_what_it_assumes(tmp_path, name):
     shapes, beside, options, message = SAYS_NOTHING[name]
     path = write(tmp_path, shapes, **beside)
@@ -490,7 +422,6 @@ CLIPS = {
 
 @ASSUMED
 @pytest.mark.parametrize("name", CLIPS)
-@pytest.mark.once
 def test_a_clip_of_unknown_activation_is_not_loaded(tmp_path, name):
     path = write(tmp_path, CLIPS[name])
     with pytest.raises(ValueError, match=f"which GELU.*architecture='{QUICK}'"):
@@ -500,7 +431,6 @@ def test_a_clip_of_unknown_activation_is_not_loaded(tmp_path, name):
         assert keras_vit.load(path, architecture=architecture).config.gelu == gelu
 
 
-@pytest.mark.once
 def test_an_architecture_that_a_clip_is_not(tmp_path):
     with pytest.raises(ValueError, match="another model"):
         keras_vit.load(write(tmp_path, clip()), architecture="vit_base_patch16_224")

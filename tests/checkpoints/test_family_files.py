@@ -566,40 +566,46 @@ def test_what_a_config_of_transformers_says(tmp_path):
     assert opened(write(tmp_path / "clip", tower("clip") | TEXT, config=clip_config)).config.gelu == "exact"
 
 
-PICTURES = [
-    ({"size": 224, "resample": 2}, ("squash", 1.0, "bilinear_pillow")),
-    (
-        {"size": {"height": 224, "width": 224}, "image_processor_type": "ViTImageProcessor"},
-        ("squash", 1.0, "bilinear_pillow"),
+SQUARE, MEANS = {"height": 224, "width": 224}, {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+CUT = {"do_center_crop": True, "crop_size": 224, "resample": 3}
+FILTERS = ("nearest", "lanczos", "bilinear_pillow", "bicubic")
+# What a preprocessor_config.json says, and fields of the config.
+PREPARED = {
+    "a number": ({"size": 224, "resample": 2}, {"resize": "squash", "crop_ratio": 1.0, "filter": "bilinear_pillow"}),
+    "ViT": ({"size": SQUARE, "image_processor_type": "ViTImageProcessor"}, {"resize": "squash", "filter": FILTERS[2]}),
+    "DINOv3": (
+        {"size": SQUARE, "image_processor_type": "DINOv3ViTImageProcessorFast", "resample": 2},
+        {"resize": "squash", "crop_ratio": 1.0, "filter": "bilinear_antialias"},
     ),
-    (
-        {"size": {"height": 224, "width": 224}, "image_processor_type": "DINOv3ViTImageProcessorFast", "resample": 2},
-        ("squash", 1.0, "bilinear_antialias"),
+    "crop": ({"size": 256, **CUT}, {"resize": "shortest", "crop_ratio": 224 / 256, "filter": "bicubic"}),
+    "DeiT": (
+        {**CUT, "size": {"height": 256, "width": 256}, "feature_extractor_type": "DeiTFeatureExtractor"},
+        {"resize": "squash", "crop_ratio": 224 / 256, "filter": "bicubic"},
     ),
-    ({"size": 256, "crop_size": 224, "do_center_crop": True, "resample": 3}, ("shortest", 224 / 256, "bicubic")),
-    (
-        {
-            "size": {"height": 256, "width": 256},
-            "crop_size": {"height": 224, "width": 224},
-            "do_center_crop": True,
-            "feature_extractor_type": "DeiTFeatureExtractor",
-        },
-        ("squash", 224 / 256, "bicubic"),
+    "shortest edge": ({"size": {"shortest_edge": 224}, **CUT}, {"resize": "shortest", "crop_ratio": 1.0}),
+    "numbers": (MEANS, {"pixel_mean": (0.1, 0.2, 0.3), "pixel_std": (0.4, 0.5, 0.6)}),
+    **{f"filter {n}": ({"resample": n}, {"filter": filter}) for n, filter in enumerate(FILTERS)},
+    # Normalised as whole numbers of 0..255, which can be said for pixels of 0..1.
+    "not scaled": (
+        {"do_rescale": False, "image_mean": [127.5] * 3, "image_std": [51.0] * 3},
+        {"pixel_mean": pytest.approx((0.5,) * 3), "pixel_std": pytest.approx((0.2,) * 3)},
     ),
-    (
-        {"size": {"shortest_edge": 224}, "crop_size": 224, "do_center_crop": True, "resample": 3},
-        ("shortest", 1.0, "bicubic"),
+    "scaled to -1..1": (
+        {"rescale_factor": 1 / 127.5, "image_mean": [1, 1, 1], "image_std": [1, 1, 1]},
+        {"pixel_mean": pytest.approx((0.5,) * 3), "pixel_std": pytest.approx((0.5,) * 3)},
     ),
-]
+    "not normalised": ({"do_normalize": False}, {"pixel_mean": (0.0,) * 3, "pixel_std": (1.0,) * 3}),
+    # 384 / (384 / 438) is just below 438, where timm's rule rounds down.
+    "438 pixels": ({"size": 438, "crop_size": 384, "do_center_crop": True}, {"crop_ratio": pytest.approx(384 / 438)}),
+}
 
 
-@pytest.mark.parametrize("i", range(len(PICTURES)))
-def test_preprocessor_config(tmp_path, i):
-    said, expected = PICTURES[i]
-    said = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6], **said}
-    config = opened(write(tmp_path, transformers("vit"), preprocessor=said)).config
-    assert (config.resize, config.crop_ratio, config.filter) == expected
-    assert (config.pixel_mean, config.pixel_std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+@pytest.mark.parametrize("name", PREPARED)
+def test_preprocessor_config(tmp_path, name):
+    stated, expected = PREPARED[name]
+    config = opened(write(tmp_path, transformers("vit"), preprocessor=stated)).config
+    assert {field: getattr(config, field) for field in expected} == expected
+    assert name != "438 pixels" or int(384 / config.crop_ratio) == 438
 
 
 CROP = {"do_center_crop": True, "crop_size": 32}
@@ -634,36 +640,6 @@ def test_pictures_that_other_files_prepare_otherwise(tmp_path):
         inspect_checkpoint(write(tmp_path / "timm", timm(), config=border))
     with pytest.raises(ValueError, match="resize_mode=longest"):
         inspect_checkpoint(write(tmp_path / "clip", clip(), open_clip={"preprocess_cfg": {"resize_mode": "longest"}}))
-
-
-@pytest.mark.parametrize(
-    ("resample", "filter"), [(0, "nearest"), (1, "lanczos"), (2, "bilinear_pillow"), (3, "bicubic")]
-)
-def test_filters_by_their_numbers_in_pillow(tmp_path, resample, filter):
-    config = opened(write(tmp_path, transformers("vit"), preprocessor={"resample": resample})).config
-    assert config.filter == filter
-
-
-def test_pixels_that_are_not_scaled(tmp_path):
-    """Normalised as whole numbers of 0..255, which can be said for pixels of 0..1."""
-    stated = {"do_rescale": False, "image_mean": [127.5] * 3, "image_std": [51.0] * 3}
-    config = opened(write(tmp_path, transformers("vit"), preprocessor=stated)).config
-    assert config.pixel_mean == pytest.approx((0.5,) * 3) and config.pixel_std == pytest.approx((0.2,) * 3)
-
-
-def test_other_scales_of_pixels(tmp_path):
-    said = {"rescale_factor": 1 / 127.5, "image_mean": [1, 1, 1], "image_std": [1, 1, 1]}
-    config = opened(write(tmp_path / "a", transformers("vit"), preprocessor=said)).config
-    assert config.pixel_mean == pytest.approx((0.5,) * 3) and config.pixel_std == pytest.approx((0.5,) * 3)
-    config = opened(write(tmp_path / "b", transformers("vit"), preprocessor={"do_normalize": False})).config
-    assert (config.pixel_mean, config.pixel_std) == ((0.0,) * 3, (1.0,) * 3)
-
-
-def test_a_crop_of_438_pixels_is_one(tmp_path):
-    """384 / (384 / 438) is just below 438, where timm's rule rounds down."""
-    said = {"size": 438, "crop_size": 384, "do_center_crop": True}
-    ratio = opened(write(tmp_path, transformers("deit"), preprocessor=said)).config.crop_ratio
-    assert int(384 / ratio) == 438 and ratio == pytest.approx(384 / 438)
 
 
 def test_official_numbers(tmp_path):

@@ -1,12 +1,14 @@
 """Position embeddings at other resolutions: on arrays, when a file is loaded, between models, and in the graph."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
 import scipy.ndimage
 
 import keras_vit
-from keras_vit.layers import resize_table
+from keras_vit.layers import resize_table, sincos2d
 from keras_vit.models import weights_by_path
 from tests.compute import forward
 from tests.tolerances import ENCODED, LOGITS, SAME_FUNCTION
@@ -308,3 +310,19 @@ def test_pre_logits_can_go(golden):
     assert model.config.representation_size is None and model.get_layer("head").kernel.shape == (48, 5)
     with pytest.raises(ValueError, match="pre_logits=False.*classes"):
         keras_vit.from_checkpoint(path, pre_logits=False)
+
+
+def test_computed_positions():
+    """A patch in row y, column x: [sin(w x), cos(w x), sin(w y), cos(w y)], w from 1 to 1/10,000."""
+    table = sincos2d(3, 5, 12)
+    assert table.shape == (1, 15, 12) and table.dtype == np.float32
+    for y in range(3):
+        for x in range(5):
+            wanted = [f(w * n) for n in (x, y) for f in (math.sin, math.cos) for w in (1, 1e-2, 1e-4)]
+            np.testing.assert_allclose(table[0, y * 5 + x], wanted, rtol=0, atol=1e-7)
+    in_graph = sincos2d(keras.ops.convert_to_tensor(24), keras.ops.convert_to_tensor(14), 192, keras.ops)
+    # Frequencies in float32: 6e-8 of an angle of up to 23.
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(in_graph), sincos2d(24, 14, 192), rtol=0, atol=5e-6)
+    for width in (4, 10, 2):
+        with pytest.raises(ValueError, match=f"8 or more and a multiple of 4, but {width}"):
+            sincos2d(3, 3, width)

@@ -9,16 +9,7 @@ import pytest
 import keras_vit
 from tests.checkpoints.npz_files import STORED, as_bfloat16, assert_same_bits, read
 
-PUBLISHED = (
-    "mini_token",
-    "mini_token_rep",
-    "mini_gap",
-    "mini_nohead",
-    "mini_nonsquare",
-    "probe_ln_eps",
-    "grad_token_rep",
-    "finetune_load",
-)
+pytestmark = pytest.mark.once
 
 
 def round_trip(path, folder, **options):
@@ -28,30 +19,12 @@ def round_trip(path, folder, **options):
     return model, read(folder / "back.npz")
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_names(golden, tmp_path, name):
-    case = golden(name)
-    _, back = round_trip(case.path, tmp_path, image_size=tuple(case.meta["image_hw"]))
-    assert_same_bits(back, read(case.path))
-
-
-@pytest.mark.filterwarnings("ignore:The head of .* is all zeros")
-@pytest.mark.once
-def test_zero_head(golden, tmp_path):
-    case = golden("alt_zero_head")
-    _, back = round_trip(case.path, tmp_path)
-    assert_same_bits(back, read(case.path))
-    assert not back["head/kernel"].any()
-
-
 @pytest.mark.parametrize("name", ["alt_linen", "alt_opt_target"])
-@pytest.mark.once
 def test_other_dialects_come_back_in_published_names(golden, tmp_path, name):
     _, back = round_trip(golden(name).path, tmp_path)
     assert_same_bits(back, read(golden("mini_token").path))
 
 
-@pytest.mark.once
 def test_bfloat16_comes_back_as_the_same_numbers_in_float32(golden, tmp_path):
     path = golden("alt_bf16_void").path
     _, back = round_trip(path, tmp_path)
@@ -91,7 +64,6 @@ BESIDE = {
 
 @pytest.mark.parametrize("linen", [False, True])
 @pytest.mark.parametrize("prefix", BESIDE)
-@pytest.mark.once
 def test_prefixes(golden, tmp_path, prefix, linen):
     published = read(golden("mini_token").path)
     arrays = read(golden("alt_linen").path) if linen else published
@@ -108,7 +80,6 @@ def test_prefixes(golden, tmp_path, prefix, linen):
     assert_same_bits(back, published)
 
 
-@pytest.mark.once
 def test_the_trained_prefix_wins_over_copies(golden, tmp_path):
     arrays = read(golden("mini_token").path)
     copies = {f"ema/{name}": values + 1 for name, values in arrays.items()}
@@ -118,7 +89,6 @@ def test_the_trained_prefix_wins_over_copies(golden, tmp_path):
 
 
 @pytest.mark.parametrize("how", STORED)
-@pytest.mark.once
 def test_storage(golden, tmp_path, how):
     arrays = read(golden("mini_token_rep").path)
     path = tmp_path / "file.npz"
@@ -131,7 +101,6 @@ def test_storage(golden, tmp_path, how):
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["f2", "V2"])
-@pytest.mark.once
 def test_half_precision_storage(golden, tmp_path, dtype, order):
     arrays = read(golden("mini_token").path)
     if dtype == "V2":
@@ -145,7 +114,6 @@ def test_half_precision_storage(golden, tmp_path, dtype, order):
     assert_same_bits(back, wanted)
 
 
-@pytest.mark.once
 def test_the_grid_travels_with_the_file(golden, tmp_path):
     case = golden("mini_nonsquare")
     model, back = round_trip(case.path, tmp_path, grid_size=(4, 7))
@@ -160,7 +128,6 @@ def test_the_grid_travels_with_the_file(golden, tmp_path):
     assert_same_bits(back, read(case.path))
 
 
-@pytest.mark.once
 def test_a_grid_of_square_number_may_be_no_square(golden, tmp_path):
     """2 x 8 patches are as many as 4 x 4: only the note in the file tells."""
     model = keras_vit.from_checkpoint(golden("mini_token").path).with_image_size((16, 64))
@@ -173,7 +140,6 @@ def test_a_grid_of_square_number_may_be_no_square(golden, tmp_path):
     assert keras_vit.from_checkpoint(tmp_path / "other.npz", grid_size=(2, 8)).config.image_size == (16, 64)
 
 
-@pytest.mark.once
 def test_what_inspection_tells(golden):
     info = keras_vit.inspect_checkpoint(golden("mini_token_rep").path)
     meta = golden("mini_token_rep").meta
@@ -196,7 +162,6 @@ def test_what_inspection_tells(golden):
     assert any("bfloat16" in oddity for oddity in bfloat16.oddities)
 
 
-@pytest.mark.once
 def test_a_zero_head_is_said_aloud(golden):
     path = golden("alt_zero_head").path
     with pytest.warns(UserWarning, match="head of .*ckpt.npz is all zeros.*classes="):
@@ -206,7 +171,6 @@ def test_a_zero_head_is_said_aloud(golden):
     keras_vit.from_checkpoint(path, include_top=False)
 
 
-@pytest.mark.once
 def test_loading_leaves_the_file_alone(golden, tmp_path):
     """The weights of a model are its own: neither training writes through to the file, nor the file to the model."""
     path = tmp_path / "file.npz"
@@ -224,7 +188,6 @@ def test_loading_leaves_the_file_alone(golden, tmp_path):
         np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.once
 def test_writing_over_the_file_that_was_loaded(golden, tmp_path):
     path = tmp_path / "file.npz"
     path.write_bytes(golden("mini_token").path.read_bytes())
@@ -236,7 +199,6 @@ def test_writing_over_the_file_that_was_loaded(golden, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["file.npz"]
 
 
-@pytest.mark.once
 def test_writing_makes_folders_and_leaves_no_rest(golden, tmp_path, monkeypatch):
     model = keras_vit.from_checkpoint(golden("mini_token").path)
     keras_vit.to_checkpoint(model, tmp_path / "a" / "b" / "file.npz")
@@ -254,7 +216,6 @@ def test_writing_makes_folders_and_leaves_no_rest(golden, tmp_path, monkeypatch)
     assert len(read(tmp_path / "a" / "b" / "file.npz")) == 56
 
 
-@pytest.mark.once
 def test_adapters_are_to_be_merged_first(golden, tmp_path):
     model = keras_vit.from_checkpoint(golden("mini_token").path)
     model.get_layer("block_0").attention.query.enable_lora(2)
@@ -263,7 +224,6 @@ def test_adapters_are_to_be_merged_first(golden, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
 def test_bad_arguments_of_writing(golden, tmp_path):
     model = keras_vit.from_checkpoint(golden("mini_token").path)
     with pytest.raises(TypeError, match="must be a VisionTransformer or a BiT, but Functional"):
@@ -272,14 +232,7 @@ def test_bad_arguments_of_writing(golden, tmp_path):
         keras_vit.to_checkpoint(model, tmp_path / "file.npz", layout="timn")
 
 
-def test_mixed_precision_keeps_every_bit(golden, tmp_path):
-    """Weights are float32 under a mixed policy: nothing is lost between file and file."""
-    _, back = round_trip(golden("mini_token").path, tmp_path, dtype="mixed_bfloat16")
-    assert_same_bits(back, read(golden("mini_token").path))
-
-
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.once
 def test_no_archive_stays_open(golden, tmp_path, monkeypatch, save):
     """Python warns of files that are thrown away while they are open, whenever its garbage collector finds them."""
     with np.load(golden("mini_token").path) as arrays:
