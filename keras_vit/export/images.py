@@ -138,8 +138,8 @@ def labelled_pictures(
     names = sorted({parts[0] for parts in folders})
     if class_names is None and len(names) != model.config.classes:
         raise ValueError(
-            f"{folder} has {len(names)} folders, but {model.name} {model.config.classes} unnamed classes. Pass "
-            "class_names=[...], or a folder of pictures to compare answers without labels."
+            f"{folder} has {len(names)} folders, but {model.name} has {model.config.classes} classes without names. "
+            "Pass class_names=[...], or a folder of pictures to compare answers without labels."
         )
     outputs = np.arange(len(names)) if class_names is None else match_labels(names, class_names, str(folder))
     return _load(paths, model.config), outputs[[names.index(parts[0]) for parts in folders]]
