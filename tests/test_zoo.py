@@ -7,28 +7,15 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import zoo
 from keras_vit.models import find_variant, weights_by_path
 from keras_vit.preprocessing import preprocess_input, resize_images
 from tests.compute import forward
 from tests.tolerances import SAME_FUNCTION
 
-FACTORIES = {
-    "ViT_Ti16": "ViT-Ti/16",
-    "ViT_S16": "ViT-S/16",
-    "ViT_S32": "ViT-S/32",
-    "ViT_B8": "ViT-B/8",
-    "ViT_B16": "ViT-B/16",
-    "ViT_B32": "ViT-B/32",
-    "ViT_L16": "ViT-L/16",
-    "ViT_L32": "ViT-L/32",
-    "ViT_H14": "ViT-H/14",
-    "R_ViT_Ti16": "R+ViT-Ti/16",
-    "R26_ViT_S32": "R26+ViT-S/32",
-    "R26_ViT_B32": "R26+ViT-B/32",
-    "R50_ViT_B16": "R50+ViT-B/16",
-    "R50_ViT_L32": "R50+ViT-L/32",
-}
+FACTORIES = {name.replace("/", "").replace("-", "_").replace("+", "_"): name for name in (
+    "ViT-Ti/16", "ViT-S/16", "ViT-S/32", "ViT-B/8", "ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32", "ViT-H/14",
+    "R+ViT-Ti/16", "R26+ViT-S/32", "R26+ViT-B/32", "R50+ViT-B/16", "R50+ViT-L/32",
+)}  # fmt: skip
 # One block of 32 numbers per token: the smallest variant, for everything that does not hang on the size.
 TINY = "ViT-mu/16"
 
@@ -63,35 +50,28 @@ def test_names_are_forgiven_their_spelling(name):
     assert find_variant(name) == "ViT-B/16"
 
 
-@pytest.mark.parametrize("variant", keras_vit.VARIANTS)
-def test_every_variant_is_found_by_its_name(variant):
-    for spelling in (variant, variant.replace("/", "_"), variant.replace("-", "").replace("/", "")):
-        assert find_variant(spelling) == variant
-
-
 @pytest.mark.parametrize(
-    ("wrong", "suggested"),
-    [("ViT-B/17", "ViT-B/16"), ("ViT-X/32", "ViT-L/32"), ("huge14", "ViT-H/14"), ("R50+B", "R50")],
+    ("wrong", "error", "words"),
+    [
+        ("ViT-B/17", ValueError, "no variant 'ViT-B/17'.*Did you mean .*ViT-B/16.*list_models"),
+        ("ViT-X/32", ValueError, "Did you mean .*ViT-L/32.*list_models"),
+        ("huge14", ValueError, "Did you mean .*ViT-H/14"),
+        ("R50+B", ValueError, "Did you mean .*R50"),
+        ("", ValueError, "no variant ''.*list_models"),
+        (16, TypeError, "variant must be a string such as 'ViT-B/16', but 16"),
+    ],
 )
-def test_wrong_names_are_answered_with_the_nearest(wrong, suggested):
-    with pytest.raises(ValueError, match="no variant .*Did you mean .*list_models") as error:
+def test_wrong_names_are_answered_with_the_nearest(wrong, error, words):
+    with pytest.raises(error, match=words):
         keras_vit.create_model(wrong)
-    assert suggested in str(error.value) and wrong in str(error.value)
-
-
-def test_names_that_are_none():
-    with pytest.raises(ValueError, match="no variant ''.*list_models"):
-        keras_vit.create_model("")
-    with pytest.raises(TypeError, match="variant must be a string such as 'ViT-B/16', but 16"):
-        keras_vit.create_model(16)
 
 
 def test_list_models():
     names = [row["name"] for row in keras_vit.list_models()]
-    assert set(FACTORIES.values()) <= set(names) and names[0] == "ViT-Ti/16"
-    assert len(names) == len(set(names))
+    assert set(FACTORIES.values()) <= set(names) and names[0] == "ViT-Ti/16" and len(names) == len(set(names))
     for name in names:
-        assert find_variant(name) == name
+        for spelling in (name, name.replace("/", "_"), name.replace("-", "").replace("/", "")):
+            assert find_variant(spelling) == name
 
 
 # Factories
@@ -100,6 +80,7 @@ def test_list_models():
 @pytest.mark.parametrize("name", FACTORIES)
 def test_factory(name, monkeypatch):
     factory = getattr(keras_vit, name)
+    assert {name for name in keras_vit.__all__ if "ViT_" in name} == set(FACTORIES)
     assert name in keras_vit.__all__ and factory.__name__ == factory.__qualname__ == name
     wanted = list(inspect.signature(keras_vit.create_model).parameters.values())[1:]
     assert list(inspect.signature(factory).parameters.values()) == wanted
@@ -113,11 +94,6 @@ def test_factory(name, monkeypatch):
         patch.setattr(cell, "cell_contents", lambda *args, **kwargs: seen.append((args, kwargs)))
         factory(classes=3, dtype="mixed_bfloat16")
     assert seen == [((FACTORIES[name],), {"classes": 3, "dtype": "mixed_bfloat16"})]
-
-
-def test_there_are_no_other_factories():
-    assert {name for name in keras_vit.__all__ if "ViT_" in name} == set(FACTORIES)
-    assert set(FACTORIES) <= set(vars(zoo))
 
 
 def test_a_factory_makes_its_variant():
@@ -234,10 +210,8 @@ def test_new_models_are_random_and_their_heads_are_zero():
     ("options", "error", "message"),
     [
         ({"classes": 0}, ValueError, "classes must be at least 1, but 0 was given.*include_top=False"),
-        ({"classes": -3}, ValueError, "classes must be at least 1, but -3"),
         ({"classes": 3.0}, TypeError, "classes must be an integer, but 3.0 of type float"),
         ({"classes": "10"}, TypeError, "classes must be an integer, but '10' of type str"),
-        ({"classes": True}, TypeError, "classes must be an integer, but True"),
         ({"weights": "imagenet"}, ValueError, "weights='imagenet' .*pass pretrained=True"),
         (
             {"image_size": 230},
@@ -247,11 +221,9 @@ def test_new_models_are_random_and_their_heads_are_zero():
         ({"image_size": (224, 100)}, ValueError, "width 100 is not a multiple of 16.*96 or 112"),
         ({"image_size": 8}, ValueError, "height 8 is not a multiple of 16.*nearest that fit are 16"),
         ({"image_size": 0}, ValueError, "image_size must be positive"),
-        ({"image_size": -224}, ValueError, "image_size must be positive"),
         ({"image_size": "any"}, TypeError, "image_size must be an integer or a pair .*'any'"),
         ({"image_size": (224, 224, 3)}, TypeError, r"image_size must be an integer or a pair .*\(224, 224, 3\)"),
         ({"image_size": True}, TypeError, "image_size must be an integer or a pair"),
-        ({"image_size": 224.5}, TypeError, "image_size must be an integer or a pair"),
         ({"pooling": "max"}, ValueError, "pooling must be one of .*'token', 'avg', 'token_avg', 'map', 'none'.*'max'"),
         ({"pooling": "token"}, ValueError, "pooling='token' needs class_token=True"),
         ({"interpolation": "nearest"}, ValueError, "interpolation must be one of .*'nearest'"),
@@ -351,62 +323,36 @@ def test_one_input_may_stand_in_a_list_or_a_dictionary(tiny, images):
             tiny([images[..., :1]])
 
 
-def test_preprocess(tiny):
+def test_preprocessing_in_the_graph(tiny):
+    """Pixels in, the same numbers out as with `preprocess_input` outside; `preprocess` of such a model only resizes."""
     pixels = np.random.default_rng(2).integers(0, 256, (2, 50, 40, 3), dtype=np.uint8)
-    got = tiny.preprocess(pixels)
-    assert got.shape == (2, 32, 32, 3) and got.dtype == np.float32
-    assert -1 <= got.min() < -0.5 and 0.5 < got.max() <= 1
-    np.testing.assert_array_equal(got, preprocess_input(resize_images(pixels, (32, 32))))
-    np.testing.assert_array_equal(tiny.preprocess(pixels[0]), got[:1])
-    raw = tiny.with_image_size((16, 48))
-    assert raw.preprocess(pixels).shape == (2, 16, 48, 3)
-
-
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize(
-    ("pixels", "message"),
-    [
-        (np.full((4, 4, 3), 500, "uint16"), "500"),
-        (np.full((4, 4, 3), -1, "int32"), "-1"),
-        (np.full((4, 4, 3), np.nan), "NaN"),
-        (np.full((4, 4, 3), np.inf), "infinite"),
-        (np.full((4, 4, 3), 65535.0), "65535"),
-        (np.full((4, 4, 1), 1, "uint8"), "Repeat the grey channel"),
-        (np.full((4, 4), 1, "uint8"), "must have shape"),
-    ],
-)
-def test_preprocess_refuses_what_are_no_pixels(pixels, message, inside):
-    config = keras_vit.ViTConfig(
-        image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, include_preprocessing=inside
-    )
-    with pytest.raises(ValueError, match=message):
-        keras_vit.VisionTransformer(config.replace(pooling="none")).preprocess(pixels)
+    np.testing.assert_array_equal(tiny.preprocess(pixels), preprocess_input(resize_images(pixels, (32, 32))))
+    np.testing.assert_array_equal(tiny.preprocess(pixels[0]), tiny.preprocess(pixels)[:1])
+    assert tiny.with_image_size((16, 48)).preprocess(pixels).shape == (2, 16, 48, 3)
+    pixels = pixels[:, :32, :32]
+    inside = create(include_preprocessing=True)
+    inside.set_weights(tiny.get_weights())
+    wanted = forward(tiny, preprocess_input(pixels))
+    np.testing.assert_allclose(forward(inside, pixels.astype("f4")), wanted, rtol=0, atol=SAME_FUNCTION)
+    np.testing.assert_allclose(inside.predict(pixels, verbose=0), wanted, rtol=0, atol=SAME_FUNCTION)
+    np.testing.assert_array_equal(inside.preprocess(pixels), pixels.astype("f4"))
+    for model in (tiny, inside):
+        for values, message in ((500, "500"), (np.nan, "NaN")):
+            with pytest.raises(ValueError, match=message):
+                model.preprocess(np.full((4, 4, 3), values))
 
 
 def test_preprocess_takes_the_channels_of_the_model():
     config = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, channels=1)
     model = keras_vit.VisionTransformer(config)
     grey = np.full((4, 4, 1), 255, "uint8")
-    np.testing.assert_array_equal(model.preprocess(grey), np.ones((1, 8, 8, 1), "f4"))
-    np.testing.assert_array_equal(model.preprocess(keras.ops.convert_to_tensor(grey)), np.ones((1, 8, 8, 1), "f4"))
+    for pixels in (grey, keras.ops.convert_to_tensor(grey)):
+        np.testing.assert_array_equal(model.preprocess(pixels), np.ones((1, 8, 8, 1), "f4"))
     with pytest.raises(ValueError, match=r"\(height, width, 1\)"):
         model.preprocess(np.full((4, 4, 3), 255, "uint8"))
     with pytest.warns(UserWarning, match="Multiply values") as caught:
         model.preprocess(grey / 255)
     assert caught[0].filename == __file__
-
-
-def test_preprocessing_in_the_graph(tiny):
-    """Pixels in, the same numbers out as with `preprocess_input` outside."""
-    pixels = np.random.default_rng(2).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
-    inside = create(include_preprocessing=True)
-    inside.set_weights(tiny.get_weights())
-    wanted = forward(tiny, preprocess_input(pixels))
-    np.testing.assert_allclose(forward(inside, pixels.astype("f4")), wanted, rtol=0, atol=SAME_FUNCTION)
-    np.testing.assert_allclose(inside.predict(pixels, verbose=0), wanted, rtol=0, atol=SAME_FUNCTION)
-    # `preprocess` of such a model only resizes.
-    resized = inside.preprocess(pixels)
-    np.testing.assert_array_equal(resized, pixels.astype("f4"))
 
 
 def test_preprocessing_in_the_graph_loses_no_bit_to_mixed_precision():
@@ -447,31 +393,15 @@ def test_input_tensor_that_is_none(tiny, images):
 
 
 def test_features(tiny, images):
-    names = ["stem", "embedded", "block_0", "encoded", "pooled", "pre_logits", "logits", "predictions"]
-    got = forward(keras_vit.feature_extractor(tiny, names), images)
-    shapes = {name: values.shape[1:] for name, values in got.items()}
-    tokens = {name: (4, 32) for name in ("embedded", "block_0", "encoded")}
-    assert shapes == {
-        "stem": (2, 2, 32),
-        **tokens,
-        "pooled": (32,),
-        "pre_logits": (32,),
-        **dict.fromkeys(names[-2:], (1000,)),
-    }
+    got = forward(keras_vit.feature_extractor(tiny, ["encoded", "pooled", "logits", "predictions"]), images)
+    assert got["encoded"].shape == (2, 4, 32)
     np.testing.assert_allclose(got["pooled"], got["encoded"].mean(1), rtol=0, atol=1e-5)
-    np.testing.assert_array_equal(got["pre_logits"], got["pooled"])
     exponentials = np.exp(got["logits"] - got["logits"].max(-1, keepdims=True))
     np.testing.assert_allclose(got["predictions"], exponentials / exponentials.sum(-1, keepdims=True), atol=1e-6)
-
-
-def test_features_that_depend_on_the_model():
-    model = create(representation_size=24, class_token=True)
-    output = keras_vit.feature_extractor(model, ["pooled", "pre_logits"]).output
-    assert output["pooled"].shape == (None, 32) and output["pre_logits"].shape == (None, 24)
-    model = create(include_top=False)
-    assert keras_vit.feature_extractor(model, ["pre_logits"]).output["pre_logits"].shape == (None, 4, 32)
+    without_top = create(include_top=False)
+    assert keras_vit.feature_extractor(without_top, ["pre_logits"]).output["pre_logits"].shape == (None, 4, 32)
     with pytest.raises(ValueError, match="'logits'"):
-        keras_vit.feature_extractor(model, ["logits"])
+        keras_vit.feature_extractor(without_top, ["logits"])
 
 
 @pytest.mark.parametrize("features", [["block_1"], ["encoded", "attention"], "encoded", []])
