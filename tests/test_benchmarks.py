@@ -79,13 +79,6 @@ def test_a_page_is_written_again_without_measuring(speed, page, monkeypatch):
     assert {path: path.read_bytes() for path in files} == files  # the same figures give the same files
 
 
-def test_a_page_without_marks_stays_as_it_is(speed, page, monkeypatch):
-    page.write_text("Mine.\n")
-    with pytest.raises(SystemExit, match="measured: begin"):
-        run(speed, monkeypatch, "--page-only", "--json", page.with_suffix(".json"), "--page", page)
-    assert page.read_text() == "Mine.\n" and not (page.parent / "images").exists()
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -112,12 +105,3 @@ def test_what_fails_is_named_and_the_rest_goes_on(speed, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match=f"Failed:\n{speed.ROWS[0]}, jax"):
         run(speed, monkeypatch, "--json", file, "--rows", speed.ROWS[0])
     assert [row["backend"] for row in json.loads(file.read_text())] == ["torch", "tensorflow"]
-
-
-def test_peers_and_constraints_pin_different_packages():
-    def pins(path):
-        lines = (ROOT / path).read_text().splitlines()
-        return {line.partition("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
-
-    assert pins("benchmarks/peers.txt").isdisjoint(pins("constraints.txt"))
-    assert {"timm", "flax", "keras-hub"} < pins("benchmarks/peers.txt")
