@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from keras_vit._arguments import check_choice
 from keras_vit.data.randaugment import MAX_MAGNITUDE, randaugment
 from keras_vit.preprocessing import Pipeline, bring_to_size
 
@@ -18,8 +19,8 @@ CROPS = ("inception", "random", "resize")
 # What the first number of a random seed says it is for, so that no two uses share their numbers.
 ORDER, IMAGE, RANDAUGMENT, MIXUP = range(4)
 
-ASPECTS = (0.75, 1.33)  # tf.image.sample_distorted_bounding_box's default, which vit_jax and big_vision leave alone
-ATTEMPTS = 100  # likewise
+# Defaults of tf.image.sample_distorted_bounding_box, which vit_jax and big_vision leave alone.
+ASPECTS, ATTEMPTS = (0.75, 1.33), 100
 ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 
@@ -39,9 +40,6 @@ class Augmentation:
         randaugment: `(layers, magnitude)` of RandAugment, the magnitude as AugReg counts it (0 to 30; its tables
             have 0, 10, 15 and 20); `None`: none.
 
-    Raises:
-        ValueError, TypeError: if a value is unknown, out of range or of a wrong type.
-
     Examples:
         >>> data.Augmentation(crop="resize", flip=False).mixup  # for digits and text, which no one mirrors
         0.0
@@ -54,12 +52,10 @@ class Augmentation:
     randaugment: tuple[int, int] | None = None
 
     def __post_init__(self):
-        if self.crop not in CROPS:
-            raise ValueError(f"crop must be one of {list(CROPS)}, but {self.crop!r} was given.")
+        check_choice("crop", self.crop, CROPS)
         if not isinstance(self.flip, bool):
             raise TypeError(f"flip must be True or False, but {self.flip!r} was given.")
-        for name in ("min_area", "mixup"):
-            value = getattr(self, name)
+        for name, value in (("min_area", self.min_area), ("mixup", self.mixup)):
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(f"{name} must be a number, but {value!r} was given.")
         if not 0 < self.min_area <= 1:
@@ -152,8 +148,7 @@ def crop_and_flip(
     if augmentation.flip and generator.random() < 0.5:
         columns = tuple(part[:, ::-1] for part in columns)
     image = _resample(pixels, rows, columns)
-    # big_vision casts its means to uint8, which cuts off the fraction. The margin is for float32 means of equal pixels
-    # that fall just short of a whole number.
+    # big_vision casts its means to uint8. The margin is for means of equal pixels just short of a whole number.
     return np.floor(image + 1e-3) if augmentation.crop == "random" else image
 
 
@@ -222,10 +217,8 @@ def _area(old: int, new: int) -> _Samples:
 
 
 def _resample(pixels: np.ndarray, rows: _Samples, columns: _Samples) -> np.ndarray:
-    """Sums of samples, first of rows and then of columns: `(height, width, 3)` to float32 `(rows, columns, 3)`.
-
-    Rows are taken whole and columns by flat index, which NumPy copies without a loop over pixels of three bytes.
-    """
+    """Sums of samples, first of rows and then of columns: `(height, width, 3)` to float32 `(rows, columns, 3)`."""
+    # Columns are taken by flat index, which NumPy copies without a loop over pixels of three bytes.
     flat = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
     flat = sum(flat[index].astype("float32") * weight[:, None] for index, weight in zip(*rows, strict=True))
     channels = np.arange(3)

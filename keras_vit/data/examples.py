@@ -28,21 +28,6 @@ Examples:
 ENDS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82", "GIF": b";"}
 PROGRESS_FROM = 2000  # files; fewer are looked at before a bar is worth drawing
 
-# What becomes of the modes that are not RGB: as `load_image` and TensorFlow's decoder have it.
-CONVERTED = {
-    "1": "black and white: repeated in three channels",
-    "L": "grey: repeated in three channels",
-    "LA": "grey with transparency, which is dropped",
-    "P": "a palette: looked up",
-    "PA": "a palette with transparency, which is dropped",
-    "RGBA": "transparency is dropped, not blended",
-    "RGBX": "the fourth channel is dropped",
-    "CMYK": "CMYK, converted without a colour profile",
-    "YCbCr": "YCbCr, converted",
-    "I;16": "16 bits, of which the upper 8 are kept",
-    "I;16B": "16 bits, of which the upper 8 are kept",
-}
-
 # What the splits are called: without case, digits and punctuation, and without SUFFIX. The first that exists counts.
 SPLITS = {
     "train": ("train", "training"),
@@ -285,11 +270,8 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
     """All image files below a folder, sorted. Hidden files, and what systems leave behind, are none.
 
     Args:
-        folder: Where to look.
+        folder: Where to look. A link that leads back to a folder that it lies in is a ValueError.
         others: A list that the files which are no images by their names are added to.
-
-    Raises:
-        ValueError: if a link leads back to a folder that it lies in.
 
     Examples:
         >>> len(data.image_files("photos/train"))
@@ -336,8 +318,8 @@ def _look_at_all(paths: list[Path], decode: bool, converted: list[BadImage]) -> 
         for i, (fault, mode) in enumerate(bar.track(pool.map(lambda path: _look_at(path, decode), paths))):
             if fault:
                 faults[i] = fault
-            elif mode in CONVERTED:
-                converted.append(BadImage(str(paths[i]), CONVERTED[mode]))
+            elif mode != "RGB":
+                converted.append(BadImage(str(paths[i]), f"of mode {mode}, converted to RGB as by load_image"))
     return faults
 
 
@@ -391,10 +373,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
     """The folders of classes in a data set, by `"train"` and `"test"`; one for both where there are no splits.
 
-    A folder that is called like one of `class_names` is no split.
-
-    Raises:
-        ValueError: if it cannot be told what is a split and what is a class.
+    A folder that is called like one of `class_names` is no split. Raises ValueError where it cannot be told.
     """
     folders = [entry.name for entry in _visible(root) if _is_folder(entry)]
     is_class = class_names is not None and any(_split_of(name) and name in class_names for name in folders)
@@ -419,14 +398,11 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
 
 
 def pick_split(source: Mapping[str, Any], split: str) -> Any:
-    """The entry of a dict of splits.
+    """The entry of a dict of splits, such as `"val"` for `"test"`.
 
     Args:
         source: From names of splits, as `open_data` understands them, to data.
         split: `"train"` or `"test"`.
-
-    Raises:
-        ValueError: if there is none, or several could be meant.
 
     Examples:
         >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")

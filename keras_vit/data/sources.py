@@ -42,16 +42,14 @@ def open_arrays(
     if labels.ndim == 0 or len(images) != len(labels):
         count = len(labels) if labels.ndim else "one"
         raise ValueError(f"There are {len(images)} images, but {count} labels: each image needs one.")
-    counted = classes is None and labels.ndim == 1
+    given = classes
     labels, classes = check_labels(labels, classes, "labels", name)
     if training and (classes < 2 or (labels == labels[0]).all()):
         raise ValueError(f"A classifier needs two classes or more, but all {len(labels)} labels are the same.")
-    empty = classes - len(np.unique(labels)) if counted else 0
+    empty = classes - len(np.unique(labels)) if given is None and labels.ndim == 1 else 0
     if training and 2 * empty > classes:
-        warn_caller(
-            f"{empty} of {classes} classes have no picture: the largest label is {labels.max()}, of "
-            f"{name(int(labels.argmax()))}. If it is a mistake, correct it; else give classes={classes}."
-        )
+        largest = f"the largest label is {labels.max()}, of {name(int(labels.argmax()))}"
+        warn_caller(f"{empty} of {classes} classes have no picture: {largest}. Correct it, or give classes={classes}.")
     finite = [image.dtype.kind in "iu" or np.isfinite(np.sum(image, dtype="float64")) for image in images]
     keep = np.flatnonzero(finite)
     bad = [BadImage(name(i), "NaN or infinite values") for i, good in enumerate(finite) if not good]
@@ -95,11 +93,9 @@ def open_tfds(name: str, split: str) -> Examples:
     if not {"image", "label"} <= set(builder.info.features or ()):
         raise ValueError(f"tfds:{name} has {sorted(builder.info.features or ())}, but image and label are needed.")
     if getattr(builder.info.file_format, "value", None) != "array_record":
-        raise ValueError(
-            f"tfds:{name} cannot be read at random. Prepare it for that: tfds.builder({name!r}, "
-            'file_format="array_record").download_and_prepare(). Or give a pipeline, with classes=: '
-            f'tfds.load({name!r}, split="train", as_supervised=True), resized, shuffled and in batches.'
-        )
+        prepare = f'tfds.builder({name!r}, file_format="array_record").download_and_prepare()'
+        pipeline = f'tfds.load({name!r}, split="train", as_supervised=True)'
+        raise ValueError(f"tfds:{name} cannot be read at random. Call {prepare}, or give {pipeline}, with classes=.")
     builder.download_and_prepare()
     wanted = ("train",) if split == "train" else ("test", "validation")
     found = next((s for s in wanted if s in builder.info.splits), None)

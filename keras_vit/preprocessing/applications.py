@@ -66,8 +66,8 @@ def decode_predictions(
     ImageNet-21k (`imagenet21k_classes`). Classes of any other number are called by index, `"class_123"`.
 
     Args:
-        probabilities: `(batch, classes)`, an array or a tensor of any backend. Scores are returned as they are given:
-            softmax makes probabilities of logits, which are ranked alike.
+        probabilities: `(batch, classes)`, an array or a tensor of any backend. Scores are returned as they are given,
+            with a warning if they do not sum to 1: softmax makes probabilities of logits, which are ranked alike.
         top: How many classes to return for each image.
         class_names: One name, or one `(id, name)` pair, for each class in order.
 
@@ -76,12 +76,7 @@ def decode_predictions(
         WordNet id of ImageNet's class (`"n02099601"`), that of a given pair, otherwise `"class_<index>"`.
 
     Raises:
-        ValueError: if `probabilities` is not two-dimensional or not finite, if `top` is below 1 or above the
-            number of classes, or if `class_names` does not have one entry for each class.
-        TypeError: if `top` is not an integer, or `class_names` is not a sequence of names or pairs.
-
-    Warns:
-        UserWarning: if rows do not sum to 1, as those of logits do not.
+        ValueError, TypeError: if scores are not `(batch, classes)` or not finite, or `top` or `class_names` do not fit.
 
     Examples:
         >>> keras_vit.decode_predictions([[0.25, 0.75]], top=1, class_names=["cat", "dog"])
@@ -110,16 +105,10 @@ def decode_predictions(
 
 
 def imagenet1k_classes() -> tuple[tuple[str, str], ...]:
-    """The 1,000 classes of ImageNet-1k (ILSVRC 2012), in the order of the models' outputs.
+    """The 1,000 classes of ImageNet-1k (ILSVRC 2012), in the order of the models' outputs: WordNet ids and names.
 
     The name is the first of WordNet's words for the class, with spaces (`"great white shark"`). Two names
     occur twice, `"crane"` (the bird and the machine) and `"maillot"`: their ids differ.
-
-    Returns:
-        1,000 pairs of WordNet id and name; the first is `("n01440764", "tench")`.
-
-    Raises:
-        FileNotFoundError: if the package's data files are missing.
     """
     return _classes("imagenet1k_classes.tsv")
 
@@ -127,14 +116,7 @@ def imagenet1k_classes() -> tuple[tuple[str, str], ...]:
 def imagenet21k_classes() -> tuple[tuple[str, str], ...]:
     """The 21,843 classes of the official models of ImageNet-21k, in the order of their outputs: that of the ids.
 
-    The names are the first of WordNet's words, as for ImageNet-1k; 1,742 occur more than once, and the ids tell which
-    is meant. Sources: `weights/README.md`.
-
-    Returns:
-        21,843 pairs of WordNet id and name; the first is `("n00004475", "organism")`.
-
-    Raises:
-        FileNotFoundError: if the package's data files are missing.
+    Names are those of `imagenet1k_classes`; 1,742 occur more than once. Sources: `weights/README.md`.
     """
     return _classes("imagenet21k_classes.tsv")
 

@@ -366,12 +366,12 @@ def test_a_file_that_vanishes(root):
 
 def test_images_that_are_not_rgb_are_converted_and_recorded(root):
     odd = {
-        "grey.png": (picture(1).convert("L"), "grey"),
-        "palette.png": (picture(2).convert("P"), "looked up"),
-        "rgba.png": (picture(3).convert("RGBA"), "transparency is dropped"),
-        "cmyk.jpg": (picture(4).convert("CMYK"), "CMYK"),
-        "deep.png": (Image.fromarray(np.full((9, 8), 0x4DFF, "uint16")), "upper 8"),
-        "black_and_white.png": (picture(5).convert("1"), "black and white"),
+        "grey.png": (picture(1).convert("L"), "mode L,"),
+        "palette.png": (picture(2).convert("P"), "mode P,"),
+        "rgba.png": (picture(3).convert("RGBA"), "mode RGBA,"),
+        "cmyk.jpg": (picture(4).convert("CMYK"), "mode CMYK,"),
+        "deep.png": (Image.fromarray(np.full((9, 8), 0x4DFF, "uint16")), "mode I;16,"),
+        "black_and_white.png": (picture(5).convert("1"), "mode 1,"),
     }
     for name, (image, _) in odd.items():
         image.save(root / "train" / "ant" / name)
