@@ -27,15 +27,9 @@ def environment(*needed: str, **variables: str) -> dict[str, str]:
 
 
 def run_together(arguments: list[str], count: int, variables: dict[str, str]) -> tuple[list[int], str, str]:
-    """Runs Python in several processes, which are told of each other as torchrun does it.
+    """Runs Python with arguments in several processes, which know of each other as by torchrun.
 
-    Args:
-        arguments: Of Python.
-        count: How many processes.
-        variables: Those of each process.
-
-    Returns:
-        Their exit codes, and what process 0 printed on standard output and on standard error.
+    Returns their exit codes, and what process 0 printed on standard output and on standard error.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

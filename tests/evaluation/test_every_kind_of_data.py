@@ -132,10 +132,7 @@ def test_an_opened_stream(model):
     for split in ("train", "test"):
         with open_data(DATA, image_size=8, batch_size=5, split=split, shuffle=False) as stream:
             result = evaluation.evaluate(model, stream, progress=False)
-        assert (
-            result.examples == 12
-            and result.accuracy == evaluation.evaluate(model, DATA, preprocess=True, progress=False).accuracy
-        )
+        np.testing.assert_array_equal(result.confusion, confusion_of(model))
     with open_data(DATA, image_size=8, batch_size=5) as stream:
         with pytest.raises(TypeError, match="Training data has no end"):
             evaluation.evaluate(model, stream, progress=False)
@@ -147,13 +144,12 @@ def test_models_by_name_and_from_files(model, tmp_path):
     path = tmp_path / "model.keras"
     model.save(path)
     options = {"preprocess": True, "progress": False}
-    assert evaluation.evaluate(path, DATA, **options).to_dict()["loss"] == pytest.approx(
-        evaluation.evaluate(model, DATA, **options).loss, rel=1e-6
-    )
-    features, _ = evaluation.extract_features(str(path), DATA, preprocess=True)
-    np.testing.assert_array_equal(features, evaluation.extract_features(model, DATA, preprocess=True)[0])
-    found = evaluation.few_shot(path, DATA, DATA, shots=[1], **options)
-    np.testing.assert_array_equal(found.accuracy, evaluation.few_shot(model, DATA, DATA, shots=[1], **options).accuracy)
+    loss, again = (evaluation.evaluate(source, DATA, **options).loss for source in (model, path))
+    assert again == pytest.approx(loss, rel=1e-6)
+    features, again = (evaluation.extract_features(x, DATA, preprocess=True)[0] for x in (model, str(path)))
+    np.testing.assert_array_equal(again, features)
+    found, again = (evaluation.few_shot(x, DATA, DATA, shots=[1], **options).accuracy for x in (model, path))
+    np.testing.assert_array_equal(again, found)
     assert evaluation.evaluate("glyphs", DATA, **options).classes == 164
     with pytest.raises(FileNotFoundError, match="none.keras"):
         evaluation.evaluate(tmp_path / "none.keras", DATA, **options)
@@ -206,28 +202,19 @@ def test_data_that_makes_no_sense(root, model):
 
 
 @pytest.mark.once
-def test_given_names_are_matched_as_well(model):
+def test_names_that_are_given_known_or_neither(root, model):
     data = DATA[0], 2 - DATA[1]
     result = evaluation.evaluate(model, data, class_names=NAMES[::-1], preprocess=True, progress=False)
-    wanted = evaluation.evaluate(model, DATA, preprocess=True, progress=False)
-    np.testing.assert_array_equal(result.confusion, wanted.confusion)
-
-
-@pytest.mark.once
-def test_without_names_of_the_model_the_number_decides(root):
-    model = VisionTransformer(CONFIG.replace(class_names=None))
-    assert evaluation.evaluate(model, root, progress=False).class_names == tuple(NAMES)
-    other = VisionTransformer(CONFIG.replace(classes=4, class_names=None))
+    np.testing.assert_array_equal(result.confusion, confusion_of(model))
+    nameless = VisionTransformer(CONFIG.replace(class_names=None))
+    assert evaluation.evaluate(nameless, root, progress=False).class_names == tuple(NAMES)
     with pytest.raises(ValueError, match="have 3 names, but the model has 4 outputs, and does not know"):
-        evaluation.evaluate(other, root, progress=False)
-
-
-@pytest.mark.once
-def test_folders_called_by_wordnet_ids(root):
-    for name, wnid in zip(NAMES, ("n01440764", "n02099601", "n15075141"), strict=True):
+        evaluation.evaluate(VisionTransformer(CONFIG.replace(classes=4, class_names=None)), root, progress=False)
+    for name, wnid in zip(NAMES, ("n01440764", "n02099601", "n15075141"), strict=True):  # as WordNet and ImageNet do
         (root / name).rename(root / wnid)
-    model = VisionTransformer(CONFIG.replace(classes=1000, class_names=None))
-    result = evaluation.evaluate(model, root, progress=False)
+    result = evaluation.evaluate(
+        VisionTransformer(CONFIG.replace(classes=1000, class_names=None)), root, progress=False
+    )
     assert np.flatnonzero(result.images_per_class).tolist() == [0, 207, 999]
     assert result.class_names[207] == "golden retriever"
 
@@ -255,9 +242,12 @@ def wanted(cropping, images):
 
 
 @pytest.mark.once
-def test_evaluation_prepares_as_the_model(cropping, images, wanted):
+def test_evaluation_and_calibration_prepare_as_the_model(cropping, images, wanted):
     with open_batches(cropping, (images, np.zeros(len(images), int)), "test", classes=2, title=None) as (batches, _):
         np.testing.assert_array_equal(np.concatenate([inputs for inputs, _ in batches]), wanted)
+    pixels = calibration_images(images, cropping.config, Signature.of(cropping, None, False))
+    expected = np.concatenate([cropping.config.pipeline.resized(image) for image in images])
+    np.testing.assert_array_equal(pixels, np.rint(expected).astype("uint8"), strict=True)
 
 
 @pytest.mark.once
@@ -278,14 +268,6 @@ def test_validation_prepares_as_the_model(monkeypatch, cropping, images, wanted)
     data = {"train": (images, labels), "test": (images, labels)}
     training.finetune(cropping.with_config(), data, recipe, verbose=False)
     np.testing.assert_array_equal(np.concatenate(inputs), wanted)
-
-
-@pytest.mark.once
-def test_calibration_prepares_as_the_model(cropping, images):
-    pixels = calibration_images(images, cropping.config, Signature.of(cropping, None, False))
-    assert pixels.dtype == "uint8"
-    expected = np.concatenate([cropping.config.pipeline.resized(image) for image in images])
-    np.testing.assert_array_equal(pixels, np.rint(expected))
 
 
 @pytest.mark.once

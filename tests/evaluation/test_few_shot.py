@@ -22,6 +22,7 @@ def planted(rng, examples=200, features=24, classes=5, distance=4.0):
     return (x * np.logspace(-2, 2, features) + 7).astype("float32"), labels
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("examples", [7, 25, 200])  # fewer than the 25 columns of X, as many, more
 @pytest.mark.parametrize("l2", [L2_SWEEP[0], 1.0, 1024.0, L2_SWEEP[-1]])
 def test_equals_an_independent_solution(examples, l2):
@@ -42,6 +43,7 @@ def test_equals_an_independent_solution(examples, l2):
     np.testing.assert_allclose(probe.scores(x_test, [l2])[0], scores, rtol=0, atol=1e-6 * np.abs(scores).max())
 
 
+@pytest.mark.once
 def test_the_draw_is_big_visions():
     """For a seed the very examples of big_vision: per class a permutation of default_rng(seed), and its beginning."""
     x, y = planted(np.random.default_rng(0))
@@ -54,6 +56,7 @@ def test_the_draw_is_big_visions():
         assert result.accuracy[i, 0, 0] == np.mean(scores.argmax(1) == y)
 
 
+@pytest.mark.once
 def test_finds_a_planted_signal_and_none_in_shuffled_labels():
     rng = np.random.default_rng(1)
     (x, y), (x_test, y_test) = planted(rng, 400), planted(rng, 400)
@@ -65,6 +68,7 @@ def test_finds_a_planted_signal_and_none_in_shuffled_labels():
     assert abs(shuffled.mean[2, 0] - 0.2) < 0.08
 
 
+@pytest.mark.once
 def test_strength_is_chosen_on_held_out_images():
     rng = np.random.default_rng(2)
     train, test = planted(rng), planted(rng)
@@ -113,32 +117,26 @@ def test_digits_from_the_shipped_checkpoint():
     assert plain["mean"] == result.mean.tolist() and plain["features"] == model.config.width
 
 
-BAD = {
-    "too few": (dict(shots=50), "50 shots need 50 training images of each class"),
-    "no shots": (dict(shots=[]), "shots must be integers"),
-    "half a shot": (dict(shots=[0.5]), "shots must be integers"),
-    "no strength": (dict(l2=0.0), "l2 must be positive"),
-    "no seed": (dict(seeds=0), "seeds must be"),
-    "nothing left": (dict(shots=4, l2=[1.0, 2.0]), "none are left to choose"),
-}
+X, Y = np.ones((8, 3)), np.arange(8) % 2
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_arguments(case):
-    options, message = BAD[case]
-    data = np.ones((8, 3)), np.arange(8) % 2
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("train", "test", "options", "message"),
+    [
+        ((X, Y), (X, Y), {"shots": 50}, "50 shots need 50 training images of each class"),
+        ((X, Y), (X, Y), {"shots": []}, "shots must be integers"),
+        ((X, Y), (X, Y), {"shots": [0.5]}, "shots must be integers"),
+        ((X, Y), (X, Y), {"l2": 0.0}, "l2 must be positive"),
+        ((X, Y), (X, Y), {"seeds": 0}, "seeds must be"),
+        ((X, Y), (X, Y), {"shots": 4, "l2": [1.0, 2.0]}, "none are left to choose"),
+        ((X, Y * 0), (X, Y), {}, "one class only"),
+        ((X, Y), (X, Y + 1), {}, "test has the label 2"),
+        ((X, Y), (X[:, :2], Y), {}, "3 features and test 2"),
+        ((X, Y[:7]), (X, Y), {}, "8 rows of features, but 7 labels"),
+        ((X * np.nan, Y), (X, Y), {}, "not finite"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(train, test, options, message):
     with pytest.raises(ValueError, match=message):
-        few_shot(None, data, data, progress=False, **options)
-
-
-def test_bad_data():
-    x, y = np.ones((8, 3)), np.arange(8) % 2
-    for train, test, message in (
-        ((x, y * 0), (x, y), "one class only"),
-        ((x, y), (x, y + 1), "test has the label 2"),
-        ((x, y), (x[:, :2], y), "3 features and test 2"),
-        ((x, y[:7]), (x, y), "8 rows of features, but 7 labels"),
-        ((x * np.nan, y), (x, y), "not finite"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            few_shot(None, train, test, shots=1, progress=False)
+        few_shot(None, train, test, progress=False, **{"shots": 1, **options})

@@ -76,35 +76,24 @@ def answers(server, model, picture, tmp_path):
     ]
 
 
-def test_right_answers(answers):
+def test_answers(answers, server, tmp_path):
     table = verify("me/model", answers=answers)
-    assert [row["result"] for row in table] == ["agrees"] * 5
-    assert table.agrees
+    assert [row["result"] for row in table] == ["agrees"] * 5 and table.agrees
     assert all(row["difference"] <= row["allowed"] for row in table)
     assert [row["input"] for row in table] == ["picture.png"] * 4 + ["tensors.safetensors"]
     assert "me/model" in str(table) and "agrees" in str(table)
-
-
-def test_wrong_answers(answers, server):
     wrong = dataclasses.replace(answers[0], expected=(answers[0].expected[0], answers[0].expected[1] + 0.01))
-    table = verify(["me/model"], answers=[answers[0], wrong])
-    assert [row["agrees"] for row in table] == [True, False]
-    assert not table.agrees
-    assert table[1]["result"] == "differs"
-    np.testing.assert_allclose(table[1]["difference"], 0.01, rtol=1e-3)  # of 0.01 in float32 numbers of order 1
     shifted = dataclasses.replace(answers[2], row=3)  # two tokens are left from there on, and one is compared
-    assert [row["result"] for row in verify("me/model", answers=[shifted])] == ["differs"]
-
-
-def test_an_answer_that_is_no_number(answers, server, model, tmp_path):
+    table = verify(["me/model"], answers=[answers[0], wrong, shifted])
+    assert [row["result"] for row in table] == ["agrees", "differs", "differs"] and not table.agrees
+    np.testing.assert_allclose(table[1]["difference"], 0.01, rtol=1e-3)  # of 0.01 in float32 numbers of order 1
+    # An answer that is no number.
     path = tmp_path / "nan.safetensors"
-    write_safetensors(
-        path, [("input", np.full((1, 3, 16, 16), np.nan, "float32")), ("output", np.zeros((1, 5), "float32"))]
-    )
+    nan = np.full((1, 3, 16, 16), np.nan, "float32")
+    write_safetensors(path, [("input", nan), ("output", np.zeros((1, 5), "float32"))])
     server.repositories["me/model"].files["test/tensors.safetensors"] = path.read_bytes()
     (row,) = verify("me/model", answers=answers[-1:])
-    assert (row["agrees"], row["result"]) == (False, "differs")
-    assert np.isnan(row["difference"])
+    assert row["result"] == "differs" and np.isnan(row["difference"])
 
 
 def test_what_cannot_be_had(answers, server, tmp_path):
@@ -134,12 +123,6 @@ def test_what_cannot_be_had(answers, server, tmp_path):
         assert re.search(reason, row["error"])
 
 
-def test_a_picture_of_the_user(answers, server, picture, tmp_path):
-    (tmp_path / "mine.png").write_bytes(picture[0])
-    server.pages.clear()
-    assert verify("me/model", picture=tmp_path / "mine.png", answers=answers).agrees
-
-
 def test_names(answers):
     for names, error, message in (
         ("me/modal", ValueError, "No published answers of 'me/modal' are known. Did you mean 'me/model'?"),
@@ -152,13 +135,17 @@ def test_names(answers):
             verify(names, answers=answers)
 
 
-def test_the_command(answers, monkeypatch, capsys):
+def test_the_command(answers, server, picture, tmp_path, monkeypatch, capsys):
+    """With a picture of the user's, so that none is fetched from an address."""
+    (tmp_path / "mine.png").write_bytes(picture[0])
+    server.pages.clear()
     monkeypatch.setattr(published, "published_answers", lambda: tuple(answers))
-    assert main(["verify", "me/model"]) == 0
+    mine = ["--picture", str(tmp_path / "mine.png")]
+    assert main(["verify", "me/model", *mine]) == 0
     assert "agrees" in capsys.readouterr().out
     wrong = dataclasses.replace(answers[0], expected=(9.0,))
     monkeypatch.setattr(published, "published_answers", lambda: (answers[0], wrong))
-    assert main(["verify", "all", "--json"]) == 1
+    assert main(["verify", "all", "--json", *mine]) == 1
     rows = json.loads(capsys.readouterr().out)
     assert [row["agrees"] for row in rows] == [True, False]
     assert rows[1]["expected"] == [9.0]

@@ -89,31 +89,21 @@ def test_what_does_not_fit_says_what_would():
     split = plan("DINOv3-7B/16", devices=8, memory="80GB", batch_size=64)
     assert split.best.shards > 1 and f"shards={split.best.shards}" in split.advice()
     assert plan("ViT-L/16", devices=4, memory=80 * 10**9).to_dict() == plan("ViT-L/16", devices=4).to_dict()
-
-
-def test_every_variant_has_a_plan():
+    assert memory_bytes(" 80 gb ") == 80 * 10**9 and memory_bytes("1.5GiB") == 3 * 2**29
     for name in VARIANTS:
-        for option in plan(name, devices=2, batch_size=2).options:
-            assert 0 < option.memory.peak and option.memory.workspace > 0
+        assert all(option.memory.workspace > 0 for option in plan(name, devices=2, batch_size=2).options)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"devices": 0}, "devices must be a whole number of at least 1, but 0"),
-        ({"devices": None}, "devices must be a whole number of at least 1, but None"),
         ({"devices": 10**30}, "devices and batch_size must be at most"),
-        ({"batch_size": -1}, "batch_size must be a whole number of at least 1, but -1"),
         ({"devices": 7, "batch_size": 8}, "8 images cannot be divided among 7 devices"),
         ({"memory": "80"}, "memory must be a number with a unit"),
         ({"memory": "80 parsecs"}, "memory must be a number with a unit"),
-        ({"memory": "-80GB"}, "memory must be a number with a unit"),
-        ({"memory": None}, "memory must be a whole number"),
         ({"memory": 80}, "memory must be that of one device"),
-        ({"memory": "0GB"}, "memory must be that of one device"),
-        ({"share": 0}, "share must be a number above 0 and at most 1"),
         ({"share": 40}, "share must be a number above 0 and at most 1"),
-        ({"peak_tflops": 0}, "peak_tflops must be a number above 0"),
         ({"peak_tflops": float("nan")}, "peak_tflops must be a number above 0"),
         ({"dtype": "int8"}, "dtype must be one of .*float32.*mixed_bfloat16"),
         ({"classes": 0}, "classes must be at least 1"),
@@ -138,11 +128,6 @@ def test_kinds_of_models(tmp_path):
     for other in (None, 3):
         with pytest.raises(TypeError, match="model must be the name of a variant, 'glyphs', the path"):
             plan(other)
-
-
-def test_sizes_of_memory():
-    assert memory_bytes("80GB") == memory_bytes(" 80 gb ") == 80 * 10**9
-    assert memory_bytes("1.5GiB") == 3 * 2**29
 
 
 def test_the_arithmetic_of_the_page(capsys):
