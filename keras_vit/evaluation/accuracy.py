@@ -182,25 +182,13 @@ def evaluate(
     if not top or any(not isinstance(k, (int, np.integer)) or k < 1 for k in top):
         raise ValueError(f"top must be integers of at least 1, such as (1, 5), but {top!r} was given.")
     started, counts = time.perf_counter(), None
-    classes = getattr(config, "classes", None)
-    opened = open_batches(
-        model,
-        data,
-        "test",
-        preprocess=preprocess,
-        batch_size=batch_size,
-        classes=classes,
-        class_names=class_names,
-        on_bad_image=on_bad_image,
-        title="images" if progress and processes.first else None,
-        processes=processes,
-    )
+    reading: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "class_names": class_names}
+    reading |= {"classes": getattr(config, "classes", None), "on_bad_image": on_bad_image, "processes": processes}
+    opened = open_batches(model, data, "test", title="images" if progress and processes.first else None, **reading)
     with processes.failing_together(), opened as (pairs, data_names):
-        outputs_of, names = _match(model, data_names, classes)
         for scores, labels in predictions(model, pairs):
             if counts is None:
-                if classes is None:
-                    outputs_of, names = _match(model, data_names, scores.shape[1])
+                outputs_of, names = _match(config, data_names, scores.shape[1])
                 counts = _Counts(scores.shape[1], [int(k) for k in top if k <= scores.shape[1]], outputs)
             if outputs_of is not None and len(labels):
                 if labels.max() >= len(outputs_of):
@@ -213,15 +201,15 @@ def evaluate(
 
 
 def _match(
-    model: Any, data_names: Sequence[str] | None, classes: int | None
+    config: Any, data_names: Sequence[str] | None, classes: int
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
     """The output of each label, where names tell it, or None; and the names of the outputs."""
-    names = getattr(getattr(model, "config", None), "class_names", None)
-    if names is None and classes == 1000 and data_names is not None:
+    names = getattr(config, "class_names", None)
+    if data_names is None:
+        return None, names
+    if names is None and classes == 1000:
         ids, imagenet = zip(*imagenet1k_classes(), strict=True)
         names = imagenet if set(data_names) <= set(ids) else None
-    if data_names is None or classes is None:
-        return None, names
     if names is not None:
         return match_labels(data_names, names), tuple(names)
     if len(data_names) != classes:

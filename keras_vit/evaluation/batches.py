@@ -75,8 +75,7 @@ def _open(data: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
     if isinstance(data, keras.utils.PyDataset):
         return (data[i] for i in range(data.num_batches)), data.num_batches
     if isinstance(data, (str, dict, np.ndarray)) or not hasattr(data, "__iter__"):
-        kind = type(data).__name__
-        raise TypeError(f"data must be (images, labels) or give such batches one by one, but a {kind} was given.")
+        raise TypeError(f"data must be (images, labels) or give such batches one by one, not a {type(data).__name__}.")
     try:
         return data, len(data)
     except TypeError:  # a generator, or a dataset of unknown length
@@ -138,8 +137,8 @@ def open_batches(
         return
     if not ours:
         raise ValueError(
-            "preprocess=True needs a model of keras_vit, which knows its own preprocessing, and so do image files; "
-            f"{type(model).__name__} was given. Preprocess the images yourself."
+            "preprocess=True needs a model of keras_vit, which knows its preprocessing, and so do image files: "
+            "preprocess the images yourself."
         )
     with contextlib.ExitStack() as stack:
         stream = data
@@ -171,10 +170,8 @@ def _checked(pairs: Pairs, limit: float) -> Pairs:
     """The same batches; pixels for a model that takes -1..1 are an error."""
     for images, labels in pairs:
         if images.max(initial=0) > limit:
-            largest = f"{images.max():g}"
-            raise ValueError(
-                f"The images reach {largest}, but the model takes values of -1..1: are they pixels? preprocess=True."
-            )
+            hint = "the model takes values of -1..1: are they pixels? preprocess=True."
+            raise ValueError(f"The images reach {images.max():g}, but {hint}")
         yield images, labels
 
 

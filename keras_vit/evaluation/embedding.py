@@ -125,7 +125,7 @@ def embed(
         "model": _fingerprint(model),
         # Names, sizes and times of modification: reading all images would take as long as embedding them.
         "images": fingerprint(
-            *((name, (status := path.stat()).st_size, status.st_mtime_ns) for name, path in files.items())
+            [(name, (file := path.stat()).st_size, file.st_mtime_ns) for name, path in files.items()]
         ),
         "count": len(names),
         "range": _slice(len(names), length, shard),
@@ -228,23 +228,20 @@ def _read_ahead(
 def _features(
     extractor: keras.Model, images: dict[str, np.ndarray], length: int, settings: dict[str, Any]
 ) -> np.ndarray:
+    """Rows of the images; a short batch is filled up, so that no other size is compiled."""
     dtype = np.dtype(settings["dtype"]).newbyteorder("<")
     if not images:
         return np.empty((0, *settings["shape"]), dtype)
     batch = fill_up(np.stack([*images.values()]).astype("float32", copy=False), length)
+    # `predict` shares a batch among devices; for one device it only takes longer to begin.
+    alone = batch_shares(extractor) == 1
+    outputs = extractor.predict_on_batch(batch) if alone else extractor.predict(batch, length, verbose=0)
     with np.errstate(over="ignore"):  # the check below says more
-        rows = _predict(extractor, batch)[: len(images)].astype(dtype)
+        rows = to_numpy(next(iter(outputs.values())))[: len(images)].astype(dtype)
     for name, row in zip(images, rows, strict=True):
         if not np.isfinite(row).all():
             raise ValueError(f"The features of {printable(name)} are not finite in {dtype}: look at image and weights.")
     return rows
-
-
-def _predict(extractor: keras.Model, batch: np.ndarray) -> np.ndarray:
-    # `predict` shares a batch among devices; for one device it only takes longer to begin.
-    alone = batch_shares(extractor) == 1
-    outputs = extractor.predict_on_batch(batch) if alone else extractor.predict(batch, len(batch), verbose=0)
-    return to_numpy(next(iter(outputs.values())))
 
 
 def _write(output: Path, settings: dict[str, Any], parts: list[Path], names: list[str]) -> None:

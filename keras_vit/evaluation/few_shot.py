@@ -153,19 +153,14 @@ class FewShotResult(TableResult):
     @property
     def rows(self) -> Table:
         """One row per number of shots and strength."""
-        best, mean, spread = self.best_l2, self.mean.tolist(), self.spread.tolist()
-        return Table(
-            {
-                "shots": shots,
-                "l2": l2,
-                "accuracy": mean[i][j],
-                "spread": spread[i][j],
-                "seeds": len(self.seeds),
-                "best": best[shots] == l2,
-            }
+        best, mean, spread, seeds = self.best_l2, self.mean.tolist(), self.spread.tolist(), len(self.seeds)
+        columns = ("shots", "l2", "accuracy", "spread", "seeds", "best")
+        rows = (
+            (shots, l2, mean[i][j], spread[i][j], seeds, best[shots] == l2)
             for i, shots in enumerate(self.shots)
             for j, l2 in enumerate(self.l2)
         )
+        return Table(dict(zip(columns, row, strict=True)) for row in rows)
 
     def table(self) -> Table:
         """The accuracy for each number of shots, in percent, at the best strength."""
@@ -260,10 +255,7 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
             if held_out is not None:
                 rest = np.concatenate([indices[count:] for indices in shuffled])
                 if not len(rest):
-                    raise ValueError(
-                        f"{count} shots use up all training images, so none are left to choose among {len(strengths)} "
-                        "strengths on. Give one l2, or more training images."
-                    )
+                    raise ValueError(f"{count} shots use up the training images: none are left to choose an l2 on.")
                 rest = rest[:: -(-len(rest) // HELD_OUT)]
                 scores = probe.scores(x_train[rest], strengths)
                 held_out[i, :, k] = [np.mean(one.argmax(1) == y_train[rest]) for one in scores]
@@ -334,7 +326,5 @@ def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots:
         raise ValueError(f"test has the label {y_test.max()}, but the classes of train end at {classes - 1}.")
     counts = np.bincount(y_train, minlength=classes)
     if counts.min() < shots:
-        raise ValueError(
-            f"{shots} shots need {shots} training images of each class, but class {counts.argmin()} has "
-            f"{counts.min()}. Ask for fewer shots, or give more images."
-        )
+        least = f"class {counts.argmin()} has {counts.min()}"
+        raise ValueError(f"{shots} shots need {shots} training images of each class, but {least}: give more images.")

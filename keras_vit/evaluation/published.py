@@ -61,11 +61,7 @@ class VerificationTable(Table):
         True
     """
 
-    columns = {
-        **{name: name for name in ("repository", "result", "output")},
-        "difference": "largest difference",
-        **{name: name for name in ("allowed", "input")},
-    }
+    columns = {name: name for name in ("repository", "result", "output", "difference", "allowed", "input")}
 
     @property
     def agrees(self) -> bool:
