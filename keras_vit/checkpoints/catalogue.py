@@ -26,29 +26,6 @@ SHIPPED = {"glyphs": "glyphs.npz"}
 _NAMES_LISTED = 5  # names in an error message
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BUCKET = "https://storage.googleapis.com/vit_models/"
-_MODELS = {
-    **{"Ti_16": "ViT-Ti/16", "S_32": "ViT-S/32", "S_16": "ViT-S/16", "B_32": "ViT-B/32", "B_16": "ViT-B/16"},
-    **{"B_8": "ViT-B/8", "L_16": "ViT-L/16"},
-    **{"R_Ti_16": "R+ViT-Ti/16", "R26_S_32": "R26+ViT-S/32", "R50_L_32": "R50+ViT-L/32"},
-}
-# What AugReg trained on, and the number of its classes, which the files' names do not tell. kitti is VTAB's task: the
-# distance of the nearest vehicle, in four steps.
-_DATA = {
-    "i1k": ("ImageNet-1k", 1000),
-    "i21k": ("ImageNet-21k", 21843),
-    "i21k_30": ("ImageNet-21k (30 epochs)", 21843),
-    "imagenet2012": ("ImageNet-1k", 1000),
-    "cifar100": ("CIFAR-100", 100),
-    "oxford_iiit_pet": ("Oxford-IIIT Pet", 37),
-    "kitti": ("KITTI (distance)", 4),
-    "resisc45": ("RESISC45", 45),
-}
-_NUMBER = r"\d+(?:\.\d+)?"
-_AUGREG_NAME = re.compile(
-    rf"(?P<model>{'|'.join(_MODELS)})-(?P<ds>{'|'.join([*_DATA][:3])})-\d+ep-lr_{_NUMBER}"
-    r"-aug_(?:none|light0|light1|medium1|medium2|strong1|strong2)-wd_0\.(?:03|1)-do_0\.[01]-sd_0\.[01]"
-    rf"(?:--(?P<adapt_ds>{'|'.join([*_DATA][3:])})-steps_\d+k-lr_{_NUMBER}-res_(?P<resolution>224|384))?"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,29 +147,35 @@ def find_entry(name: str) -> Entry:
 
 
 def _augreg_entry(stem: str) -> Entry:
-    match = _AUGREG_NAME.fullmatch(stem)
+    known, number = _read("catalogue.json")["augreg"], r"\d+(?:\.\d+)?"
+    models, pretraining, fine_tuning = ("|".join(known[key]) for key in ("models", "pretraining", "fine_tuning"))
+    match = re.fullmatch(
+        rf"({models})-({pretraining})-\d+ep-lr_{number}-aug_(?:none|light0|light1|medium1|medium2|strong1|strong2)"
+        rf"-wd_0\.(?:03|1)-do_0\.[01]-sd_0\.[01](?:--({fine_tuning})-steps_\d+k-lr_{number}-res_(224|384))?",
+        stem,
+    )
     if match is None:
         raise ValueError(
             f"{printable(repr(stem), 200)} is no name of AugReg's. One is B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-"
             "do_0.0-sd_0.0, and goes on for a fine-tuned file with --imagenet2012-steps_20k-lr_0.03-res_384. Models: "
-            f"{', '.join(_MODELS)}. Data: {', '.join(_DATA)}. aug: none, light0, light1, medium1, medium2, strong1, "
-            "strong2. wd: 0.03, 0.1. do, sd: 0.0, 0.1. res: 224, 384."
+            f"{models}. Data: {pretraining}; fine-tuned: {fine_tuning}. aug: none, light0, light1, medium1, medium2, "
+            "strong1, strong2. wd: 0.03, 0.1. do, sd: 0.0, 0.1. res: 224, 384."
         )
-    dataset, classes = _DATA[match["ds"]]
-    if match["adapt_ds"]:
-        target, classes = _DATA[match["adapt_ds"]]
+    model, ds, adapt_ds, resolution = match.groups()
+    dataset, classes = known["pretraining"][ds]
+    if adapt_ds:
+        target, classes = known["fine_tuning"][adapt_ds]
         dataset = f"{dataset}, then {target}"
     return Entry(
         name=AUGREG + stem,
         layout="vit_jax",
-        variant=_MODELS[match["model"]],
-        image_size=int(match["resolution"] or 224),
+        variant=known["models"][model],
+        image_size=int(resolution or 224),
         classes=classes,
         dataset=dataset,
         urls=(published_url(_BUCKET, AUGREG + stem),),
         license="Apache-2.0",
-        # The spelling of the names with i21k_30 was not seen.
-        inferred=("classes", "license", *(["name"] if match["ds"] == "i21k_30" else [])),
+        inferred=("classes", "license", *(["name"] if ds == "i21k_30" else [])),  # whose spelling was not seen
     )
 
 

@@ -77,7 +77,7 @@ def find_checkpoint(source: Entry | Source) -> pathlib.Path:
     if text.lower().startswith(SCHEME):
         return fetch_from_hub(text, offline=_is_offline())
     if "://" in text:
-        return fetch(_published(_address(text)))
+        return fetch(_published(text))
     path = pathlib.Path(text).expanduser()
     if path.exists():
         return weights_in(path)
@@ -202,32 +202,26 @@ def _name_in_cache(address: str) -> str:
     return f"{folder}/{mark}/{safe}"
 
 
-def _address(text: str) -> str:
-    """An address that can be downloaded from."""
+def _published(text: str) -> Entry | str:
+    """The entry that is published at an address; the address, as one that can be downloaded from, if none is."""
     scheme, _, rest = text.partition("://")
-    if scheme.lower() == "gs":
-        return _BUCKETS + urllib.parse.quote(rest)
+    text = _BUCKETS + urllib.parse.quote(rest) if scheme.lower() == "gs" else text
     try:
         host = urllib.parse.urlsplit(text).hostname
         text.encode()
     except ValueError:
         host = None
-    if scheme.lower() not in ("https", "http") or not host:
+    if scheme.lower() not in ("https", "http", "gs") or not host:
         shown = printable(repr(text), 300)
         raise ValueError(f"{shown} is no address to download from: https://, http:// or gs:// and a host are expected.")
-    return text
-
-
-def _published(url: str) -> Entry | str:
-    """The entry that is published at an address; the address if none is."""
-    plain = urllib.parse.unquote(url)
+    plain = urllib.parse.unquote(text)
     name = plain.removeprefix(_BUCKETS).removesuffix(".npz")
     for candidate in (name, name.removeprefix("vit_models/")):
         with contextlib.suppress(ValueError):
             entry = find_entry(candidate)
             if urllib.parse.unquote(entry.urls[0]) == plain:
                 return entry
-    return url
+    return text
 
 
 def _fetch_published(entry: Entry) -> pathlib.Path:
@@ -333,7 +327,7 @@ class _Progress:
         self._received = min(self._received + amount, self.total or sys.maxsize)
         self._bar.update(self._received, self.total or None)
 
-    def reset(self) -> None:
-        """Nothing, nor does `close`: the bar ends with the download."""
+    def close(self) -> None:
+        """The bar ends with the download."""
 
-    close = reset
+    reset = close

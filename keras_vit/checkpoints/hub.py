@@ -58,11 +58,7 @@ class HubAddress:
 
 
 def parse_hub_address(text: str) -> HubAddress:
-    """What an address of the Hub says.
-
-    Raises:
-        ValueError: if it is none.
-    """
+    """What an address of the Hub says; ValueError if it is none."""
     match = _ADDRESS.fullmatch(text)
     repository, revision, file = match.groups() if match else ("..", None, None)
     revision = revision and urllib.parse.unquote(revision)
@@ -173,16 +169,7 @@ def _shards(path: pathlib.Path, address: HubAddress) -> list[str]:
 
 
 def _cached(address: HubAddress, reason: str, error: Exception | None = None) -> pathlib.Path:
-    """The file of weights as far as the library's cache has it.
-
-    Args:
-        address: Where it comes from.
-        reason: Why the Hub was not asked, or did not answer; for the message.
-        error: What the Hub answered.
-
-    Raises:
-        DownloadError: if the cache does not have all of it.
-    """
+    """The file of weights, if the library's cache has all of it; `reason` says why the Hub was of no use."""
     from huggingface_hub import constants, snapshot_download
 
     missing = "it"

@@ -49,9 +49,8 @@ def push_to_hub(
         The address of the commit, for a browser.
 
     Raises:
-        TypeError: if `model` is none of this package.
-        ValueError: if the repository's name is none, no layout can say the model, or the repository has other weights,
-            which would be loaded instead.
+        TypeError, ValueError: if an argument makes no sense, no layout can say the model, or the repository has other
+            weights, which would be loaded instead.
         DownloadError: if the Hub refuses it or cannot be reached; an OSError.
 
     Examples:
