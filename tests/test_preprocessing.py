@@ -12,7 +12,6 @@ import sys
 import numpy as np
 import pytest
 
-from keras_vit import _files
 from keras_vit.interpolation import METHODS
 from keras_vit.preprocessing import (
     RESIZES,
@@ -161,10 +160,6 @@ def test_every_kind_of_source_gives_the_same_pixels(tmp_path, rng):
     np.testing.assert_array_equal(np.asarray(image), pixels)
 
 
-def grey_alpha():
-    return Image.merge("LA", [Image.new("L", (4, 3), 77), Image.new("L", (4, 3), 10)])
-
-
 def palette(**info):
     image = Image.new("P", (4, 3), 1)
     image.putpalette([0, 0, 0, 10, 20, 30] + [0] * 762)
@@ -172,36 +167,31 @@ def palette(**info):
     return image
 
 
-def grey16():
-    return Image.fromarray(np.full((3, 4), 0x4DFF, dtype="uint16"))
-
-
-def cmyk():
-    return Image.new("CMYK", (4, 3), (255, 0, 0, 0))
-
-
+GREY_ALPHA = Image.merge("LA", [Image.new("L", (4, 3), 77), Image.new("L", (4, 3), 10)])
+GREY_16 = Image.fromarray(np.full((3, 4), 0x4DFF, dtype="uint16"))
+CMYK = Image.new("CMYK", (4, 3), (255, 0, 0, 0))
 MODES = {
-    "black and white": (lambda: Image.new("1", (4, 3), 1), (255, 255, 255)),
-    "grey": (lambda: encoded(Image.new("L", (4, 3), 77)), (77, 77, 77)),
-    "grey and alpha": (lambda: encoded(grey_alpha()), (77, 77, 77)),
-    "grey of 16 bits, PNG": (lambda: encoded(grey16()), (0x4D, 0x4D, 0x4D)),
-    "grey of 16 bits, TIFF": (lambda: encoded(grey16(), "tiff"), (0x4D, 0x4D, 0x4D)),
-    "palette": (lambda: encoded(palette()), (10, 20, 30)),
-    "palette, transparent": (lambda: encoded(palette(transparency=b"\xff\x00")), (10, 20, 30)),
-    "GIF": (lambda: encoded(palette(), "gif"), (10, 20, 30)),
-    "RGB": (lambda: encoded(Image.new("RGB", (4, 3), (10, 20, 30))), (10, 20, 30)),
-    "RGBA": (lambda: encoded(Image.new("RGBA", (4, 3), (10, 20, 30, 0))), (10, 20, 30)),
-    "CMYK": (cmyk, (0, 255, 255)),
+    "black and white": (Image.new("1", (4, 3), 1), (255, 255, 255)),
+    "grey": (encoded(Image.new("L", (4, 3), 77)), (77, 77, 77)),
+    "grey and alpha": (encoded(GREY_ALPHA), (77, 77, 77)),
+    "grey of 16 bits, PNG": (encoded(GREY_16), (0x4D, 0x4D, 0x4D)),
+    "grey of 16 bits, TIFF": (encoded(GREY_16, "tiff"), (0x4D, 0x4D, 0x4D)),
+    "palette": (encoded(palette()), (10, 20, 30)),
+    "palette, transparent": (encoded(palette(transparency=b"\xff\x00")), (10, 20, 30)),
+    "GIF": (encoded(palette(), "gif"), (10, 20, 30)),
+    "RGB": (encoded(Image.new("RGB", (4, 3), (10, 20, 30))), (10, 20, 30)),
+    "RGBA": (encoded(Image.new("RGBA", (4, 3), (10, 20, 30, 0))), (10, 20, 30)),
+    "CMYK": (CMYK, (0, 255, 255)),
     # JPEG is lossy, but an image of one colour comes back to within a level or two.
-    "CMYK, JPEG": (lambda: encoded(cmyk(), "jpeg"), (0, 255, 255)),
-    "YCbCr, JPEG": (lambda: encoded(Image.new("YCbCr", (4, 3), (100, 128, 128)), "jpeg"), (100, 100, 100)),
+    "CMYK, JPEG": (encoded(CMYK, "jpeg"), (0, 255, 255)),
+    "YCbCr, JPEG": (encoded(Image.new("YCbCr", (4, 3), (100, 128, 128)), "jpeg"), (100, 100, 100)),
 }
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_becomes_rgb(mode):
     source, colour = MODES[mode]
-    out = load_image(source())
+    out = load_image(source)
     assert out.shape == (3, 4, 3) and out.dtype == np.uint8
     assert np.abs(out.astype(int) - colour).max() <= 2
 
@@ -230,12 +220,10 @@ def test_exif_orientation(orientation, rng):
     stored = rng.integers(0, 256, (4, 6, 3), dtype="uint8")
     exif = Image.Exif()
     exif[0x0112] = orientation
-    stream = encoded(Image.fromarray(stored), exif=exif)
-    np.testing.assert_array_equal(load_image(stream), UPRIGHT[orientation](stored))
-    stream.seek(0)
-    np.testing.assert_array_equal(load_image(stream, orient=False), stored)
-    stream.seek(0)
-    image = Image.open(stream)
+    content = encoded(Image.fromarray(stored), exif=exif).getvalue()
+    np.testing.assert_array_equal(load_image(io.BytesIO(content)), UPRIGHT[orientation](stored))
+    np.testing.assert_array_equal(load_image(io.BytesIO(content), orient=False), stored)
+    image = Image.open(io.BytesIO(content))
     np.testing.assert_array_equal(load_image(image), UPRIGHT[orientation](stored))
     assert image.size == (6, 4) and image.getexif()[0x0112] == orientation
 
@@ -498,8 +486,8 @@ def test_scores_that_are_no_probabilities(scores):
     """They come back as they are, as from keras.applications."""
     words = r"do not sum to 1, but to .*softmax\(logits\).*classifier_activation"
     with pytest.warns(UserWarning, match=words) as caught:
-        first = decode_predictions(scores, top=1)[0]
-    assert first == [("class_1", "class_1", scores[0][1])] and caught[0].filename == __file__
+        assert decode_predictions(scores, top=1)[0] == [("class_1", "class_1", scores[0][1])]
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize(
@@ -523,20 +511,3 @@ def test_scores_that_are_no_probabilities(scores):
 def test_decode_refusals(probabilities, options, error, message):
     with pytest.raises(error, match=message):
         decode_predictions(probabilities, **options)
-
-
-# Where the data lies
-
-
-def test_weights_folder(monkeypatch, tmp_path):
-    assert (_files.weights_folder() / "imagenet1k_classes.tsv").is_file()
-
-    package = tmp_path / "keras_vit"
-    package.mkdir()
-    monkeypatch.setattr(_files, "__file__", str(package / "_files.py"))
-    with pytest.raises(FileNotFoundError, match="Reinstall"):
-        _files.weights_folder()
-    (tmp_path / "weights").mkdir()
-    assert _files.weights_folder() == tmp_path.resolve() / "weights"  # A source checkout.
-    (package / "weights").mkdir()
-    assert _files.weights_folder() == package.resolve() / "weights"  # A wheel.

@@ -4,20 +4,15 @@ import io
 import os
 import warnings
 
-import keras
 import numpy as np
 import pytest
 
-from keras_vit.data import Augmentation, as_dataset, examples, has_test_split, open_data
+from keras_vit.data import Augmentation, examples, has_test_split, open_data
 from keras_vit.preprocessing import load_image
 
 Image = pytest.importorskip("PIL.Image")
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Tensor.T is deprecated on 0-D tensors:UserWarning"),
-]
+pytestmark = pytest.mark.once
 
 SIZE = (16, 12)
 NAMES = ["ant", "bee", "cow"]
@@ -105,7 +100,7 @@ def test_every_epoch_sees_every_image_once_in_another_order(root):
 def test_batches_larger_than_the_data(root):
     with train(root, batch_size=30) as stream:
         images, _ = stream.batch(0)
-        assert len(images) == 30 and stream.steps_per_epoch == 1
+        assert stream.steps_per_epoch == 1
         assert len({image.tobytes() for image in images}) == 30  # The same image again is cropped anew.
 
 
@@ -130,17 +125,6 @@ def test_test_images_come_in_order_and_once(root, resize):
     paths = sorted(path for path in (root / "test").rglob("*.*"))
     np.testing.assert_array_equal(images, [load_image(path, SIZE, resize=resize) for path in paths])
     np.testing.assert_array_equal(labels.argmax(axis=1), [0, 0, 1, 1, 1, 2, 2])
-
-
-def test_a_model_fits_and_evaluates(root):
-    model = keras.Sequential([keras.Input((*SIZE, 3)), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)])
-    model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
-    with train(root) as stream, in_order(root) as test_images:
-        data = as_dataset(stream, range(5, 9))
-        assert len(data) == 4
-        np.testing.assert_array_equal(data[1][0], stream.batch(6)[0])
-        model.fit(data, verbose=0, shuffle=False)
-        assert np.isfinite(model.evaluate(as_dataset(test_images, range(test_images.steps_per_epoch)), verbose=0))
 
 
 def test_what_describes_the_data_changes_with_it(root):
