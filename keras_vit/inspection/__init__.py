@@ -1,59 +1,33 @@
 """What a model sees: attention, filters, similarities and evidence as arrays, as pictures, and as one page."""
 
-from keras_vit.inspection.attention import (
-    attention_distance,
-    attention_maps,
-    attention_rollout,
-    mean_attention_distance,
-    patch_attention,
-    patch_attention_of_blocks,
-    patch_filters,
-    position_similarity,
-)
-from keras_vit.inspection.evidence import (
-    class_evidence,
-    class_scores,
-    gradient_attention,
-    nearest_patches,
-    saliency,
-)
-from keras_vit.inspection.page import write_page
-from keras_vit.inspection.plots import (
-    overlay,
-    plot_attention_heads,
-    plot_attention_rollout,
-    plot_class_evidence,
-    plot_mean_attention_distance,
-    plot_nearest_patches,
-    plot_patch_filters,
-    plot_position_similarity,
-    plot_saliency,
-)
-from keras_vit.inspection.running import shown_pixels
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "attention_distance",
-    "attention_maps",
-    "attention_rollout",
-    "class_evidence",
-    "class_scores",
-    "gradient_attention",
-    "mean_attention_distance",
-    "nearest_patches",
-    "overlay",
-    "patch_attention",
-    "patch_attention_of_blocks",
-    "patch_filters",
-    "plot_attention_heads",
-    "plot_attention_rollout",
-    "plot_class_evidence",
-    "plot_mean_attention_distance",
-    "plot_nearest_patches",
-    "plot_patch_filters",
-    "plot_position_similarity",
-    "plot_saliency",
-    "position_similarity",
-    "saliency",
-    "shown_pixels",
-    "write_page",
-]
+from keras_vit._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from keras_vit.inspection.attention import attention_distance as attention_distance
+    from keras_vit.inspection.attention import attention_maps as attention_maps
+    from keras_vit.inspection.attention import attention_rollout as attention_rollout
+    from keras_vit.inspection.attention import mean_attention_distance as mean_attention_distance
+    from keras_vit.inspection.attention import patch_attention as patch_attention
+    from keras_vit.inspection.attention import patch_attention_of_blocks as patch_attention_of_blocks
+    from keras_vit.inspection.attention import patch_filters as patch_filters
+    from keras_vit.inspection.attention import position_similarity as position_similarity
+    from keras_vit.inspection.evidence import class_evidence as class_evidence
+    from keras_vit.inspection.evidence import class_scores as class_scores
+    from keras_vit.inspection.evidence import gradient_attention as gradient_attention
+    from keras_vit.inspection.evidence import nearest_patches as nearest_patches
+    from keras_vit.inspection.evidence import saliency as saliency
+    from keras_vit.inspection.page import write_page as write_page
+    from keras_vit.inspection.plots import overlay as overlay
+    from keras_vit.inspection.plots import plot_attention_heads as plot_attention_heads
+    from keras_vit.inspection.plots import plot_attention_rollout as plot_attention_rollout
+    from keras_vit.inspection.plots import plot_class_evidence as plot_class_evidence
+    from keras_vit.inspection.plots import plot_mean_attention_distance as plot_mean_attention_distance
+    from keras_vit.inspection.plots import plot_nearest_patches as plot_nearest_patches
+    from keras_vit.inspection.plots import plot_patch_filters as plot_patch_filters
+    from keras_vit.inspection.plots import plot_position_similarity as plot_position_similarity
+    from keras_vit.inspection.plots import plot_saliency as plot_saliency
+    from keras_vit.inspection.running import shown_pixels as shown_pixels
+
+__getattr__ = lazy_names(__name__)

@@ -43,11 +43,8 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
 def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
     """Which pixels a class hangs on: the size of the gradient of its score (Simonyan et al., arXiv 1312.6034).
 
-    Args:
-        model: As in `class_scores`.
-        images: As in `class_scores`.
-        classes: A class, or one for each image; None for the one that the model says.
-        batch_size: Images computed at a time.
+    `classes` are a class, or one for each image; None for the one that the model says. The other
+    arguments that are not listed here are those of `class_scores`.
 
     Returns:
         float32 `(batch, height, width)`: the largest absolute derivative of the score over the channels, per unit of
@@ -174,14 +171,9 @@ def nearest_patches(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The patches, among those of all images, that a model takes for most alike to a given one.
 
-    Args:
-        model: As in `class_scores`.
-        images: Those that are searched, `(batch, height, width, channels)`, with the given one among them.
-        patch: Image, row and column of the given patch.
-        count: How many.
-        layer: The layer whose outputs are compared, by their cosine: a block such as `"block_5"`, or `"encoder_norm"`;
-            for a BiT a unit such as `"block4_unit3"`.
-        batch_size: Images computed at a time.
+    `patch` is the image, the row and the column of the given one, `layer` the name of the layer whose outputs are
+    compared: a block such as `"block_5"`, or `"encoder_norm"`; for a BiT a unit such as `"block4_unit3"`. The
+    arguments that are not listed here are those of `class_scores`.
 
     Returns:
         int64 `(count, 3)`: image, row and column of each, the most alike first, without the given one; and float32

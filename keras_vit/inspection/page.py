@@ -17,7 +17,6 @@ from keras_vit._files import write_text
 from keras_vit.inspection.attention import (
     all_blocks,
     filter_kernel,
-    mean_attention_distance,
     patch_attention_of_blocks,
     patch_filters,
     position_similarity,
@@ -91,7 +90,6 @@ def write_page(
         sections.append(_predictions(model, names, batch))
         sections += [_attention(model, names, batch)] if attentive else []
         sections += _evidence(model, names, batch)
-        sections += [_distance(model, batch)] if attentive else []
     sections += [_weights(model), _layers(model), _parameters(model), _config(model, source or {})]
     title = escape(printable(title or model.name, 200))
     page = (FOLDER / "page.html").read_text(encoding="utf-8")
@@ -201,35 +199,6 @@ def _smaller(values: np.ndarray, most: int = 224) -> np.ndarray:
     return padded.reshape(rows, step, columns, step).max((1, 3))
 
 
-def _distance(model: VisionTransformer, batch: np.ndarray) -> Section:
-    """How far each head looks, by depth, as SVG in the colours of the page."""
-    distances = mean_attention_distance(model, batch)
-    blocks, most = len(distances), max(float(distances.max()) * 1.06, 1e-6)
-    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if most / s <= 8)
-
-    def x(block: float) -> float:
-        return 52 + (block + 0.5) * 572 / blocks
-
-    def y(value: float) -> float:
-        return 256 - 244 * value / most
-
-    parts = ""
-    for tick in range(0, math.ceil(most), step):
-        parts += f'<line class="rule" x1="52" x2="624" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-        parts += f'<text x="44" y="{y(tick) + 4:.1f}" text-anchor="end">{tick}</text>'
-    for block in range(0, blocks, -(-blocks // 16)):
-        parts += f'<text x="{x(block):.1f}" y="276" text-anchor="middle">{block}</text>'
-    line = " ".join(f"{x(block):.1f},{y(heads.mean()):.1f}" for block, heads in enumerate(distances))
-    parts += f'<polyline class="mean" points="{line}"/>'
-    for (block, head), value in np.ndenumerate(distances):
-        title = f"<title>block {block}, head {head}: {value:.1f} pixels</title>"
-        parts += f'<circle cx="{x(block):.1f}" cy="{y(value):.1f}" r="4">{title}</circle>'
-    parts += '<text x="338" y="294" text-anchor="middle">block</text>'
-    chart = f'<svg class="chart" viewBox="0 0 640 300" role="img" aria-label="attention distances">{parts}</svg>'
-    words = "Each dot is a head: the mean distance in pixels between a patch and those that it reads (Figure 7, right)."
-    return "How far it looks", f"{words} The line is the mean of the heads.", chart
-
-
 def _weights(model: VisionTransformer | BiT) -> Section:
     parts = ""
     *shape, filters = filter_kernel(model).shape
@@ -272,21 +241,11 @@ def _layers(model: VisionTransformer | BiT) -> Section:
 
 # What a parameter is for, by the beginning of its name.
 _PARTS = {
-    "head_dist": "head of the distillation token",
-    "head": "head",
-    "pre_logits": "pre-logits",
-    "projection": "projection",
-    "pooling": "attention pooling",
-    "embedding": "patch embedding",
-    "block_attention": "attention",
-    "block_mlp": "MLPs",
-    "block_": "normalisation and scales",
-    "block": "ResNet",
-    "conv_root": "ResNet",
-    "norm_root": "ResNet",
-    "encoder_norm": "normalisation and scales",
-    "norm_pre_head": "normalisation and scales",
-    "pre_norm": "normalisation and scales",
+    **{"head_dist": "head of the distillation token", "head": "head", "pre_logits": "pre-logits"},
+    **{"projection": "projection", "pooling": "attention pooling", "embedding": "patch embedding"},
+    **{"block_attention": "attention", "block_mlp": "MLPs", "block_": "normalisation and scales", "block": "ResNet"},
+    **{"conv_root": "ResNet", "norm_root": "ResNet", "encoder_norm": "normalisation and scales"},
+    **dict.fromkeys(("norm_pre_head", "pre_norm"), "normalisation and scales"),
     "": "tokens and positions",
 }
 

@@ -125,11 +125,9 @@ def plot_attention_rollout(
 ) -> "Figure":
     """Images, and below each the patches that its answer is made of (Figures 6 and 14).
 
-    Args:
-        maps: `(batch, rows, columns)`, of `attention_rollout` or `gradient_attention`.
-        images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
-        path: As in `plot_attention_heads`.
-        title: As in `plot_attention_heads`.
+    `maps` are those of `attention_rollout` or `gradient_attention`, `(batch, rows, columns)`; `images` pixels of 0..255
+    as the model saw them, `(batch, height, width, channels)`. The arguments that are not listed here are those of
+    `plot_attention_heads`.
 
     Returns:
         The figure.
@@ -282,14 +280,9 @@ def plot_nearest_patches(
 ) -> "Figure":
     """A patch and those that the model takes for most alike, each with what lies around it.
 
-    Args:
-        places: `(count, 3)`, of `nearest_patches`.
-        cosines: `(count,)`, of `nearest_patches`.
-        patch: Image, row and column of the given patch.
-        images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
-        grid_size: Rows and columns of patches (`model.config.grid_size`).
-        path: As in `plot_attention_heads`.
-        title: As in `plot_attention_heads`.
+    `places` `(count, 3)`, `cosines` `(count,)` and `patch` are those of `nearest_patches`, `grid_size` the rows and
+    columns of patches (`model.config.grid_size`). The arguments that are not listed here are those of
+    `plot_attention_rollout`.
 
     Returns:
         The figure.

@@ -154,43 +154,40 @@ def test_nearest_patches():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "options", "message"),
     [
-        (((3, 0, 0),), r"patch must be \(image, row, column\) of 3 images with 2 x 3 patches"),
-        (((0, 0),), "patch must be"),
-        (((0, -1, 0),), "patch must be"),
-        (((0, 0, 0), 18), "count must be from 1 to 17"),
-        (((0, 0, 0), 0), "count must be from 1 to 17"),
+        (((3, 0, 0),), {}, r"patch must be \(image, row, column\) of 3 images with 2 x 3 patches"),
+        (((0, 0),), {}, "patch must be"),
+        (((0, -1, 0),), {}, "patch must be"),
+        (((0, 0, 0), 18), {}, "count must be from 1 to 17"),
+        (((0, 0, 0), 0), {}, "count must be from 1 to 17"),
+        (((0, 0, 0),), {"layer": "encoded"}, "layer must be the name of a layer .*'block_0'.* but 'encoded'"),
+        (((0, 0, 0),), {"layer": "head"}, "'head' of .* has no places"),
     ],
 )
-def test_patches_that_are_none(arguments, message):
+def test_patches_that_are_none(arguments, options, message):
     model = make("plain")
     with pytest.raises(ValueError, match=message):
-        inspection.nearest_patches(model, images_for(model, 3), *arguments)
+        inspection.nearest_patches(model, images_for(model, 3), *arguments, **options)
 
 
-def test_layers_without_places():
-    model = make("plain")
-    with pytest.raises(ValueError, match="layer must be the name of a layer .*'block_0'.* but 'encoded'"):
-        inspection.nearest_patches(model, images_for(model), (0, 0, 0), 2, layer="encoded")
-    with pytest.raises(ValueError, match="'head' of .* has no places"):
-        inspection.nearest_patches(model, images_for(model), (0, 0, 0), 2, layer="head")
+HEADLESS, EVERY_TOKEN = {"classes": None}, {"pooling": "none"}
 
 
-def test_classes_that_are_none():
-    model = make("plain")
-    images = images_for(model)
-    for classes in (3, -1, [0, 3]):
-        with pytest.raises(ValueError, match="classes must be from 0 to 2"):
-            inspection.saliency(model, images, classes)
-    for classes in ([0], [0, 1, 2], 0.5, "cat", [[0, 1]]):
-        with pytest.raises(ValueError, match="classes must be a class, or one for each of the 2 images"):
-            inspection.saliency(model, images, classes)
-    headless = make("plain", classes=None)
-    with pytest.raises(ValueError, match="has no head"):
-        inspection.saliency(headless, images)
-    every_token = make("plain", pooling="none")
-    with pytest.raises(ValueError, match="one number for each class and image"):
-        inspection.saliency(every_token, images)
-    with pytest.raises(ValueError, match="no head that would fit a single patch"):
-        inspection.class_evidence(every_token, images)
+@pytest.mark.parametrize(
+    ("fields", "function", "classes", "message"),
+    [
+        *(({}, "saliency", wrong, "classes must be from 0 to 2") for wrong in (3, -1, [0, 3])),
+        *(
+            ({}, "saliency", wrong, "classes must be a class, or one for each of the 2 images")
+            for wrong in ([0], [0, 1, 2], 0.5, "cat", [[0, 1]])
+        ),
+        (HEADLESS, "saliency", None, "has no head"),
+        (EVERY_TOKEN, "saliency", None, "one number for each class and image"),
+        (EVERY_TOKEN, "class_evidence", None, "no head that would fit a single patch"),
+    ],
+)
+def test_classes_that_are_none(fields, function, classes, message):
+    model = make("plain", **fields)
+    with pytest.raises(ValueError, match=message):
+        getattr(inspection, function)(model, images_for(model), classes)
