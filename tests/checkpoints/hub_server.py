@@ -43,9 +43,7 @@ class Repository:
     error: tuple[int, str] | None = None  # status and error code of the answer to requests for files
     api_error: tuple[int, str] | None = None  # of the answer to requests for what the repository is
     etags: dict[str, str] = dataclasses.field(default_factory=dict)  # where they are not the files' hashes
-    breaks: list[int] = dataclasses.field(default_factory=list)  # bytes after which each download ends, then none
     private: bool | None = None  # what the request that made it said
-    cdn: bool = False  # whether large files are at another address, as on the Hub
 
     @property
     def commit(self) -> str:
@@ -99,7 +97,6 @@ class HubServer(LocalServer):
         self.repositories: dict[str, Repository] = {}
         self.pages: dict[str, bytes] = {}  # files elsewhere, by their paths
         self.seen: list[str] = []
-        self.ranges: list[str] = []
         self.tokens: set[str | None] = set()
         self.down = False
 
@@ -123,7 +120,7 @@ class HubServer(LocalServer):
         api = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/([^/]+))?", path)
         if api:
             return self._describe(handler, api[1], urllib.parse.unquote(api[2] or "main"))
-        file = re.fullmatch(r"/(?:cdn/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         if file:
             return self._file(handler, method, file[1], urllib.parse.unquote(file[2]), urllib.parse.unquote(file[3]))
         return self._send(handler, 200 if path in self.pages else 404, self.pages.get(path, b""))
@@ -151,22 +148,8 @@ class HubServer(LocalServer):
         if file not in repository.files:
             return self._refuse(handler, 404, "EntryNotFound")
         data, etag = repository.files[file], repository.etag(file)
-        headers = {"X-Repo-Commit": repository.commit, "ETag": f'"{etag}"', "Accept-Ranges": "bytes"}
-        if repository.cdn and not handler.path.startswith("/cdn/"):
-            headers |= {
-                "X-Linked-Etag": f'"{etag}"',
-                "X-Linked-Size": str(len(data)),
-                "Location": f"/cdn{handler.path}",
-            }
-            return self._send(handler, 302, b"", headers)
-        status = 200
-        if method == "GET" and handler.headers["Range"]:
-            self.ranges.append(handler.headers["Range"])
-            start = int(re.fullmatch(r"bytes=(\d+)-", handler.headers["Range"])[1])
-            status, headers["Content-Range"] = 206, f"bytes {start}-{len(data) - 1}/{len(data)}"
-            data = data[start:]
-        stop = repository.breaks.pop(0) if method == "GET" and repository.breaks else len(data)
-        return self._send(handler, status, data, headers, stop)
+        headers = {"X-Repo-Commit": repository.commit, "ETag": f'"{etag}"'}
+        return self._send(handler, 200, data, headers)
 
     def _post(self, handler, path, body) -> None:
         """Creating a repository, and a commit whose files come as text in it."""
@@ -198,13 +181,11 @@ class HubServer(LocalServer):
     def _refuse(self, handler, status, code) -> None:
         self._send(handler, status, b"", {"X-Error-Code": code} if code else {})
 
-    def _send(self, handler, status, data, headers=None, stop=None) -> None:
+    def _send(self, handler, status, data, headers=None) -> None:
         handler.send_response(status)
         for name, value in (headers or {}).items():
             handler.send_header(name, value)
         handler.send_header("Content-Length", str(len(data)))
         handler.end_headers()
         if handler.command != "HEAD":
-            handler.wfile.write(data[:stop])
-        if stop is not None and stop < len(data):
-            handler.close_connection = True
+            handler.wfile.write(data)

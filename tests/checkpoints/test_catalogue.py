@@ -275,30 +275,23 @@ def test_the_table_prints(monkeypatch):
 # AugReg.
 
 
-def test_any_augreg_name_is_understood():
-    name = "augreg/R26_S_32-i1k-300ep-lr_0.001-aug_strong2-wd_0.03-do_0.1-sd_0.1"
-    name += "--oxford_iiit_pet-steps_0k-lr_0.003-res_224"
-    entry = find_entry(name)
-    assert name not in catalogue()
-    assert (entry.variant, entry.classes, entry.image_size) == ("R26+ViT-S/32", 37, 224)
-    assert entry.dataset == "ImageNet-1k, then Oxford-IIIT Pet"
-    assert entry.urls[0] == f"https://storage.googleapis.com/vit_models/{name}.npz"
-    assert entry.layout == "vit_jax"
-    assert entry.top1 is None
-    assert {"classes", "license"} <= set(entry.inferred)
+TI16 = "-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
 
 
 @pytest.mark.parametrize(
-    ("name", "classes"),
+    ("name", "variant", "classes", "size", "dataset"),
     [
-        *((f"Ti_16-{ds}-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0.npz", 21843) for ds in ("i21k", "i21k_30")),
-        ("Ti_16-i1k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", 1000),
-        *((f"{B16}--{ds}-steps_10k-lr_0.01-res_384", n) for ds, n in (("cifar100", 100), ("kitti", 4))),
+        (f"augreg/Ti_16-i1k{TI16}", "ViT-Ti/16", 1000, 224, "ImageNet-1k"),
+        (f"Ti_16-i21k_30{TI16}.npz", "ViT-Ti/16", 21843, 224, "ImageNet-21k (30 epochs)"),
+        (f"{B16}--kitti-steps_10k-lr_0.01-res_384", "ViT-B/16", 4, 384, "ImageNet-21k, then KITTI (distance)"),
     ],
 )
-def test_classes_of_augreg(name, classes):
-    assert find_entry(name).classes == classes
-    assert ("name" in find_entry(name).inferred) == ("i21k_30" in name)
+def test_any_augreg_name_is_understood(name, variant, classes, size, dataset):
+    entry = find_entry(name)
+    assert entry.name not in catalogue()
+    assert (entry.variant, entry.classes, entry.image_size, entry.dataset) == (variant, classes, size, dataset)
+    assert entry.urls == (f"https://storage.googleapis.com/vit_models/{entry.name}.npz",)
+    assert set(entry.inferred) == {"classes", "license"} | ({"name"} if "i21k_30" in name else set())
 
 
 def test_augreg_names_of_the_catalogue_are_parsed_alike():
@@ -321,10 +314,8 @@ def test_a_wrong_augreg_name(old, new):
         find_entry(B16_FINE_TUNED.replace(old, new))
 
 
-COLUMNS = (
-    "name ds epochs lr aug wd do sd best_val final_val final_test adapt_ds adapt_lr adapt_steps adapt_resolution "
-    "adapt_final_val adapt_final_test params infer_samples_per_sec filename adapt_filename"
-).split()
+COLUMNS = "name ds aug wd final_val filename adapt_ds adapt_resolution adapt_final_val adapt_final_test adapt_filename"
+COLUMNS = COLUMNS.split()
 
 
 @pytest.fixture
@@ -341,8 +332,8 @@ def index(tmp_path):
             ("oxford_iiit_pet", 0.003, 500, 224, "", 0.9),
         ]:
             adapted = f"{stem}--{ds}-steps_{steps // 1000}k-lr_{lr}-res_{res}"
-            row = [model, "i21k", 300, 0.001, aug, wd, 0.0, 0.0, final, final, 1 - final, ds, lr, steps, res, val, test]
-            rows.append(dict(zip(COLUMNS, [*row, 1, 138.0, stem, adapted], strict=True)))
+            row = [model, "i21k", aug, wd, final, stem, ds, res, val, test, adapted]
+            rows.append(dict(zip(COLUMNS, row, strict=True)))
     return write_index(tmp_path / "index.csv", rows)
 
 
@@ -404,7 +395,7 @@ def test_an_index_from_a_spreadsheet(index):
     assert best_augreg(augreg_index(index), "ViT-B/16")["weights"] == B16
 
 
-@pytest.mark.parametrize("text", ["-nan", "NaN", "+nan", ""])
+@pytest.mark.parametrize("text", ["-nan", ""])
 def test_an_accuracy_that_is_no_number_does_not_win(index, text):
     for line in range(2, 6):  # the rows of B/16 with light1
         changed(index, line, final_val=text)
@@ -413,18 +404,13 @@ def test_an_accuracy_that_is_no_number_does_not_win(index, text):
 
 
 @pytest.mark.parametrize(
-    "cells",
-    [
-        *({"final_val": text} for text in ("inf", "1e999", "86.5", "half", "\x1b[2J")),
-        *({"adapt_final_val": "-1"}, {"filename": ""}, {"adapt_filename": ""}),
-    ],
+    "cells", [*({"final_val": text} for text in ("inf", "86.5", "half")), {"adapt_final_val": "-1"}, {"filename": ""}]
 )
 def test_rows_that_nobody_can_use_are_left_out_aloud(index, cells):
     changed(index, 2, **cells)
     with pytest.warns(UserWarning, match="index.csv: 1 of 12 rows are left out: they"):
         rows = augreg_index(index)
-    assert len(rows) == 11
-    assert best_augreg(rows, "ViT-B/16")["weights"] == B16
+    assert len(rows) == 11 and best_augreg(rows, "ViT-B/16")["weights"] == B16
 
 
 @pytest.mark.parametrize(
@@ -432,7 +418,7 @@ def test_rows_that_nobody_can_use_are_left_out_aloud(index, cells):
     [
         (lambda data: data.replace(b"light1", b"l\xefght1"), "codec can't decode"),
         (lambda data: data.decode().encode("utf-16"), "codec can't decode"),
-        (lambda data: data.replace(b"final_test", b"final_val", 1), "one column 'final_val', but has"),
+        (lambda data: data.replace(b"adapt_final_test", b"final_val", 1), "one column 'final_val', but has"),
         (lambda data: data.replace(b",ds,", b",\x1b[31mds,", 1), r"one column 'ds', but has .*\\x1b\[31mds"),
         (lambda data: data + b'"' + b"x" * 200_000, "field larger"),
     ],
