@@ -201,16 +201,9 @@ def fill(
 ) -> None:
     """Assigns every weight of `model` once from a file's arrays, one array in memory at a time.
 
-    Args:
-        model: The model; its weights may be uninitialised.
-        contents: What the file holds, checked with `check_arrays`.
-        source: The file's name, for errors.
-        fresh: Beginnings of the paths of weights that keep what they have.
-        convert: Applied to each array after reading, with the weight's path; for position embeddings.
-        report: Called with the number of bytes read after each array.
-
-    Raises:
-        ValueError: if an array holds NaN or infinity, or a weight of the model has no array.
+    The model's weights may be uninitialised; those whose paths begin with one of `fresh` keep what they have. `convert`
+    is applied to each array, with the weight's path; `report` is given the number of bytes after each. Raises
+    ValueError if an array holds NaN or infinity, or a weight of the model has no array.
     """
     from keras_vit.layers import assign  # needs Keras, unlike everything else about files
 
@@ -315,12 +308,8 @@ def check_fields(
 ) -> None:
     """Raises ValueError unless a layout has a place for the model.
 
-    Args:
-        config: The config of the model.
-        layout: The layout, for the message.
-        accepted: For each field the values that the layout has a place for.
-        problems: What else can be in the way: whether it is, and what to say of it.
-        advice: What to do about a field.
+    `accepted` has for a field the values that the layout can say, `problems` what else can be in the way: whether it
+    is, and what to say of it. `layout` and `advice` (about a field) are for messages.
     """
     for field, values in accepted.items():
         value = getattr(config, field)

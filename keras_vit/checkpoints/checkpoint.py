@@ -4,13 +4,12 @@ import dataclasses
 import json
 import os
 import pathlib
-import warnings
 from typing import Any
 
 import numpy as np
 
 from keras_vit import layers, models
-from keras_vit._arguments import Source, printable
+from keras_vit._arguments import Source, printable, warn_caller
 from keras_vit._files import replacing
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.accounting import Contents, Layout, check_arrays, extract, fill
@@ -87,20 +86,10 @@ def open_checkpoint(
 ) -> Contents:
     """Recognises the layout of a checkpoint file and describes it, without reading the weights.
 
-    What the arrays do not tell is taken from the JSON files beside the file, else from what is usual in its family.
-
-    Args:
-        path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one.
-        grid_size: As in `keras_vit.load`, and so are the others.
-        image_size: A size that the model may have been trained at: it tells the grid where the number of patches is
-            no square and `grid_size` is not given.
-        heads: Its attention heads.
-        architecture: timm's name of the model.
-        numerics: `"official"`, `"publisher"` or None.
-
-    Raises:
-        FileNotFoundError, ValueError: if it is no file, of no known kind, or of no known layout, or an argument makes
-            no sense for it.
+    The arguments are those of `keras_vit.load`; `image_size` is a size that the model may have been trained at, which
+    tells the grid where the number of patches is no square. What the arrays do not tell is taken from the JSON files
+    beside the file, else from what is usual in its family. Raises FileNotFoundError or ValueError if it is no file, of
+    no known kind, or of no known layout, or an argument makes no sense for it.
     """
     if numerics not in (None, *NUMERICS):
         raise ValueError(f"numerics must be one of {NUMERICS}, but {numerics!r} was given.")
@@ -182,10 +171,9 @@ def load_model(
     if unknown:
         raise ValueError(f"{source}: {'; '.join(unknown)}.")
     if assumed:
-        warnings.warn(
+        warn_caller(
             f"{source} does not tell all that its model computes: {'; '.join(assumed)}. Another choice gives other "
-            f"numbers. {contents.layout.settled_by}",
-            stacklevel=3,
+            f"numbers. {contents.layout.settled_by}"
         )
 
     def convert(path: str, values: np.ndarray) -> np.ndarray:
@@ -202,13 +190,12 @@ def load_model(
     with ProgressBar(title, total, in_bytes=True, shown=total >= PROGRESS_FROM) as bar:
         fill(model, contents, source, fresh, convert, bar.advance)
     if config.classes and keep_head and contents.zero_head:
-        warnings.warn(
+        warn_caller(
             f"The head of {source} is all zeros, so its logits mean nothing: the file is for fine-tuning. Pass "
-            "classes=... for a new head or include_top=False for features.",
-            stacklevel=3,
+            "classes=... for a new head or include_top=False for features."
         )
     if config.classes and keep_head and contents.unnamed is not None:
-        warnings.warn(f"{source}: {contents.unnamed}", stacklevel=3)
+        warn_caller(f"{source}: {contents.unnamed}")
     return model
 
 

@@ -419,41 +419,6 @@ def test_on_other_grids_the_position_is_added_to_the_token(golden, tmp_path):
     np.testing.assert_array_equal(forward(again, case.ref["images"]), forward(model, case.ref["images"]))
 
 
-TOKEN = {"class_token": True, "pooling": "token"}
-PATCHES = {"class_token": False, "pooling": "avg"}
-REFUSED = {
-    "exact": ("big_vision", PATCHES | {"gelu": "exact"}, "'big_vision' is for models with gelu='tanh'"),
-    "epsilon": ("big_vision", PATCHES | {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-06.*1e-05"),
-    "map of a token": (
-        "big_vision",
-        TOKEN | {"pooling": "map"},
-        "has no place for .*pooling='map' with a",
-    ),
-    "avg of a token": (
-        "big_vision",
-        TOKEN | {"pooling": "avg"},
-        "has no place for .*pooling='avg' with a",
-    ),
-    "ResNet": ("big_vision", TOKEN | {"stem_stages": (), "image_size": 16}, "'big_vision' has no place for .*a ResNet"),
-    "map": ("vit_jax", PATCHES | {"pooling": "map"}, "'vit_jax' has no place for .*pooling='map'"),
-    "map of vit_jax's token": ("vit_jax", TOKEN | {"pooling": "map"}, "no place for .*pooling='map'"),
-    "avg of vit_jax's token": ("vit_jax", TOKEN | {"pooling": "avg"}, "no place for .*pooling='avg'"),
-    "exact of vit_jax": ("vit_jax", TOKEN | {"gelu": "exact"}, "gelu='tanh'.*'exact'"),
-    "epsilon of vit_jax": ("vit_jax", TOKEN | {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-06.*1e-05"),
-    "computed": ("vit_jax", PATCHES | {"position_embedding": "sincos2d"}, "'vit_jax' has no place for .*sincos2d"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_a_layout_cannot_say_is_not_written(tmp_path, what):
-    layout, change, message = REFUSED[what]
-    size = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 1, "heads": 2, "mlp_width": 4}
-    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**size | change | {"stem_width": 32}))
-    with pytest.raises(ValueError, match=message):
-        keras_vit.to_checkpoint(model, tmp_path / "file.npz", layout=layout)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_only_big_vision_stacks_blocks(golden, tmp_path):
     with pytest.raises(ValueError, match="layout 'vit_jax' has no stacked blocks"):
         keras_vit.to_checkpoint(load(golden("mini_gap")), tmp_path / "file.npz", stack=True)

@@ -253,7 +253,43 @@ def test_what_a_layout_cannot_say(name, tmp_path):
     with pytest.raises(ValueError, match=message):
         to_checkpoint(model, tmp_path / "new", layout=layout)
     assert not (tmp_path / "new").exists()
-    assert layout in LAYOUTS
+
+
+TINY = keras_vit.ViTConfig(image_size=16, patch_size=4, width=8, depth=1, heads=2, mlp_width=4)
+PATCHES_ONLY, STEM = {"class_token": False, "pooling": "avg"}, {"stem_stages": (), "image_size": 16}
+TIMMS = STEM | {"gelu": "exact", "stem_epsilons": "timm"}
+# A layout, what becomes of a tiny config, and the error.
+CONFIGS = {
+    "exact": ("big_vision", PATCHES_ONLY | {"gelu": "exact"}, "'big_vision' is for models with gelu='tanh'.*'exact'"),
+    "epsilon": ("big_vision", PATCHES_ONLY | {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-06.*1e-05"),
+    "map of a token": ("big_vision", {"pooling": "map"}, "'big_vision' has no place for .*pooling='map' with a"),
+    "avg of a token": ("big_vision", {"pooling": "avg"}, "'big_vision' has no place for .*pooling='avg' with a"),
+    "ResNet": ("big_vision", STEM, "'big_vision' has no place for .*a ResNet"),
+    "map": ("vit_jax", PATCHES_ONLY | {"pooling": "map"}, "'vit_jax' has no place for .*pooling='map'"),
+    "map of vit_jax's token": ("vit_jax", {"pooling": "map"}, "no place for .*pooling='map'"),
+    "avg of vit_jax's token": ("vit_jax", {"pooling": "avg"}, "no place for .*pooling='avg'"),
+    "exact of vit_jax": ("vit_jax", {"gelu": "exact"}, "gelu='tanh'.*'exact'"),
+    "epsilon of vit_jax": ("vit_jax", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-06.*1e-05"),
+    "computed": ("vit_jax", PATCHES_ONLY | {"position_embedding": "sincos2d"}, "'vit_jax' has no place for .*sincos2d"),
+    "timm's hybrid": ("timm", TIMMS, None),
+    "other stages": ("timm", TIMMS | {"stem_stages": (1, 1), "image_size": 32}, "stem_stages in .*timm has no others"),
+    "official epsilons": ("timm", TIMMS | {"stem_epsilons": "official"}, "other epsilons"),
+    "standardised": ("timm", TIMMS | {"stem_folded": True}, "standardised for good"),
+    "narrow": ("timm", TIMMS | {"stem_width": 32}, "32 channels, not 64"),
+    "another epsilon": ("timm", TIMMS | {"layer_norm_epsilon": 1e-5}, "epsilon 1e-6 after a ResNet"),
+    "a gate": ("timm", TIMMS | {"mlp": "swiglu"}, "only plain blocks"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configs_that_a_layout_cannot_say(name):
+    layout, changes, message = CONFIGS[name]
+    config = TINY.replace(**changes)
+    if message is None:
+        LAYOUTS[layout].check_writable(config)
+        return
+    with pytest.raises(ValueError, match=message):
+        LAYOUTS[layout].check_writable(config)
 
 
 @ASSUMED

@@ -1,7 +1,10 @@
 """Which model a file of PyTorch's is: every family by its arrays' names, what is refused, what is assumed."""
 
+import dataclasses
+
 import pytest
 
+from keras_vit import ViTConfig
 from keras_vit.checkpoints import inspect_checkpoint, open_checkpoint
 from keras_vit.checkpoints.accounting import check_arrays
 from tests.checkpoints.state_dicts import (
@@ -101,30 +104,17 @@ FACEBOOK = {
 }
 
 
+FIELDS = (
+    *("class_token", "distillation_token", "distillation_head", "register_tokens", "position_embedding", "pre_norm"),
+    *("rotary_embedding", "patch_bias", "attention_bias", "attention_norm", "mlp", "gelu", "layer_scale", "pooling"),
+    *("layer_norm_epsilon", "final_norm", "projection", "representation_size", "classes", "interpolation"),
+)
+
+
 def fields(config, expected):
     """The fields of a config that differ from a plain ViT's in the same names, but for sizes and pictures."""
-    plain = {
-        "class_token": True,
-        "distillation_token": False,
-        "distillation_head": False,
-        "register_tokens": 0,
-        "position_embedding": "learned",
-        "rotary_embedding": None,
-        "pre_norm": False,
-        "patch_bias": True,
-        "attention_bias": "all",
-        "attention_norm": False,
-        "mlp": "plain",
-        "gelu": "exact",
-        "layer_scale": None,
-        "layer_norm_epsilon": 1e-6,
-        "final_norm": "tokens",
-        "pooling": "token",
-        "projection": None,
-        "representation_size": None,
-        "classes": None,
-        "interpolation": "bicubic",
-    }
+    plain = {field.name: field.default for field in dataclasses.fields(ViTConfig) if field.name in FIELDS}
+    plain |= {"gelu": "exact", "interpolation": "bicubic"}
     assert expected.keys() <= plain.keys()
     sizes = {"image_size": (32, 32), "patch_size": (8, 8), "width": 64, "depth": 2, "mlp_width": HIDDEN, "heads": 1}
     assert {name: getattr(config, name) for name in sizes} == sizes

@@ -40,28 +40,6 @@ def test_written_for_timm(golden, tmp_path):
         np.testing.assert_array_equal(new, old)
 
 
-REFUSED = {
-    "other stages": ({"stem_stages": (1, 1)}, "stem_stages in .*timm has no others"),
-    "official epsilons": ({"stem_epsilons": "official"}, "other epsilons"),
-    "standardised": ({"stem_folded": True}, "standardised for good"),
-    "narrow": ({"stem_width": 32}, "32 channels, not 64"),
-    "another epsilon": ({"layer_norm_epsilon": 1e-5}, "epsilon 1e-6 after a ResNet"),
-    "a gate": ({"mlp": "swiglu"}, "only plain blocks"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.once
-def test_not_written_for_timm(golden, name):
-    changes, message = REFUSED[name]
-    config = keras_vit.checkpoints.open_checkpoint(golden("fam_timm_hybrid").folder).config
-    config = config.replace(stem_stages=(), stem_width=64, patch_size=4)
-    timm = keras_vit.checkpoints.LAYOUTS["timm"]
-    timm.check_writable(config)
-    with pytest.raises(ValueError, match=message):
-        timm.check_writable(config.replace(**changes))
-
-
 @pytest.mark.once
 def test_todays_flax_has_vectors_in_group_normalisation(golden, tmp_path):
     case = golden("mini_hybrid")

@@ -283,23 +283,6 @@ def test_without_top_and_without_class_token(golden):
     case = golden("mini_gap")
     model = keras_vit.from_checkpoint(case.path, include_top=False, pooling="avg")
     np.testing.assert_allclose(forward(model, case.ref["images"]), case.ref["pre_logits"], rtol=0, atol=ENCODED)
-    with pytest.raises(ValueError, match="pooling='token' needs class_token=True"):
-        keras_vit.from_checkpoint(case.path, include_top=False, pooling="token")
-
-
-@pytest.mark.once
-def test_a_pooling_that_the_file_has_no_weights_for(golden):
-    with pytest.raises(ValueError, match="ckpt.npz has no arrays for these weights of the model: pooling/"):
-        keras_vit.from_checkpoint(golden("mini_token").path, include_top=False, pooling="map")
-
-
-@pytest.mark.once
-def test_arguments_that_contradict_each_other(golden):
-    path = golden("mini_token_rep").path
-    with pytest.raises(ValueError, match="pre_logits=True needs include_top=True"):
-        keras_vit.from_checkpoint(path, include_top=False, pre_logits=True)
-    with pytest.raises(ValueError, match="ckpt.npz has no pre-logits"):
-        keras_vit.from_checkpoint(golden("mini_token").path, pre_logits=True)
 
 
 @pytest.mark.once
@@ -308,8 +291,22 @@ def test_pre_logits_can_go(golden):
     path = golden("mini_token_rep").path
     model = keras_vit.from_checkpoint(path, pre_logits=False, classes=5)
     assert model.config.representation_size is None and model.get_layer("head").kernel.shape == (48, 5)
-    with pytest.raises(ValueError, match="pre_logits=False.*classes"):
-        keras_vit.from_checkpoint(path, pre_logits=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mini_token_rep", {"include_top": False, "pre_logits": True}, "pre_logits=True needs include_top=True"),
+        ("mini_token_rep", {"pre_logits": False}, "pre_logits=False.*classes"),
+        ("mini_token", {"pre_logits": True}, "ckpt.npz has no pre-logits"),
+        ("mini_token", {"include_top": False, "pooling": "map"}, "ckpt.npz has no arrays for these .*: pooling/"),
+        ("mini_gap", {"include_top": False, "pooling": "token"}, "pooling='token' needs class_token=True"),
+    ],
+)
+@pytest.mark.once
+def test_arguments_that_contradict_each_other(golden, name, options, message):
+    with pytest.raises(ValueError, match=message):
+        keras_vit.from_checkpoint(golden(name).path, **options)
 
 
 def test_computed_positions():

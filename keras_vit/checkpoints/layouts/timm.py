@@ -264,30 +264,23 @@ def _refuse(contents: Contents, architecture: str) -> None:
     own_bias = has("blocks.0.attn.q_bias") or has("blocks.0.attn.q_proj.weight")
     biases = any(map(has, ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")))
     why = _first(_REFUSED, architecture)
-    problems = (
-        (why, f"{printable(architecture, 100)} {why}. It cannot be computed here."),
-        (
-            has("norm_pre.weight") and (latent or not (has_norm or after)),
-            "it has 'norm_pre' together with 'attn_pool' or without 'norm', as perception encoders have, whose rotary "
-            "embedding and pooling are not known here.",
+    token, afterwards = has("cls_token"), "after each branch instead of before"
+    perception = has("norm_pre.weight") and (latent or not (has_norm or after))
+    no_positions = token and not (has("pos_embed") or registers or has("rope_embed.periods"))
+    problems = {
+        f"{printable(architecture, 100)} {why}. It cannot be computed here.": why,
+        "it has 'norm_pre' together with 'attn_pool' or without 'norm', as perception encoders have, whose rotary "
+        "embedding and pooling are not known here.": perception,
+        "it has 'attn_pool' without 'norm', which no known family has.": latent and not has_norm,
+        f"it is EVA-02-E, which normalises {afterwards}.": (
+            shape_of(contents.arrays, _ANCHOR, 4)[0] == 1792 and own_bias
         ),
-        (latent and not has_norm, "it has 'attn_pool' without 'norm', which no known family has."),
-        (
-            shape_of(contents.arrays, _ANCHOR, 4)[0] == 1792 and own_bias,
-            "it is EVA-02-E, which normalises after each branch instead of before.",
-        ),
-        (
-            has("cls_token") and not (has("pos_embed") or registers or has("rope_embed.periods")),
-            "it has 'cls_token', but neither 'pos_embed' nor 'reg_token', as models have whose rotary embedding is not "
-            "known here (vit_*_rope_*).",
-        ),
-        (
-            after and not (has("cls_token") or registers or biases),
-            "it has 'fc_norm', but neither 'cls_token' nor biases of queries, keys and values, as the models have that "
-            "normalise after each branch instead of before (vit_*_rpn_*).",
-        ),
-    )
-    for is_there, problem in problems:
+        "it has 'cls_token', but neither 'pos_embed' nor 'reg_token', as models have whose rotary embedding is not "
+        "known here (vit_*_rope_*).": no_positions,
+        "it has 'fc_norm', but neither 'cls_token' nor biases of queries, keys and values, as the models (vit_*_rpn_*) "
+        f"have that normalise {afterwards}.": after and not (token or registers or biases),
+    }
+    for problem, is_there in problems.items():
         if is_there:
             raise ValueError(problem)
 
