@@ -22,7 +22,10 @@ pytestmark = pytest.mark.long
 CASES = {
     "saved_model": (CONFIG.replace(dynamic=True, dropout=0.1), {}),
     "litert": (CONFIG, {"uint8_input": True, "softmax": True}),
-    "onnx": (CONFIG.replace(dynamic=True, gelu="exact", interpolation="bicubic"), {"softmax": True}),
+    "onnx": (
+        CONFIG.replace(dynamic=True, gelu="exact", interpolation="bicubic", class_token_only=True),
+        {"softmax": True},
+    ),
     "openvino": (HYBRID, {"batch_size": 2, "uint8_input": True}),
     "torch": (BIT.replace(dynamic=True), {"uint8_input": True}),
     "stablehlo": (CONFIG.replace(dynamic=True, classes=None), {}),

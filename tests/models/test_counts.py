@@ -1,4 +1,4 @@
-"""The number of parameters of every official variant, against the original code's.
+"""Parameters of every official variant, and its multiply-accumulate operations, against the original code's.
 
 The numbers come from google-research/vision_transformer @ c6de1e5: `configs/models.py` initialised with Flax and
 counted. Those with 1,000 classes at 224 pixels are also in its `models_test.py`.
@@ -12,10 +12,18 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints import LAYOUTS
 from keras_vit.layers import skip_initialization
-from keras_vit.models import count_weights, variant_config
+from keras_vit.models import count_macs, count_weights, variant_config
 
 pytestmark = pytest.mark.once
 
+# Multiply-accumulate operations in units of 1e9, with 1,000 classes: at 224 pixels and at 384 (H/14: 392).
+GMACS = {
+    "ViT-Ti/16": (1.254, 4.682), "ViT-S/32": (1.143, 3.443), "ViT-S/16": (4.599, 15.490), "ViT-B/32": (4.409, 13.044),
+    "ViT-B/16": (17.564, 55.484), "ViT-B/8": (78.148, 294.045), "ViT-L/32": (15.378, 45.276),
+    "ViT-L/16": (61.555, 191.066), "ViT-H/14": (167.295, 544.952), "R+ViT-Ti/16": (0.434, 1.327),
+    "R26+ViT-S/32": (3.464, 10.264), "R26+ViT-B/32": (6.711, 19.808), "R50+ViT-B/16": (21.535, 67.156),
+    "R50+ViT-L/32": (19.413, 57.136),
+}  # fmt: skip
 # With 1,000 classes at 224 and at 384 pixels (H/14: 392), with 21,843 classes at 224, and those with pre-logits.
 COUNTS = {
     "ViT-Ti/16": (5_717_416, 5_790_376, 9_740_115, 9_777_171),
@@ -49,17 +57,29 @@ def config_of(name, size=224, classes=1000, pre_logits=False):
     return config.replace(representation_size=config.width) if pre_logits else config
 
 
-def listed(config):
+def listed(config, layout="vit_jax"):
     """Parameters of the model of a config, as the checkpoint layout lists its arrays."""
-    layout = LAYOUTS["vit_jax"]
-    rows = layout.rows(config)
-    return sum(math.prod(row.shape) for row in rows)
+    return sum(math.prod(row.shape) for row in LAYOUTS[layout].rows(config))
 
 
 def built(config):
     """The model itself; its weights get no values, and so next to no memory."""
     with skip_initialization():
         return keras_vit.VisionTransformer(config)
+
+
+@pytest.mark.parametrize("variant", GMACS)
+def test_macs_of_the_original(variant):
+    configs = (variant_config(variant), variant_config(variant, 392 if variant == "ViT-H/14" else 384))
+    # The published figures are rounded to three decimals.
+    assert [count_macs(config) / 1e9 for config in configs] == pytest.approx(GMACS[variant], abs=6e-4)
+
+
+def test_every_variant_is_listed():
+    rows = keras_vit.list_models()
+    assert {row["name"] for row in rows} == {*keras_vit.VARIANTS, *keras_vit.BIT_VARIANTS}
+    assert all(row["macs"] == count_macs(variant_config(row["name"])) > row["params"] / 100 > 0 for row in rows)
+    assert "ViT-B/16" in str(rows) and "17.56 G" in str(rows)
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -130,15 +150,9 @@ def test_counts_of_other_families(name):
 
 @pytest.mark.parametrize("name", [*COUNTS, *(f"BiT-{name}" for name in ("R50x1", "R101x3"))])
 def test_weights_are_counted_as_the_layout_lists_them(name):
-    if name.startswith("BiT"):
-        config = variant_config(name)
-        layout = LAYOUTS["bit_tf"]
-        rows = layout.rows(config)
-        wanted = sum(math.prod(row.shape) for row in rows)
-    else:
-        config = config_of(name, classes=21_843, pre_logits=True)
-        wanted = listed(config)
-    assert count_weights(config) == wanted
+    is_bit = name.startswith("BiT")
+    config = variant_config(name) if is_bit else config_of(name, classes=21_843, pre_logits=True)
+    assert count_weights(config) == listed(config, "bit_tf" if is_bit else "vit_jax")
 
 
 @pytest.mark.parametrize(

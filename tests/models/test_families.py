@@ -7,7 +7,7 @@ import pytest
 import keras_vit
 import keras_vit.preprocessing
 from keras_vit import layers
-from keras_vit.models import BEFORE_BLOCKS, count_macs, weights_by_path
+from keras_vit.models import BEFORE_BLOCKS, weights_by_path
 from keras_vit.training.pretraining import masked_patch_model
 from tests.compute import forward, gradients
 from tests.layers import in_numpy
@@ -176,12 +176,6 @@ def test_files(family, tmp_path):
     for path in got:
         np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (got[path], wanted[path])), err_msg=path)
         assert got[path].trainable == wanted[path].trainable == (not path.endswith("/periods"))
-    # Weights fit where nothing is dropped as well, and a clone is a model like this one.
-    model.save_weights(tmp_path / "model.weights.h5")
-    other = make(FAMILIES[family], seed=1)
-    other.load_weights(tmp_path / "model.weights.h5")
-    for path, weight in weights_by_path(other).items():
-        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (weight, wanted[path])), err_msg=path)
     assert keras.models.clone_model(model).get_config() == model.get_config()
 
 
@@ -294,15 +288,6 @@ def test_equal_numbers_fit_any_number_of_channels():
     assert again.pixel_mean == (0.1, 0.2, 0.3)
 
 
-@pytest.mark.once
-def test_what_counts_decides(family="dinov2_giant"):
-    """Three matrices in the MLP of the giant, and tokens more than patches."""
-    config = FAMILIES[family]
-    tokens, width, hidden = 9, 16, 12
-    block = 4 * tokens * width**2 + 2 * tokens**2 * width + 3 * tokens * width * hidden
-    assert count_macs(config) == 6 * 8 * 8 * 3 * width + 2 * block + 2 * width * 3
-
-
 # One way to change a model
 
 
@@ -385,29 +370,14 @@ def test_masked_patches_go_through_all_of_it(family):
     np.testing.assert_allclose(tokens, encoded[:, model.config.prefix_tokens :], rtol=1e-4, atol=1e-4)
 
 
-@some_families
-@pytest.mark.once
-def test_rates_by_depth_and_layouts_over_devices(family):
-    model = make(FAMILIES[family])
-    rates = keras_vit.training.layer_decay(model, 0.5)
-    assert rates["class_token/*"] == rates["embedding/*"] == 0.125 and rates["block_1/*"] == 0.5
-    assert rates["encoder_norm/*"] == 1.0 and rates.get("head_dist/*", 1.0) == 1.0
-    assert rates.get("distillation_token/*", 0.125) == rates.get("register_tokens/*", 0.125) == 0.125
-
-
 # Variants
 
 
 @pytest.mark.once
 def test_a_variant_is_its_row_and_its_family():
     config = keras_vit.models.variant_config("DINOv2-g/14-reg4", classes=None)
-    assert (config.width, config.depth, config.heads, config.mlp_width, config.grid_size) == (
-        1536,
-        40,
-        24,
-        4096,
-        (37, 37),
-    )
+    assert (config.width, config.depth, config.heads, config.mlp_width) == (1536, 40, 24, 4096)
+    assert config.grid_size == (37, 37)
     assert (config.mlp, config.register_tokens, config.gelu, config.interpolation) == ("swiglu", 4, "exact", "bicubic")
     assert config.pixel_mean == (0.485, 0.456, 0.406) and config.pipeline.crop_ratio == 0.875
     assert keras_vit.models.variant_of(config) == "DINOv2-g/14-reg4"

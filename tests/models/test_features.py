@@ -158,20 +158,6 @@ def test_an_extractor_is_saved_and_trained_like_any_model(tmp_path):
     assert np.abs(forward(model, images_for(model)) - before).max() > 1e-4
 
 
-def test_a_later_extractor_is_not_disturbed_by_an_earlier_one():
-    model = make("plain")
-    first = keras_vit.feature_extractor(model, ["block_0/mlp", "encoded"])
-    second = keras_vit.feature_extractor(model, ["encoded"])
-    clone = keras.models.clone_model(model)
-    clone.set_weights(model.get_weights())
-    images = images_for(model)
-    wanted = forward(second, images)["encoded"]
-    np.testing.assert_allclose(forward(first, images)["encoded"], wanted, rtol=0, atol=SAME_FUNCTION)
-    again = keras_vit.feature_extractor(clone, ["encoded"])
-    np.testing.assert_allclose(forward(again, images)["encoded"], wanted, rtol=0, atol=SAME_FUNCTION)
-    assert second.layers[-1].name == "encoder_norm" and type(clone) is keras_vit.VisionTransformer
-
-
 @pytest.mark.parametrize("name", ["block_2", "block_-3", "block_0/", "block_0/attn", "block_0/block_1", "", None, 3])
 def test_names_that_are_none(name):
     model = make("plain")

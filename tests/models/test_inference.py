@@ -7,13 +7,10 @@ import pytest
 import keras_vit
 from keras_vit import inspection
 from keras_vit._processes import tensorflow_has_only_cpus
-from keras_vit.export import FORMATS, export
 from keras_vit.layers import skip_initialization
 from keras_vit.models import changes, count_macs, count_weights, feature_names, weights_by_path
 from tests.compute import close, forward, gradients
-from tests.export.tiny import skip_without
 from tests.models.test_families import FAMILIES, make
-from tests.processes import environment
 from tests.tolerances import GRADIENTS, SAME_FUNCTION
 
 VIT = keras_vit.ViTConfig(image_size=16, patch_size=8, width=8, depth=2, heads=2, mlp_width=12, classes=3)
@@ -110,15 +107,6 @@ def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
     monkeypatch.setattr(changes, "keras_leaves_xla_out", lambda model: False)  # with a GPU, Keras chooses
     optimized(model)
     assert "jit_compile" not in capsys.readouterr().out
-
-
-def test_exported(tmp_path, monkeypatch):
-    format = {"tensorflow": "saved_model", "jax": "stablehlo", "torch": "onnx"}[keras.backend.backend()]
-    skip_without(format)
-    monkeypatch.setenv("PYTHONPATH", environment(KERAS_BACKEND=FORMATS[format].backend)["PYTHONPATH"])
-    quick = optimized(make(PIXELS))
-    report = export(quick, tmp_path / f"model{FORMATS[format].suffix}", format=format, measure=False)
-    assert report.max_abs_error < SAME_FUNCTION
 
 
 def test_bit():

@@ -29,15 +29,6 @@ def test_kernels_against_the_original(golden):
     assert sizes == {"16to14", "16to32", "32to16", "16to8", "14to16", "8to6"}
 
 
-@pytest.mark.once
-def test_resizing_like_an_image_is_something_else(golden):
-    for _, kernel, wanted in pairs(golden):
-        table = kernel.reshape(1, -1, kernel.shape[2] * kernel.shape[3])
-        for method in ("bilinear", "bilinear_antialias", "bicubic"):
-            as_image = resize_table(table, kernel.shape[:2], wanted.shape[:2], method).reshape(wanted.shape)
-            assert np.abs(as_image - wanted).max() > 0.5
-
-
 @pytest.mark.parametrize("patch", [(8, 8), (12, 16), (9, 8), (24, 17)])
 def test_a_larger_patch_embeds_enlarged_images_the_same(patch):
     """What the method is for: every patch enlarged bilinearly has the embedding of the original one."""
@@ -48,12 +39,6 @@ def test_a_larger_patch_embeds_enlarged_images_the_same(patch):
     wanted = np.einsum("nhwc,hwcd->nd", patches, kernel)
     got = np.einsum("hwnc,hwcd->nd", larger, resize_patch_kernel(kernel, patch))
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-10)
-
-
-@pytest.mark.once
-def test_the_same_size_changes_nothing():
-    kernel = np.random.default_rng(0).normal(size=(7, 5, 3, 4)).astype("f4")
-    np.testing.assert_allclose(resize_patch_kernel(kernel, (7, 5)), kernel, rtol=0, atol=1e-6)
 
 
 SIZE = {"image_size": 64, "patch_size": 16, "width": 12, "depth": 1, "heads": 3, "mlp_width": 16, "classes": 5}
@@ -112,16 +97,6 @@ def test_nothing_else_changes(model):
     # The old model is as it was, and the new one works, saves and loads.
     np.testing.assert_array_equal(values(model)["embedding/kernel"], before["embedding/kernel"])
     assert other.output_shape == model.output_shape
-
-
-@pytest.mark.once
-def test_saved_and_loaded(model, tmp_path):
-    other = model.with_patch_size((4, 2))
-    x = np.random.default_rng(0).uniform(-1, 1, (2, *other.config.image_size, 3)).astype("f4")
-    other.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert again.config == other.config
-    np.testing.assert_array_equal(forward(again, x), forward(other, x))
 
 
 @pytest.mark.parametrize("name", ["token", "gap", "map"])
