@@ -25,7 +25,6 @@ from keras_vit._pictures import FAINT, GOOD, figure_for
 from keras_vit._processes import ALONE, Processes, scope_of
 from keras_vit._terminal import ProgressBar, Table
 from keras_vit.checkpoints.files import read_npz, write_npz
-from keras_vit.data import Batches
 from keras_vit.training.sharing import UNSHARED, Batch, FilledBatches, Sharing, assign_everywhere, own_randomness
 
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
@@ -114,8 +113,7 @@ def train(
             bar.update(start)
             if start < steps:
                 model.fit(
-                    # Keras looks at the first two batches before it takes them.
-                    Batches(functools.lru_cache(2)(batch), range(start * batches_per_step, steps * batches_per_step)),
+                    _Batches(batch, range(start * batches_per_step, steps * batches_per_step)),
                     steps_per_epoch=every * batches_per_step,
                     initial_epoch=start // every,
                     epochs=start // every + math.ceil((steps - start) / every),
@@ -128,6 +126,19 @@ def train(
         if folder:  # with what callbacks and averages made of the weights
             folder.save(model, step, log, finished=True)
     return log
+
+
+class _Batches(keras.utils.PyDataset):
+    def __init__(self, batch: Batch, numbers: range) -> None:
+        super().__init__(workers=1, use_multiprocessing=False)  # streams read ahead by themselves
+        # Keras looks at the first two batches before it takes them.
+        self._batch, self._numbers = functools.lru_cache(2)(batch), numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return self._batch(self._numbers[index])
 
 
 def _evaluate(model: keras.Model, validation: FilledBatches) -> dict[str, float]:
@@ -154,16 +165,13 @@ def report(text: str) -> None:
 
 
 class RunFolder:
-    """One run's files. Each is written under another name and moved into place, so that a kill leaves none in halves.
+    """One run's files, each moved into place when it is complete.
 
     `run.json` holds the settings, `step-N.npz` the weights, the optimizer's state, the state of every random generator
     and the log after N steps, `log.csv` the log for people: a row per evaluation.
 
-    Args:
-        path: The folder; it is made if need be.
-        settings: What decides the numbers of the run, as plain data. A run goes on only where they are the same.
-        resume: Whether a run that is in the folder goes on. False starts afresh and removes the old one's files.
-        processes: Those of the run. Only the first reads and writes the folder, and sends the others what is in it.
+    A run goes on where `settings`, the plain data that decide its numbers, are the same, and `resume` is true; else it
+    starts afresh and removes the old one's files. Only the first of its processes reads and writes the folder.
 
     Raises:
         ValueError: if the folder holds a run with other settings or of an older version, or something that is no run.
@@ -233,10 +241,7 @@ class RunFolder:
         """Writes a checkpoint, and the log as `log.csv` as well; older checkpoints go when it is complete.
 
         A row of the log may lack what others have: a validation set can be added to a run. A run that is `finished`
-        has the weights that it gives.
-
-        Raises:
-            OSError: if the file cannot be written, on a full disk for example. Older checkpoints stay then.
+        has the weights that it gives. Where a disk is full, older checkpoints stay.
         """
         if not self._processes.first:
             return
@@ -280,7 +285,7 @@ def _state(model: keras.Model) -> list[Any]:
 
 
 def share_state(model: keras.Model, arrays: list[np.ndarray] | None, processes: Processes) -> None:
-    """Gives a compiled model the state that process 0 has read, or the one that its own model is in (None)."""
+    """Gives a compiled model the state that process 0 has read, or that its own model is in (None)."""
     assign_everywhere(_state(model), arrays, processes)
 
 

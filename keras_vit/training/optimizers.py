@@ -33,12 +33,7 @@ class ViTOptimizer(HookedOptimizer):
     """
 
     def __init__(
-        self,
-        learning_rate: Any,
-        weight_decay: float | None = None,
-        rate_multipliers: Mapping[str, float] | None = None,
-        momentum_dtype: str | None = None,
-        **kwargs: Any,
+        self, learning_rate: Any, weight_decay: float | None, rates: Any, momentum_dtype: str | None, **kwargs: Any
     ) -> None:
         if isinstance(learning_rate, numbers.Real):
             check_number("learning_rate", learning_rate)
@@ -47,7 +42,7 @@ class ViTOptimizer(HookedOptimizer):
                 check_number(name, value)
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         self._schedule = _schedule_or_none(learning_rate)
-        self.rate_multipliers = dict(rate_multipliers or {})
+        self.rate_multipliers: dict[str, float] = dict(rates or {})
         self.momentum_dtype = momentum_dtype
         # From the gradients of this process to the means of all; None where the backend does it, or there is one.
         self.average_gradients: Callable[[list[Any]], list[Any]] | None = None

@@ -67,10 +67,12 @@ _AUGREG_DATA: dict[str, dict[str, Any]] = {
 _SWEEP = {"learning_rate": (0.001, 0.003, 0.01, 0.03)}
 _IMAGENET_SWEEP = {"learning_rate": (0.003, 0.01, 0.03, 0.06)}
 _AUGREG_SWEEP = {"learning_rate": (0.001, 0.003, 0.01), "image_size": (224, 384)}
+_AUGREG_IMAGENET_SWEEP = {"learning_rate": (0.01, 0.03), "image_size": (224, 384)}
 _TABLE_4 = "arXiv 2010.11929, Table 4; warm-up, momentum dtype and default rate: vit_jax/train.py and "
 _TABLE_4 += "vit_jax/configs/common.py"
 _TABLE_2 = "arXiv 2010.11929, section 4.1 (resolution and Polyak averaging for Table 2); else " + _TABLE_4
-_LARGE = {"sweep": _IMAGENET_SWEEP, "polyak": 0.9999}
+_LARGE = {"models": "ViT-L/16 of Table 2", "image_size": 512, "sweep": _IMAGENET_SWEEP, "polyak": 0.9999}
+_HUGE = {**_LARGE, "models": "ViT-H/14 of Table 2", "image_size": 518}
 _AUGREG = "vit_jax/configs/augreg.py, which says that steps and rate are often changed"
 _AUGREG_TABLE = "arXiv 2106.10270, section 3.4 and the table of fine-tuning details; warm-up: vit_jax/configs/augreg.py"
 _TRANSFER = "big_vision/configs/transfer.py (batch 512, SGD, best rates of AugReg's B/32)"
@@ -99,12 +101,8 @@ def _table_3(
 ROWS: tuple[dict[str, Any], ...] = (
     # Fine-tuning, arXiv 2010.11929, Table 4
     _finetune("imagenet2012", "ImageNet", 20_000, 0.03, _TABLE_4, sweep=_IMAGENET_SWEEP),
-    _finetune(
-        "imagenet2012-512", "ImageNet", 20_000, 0.03, _TABLE_2, models="ViT-L/16 of Table 2", image_size=512, **_LARGE
-    ),
-    _finetune(
-        "imagenet2012-518", "ImageNet", 20_000, 0.03, _TABLE_2, models="ViT-H/14 of Table 2", image_size=518, **_LARGE
-    ),
+    _finetune("imagenet2012-512", "ImageNet", 20_000, 0.03, _TABLE_2, **_LARGE),
+    _finetune("imagenet2012-518", "ImageNet", 20_000, 0.03, _TABLE_2, **_HUGE),
     _finetune("cifar100", "CIFAR-100", 10_000, 0.03, _TABLE_4, sweep=_SWEEP),
     _finetune("cifar10", "CIFAR-10", 10_000, 0.03, _TABLE_4, sweep=_SWEEP),
     _finetune("oxford_iiit_pet", "Oxford-IIIT Pets", 500, 0.03, _TABLE_4, sweep=_SWEEP),
@@ -112,14 +110,7 @@ ROWS: tuple[dict[str, Any], ...] = (
     _finetune("vtab", "VTAB, 1,000 examples of each of 19 tasks", 2_500, 0.01, _TABLE_4),
     # Fine-tuning of AugReg's checkpoints
     _finetune("augreg", "any", 500, 0.03, _AUGREG),
-    _finetune(
-        "augreg/imagenet2012",
-        "ImageNet",
-        20_000,
-        0.03,
-        _AUGREG_TABLE,
-        sweep={"learning_rate": (0.01, 0.03), "image_size": (224, 384)},
-    ),
+    _finetune("augreg/imagenet2012", "ImageNet", 20_000, 0.03, _AUGREG_TABLE, sweep=_AUGREG_IMAGENET_SWEEP),
     *(
         _finetune(f"augreg/{name}-{steps}", dataset, steps, rate, _AUGREG_TABLE, sweep=_AUGREG_SWEEP)
         for name, dataset, rate, durations in (

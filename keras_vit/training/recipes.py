@@ -38,11 +38,7 @@ def _whole(number: Any) -> bool:
 
 
 def check_number(name: str, value: Any) -> int | float:
-    """A number as Python's, which JSON knows, if it is what the argument `name` of a recipe or an optimizer can be.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """A number as Python's, which JSON knows; a ValueError unless it is in the range of the field `name`."""
     expected, fits = _RANGES[name]
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(value):
         raise ValueError(f"{name} must be {expected}, but {value!r} was given.")
@@ -52,17 +48,13 @@ def check_number(name: str, value: Any) -> int | float:
 def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
     """Patterns of names as a tuple, from one or several strings; a TypeError if they are anything else."""
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise TypeError(f"{argument} must be a string or several, but {pattern!r} was among them.")
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(f"{argument} must be a string or several, but {patterns!r} was given.")
     return patterns
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether the path of a layer or a weight fits a pattern: all of it, or a part from some `/` on.
-
-    Wildcards are those of file names: `*` for anything (also `/`), `?` for one character, `[0-5]`. Case matters.
-    """
+    """Whether the path of a layer or a weight fits a pattern with file names' wildcards, all of it or from a `/` on."""
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")
 
 
@@ -168,7 +160,7 @@ class Recipe:
             raise ValueError(f"lora_alpha={self.lora_alpha!r} is the scale of adapters: give lora_rank as well.")
         if self.batch_size % self.accumulate:
             raise ValueError(
-                f"batch_size must be a multiple of accumulate={self.accumulate}, but {self.batch_size} was given."
+                f"batch_size must be a multiple of accumulate, but {self.batch_size} is none of {self.accumulate}."
             )
         if self.steps is not None and self.epochs is not None:
             raise ValueError(f"A recipe has steps or epochs, but {self.steps} and {self.epochs} were given.")
@@ -198,14 +190,7 @@ class Recipe:
         return cls(**{**fields, "sweep": sweep, "augmentation": Augmentation(**fields.get("augmentation", {}))})
 
     def total_steps(self, examples: int | None = None) -> int:
-        """Updates of the whole training.
-
-        Args:
-            examples: Images in the training data; needed where the recipe counts epochs.
-
-        Raises:
-            ValueError: if it is needed and not given.
-        """
+        """Updates of the whole training; a recipe that counts epochs needs to know how many images there are."""
         if self.steps is not None:
             return self.steps
         if self.epochs is None:
@@ -242,7 +227,6 @@ def recipe(name: str) -> Recipe:
         name: Like `"finetune/imagenet2012"`; `list_recipes()` shows all. Case does not matter.
 
     Raises:
-        TypeError: if `name` is not a string.
         ValueError: if there is none of that name; the message has those nearest to it.
 
     Examples:

@@ -239,8 +239,7 @@ def finetune(
     Raises:
         TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
-        ConnectionError: if another process ends before its time.
-        OSError: if a file of the run cannot be written. The newest checkpoint is kept.
+        ConnectionError, OSError: if another process ends, or a file cannot be written. The last checkpoint is kept.
 
     Examples:
         >>> recipe = training.recipe("finetune/cifar10").replace(steps=2, batch_size=2, image_size=8)

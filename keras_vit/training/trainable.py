@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_vit._arguments import whole_number
+from keras_vit._arguments import listing, whole_number
 from keras_vit._keras import layers_inside, own_trainable_weights
 from keras_vit.checkpoints.files import write_npz
 from keras_vit.models import adapted_layers, layers_by_path, require_adapters, weights_by_path
@@ -60,27 +60,28 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
 
 def _weights_named(model: keras.Model, patterns: str | Iterable[str]) -> set[str]:
     names = list(weights_by_path(model))
-    chosen: set[str] = set()
-    for pattern in check_patterns("patterns", patterns):
-        fitting = {name for name in names if _is_inside(name, (pattern,))}
+    return set(_named(check_patterns("patterns", patterns), names, [*layers_by_path(model), *names]))
+
+
+def _named(patterns: Iterable[str], names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """The names that patterns fit, and those inside them; a ValueError, with the nearest known ones, if none is."""
+    chosen: dict[str, None] = {}  # in the order of the patterns
+    for pattern in patterns:
+        fitting = dict.fromkeys(name for name in names if _is_inside(name, (pattern,)))
         if not fitting:
-            raise _nothing_matches(pattern, [*layers_by_path(model), *names])
+            known = list(known)
+            near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5) or known[:3]
+            raise ValueError(
+                f"{pattern!r} fits no layer and no weight of this model that it is for; there are {listing(near)} and "
+                f"{max(len(known) - len(near), 0)} more. Wildcards are * ? and [...], as in 'block_*' or '*/mlp'."
+            )
         chosen |= fitting
-    return chosen
+    return list(chosen)
 
 
 def _is_inside(name: str, patterns: Iterable[str]) -> bool:
     """Whether a layer or a weight is what a pattern names, or inside it."""
     return any(matches(name, pattern) or matches(name, f"{pattern}/*") for pattern in patterns)
-
-
-def _nothing_matches(pattern: str, names: Iterable[str]) -> ValueError:
-    names = list(names)
-    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5) or names[:3]
-    return ValueError(
-        f"{pattern!r} fits no layer and no weight of this model; there are {', '.join(map(repr, near))} and "
-        f"{max(len(names) - len(near), 0)} more. Wildcards are * ? and [...], as in 'block_*' or '*/mlp'."
-    )
 
 
 def _trained_weights(model: keras.Model) -> dict[str, keras.Variable]:
@@ -122,8 +123,8 @@ def add_lora(
     Args:
         model: The model, changed in place.
         rank: Columns of A and rows of B.
-        targets: Dense layers that get adapters: names or patterns as for `freeze`. The default is the usual choice;
-            `("query", "key", "value", "out", "fc1", "fc2")` is all of a block.
+        targets: Dense layers that get adapters, or what they are in: patterns as for `freeze`. The default is the usual
+            choice; `("query", "key", "value", "out", "fc1", "fc2")` is all of a block.
         alpha: Scale of the adapters; None for `rank`.
         train: Layers that train as they are, and get no adapters; a name that the model does not have is passed over.
 
@@ -144,14 +145,9 @@ def add_lora(
         raise ValueError(f"{model.name} has adapters. merge_lora() first.")
     trained = check_patterns("train", train)
     able = {name: layer for name, layer in layers_by_path(model).items() if hasattr(layer, "enable_lora")}
-    chosen: dict[str, keras.layers.Layer] = {}
-    for pattern in check_patterns("targets", targets):
-        fitting = {name: layer for name, layer in able.items() if matches(name, pattern)}
-        if not fitting:
-            raise _nothing_matches(pattern, able)
-        chosen |= {name: layer for name, layer in fitting.items() if not _is_inside(name, trained)}
-    for layer in chosen.values():
-        layer.enable_lora(rank, lora_alpha=alpha)
+    for name in _named(check_patterns("targets", targets), able, able):
+        if not _is_inside(name, trained):
+            able[name].enable_lora(rank, lora_alpha=alpha)
     names = weights_by_path(model)
     _train_only(model, {name for name in names if "/lora_kernel" in name or _is_inside(name, trained)})
     return list(_trained_weights(model))
@@ -216,7 +212,9 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
     shapes = {name: tuple(weight.shape) for name, weight in weights_by_path(model).items()}
     if not adapted_layers(model):
         factors = ("lora_kernel_a", "lora_kernel_b")  # which the layers are about to get
-        shapes |= {name: arrays[name].shape for name in arrays if name.endswith(factors) and _owner(name) in layers}
+        shapes |= {
+            name: arrays[name].shape for name in arrays if name.endswith(factors) and name.rpartition("/")[0] in layers
+        }
     for name, array in arrays.items():
         if shapes.get(name) != array.shape:
             raise ValueError(
@@ -225,7 +223,7 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
                 "patch size, and with no adapters of other layers or of another rank (merge_lora)."
             )
     if not adapted_layers(model):
-        others = {_owner(name) for name in arrays} - set(about["targets"])
+        others = {name.rpartition("/")[0] for name in arrays} - set(about["targets"])
         add_lora(model, about["rank"], about["targets"], alpha=about["alpha"], train=sorted(others))
     weights = weights_by_path(model)
     for name, array in arrays.items():
@@ -233,10 +231,6 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
     for layer in adapted_layers(model).values():
         layer.lora_alpha = about["alpha"]
     return list(arrays)
-
-
-def _owner(name: str) -> str:
-    return name.rpartition("/")[0]
 
 
 def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
