@@ -60,9 +60,7 @@ def batches(data: Any, batch_size: int = 64, *, title: str = "images", progress:
 
 def _open(data: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
     """The batches, and how many there are where that is known."""
-    if isinstance(data, tuple):
-        if len(data) != 2:
-            raise TypeError(f"Arrays must be given as (images, labels), but a tuple of {len(data)} was given.")
+    if isinstance(data, tuple) and len(data) == 2:
         images, labels = to_numpy(data[0]), to_numpy(data[1])
         if images.ndim < 2 or labels.ndim < 1 or len(images) != len(labels):
             raise ValueError(
@@ -74,7 +72,7 @@ def _open(data: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
         return data, data.steps_per_epoch
     if isinstance(data, keras.utils.PyDataset):
         return (data[i] for i in range(data.num_batches)), data.num_batches
-    if isinstance(data, (str, dict, np.ndarray)) or not hasattr(data, "__iter__"):
+    if isinstance(data, (str, dict, tuple, np.ndarray)) or not hasattr(data, "__iter__"):
         raise TypeError(f"data must be (images, labels) or give such batches one by one, not a {type(data).__name__}.")
     try:
         return data, len(data)

@@ -102,6 +102,7 @@ def test_features_of_a_model():
         extract_features(VisionTransformer(CONFIG.replace(classes=None, pooling="none")), (images, labels))
 
 
+@pytest.mark.once
 def test_digits_from_the_shipped_checkpoint():
     pytest.importorskip("sklearn")
     from keras_vit.demo import load_digits

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit import training
-from keras_vit._processes import Place, Processes, batch_shares, placement, scope_of, share
+from keras_vit._processes import Place, Processes, batch_shares, placement, scope_of
 from keras_vit.data import open_data
 from keras_vit.training.sharing import distributed
 from tests.processes import environment, run_together
@@ -104,14 +104,6 @@ def test_parts_are_the_batch(count, kind):
             for arrays, wanted in zip(found, whole.batch(step), strict=True):
                 np.testing.assert_array_equal(np.concatenate(arrays), wanted)
             assert {part.length(step) for part in parts} == {whole.length(step)}
-
-
-@pytest.mark.once
-def test_shares_cover_everything():
-    for length in (0, 1, 5, 8):
-        for count in (1, 2, 3, 9):
-            rows = [i for k in range(count) for i in range(length)[share(length, (k, count))]]
-            assert rows == list(range(length))
 
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "12", "LOCAL_RANK": "1"}
