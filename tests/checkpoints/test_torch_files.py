@@ -7,7 +7,6 @@ import os
 import pathlib
 import pickle
 import struct
-import time
 import tracemalloc
 import warnings
 import zipfile
@@ -302,10 +301,7 @@ BEHIND = text("w") + tensor() + b"s"  # sets a good array in the dict below
 HOSTILE = {
     "big endian": (archive(GOOD, byteorder="big"), "not in the byte order of common machines"),
     # Code.
-    "os.system": (
-        archive(CALL % (b"os", b"system")),
-        "asks for the class or function os.system, which is never imported",
-    ),
+    "os.system": (archive(CALL % (b"os", b"system")), "asks for the class or function os.system, which is never"),
     "eval": (archive(CALL % (b"builtins", b"eval")), "builtins.eval"),
     "a name with escapes": (archive(b"c\x1b[2J\nx\n"), r"function \\x1b\[2J.x"),
     "behind good weights": (archive(b"}" + BEHIND + text("x") + CALL % (b"os", b"system") + b"s"), "os.system"),
@@ -324,10 +320,7 @@ HOSTILE = {
     ),
     "negative values": (archive(dictionary(w=tensor(more=b"\x89}" + dictionary(neg=b"\x88")))), "with flags"),
     # Bombs.
-    "doubled shapes": (
-        archive(dictionary(w=tensor().replace(numbers((3, 4)), doubled(200)))),
-        "that no array has",
-    ),
+    "doubled shapes": (archive(dictionary(w=tensor().replace(numbers((3, 4)), doubled(200)))), "that no array has"),
     "a far number of the memo": (archive(b"]r\xff\xff\xff\xff"), "remembers a value under the number 4,294,967,295"),
     "deep tuples": (archive(b")" + b"\x85" * 50_000), "holds no state dict"),
     # Python computes the hash of a key without looking at how much stack is left.
@@ -346,16 +339,8 @@ HOSTILE = {
     "33 axes": (archive(dictionary(w=tensor((1,) * 33, (1,) * 33))), "that no array has"),
     # Storages that are not what they should be.
     "no storage": (archive(GOOD, {}), "a storage that the file does not have"),
-    "another type": (
-        archive(dictionary(w=tensor(of=storage(kind="torch\nHalfStorage")))),
-        "of float16; it has 48 bytes",
-    ),
-    "a view": (
-        archive(
-            dictionary(w=tensor(of=storage("0", 12, "torch\nFloatStorage", many(text("1"), number(0), number(2)))))
-        ),
-        "a view perhaps",
-    ),
+    "another type": (archive(dictionary(w=tensor(of=storage(kind="torch\nHalfStorage")))), "of float16; it has 48 b"),
+    "a view": (archive(dictionary(w=tensor(of=storage("0", 12, "torch\nFloatStorage", b"K\x01")))), "a view perhaps"),
     # Damage.
     "bytes behind the end": (archive(GOOD + b"." + b"N"), "2 bytes follow the end of its pickle"),
     "older: big endian": (older(GOOD, little=b"\x89"), "not in the byte order"),
@@ -372,27 +357,22 @@ def test_hostile_files(file, case, tmp_path, monkeypatch):
     data, message = HOSTILE[case]
     path = file(data)
     monkeypatch.chdir(tmp_path)
-    imported = []
-    original = __import__
+    imported, original = [], __import__
     monkeypatch.setattr(
         "builtins.__import__", lambda name, *more, **fields: imported.append(name) or original(name, *more, **fields)
     )
     tracemalloc.start()
-    begun = time.process_time()
     try:
         with pytest.raises(ValueError, match=message) as error:
             open_file(path)
-        seconds, peak = time.process_time() - begun, tracemalloc.get_traced_memory()[1]
+        peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
         monkeypatch.undo()
-    assert "model.pth" in str(error.value)
-    assert str(error.value).isprintable()
+    assert "model.pth" in str(error.value) and str(error.value).isprintable()
     assert not {"os", "posix", "subprocess", "builtins", "timm", "torch", "numpy.core.multiarray"} & set(imported)
     assert os.listdir(tmp_path) == ["model.pth"]  # no marker
-    # A million empty lists take 70 MB, the most that a pickle can ask for.
     assert peak < 2**28
-    assert seconds < 30
 
 
 def test_a_pickle_without_end_of_instructions(file, monkeypatch):
@@ -408,29 +388,28 @@ def test_the_same_commands_would_run_in_python(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == [MARKER]
 
 
+def appended(data, name, more):
+    file = io.BytesIO(data)
+    with warnings.catch_warnings(), zipfile.ZipFile(file, "a") as zipped:
+        warnings.simplefilter("ignore")  # of the name that is there twice
+        zipped.writestr(name, more)
+    return file.getvalue()
+
+
 def test_zips_that_lie(file):
     """The list at the archive's end against the members themselves, and members beyond the end."""
     good = archive(GOOD)
-    twice = io.BytesIO(good)
-    with zipfile.ZipFile(twice, "a") as zipped, pytest.warns(UserWarning, match="Duplicate name"):
-        zipped.writestr("archive/data/0", FLOATS)
-    with pytest.raises(ValueError, match="it has two members of the name 'data/0'"):
-        open_file(file(twice.getvalue()))
-    two = io.BytesIO(good)
-    with zipfile.ZipFile(two, "a") as zipped:
-        zipped.writestr("other/data.pkl", pickled(GOOD))
-    with pytest.raises(ValueError, match="it has two members of the name 'data.pkl'"):
-        open_file(file(two.getvalue()))
     entry = good.rindex(b"PK\x01\x02")  # of archive/data/0, the last member
     size = struct.pack("<II", 2**30, 2**30)
-    with pytest.raises(ValueError, match="would unpack to 1,073,.*, more than the"):
-        open_file(file(good[: entry + 20] + size + good[entry + 28 :]))
-    renamed = good[:entry] + good[entry:].replace(b"archive/data/0", b"archive/data/1")
-    with pytest.raises(ValueError, match="cannot be read as a file of torch.save"):
-        open_file(file(renamed))
-    encrypted = good[: entry + 8] + b"\x01" + good[entry + 9 :]
-    with pytest.raises(ValueError, match="is encrypted"):
-        open_file(file(encrypted))
+    for data, message in (
+        (appended(good, "archive/data/0", FLOATS), "it has two members of the name 'data/0'"),
+        (appended(good, "other/data.pkl", pickled(GOOD)), "it has two members of the name 'data.pkl'"),
+        (good[: entry + 20] + size + good[entry + 28 :], "would unpack to 1,073,.*, more than the"),
+        (good[:entry] + good[entry:].replace(b"data/0", b"data/1"), "cannot be read as a file of torch.save"),
+        (good[: entry + 8] + b"\x01" + good[entry + 9 :], "is encrypted"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_file(file(data))
 
 
 def test_every_end_is_too_early(file):
@@ -444,10 +423,3 @@ def test_no_file_of_torch(file):
     for data, message in ((b"", "it is empty"), (b"<html>", "it is a web page"), (b"hello", "it starts with b'hello'")):
         with pytest.raises(ValueError, match=f"model.pth is not a file of torch.save: {message}"):
             open_file(file(data))
-
-
-def test_limits_are_far_from_what_is_real():
-    """A thousand arrays with Adam's two averages: what a training state of the largest ViTs has."""
-    data = b"".join(text("blocks.39.attn.qkv.weight") + tensor() for _ in range(3000))
-    assert 20 * len(data) < 5 * torch_file.LONGEST  # a fifth of it
-    assert torch_file.MOST_SHARED > 1
