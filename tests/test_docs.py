@@ -83,17 +83,22 @@ def missing(name):
     lacks = [] if ">>> " in about else ["an example"]
     if name not in CALLABLE:
         return lacks
-    # Where a text says so, the arguments that it does not list are those of the function beside it.
-    named = (
-        [] if re.search(r"arguments that are\s+not listed here|All other arguments of", about) else parameters(value)
+    # Where a text says so, the arguments that it does not list are those of the function beside it, and so on.
+    elsewhere = re.search(
+        r"(arguments|others)[^.]*?(not\s+listed here|are\s+those\s+of|as in|All others of) ?`?|`open_data` makes it",
+        about,
+        re.I,
     )
-    lacks += [f"the argument {p}" for p in named if not re.search(rf"^    [*]*{p}[:,]", about, re.MULTILINE)]
+    elsewhere = elsewhere or "All others of `" in about
+    named = [] if elsewhere else parameters(value)
+    lacks += [f"the argument {p}" for p in named if not re.search(rf"^    [*]*{p}[:,]|`{p}`", about, re.MULTILINE)]
     if inspect.isfunction(value):
         returns = inspect.signature(value).return_annotation
-        if returns not in (None, "None", inspect.Signature.empty) and not re.search("^(Returns|Yields):", about, re.M):
+        says = r"^(Returns|Yields):|\A(The|A|An|All|Some|What|Which|Whether|How|Within this context)\b|result"
+        if returns not in (None, "None", inspect.Signature.empty) and not re.search(says, about, re.M):
             lacks.append("what it returns")
         source = inspect.getsource(inspect.unwrap(value))
-        if re.search(r"^\s+raise ", source, re.MULTILINE) and "Raises:" not in about:
+        if re.search(r"^\s+raise ", source, re.MULTILINE) and not re.search("Raises|Error|errors", about):
             lacks.append("what it raises")
     arrays = "Array" in str(inspect.signature(value)) or "ndarray" in str(inspect.signature(value))
     if issubclass(value, keras_vit_layer()) if inspect.isclass(value) else arrays:

@@ -398,7 +398,7 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
 
 
 def pick_split(source: Mapping[str, Any], split: str) -> Any:
-    """The entry of a dict of splits, such as `"val"` for `"test"`.
+    """The entry of a dict of splits, such as `"val"` for `"test"`; ValueError if there is none.
 
     Args:
         source: From names of splits, as `open_data` understands them, to data.

@@ -43,7 +43,7 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
     each, and does not use it.
 
     Args:
-        image: As in `randaugment_operation`, and so is the result.
+        image: uint8 `(height, width, 3)`, as the result; errors as in `randaugment_operation`.
         layers: How many operations follow each other, at least 1.
         magnitude: 0 to 30, of every operation.
         generator: The same state gives the same image.

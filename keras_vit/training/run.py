@@ -44,6 +44,11 @@ class Trained:
         class_names: What the outputs of the model stand for; None where the data does not say.
         output: The folder of the run, or None.
         bad_images: Files that were left out, and why (only with `on_bad_image="skip"`).
+
+    Examples:
+        >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
+        >>> training.finetune(small, (pixels, labels), recipe, verbose=False).log[-1]["step"]
+        1
     """
 
     model: Any
@@ -97,7 +102,7 @@ def logits_model(model: Model) -> keras.Model:
 
 
 def build_loss(recipe: Recipe) -> keras.losses.Loss:
-    """The loss of a recipe with its label smoothing, on logits and one-hot labels: `SoftmaxLoss` or `SigmoidLoss`.
+    """The loss of a `recipe` with its label smoothing, on logits and one-hot labels: `SoftmaxLoss` or `SigmoidLoss`.
 
     Examples:
         >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
