@@ -65,10 +65,10 @@ def open_file(path: str | os.PathLike[str]) -> ArrayFile:
     path = weights_in(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}; the path of a checkpoint file was expected.")
-    kind = kind_of(path) or path.suffix.lower()
-    if kind == "index" and path.name.endswith(".json"):
+    if path.suffix == ".json":
         return _read_shards(path)
-    if kind in ("safetensors", "index", ".safetensors", ".json"):
+    kind = kind_of(path) or path.suffix.lower()
+    if kind in ("safetensors", ".safetensors"):
         return read_safetensors(path)
     return read_torch(path) if kind in ("torch", ".pth", ".pt", ".bin", ".tar") else read_npz(path)
 

@@ -304,15 +304,12 @@ _BEGINNINGS = {
 
 
 def kind_of(path: pathlib.Path) -> str | None:
-    """What a file looks like: `"npz"` (any other zip), `"torch"`, `"safetensors"`, `"index"` of its shards, or None."""
+    """What a file looks like: `"npz"` (any other zip), `"torch"`, `"safetensors"`, or None."""
     head = _head(path)
     if head.startswith(b"PK"):
         return "torch" if _is_torch_zip(path, head) else "npz"
     if head.startswith(b"\x80\x02"):  # a pickle of protocol 2, which torch.save writes
         return "torch"
-    # A length of 123 is a brace as well, but one of 2**40 is text.
-    if head.lstrip().startswith(b"{") and (head[8:9] != b"{" or int.from_bytes(head[:8], "little") >= 2**40):
-        return "index"
     return "safetensors" if head[8:9] == b"{" else None
 
 

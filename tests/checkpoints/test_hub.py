@@ -303,6 +303,7 @@ def unpublished(monkeypatch):
 
 
 FINE_TUNED = "imagenet21k+imagenet2012/ViT-B_16-224"
+SIMILAR = "timm/vit_base_patch16_384.augreg_in21k_ft_in1k"
 FIRST, SECOND = "timm/vit_base_patch16_224.orig_in21k_ft_in1k", "google/vit-base-patch16-224"
 
 
@@ -377,12 +378,11 @@ def test_no_equal_weights_but_similar_ones(server, unpublished, two):
     with pytest.raises(DownloadError, match=f"has the weights of a similar checkpoint: {similar}"):
         find_checkpoint(name)
     assert server.seen == []
-    repository = "timm/vit_base_patch16_384.augreg_in21k_ft_in1k"
-    server.repositories[repository] = Repository({"model.safetensors": two})
+    server.repositories[SIMILAR] = Repository({"model.safetensors": two})
     with pytest.warns(UserWarning) as warned:
         assert find_recommended("ViT-B/16") == similar
     assert f"a similar checkpoint is loaded: {similar}" in str(warned[-1].message)
-    with pytest.warns(UserWarning, match=f"come from hf://{repository}"):
+    with pytest.warns(UserWarning, match=f"come from hf://{SIMILAR}"):
         assert first(find_checkpoint(similar)) == 2
 
 
@@ -390,8 +390,7 @@ def test_pretrained_takes_what_the_hub_has(server, unpublished):
     for ask in (lambda: keras_vit.ViT_B16(pretrained=True), lambda: keras_vit.load("ViT-B/16")):
         with pytest.raises(DownloadError) as error:
             ask()
-        tried = [where for where, _ in error.value.attempts]
-        assert tried[1:] == ["hf://timm/vit_base_patch16_384.augreg_in21k_ft_in1k"]
+        assert [where for where, _ in error.value.attempts][1:] == [f"hf://{SIMILAR}"]
 
 
 def test_equal_weights_are_of_published_files():
