@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import PurePath
 from types import ModuleType
 
-_MODULES = {"keras_vit.cli", "keras_vit.data.streams", "keras_vit.export.processes"}
+_MODULES = {"keras_vit.cli", "keras_vit.data.augmentation", "keras_vit.export.processes"}
 
 
 def _is_program() -> bool:

@@ -3,14 +3,13 @@
 from typing import TYPE_CHECKING
 
 from keras_vit._lazy import lazy_names
-from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.examples import IMAGE_SUFFIXES, BadImage, has_test_split, image_files, match_labels, pick_split
 from keras_vit.data.randaugment import randaugment, randaugment_operation
 
 # What needs Keras, and what worker processes run as a program.
 if TYPE_CHECKING:
-    from keras_vit.data.sources import Batches, as_dataset
-    from keras_vit.data.streams import ImageStream, open_data
+    from keras_vit.data.augmentation import Augmentation
+    from keras_vit.data.streams import Batches, ImageStream, as_dataset, open_data
 
 __getattr__ = lazy_names(__name__)
 

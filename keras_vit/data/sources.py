@@ -1,4 +1,4 @@
-"""Labelled images in memory and in other libraries: arrays, tensorflow-datasets, pipelines; Keras's form of batches.
+"""Labelled images in memory and in other libraries: arrays, tensorflow-datasets, pipelines.
 
 Pipelines (`tf.data`, grain, torch, Keras, or any iterable of (images, labels)) are used as they are, in their own order
 and with their own crops and flips. Their images and labels are checked. Of an `Augmentation`, what mixes and recolours
@@ -7,8 +7,8 @@ batches are read and dropped: they are those of the first run if the pipeline it
 """
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,9 +18,6 @@ from keras_vit._processes import share
 from keras_vit.data.augmentation import MIXUP, RANDAUGMENT, ImageTransform, augmented, mixup, resize_for_evaluation
 from keras_vit.data.examples import BadImage, EndOfData, Examples, check_labels, count_steps, fingerprint, one_hot
 from keras_vit.preprocessing import check_pixels, load_image
-
-if TYPE_CHECKING:
-    from keras_vit.data.streams import ImageStream
 
 TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
 IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")
@@ -294,48 +291,3 @@ def _pair(element: Any) -> tuple[np.ndarray, np.ndarray]:
         what = f"{len(element)} things" if isinstance(element, (tuple, list)) else type(element).__name__
         raise ValueError(f"The pipeline must yield (images, labels), or a dict with 'image' and 'label', not {what}.")
     return to_numpy(images), to_numpy(labels)
-
-
-# Batches for Keras
-
-
-class Batches(keras.utils.PyDataset):
-    """Some batches, as `model.fit` and `model.evaluate` take them.
-
-    Args:
-        batch: From the number of a batch to `(inputs, targets)`.
-        steps: The numbers of the batches.
-
-    Examples:
-        >>> batches = data.Batches(lambda step: (small_images, labels), range(10))
-        >>> len(batches)
-        10
-    """
-
-    def __init__(self, batch: Callable[[int], tuple[Any, Any]], steps: Sequence[int]) -> None:
-        super().__init__(workers=1, use_multiprocessing=False)  # Streams read ahead by themselves.
-        self._batch, self._steps = batch, steps
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self._batch(self._steps[index])
-
-
-def as_dataset(stream: "ImageStream", steps: Sequence[int]) -> Batches:
-    """Some batches of a stream for `model.fit` and `model.evaluate`, on any backend.
-
-    Args:
-        stream: What `open_data` returns.
-        steps: The numbers of the steps, usually a `range`; their order is kept by `model.fit(..., shuffle=False)`.
-
-    Examples:
-        >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)
-        >>> batch, targets = data.as_dataset(stream, range(3))[0]
-        >>> batch.shape
-        (2, 8, 8, 3)
-    """
-    return Batches(stream.batch, steps)

@@ -4,33 +4,25 @@ A batch of a training stream is a function of the seed and the number of the ste
 the order is a permutation for every epoch, drawn from (seed, epoch); crop, flip and RandAugment of an image are drawn
 from (seed, epoch, image), mixup from (seed, step). So a run that was stopped goes on with the very batches that it
 would have seen. Pipelines of other libraries cannot be asked for a step: `keras_vit.data.sources`.
-
-On machines of many cores, image files are read by processes that run `python -m keras_vit.data.streams`, with neither
-Keras nor the program that started them. Requests are lines of JSON, answers are bytes; nothing is pickled.
 """
 
-import contextlib
-import dataclasses
 import functools
 import itertools
-import json
 import operator
 import os
 import queue
-import signal
-import subprocess
-import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_vit._arguments import ImageSize, check_choice, pair, printable, warn_caller, whole_number
-from keras_vit.data.augmentation import MIXUP, ORDER, Augmentation, ImageTransform, mixup
+from keras_vit._processes import share
+from keras_vit.data.augmentation import MIXUP, ORDER, Augmentation, ImageTransform, Worker, mixup
 from keras_vit.data.examples import (
     BadImage,
     EndOfData,
@@ -41,11 +33,11 @@ from keras_vit.data.examples import (
     open_folder,
     pick_split,
 )
-from keras_vit.preprocessing import RESIZES, Pipeline, load_image
+from keras_vit.data.sources import PipelineBatches, is_pipeline, open_arrays, open_tfds
+from keras_vit.preprocessing import RESIZES, Pipeline
 
 MANY_CORES = 8  # from here on, threads of one Python process wait for each other
 PIECES = 4  # that each worker's share of a batch is divided into, because images take different times
-BAD, GOOD = b"\0", b"\1"  # what an answer of a worker begins with
 
 
 def open_data(
@@ -152,8 +144,6 @@ def open_data(
     if isinstance(source, (str, os.PathLike)) and not str(source).startswith("tfds:"):
         examples = open_folder(source, split, names, on_bad_image, check)
     else:
-        from keras_vit.data.sources import PipelineBatches, is_pipeline, open_arrays, open_tfds  # imports Keras
-
         if isinstance(source, str):
             examples = open_tfds(source.removeprefix("tfds:"), split)
         elif is_pipeline(source):
@@ -337,8 +327,6 @@ class ExampleBatches:
 
     def make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """The images and labels of a step."""
-        from keras_vit._processes import share  # imports Keras
-
         if self._free is not None:
             with self._lock:
                 while len(self._processes) < self._workers:
@@ -416,74 +404,43 @@ class ExampleBatches:
             return None
 
 
-class Worker:
-    """A process that reads image files and transforms them."""
+class Batches(keras.utils.PyDataset):
+    """Some batches, as `model.fit` and `model.evaluate` take them.
 
-    def __init__(self, transform: ImageTransform) -> None:
-        packages = str(Path(__file__).resolve().parents[2])  # the folder that the package lies in
-        path = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
-        command = [sys.executable, "-P", "-m", "keras_vit.data.streams"]
-        pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONPATH": path}
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment)
-        self._send(dataclasses.asdict(transform))
+    Args:
+        batch: From the number of a batch to `(inputs, targets)`.
+        steps: The numbers of the batches.
 
-    def make(self, requests: Sequence[tuple[str, int, int]], images: np.ndarray) -> list[int]:
-        """Fills float32 images `(requests, height, width, 3)` from (path, epoch, index); the places of bad ones."""
-        self._send(requests)
-        bad = []
-        for place, image in enumerate(images):
-            answer = self._process.stdout.read(1)
-            if answer == BAD:
-                bad.append(place)
-            elif answer != GOOD or self._process.stdout.readinto(memoryview(image).cast("B")) != image.nbytes:
-                self._ended()
-        return bad
+    Examples:
+        >>> batches = data.Batches(lambda step: (small_images, labels), range(10))
+        >>> len(batches)
+        10
+    """
 
-    def close(self) -> None:
-        """End the process. A worker may be closed more than once."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):  # of one that has ended
-                pipe.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    def __init__(self, batch: Callable[[int], tuple[Any, Any]], steps: Sequence[int]) -> None:
+        super().__init__(workers=1, use_multiprocessing=False)  # Streams read ahead by themselves.
+        self._batch, self._steps = batch, steps
 
-    def _send(self, message: object) -> None:
-        try:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-        except OSError:
-            self._ended()
+    def __len__(self) -> int:
+        return len(self._steps)
 
-    def _ended(self) -> None:
-        code = self._process.wait()
-        reason = f"by signal {-code} (9 is what a machine without memory sends)" if code < 0 else f"with status {code}"
-        raise RuntimeError(f"A worker process that decodes images ended {reason}. processes=False does without.")
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._batch(self._steps[index])
 
 
-def main() -> None:
-    """Answer requests until there are no more: what a worker process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then closes the pipe.
-    answers = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
-    os.dup2(2, 1)  # What a library prints is no answer.
-    requests = sys.stdin.buffer
-    try:
-        transform = ImageTransform.from_dict(json.loads(requests.readline()))
-        for line in requests:
-            for path, epoch, index in json.loads(line):
-                try:
-                    image = np.ascontiguousarray(transform(load_image(path), epoch, index), "float32")
-                except Exception:  # The program reads it again, and says what is wrong.
-                    answers.write(BAD)
-                    continue
-                answers.write(GOOD)
-                answers.write(memoryview(image).cast("B"))
-            answers.flush()
-    except (BrokenPipeError, ValueError):  # The program has ended, in the middle of a line perhaps.
-        os._exit(0)
+def as_dataset(stream: ImageStream, steps: Sequence[int]) -> Batches:
+    """Some batches of a stream for `model.fit` and `model.evaluate`, on any backend.
 
+    Args:
+        stream: What `open_data` returns.
+        steps: The numbers of the steps, usually a `range`; their order is kept by `model.fit(..., shuffle=False)`.
 
-if __name__ == "__main__":
-    main()
+    Examples:
+        >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)
+        >>> batch, targets = data.as_dataset(stream, range(3))[0]
+        >>> batch.shape
+        (2, 8, 8, 3)
+    """
+    return Batches(stream.batch, steps)

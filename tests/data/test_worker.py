@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Augmentation, open_data
-from keras_vit.data.augmentation import ImageTransform
-from keras_vit.data.streams import Worker
+from keras_vit.data.augmentation import ImageTransform, Worker
 from tests.data.sources import folder, plain_colours
 
 pytestmark = pytest.mark.once
@@ -93,7 +92,7 @@ def test_streams_that_nobody_closes_leave_no_process(root):
 
 def test_a_worker_imports_no_keras_and_no_framework():
     result = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "keras_vit.data.streams"],
+        [sys.executable, "-X", "importtime", "-m", "keras_vit.data.augmentation"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
