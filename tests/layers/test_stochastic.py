@@ -15,31 +15,18 @@ def numpy(x):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_dropout_drops_units_at_its_rate_and_scales_the_rest(rate):
-    seeds = SeedGenerator(1)
-    x = keras.ops.ones((50, 20, 40))
-    y = numpy(dropout(x, rate, seeds.next()))
+@pytest.mark.parametrize(("function", "shape"), [(dropout, (50, 20, 40)), (drop_path, (20_000, 3, 2))])
+def test_units_or_examples_are_dropped_at_the_rate_and_the_rest_is_scaled(function, shape, rate):
+    y = numpy(function(keras.ops.ones(shape), rate, SeedGenerator(1).next()))
     np.testing.assert_allclose(np.unique(y), [0, 1 / (1 - rate)], rtol=1e-6)
-    # 40,000 coins: five standard deviations.
+    if function is drop_path:
+        assert np.array_equal(y, np.broadcast_to(y[:, :1, :1], y.shape))
+        y = y[:, 0, 0]
+    # At least 20,000 coins: five standard deviations.
     assert abs((y == 0).mean() - rate) < 5 * np.sqrt(rate * (1 - rate) / y.size)
     # Units, not rows or columns.
-    for axes in ((1, 2), (0, 2), (0, 1)):
+    for axes in ((1, 2), (0, 2), (0, 1)) if function is dropout else ():
         assert 0 < (y == 0).mean(axes).std() < 0.1
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_drop_path_drops_examples_at_its_rate_and_scales_the_rest(rate):
-    seeds = SeedGenerator(1)
-    x = keras.ops.ones((20_000, 3, 2))
-    y = numpy(drop_path(x, rate, seeds.next()))
-    assert np.array_equal(y, np.broadcast_to(y[:, :1, :1], y.shape))
-    np.testing.assert_allclose(np.unique(y), [0, 1 / (1 - rate)], rtol=1e-6)
-    assert abs((y[:, 0, 0] == 0).mean() - rate) < 5 * np.sqrt(rate * (1 - rate) / len(y))
-
-
-def test_no_seed_drops_nothing():
-    x = keras.ops.ones((3, 4))
-    assert dropout(x, 0.5, None) is x and drop_path(x, 0.5, None) is x
 
 
 def test_one_seed_drops_the_same_and_the_next_one_does_not():
@@ -47,6 +34,7 @@ def test_one_seed_drops_the_same_and_the_next_one_does_not():
     first = seeds.next()
     np.testing.assert_array_equal(numpy(dropout(x, 0.5, first)), numpy(dropout(x, 0.5, first)))
     assert np.any(numpy(dropout(x, 0.5, first)) != numpy(dropout(x, 0.5, seeds.next())))
+    assert dropout(x, 0.5, None) is x and drop_path(x, 0.5, None) is x
 
 
 def test_the_dtype_stays():
