@@ -36,21 +36,3 @@ def test_random_damage(fuzz, tmp_path, kind):
     errors = sum(outcome != "read" for outcome, _ in outcomes)
     assert COUNTS[kind] // 4 < errors < COUNTS[kind]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["input", "sound"]
-
-
-def test_findings_are_found(fuzz, tmp_path, monkeypatch):
-    """The script must be able to fail: an undocumented error, words that name no file or control the terminal."""
-    sound = fuzz.make_sound("classes", tmp_path / "sound")
-    for error, finding in (
-        (KeyError("x"), "!KeyError"),
-        (ValueError("no file named"), "!ValueError"),
-        (ValueError(f"{tmp_path / 'input'} \x1b[31m"), "!ValueError"),
-        (ValueError(f"{tmp_path / 'input'} is damaged"), "ValueError"),
-    ):
-
-        def read(path, error=error):
-            raise error
-
-        (tmp_path / "input").mkdir(exist_ok=True)
-        monkeypatch.setitem(fuzz.KINDS, "classes", (None, read, fuzz.BYTES, 100))
-        assert fuzz.try_one("classes", 0, 0, sound, tmp_path / "input")[0] == finding
