@@ -202,8 +202,8 @@ class AdamW(ViTOptimizer):
         w = w - learning_rate * (m' / (sqrt(v') + epsilon) + weight_decay * w)
 
     with m' and v' corrected for their start at zero (`optax.scale_by_adam`; big_vision/optax.py). Keras's Adam adds
-    its epsilon before v is corrected, and its AdamW forgets, when it is saved, which weights do not decay. Arguments
-    that are not listed are those of `MomentumSGD`; `weight_decay` is as Table 3 gives it.
+    its epsilon before v is corrected, and its AdamW forgets, when it is saved, which weights do not decay.
+    The arguments that are not listed here are those of `MomentumSGD`; `weight_decay` is as Table 3 gives it.
 
     Args:
         beta_1: Share of m that stays.
@@ -383,11 +383,9 @@ class _Loss(keras.losses.Loss):
 
     def _prepare(self, labels: Any, logits: Any) -> tuple[Any, Any]:
         """Labels, smoothed, and logits in at least float32."""
-        if len(labels.shape) != len(logits.shape) or labels.shape[-1] != logits.shape[-1]:
-            raise ValueError(
-                f"{type(self).__name__} takes one-hot labels of the logits' shape {tuple(logits.shape)}, but labels of "
-                f"shape {tuple(labels.shape)} were given. keras.ops.one_hot(labels, classes) makes them from integers."
-            )
+        given, wanted = tuple(labels.shape), tuple(logits.shape)
+        if len(given) != len(wanted) or given[-1] != wanted[-1]:
+            raise ValueError(f"Labels must be one-hot (keras.ops.one_hot), of shape {wanted}, but {given} was given.")
         dtype = keras.backend.result_type(logits.dtype, "float32")
         labels, logits = ops.cast(labels, dtype), ops.cast(logits, dtype)
         if self.label_smoothing:
@@ -424,8 +422,8 @@ class SigmoidLoss(_Loss):
     """Cross-entropy with a sigmoid per class, summed over the classes and averaged over the images.
 
     As `sigmoid_xent` in big_vision/utils.py; what ImageNet-21k and JFT models are pre-trained with, where an image
-    may have several labels. The head then starts with the bias -10, so that no class is likely. Arguments and labels
-    are those of `SoftmaxLoss`.
+    may have several labels. The head then starts with the bias -10, so that no class is likely. Labels, and the
+    arguments that are not listed here, are those of `SoftmaxLoss`.
 
     Examples:
         >>> float(training.SigmoidLoss()(np.eye(2), np.zeros((2, 2)))) == 2 * float(np.log(np.float32(2)))

@@ -33,11 +33,11 @@ def pretrain(
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
             to be predicted; the encoder is trained, and the head of the model stays as it is.
-        **options: All others of `finetune`. `seed` also decides the first weights of a variant, and which patches are
+        **options: All other arguments of `finetune`. `seed` also decides the first weights of a variant, and which patches are
             corrupted.
 
     Returns:
-        The model, the log and more (see `Trained`). What is raised is that of `finetune`.
+        The model, the log and more (see `Trained`). Errors are those of `finetune`.
 
     Examples:
         >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
@@ -59,10 +59,8 @@ def model_for_labels(source: Model | Source, recipe: Recipe, images: ImageStream
     """The model to pre-train on labels, whose head has the classes of the data."""
     model = model_with_any_head(source, recipe, images, dtype)
     if model.config.classes != images.classes:
-        raise ValueError(
-            f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes. "
-            f"Give model.with_classes({images.classes})."
-        )
+        found = f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes"
+        raise ValueError(f"{found}. Give model.with_classes({images.classes}).")
     return with_head(model, recipe, images)
 
 
@@ -114,10 +112,7 @@ def mean_colours(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
     Returns:
         int32 `(images, rows * columns)` in 0..511: 64 red + 8 green + blue, each 0..7.
     """
-    images, height, width, channels = pixels.shape
-    if channels != 3:
-        raise ValueError(f"Masked patch prediction is about colours of 3 channels, but images have {channels}.")
-    rows, columns = grid
+    (images, height, width, _), (rows, columns) = pixels.shape, grid
     blocks = np.reshape(pixels, (images, rows, height // rows, columns, width // columns, 3))
     means = np.mean(blocks, axis=(2, 4), dtype="float64").reshape(images, rows * columns, 3)
     levels = np.clip(means * LEVELS // 256, 0, LEVELS - 1).astype("int32")

@@ -105,7 +105,6 @@ REFUSED = {
     "are one patch of": lambda: masked_patch_model(VisionTransformer(CONFIG.replace(image_size=4))),
     "at least 2": lambda: plan_corruption(1, 1, 0),
     "with_image_size": lambda: masked_patch_model(VisionTransformer(CONFIG.replace(dynamic=True))),
-    "3 channels": lambda: mean_colours(np.zeros((1, 4, 8, 1)), (1, 2)),
 }
 
 
