@@ -33,8 +33,8 @@ def pretrain(
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
             to be predicted; the encoder is trained, and the head of the model stays as it is.
-        **options: All other arguments of `finetune`. `seed` also decides the first weights of a variant, and which patches are
-            corrupted.
+        **options: All other arguments of `finetune`. `seed` also decides the first weights of a variant, and which
+            patches are corrupted.
 
     Returns:
         The model, the log and more (see `Trained`). Errors are those of `finetune`.
