@@ -25,6 +25,7 @@ from keras_vit._pictures import FAINT, GOOD, figure_for
 from keras_vit._processes import ALONE, Processes, scope_of
 from keras_vit._terminal import ProgressBar, Table
 from keras_vit.checkpoints.files import read_npz, write_npz
+from keras_vit.data import Batches
 from keras_vit.training.sharing import UNSHARED, Batch, FilledBatches, Sharing, assign_everywhere, own_randomness
 
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
@@ -113,7 +114,8 @@ def train(
             bar.update(start)
             if start < steps:
                 model.fit(
-                    _Batches(batch, range(start * batches_per_step, steps * batches_per_step)),
+                    # Keras looks at the first two batches before it takes them.
+                    Batches(functools.lru_cache(2)(batch), range(start * batches_per_step, steps * batches_per_step)),
                     steps_per_epoch=every * batches_per_step,
                     initial_epoch=start // every,
                     epochs=start // every + math.ceil((steps - start) / every),
@@ -126,19 +128,6 @@ def train(
         if folder:  # with what callbacks and averages made of the weights
             folder.save(model, step, log, finished=True)
     return log
-
-
-class _Batches(keras.utils.PyDataset):
-    def __init__(self, batch: Batch, numbers: range) -> None:
-        super().__init__(workers=1, use_multiprocessing=False)  # streams read ahead by themselves
-        # Keras looks at the first two batches before it takes them.
-        self._batch, self._numbers = functools.lru_cache(2)(batch), numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        return self._batch(self._numbers[index])
 
 
 def _evaluate(model: keras.Model, validation: FilledBatches) -> dict[str, float]:
