@@ -6,7 +6,8 @@ lists the arrays of any config (`rows`). `Contents` is what it finds in one file
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MOST_BLOCKS = 1000  # the deepest published models have 50, BiT-R152 has 50 units
 NAMES_LISTED = 8  # in an error message
 NAME_LENGTH = 300  # characters of each
+TABLE = "position_embedding/table"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,6 +335,94 @@ def listed(names: Collection[str]) -> str:
     """The first of these names, for a message."""
     more = f" and {len(names) - NAMES_LISTED} more" if len(names) > NAMES_LISTED else ""
     return ", ".join(printable(name, NAME_LENGTH) for name in sorted(names)[:NAMES_LISTED]) + more
+
+
+def with_prefix_positions(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:
+    """`Layout.restate` for layouts that store positions of class and distillation token: zero where they have none."""
+    special = config.prefix_tokens - config.register_tokens
+    if config.position_embedding != "learned_patches" or not special:
+        return config, {}
+    table = read(TABLE)
+    rows = np.concatenate([np.zeros_like(table[:, :special]), table], axis=1)
+    kind = "learned_without_registers" if config.register_tokens else "learned"
+    return config.replace(position_embedding=kind), {TABLE: rows}
+
+
+# Which arrays of PyTorch's files are the model's
+
+# The keys under which training checkpoints hold models and what belongs to a training, the preferred first: averages
+# before what they are averages of, a teacher before its student, a target encoder before the one that follows it.
+CONTAINERS = (
+    *("state_dict_ema", "model_ema", "ema", "model", "module", "state_dict", "teacher", "target_encoder", "encoder"),
+    *("student", "predictor", "optimizer", "optimizer_state", "opt", "scaler", "fp16_scaler", "scheduler"),
+    *("lr_scheduler", "loss", "criterion", "dino_loss", "ibot_patch_loss", "koleo_loss", "amp"),
+)
+# The other tower of a two-tower file, and what joins both.
+_TEXT = re.compile(
+    r"(text_model|text|transformer|token_embedding|ln_final)\..*|positional_embedding"
+    r"|text_projection(\.weight|\.bias)?|logit_scale|logit_bias"
+)
+_OTHER_MODELS = re.compile(r"(^|\.)(text|text_model|decoder)\.")
+
+
+def collect(
+    file: Mapping[str, StoredArray],
+    hints: Mapping[str, Any],
+    anchor: str,
+    modules: Sequence[str],
+    beside: str,
+    top: str = "",
+) -> tuple[Contents, str, str] | None:
+    """The model that has an array of the name `anchor`, what stands before the model and before its image tower.
+
+    These are such as `"model."` and `"visual."`, of which `modules` has the known ones, the longest first. `top` is a
+    pattern for the image model's arrays outside of its module, `beside` for those without effect on it. What is of no
+    known kind is among the model's arrays under its whole name, which no row has.
+    """
+    prefixes = {name.removesuffix(anchor) for name in file if name == anchor or name.endswith(f".{anchor}")}
+    prefixes = {prefix for prefix in prefixes if not _OTHER_MODELS.search(prefix)}
+    if not prefixes:
+        return None
+    order = ("", *CONTAINERS)
+    firsts = {prefix: prefix.partition(".")[0] for prefix in prefixes}
+    ranks = {prefix: order.index(first) if first in order else len(order) for prefix, first in firsts.items()}
+    chosen = sorted(prefix for prefix in prefixes if ranks[prefix] == min(ranks.values()))
+    if len(chosen) > 1:
+        raise ValueError(f"The file holds several models, under the prefixes {chosen}; keep one of them.")
+    prefix = chosen[0]
+    module = next((module for module in modules if f".{prefix}".endswith(f".{module}")), "")
+    outer = prefix.removesuffix(module)
+    arrays, unused = {}, []
+    for name, array in file.items():
+        around = name.removeprefix(outer) if name.startswith(outer) else name
+        other = re.fullmatch(beside, around) or (module and _TEXT.fullmatch(around))
+        if name.startswith(prefix):
+            arrays[name.removeprefix(prefix)] = array
+        elif top and re.fullmatch(top, around) and around not in arrays:
+            arrays[around] = array
+        elif other or (not name.startswith(outer) and name.partition(".")[0] in CONTAINERS):
+            unused.append(name)
+        else:
+            arrays[name] = array
+    return Contents(prefix=prefix, arrays=arrays, unused=unused, hints=hints), outer, module
+
+
+def finish(contents: Contents, layout: Layout, dialect: str, config: ViTConfig, unused: str) -> Contents:
+    """The contents with layout and config; `unused` is a pattern for arrays without a row that have no effect.
+
+    Raises ValueError if other arrays have no row: they may mean another computation.
+    """
+    contents.layout, contents.dialect, contents.stored = layout, dialect, config
+    wanted, arrays = {row.name for row in layout.rows(config)}, contents.arrays
+    without = [name for name in arrays if name not in wanted and re.fullmatch(unused, name)]
+    contents.unused = sorted([*contents.unused, *(arrays.pop(name).name for name in without)])
+    if strange := arrays.keys() - wanted:
+        names, missing = [arrays[name].name for name in strange], wanted - arrays.keys()
+        raise ValueError(
+            f"It has {len(names)} arrays that are not part of the model: {listed(names)}. No known family has them, so "
+            "whatever computes with them is another model." + (f" It lacks {listed(missing)}." if missing else "")
+        )
+    return contents
 
 
 # What layouts read off arrays

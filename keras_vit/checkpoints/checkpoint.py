@@ -12,7 +12,7 @@ from keras_vit import layers, models
 from keras_vit._arguments import Source, printable, warn_caller
 from keras_vit._files import replacing
 from keras_vit._terminal import ProgressBar
-from keras_vit.checkpoints.accounting import Contents, Layout, check_arrays, extract, fill
+from keras_vit.checkpoints.accounting import Contents, Layout, check_arrays, extract, fill, usual
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
 from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_safetensors
 from keras_vit.checkpoints.layouts import LAYOUTS
@@ -163,9 +163,9 @@ def load_model(
             "grid_size=(rows, columns)."
         )
 
-    usual = contents.config
+    published = contents.config
     unknown, assumed = (
-        [sentence for field, sentence in found.items() if getattr(config, field) == getattr(usual, field)]
+        [sentence for field, sentence in found.items() if getattr(config, field) == getattr(published, field)]
         for found in (contents.unknown, contents.assumed)
     )
     if unknown:
@@ -368,8 +368,7 @@ def _set_official_numbers(contents: Contents, source: str) -> None:
     """Takes the computation, the pictures and the size of vit_jax and big_vision."""
     if not isinstance(contents.stored, ViTConfig):
         return
-    usual = {field.name: field.default for field in dataclasses.fields(ViTConfig)}
-    config = contents.stored.replace(**{name: usual[name] for name in OFFICIAL})
+    config = contents.stored.replace(**{field: default for field, (default,) in usual(*OFFICIAL).items()})
     problems = []
     for layout in (LAYOUTS["vit_jax"], LAYOUTS["big_vision"]):
         try:

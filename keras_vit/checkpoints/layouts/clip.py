@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Contents, Layout, Row, check_fields, shape_of, usual
+from keras_vit.checkpoints import accounting
+from keras_vit.checkpoints.accounting import Contents, Layout, Row, check_fields, collect, finish, shape_of, usual
 from keras_vit.checkpoints.layouts import pytorch
-from keras_vit.checkpoints.layouts.preparation import CLIP, FILTER_NAMES, preparation, preparation_in
-from keras_vit.checkpoints.layouts.pytorch import Family, mapping
+from keras_vit.checkpoints.layouts.pytorch import CLIP, FILTER_NAMES, Family, mapping, preparation, preparation_in
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
@@ -42,7 +42,7 @@ def _rows(config: ViTConfig) -> list[Row]:
 def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
     if not any(name.endswith(_ANCHOR) and f"{name.removesuffix(_ANCHOR)}class_embedding" in file for name in file):
         return None
-    found = pytorch.collect(file, hints, _ANCHOR, ("visual.",), _BESIDE)
+    found = collect(file, hints, _ANCHOR, ("visual.",), _BESIDE)
     if found is None:
         return None
     contents, _, module = found
@@ -67,7 +67,7 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
         **preparation_in(mapping(open_clip, "preprocess_cfg"), _FAMILY.preparation, "resize_mode"),
     }
     dialect = "OpenAI" if open_clip is None else "open_clip"
-    return pytorch.finish(contents, LAYOUT, dialect, ViTConfig(**fields), "" if module else _BESIDE)
+    return finish(contents, LAYOUT, dialect, ViTConfig(**fields), "" if module else _BESIDE)
 
 
 def _gelu(contents: Contents, vision: Mapping[str, Any]) -> str:
@@ -142,7 +142,7 @@ LAYOUT = Layout(
     _rows,
     _read,
     lambda config: check_fields(config, "'clip'", _ACCEPTED),
-    pytorch.with_prefix_positions,
+    accounting.with_prefix_positions,
     sidecars=_sidecars,
     settled_by="Pass heads=..., or put its open_clip_config.json beside it.",
 )

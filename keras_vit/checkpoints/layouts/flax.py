@@ -22,16 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.accounting import (
-    Contents,
-    Layout,
-    Row,
-    bounded,
-    check_fields,
-    shape_of,
-    squarest_grid,
-    usual,
-)
+from keras_vit.checkpoints import accounting
+from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, check_fields, shape_of
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import BiTConfig, ViTConfig, convolutions
 
@@ -40,7 +32,6 @@ Arrays = dict[str, StoredArray]
 # Prefixes that loaders know, most trusted first; and what may stand beside the model in a file without a prefix.
 _PREFIXES = ("", "params/", "opt/target/", "target/", "params/img/", "img/")
 _BESIDE = re.compile(r"(opt|opt_state|optimizer|extra|txt)/.*|step|t|b")
-_TABLE = "position_embedding/table"
 _PATCHES = "embedding/kernel"
 _BLOCK, _STACK = "Transformer/encoderblock_", "Transformer/encoderblock/"
 _POSITION, _VIT_JAX_POSITION = "pos_embedding", "Transformer/posembed_input/pos_embedding"
@@ -67,7 +58,7 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
     rows.append(Row("embedding/bias", "embedding/bias", (width,)))
     if config.position_rows:
         name = _VIT_JAX_POSITION if layout == "vit_jax" else _POSITION
-        rows.append(Row(name, _TABLE, (1, config.position_rows, width)))
+        rows.append(Row(name, TABLE, (1, config.position_rows, width)))
     rows += [Row("cls", "class_token/token", (1, 1, width))] if config.class_token else []
     for i in range(config.depth):
         name, path = f"{_BLOCK}{i}", f"block_{i}"
@@ -156,7 +147,7 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str
     arrays, dialect = _in_linen(arrays)
     contents = Contents(prefix=prefix, arrays=arrays, unused=unused, head=("head/bias", "head/kernel"))
     if layout == "vit_jax":
-        grid = squarest_grid(shape_of(arrays, _VIT_JAX_POSITION, 3)[1] - ("cls" in arrays))
+        grid = accounting.squarest_grid(shape_of(arrays, _VIT_JAX_POSITION, 3)[1] - ("cls" in arrays))
         config = _config(arrays, grid, "learned")
         contents.arrays = {_in_block(name, _PUBLISHED): array for name, array in arrays.items()}
     else:
@@ -279,7 +270,7 @@ def _grid(contents: Contents, noted: tuple[int, int] | None) -> tuple[int, int]:
     if patches < rows and "cls" not in arrays:
         arrays[_POSITION] = arrays[_POSITION].piece(width, (1, patches, width))
         contents.notes.append("the first row of its position embeddings is of a class token that it has not")
-    return squarest_grid(patches)
+    return accounting.squarest_grid(patches)
 
 
 def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[int, ...]:
@@ -293,7 +284,7 @@ def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[i
 
 
 # What the models of vit_jax and big_vision all have.
-_COMMON = usual(
+_COMMON = accounting.usual(
     *("stem_epsilons", "patch_bias", "distillation_token", "register_tokens", "rotary_embedding", "pre_norm"),
     *("attention_bias", "attention_norm", "mlp", "gelu", "layer_scale", "layer_norm_epsilon", "final_norm"),
     "projection",
@@ -318,19 +309,9 @@ def _check_writable(config: ViTConfig, layout: str) -> None:
     check_fields(config, repr(layout), _COMMON, problems)
 
 
-Restated = tuple[ViTConfig, dict[str, np.ndarray]]
-
-
-def _restate_vit_jax(config: ViTConfig, read: Callable[[str], np.ndarray]) -> Restated:
-    """Gives the class token the position that this layout has for it: zero, where the model has none."""
-    if config.position_embedding == "learned":
-        return config, {}
-    table = read(_TABLE)
-    prefix = np.zeros_like(table[:, : config.prefix_tokens])
-    return config.replace(position_embedding="learned"), {_TABLE: np.concatenate([prefix, table], axis=1)}
-
-
-def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) -> Restated:
+def _restate_big_vision(
+    config: ViTConfig, read: Callable[[str], np.ndarray]
+) -> tuple[ViTConfig, dict[str, np.ndarray]]:
     """Keeps the class token's position where big_vision's loader understands it; else adds it to the token.
 
     The loader knows a table of n^2 + 1 rows. On other grids the sum is what the model computes, bit for bit, but what
@@ -338,11 +319,11 @@ def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) ->
     """
     if not (config.class_token and config.position_embedding == "learned"):
         return config, {}
-    table, token = read(_TABLE), read("class_token/token")
+    table, token = read(TABLE), read("class_token/token")
     row, patches = table[:, :1], table[:, 1:]
     if row.any() and math.isqrt(patches.shape[1]) ** 2 == patches.shape[1]:
         return config, {}
-    changed = {_TABLE: patches, "class_token/token": np.where(row == 0, token, token + row)}
+    changed = {TABLE: patches, "class_token/token": np.where(row == 0, token, token + row)}
     return config.replace(position_embedding="learned_patches"), changed
 
 
@@ -433,7 +414,7 @@ def _layout(name: str, rows: Any = _rows, read: Any = _read, check: Any = _check
     return Layout(name, rows, read, check, **functions)
 
 
-VIT_JAX = _layout("vit_jax", restate=_restate_vit_jax)
+VIT_JAX = _layout("vit_jax", restate=accounting.with_prefix_positions)
 BIG_VISION = _layout(
     "big_vision", restate=_restate_big_vision, stacked=lambda name: re.sub(rf"^{_BLOCK}\d+/", _STACK, name)
 )

@@ -6,23 +6,15 @@ as it comes, writing has the names that a family has on the Hub.
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Contents, Layout, Row, shape_of
+from keras_vit.checkpoints.accounting import Contents, Layout, Row, collect, finish, shape_of, with_prefix_positions
 from keras_vit.checkpoints.layouts import library_configs, pytorch
-from keras_vit.checkpoints.layouts.preparation import (
-    CLIP,
-    HALF,
-    IMAGENET,
-    Fields,
-    preparation,
-    transformers_preparation,
-    used_at,
-)
-from keras_vit.checkpoints.layouts.pytorch import Family, linear, number
+from keras_vit.checkpoints.layouts.pytorch import Family, Fields, linear, number, preparation
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
@@ -74,8 +66,13 @@ _VIT = Family(
     types=("vit", "vit_mae", "vit_msn"),
     epsilon=1e-12,
 )
-_CENTRE = {"preparation": preparation(IMAGENET, "shortest", 0.9)}
-_DINO = {"norms": _NORMS[1], "mlp": _MLPS[1], "epsilon": 1e-6, "preparation": preparation(IMAGENET, "shortest", 0.875)}
+_CENTRE = {"preparation": preparation(pytorch.IMAGENET, "shortest", 0.9)}
+_DINO = {
+    "norms": _NORMS[1],
+    "mlp": _MLPS[1],
+    "epsilon": 1e-6,
+    "preparation": preparation(pytorch.IMAGENET, "shortest", 0.875),
+}
 _TOWER = {
     "module": "vision_model.",
     "patches": "embeddings.patch_embedding",
@@ -98,7 +95,7 @@ def _family(title: str, *types: str, **fields: Any) -> Family:
 # The families by their `model_type`.
 _FAMILIES: dict[str, Family] = {
     "vit": _VIT,
-    "deit": _family("DeiT", "deit", module="deit.", preparation=preparation(IMAGENET, "squash", 0.875)),
+    "deit": _family("DeiT", "deit", module="deit.", preparation=preparation(pytorch.IMAGENET, "squash", 0.875)),
     "vit_mae": _family("MAE", "vit_mae", **_CENTRE),
     "vit_msn": _family("MSN", "vit_msn", epsilon=1e-6, **_CENTRE),
     "ijepa": _family("I-JEPA", "ijepa", module="ijepa.", **_CENTRE),
@@ -123,7 +120,7 @@ _FAMILIES: dict[str, Family] = {
             "norm": "norm",
             "epsilon": 1e-5,
             "heads": 6,
-            "preparation": preparation(IMAGENET, "squash", 1.0, "bilinear_antialias"),
+            "preparation": preparation(pytorch.IMAGENET, "squash", 1.0, "bilinear_antialias"),
             "heads_by_width": pytorch.HEADS_OF_DINOV3,
             "mask_token": (1, 1),
         },
@@ -134,7 +131,7 @@ _FAMILIES: dict[str, Family] = {
         **_TOWER,
         activation="quick_gelu",
         epsilon=1e-5,
-        preparation=preparation(CLIP, "shortest", 1.0),
+        preparation=preparation(pytorch.CLIP, "shortest", 1.0),
     ),
     "siglip": _family(
         "SigLIP",
@@ -142,7 +139,7 @@ _FAMILIES: dict[str, Family] = {
         **_TOWER,
         activation="gelu_pytorch_tanh",
         epsilon=1e-6,
-        preparation=preparation(HALF, "squash", 1.0),
+        preparation=preparation(pytorch.HALF, "squash", 1.0),
         heads_by_width=pytorch.HEADS_OF_SIGLIP,
     ),
 }
@@ -185,7 +182,7 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
 
 def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
     anchors = dict.fromkeys(f"{family.patches}.weight" for family in _FAMILIES.values())
-    models = (pytorch.collect(file, hints, anchor, _MODULES, _BESIDE, _TOP) for anchor in anchors)
+    models = (collect(file, hints, anchor, _MODULES, _BESIDE, _TOP) for anchor in anchors)
     found = next((model for model in models if model is not None), None)
     if found is None:
         return None
@@ -199,21 +196,21 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
     fields, without = _fields(contents, stated, name, family)
     prepared, size = dict(family.preparation), None
     if (preprocessor := hints.get("preprocessor")) is not None:
-        prepared, size = transformers_preparation(preprocessor, family.preparation)
+        prepared, size = _preparation(preprocessor, family.preparation)
     else:
         contents.assumed["crop_ratio"] = (
             "no preprocessor_config.json says how its pictures are prepared; its family's usual way is assumed"
         )
     config = ViTConfig(**fields | prepared)
     contents.unused += [contents.arrays.pop(array).name for array in without]
-    config = used_at(contents, config, size)
+    config = pytorch.used_at(contents, config, size)
     if family.flat:
         is_new = module != "vision_model."
     else:
         is_new = family.blocks != published.blocks or family.attention != published.attention
     dialect = f"{family.title}, transformers {5 if is_new else 4}"
     layout = _layout(family, number(stated, "rope_theta", 100.0))
-    return pytorch.finish(contents, layout, dialect, config, _UNUSED if module else rf"{_UNUSED}|{_BESIDE}")
+    return finish(contents, layout, dialect, config, _UNUSED if module else rf"{_UNUSED}|{_BESIDE}")
 
 
 def _family_of(contents: Contents, file: Mapping[str, StoredArray]) -> str:
@@ -360,6 +357,80 @@ def _class_names(stated: Mapping[str, Any], classes: int) -> tuple[str, ...] | N
     return None if names == tuple(f"LABEL_{i}" for i in range(classes)) else names
 
 
+# How images are prepared
+
+# What the classes of transformers do where a preprocessor_config.json does not say it, by the beginning of their names;
+# `shortest` is whether a single number is the length of the shorter edge.
+_SQUARE, _CROP = {"height": 224, "width": 224}, {"do_center_crop": True, "crop_size": 224}
+_PROCESSORS: dict[str, dict[str, Any]] = {
+    "DINOv3ViT": {"resample": 2, "size": _SQUARE, "shortest": False},
+    "ViT": {"resample": 2, "size": _SQUARE, "shortest": False},
+    "Siglip": {"resample": 3, "size": _SQUARE, "shortest": False},
+    "DeiT": {"resample": 3, "size": {"height": 256, "width": 256}, "shortest": False, **_CROP},
+    "CLIP": {"resample": 3, "size": {"shortest_edge": 224}, "shortest": True, **_CROP},
+    "Bit": {"resample": 3, "size": {"shortest_edge": 224}, "shortest": True, **_CROP},
+}
+
+
+def _preparation(config: Mapping[str, Any], default: Fields) -> tuple[Fields, tuple[int, int] | None]:
+    """How a `preprocessor_config.json` prepares images, and to which height and width, where it says it."""
+    name = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
+    usual = next((values for start, values in _PROCESSORS.items() if name.startswith(start)), {})
+    stated = {**usual, **{key: value for key, value in config.items() if value is not None}}
+    fields: Fields = {**default, **({"filter": "bicubic"} if name else {})}
+    fields |= pytorch.filter_in("resample", stated.get("resample"))
+    if name.startswith(library_configs.RESAMPLE_FLOATS):
+        if fields["filter"] != "bilinear_pillow":
+            raise pytorch.not_done("resample", stated["resample"])
+        fields["filter"] = "bilinear_antialias"
+    normalizes = stated.get("do_normalize") is not False
+    fields |= pytorch.means_in(*((stated.get("image_mean"), stated.get("image_std")) if normalizes else pytorch.NONE))
+    factor = stated.get("rescale_factor", 1 / 255) if stated.get("do_rescale") is not False else 1.0
+    if not pytorch.is_number(factor) or factor <= 0:
+        raise pytorch.not_done("rescale_factor", factor)
+    if abs(255 * factor - 1) > 1e-6:  # (x factor - mean) / std for pixels x of 0..255, said for pixels of 0..1
+        for key in ("pixel_mean", "pixel_std"):
+            fields[key] = tuple(value / (255 * factor) for value in fields[key])
+    for key, value in (("do_resize", False), ("do_pad", True)):
+        if stated.get(key) is value:
+            raise pytorch.not_done(key, value)
+    crops = stated.get("do_center_crop", False)
+    # Files of old versions have a number, which was the shorter edge where a crop followed.
+    size = _edges(stated, "size", stated.get("shortest", bool(crops)))
+    crop = _edges(stated, "crop_size", False) if crops else size
+    if crops and (size is None or crop is None):
+        raise pytorch.not_done("do_center_crop", crops)
+    if size is None or crop is None:
+        return fields, None
+    if isinstance(crop, int):  # as many pixels on the longer edge as the image has
+        raise pytorch.not_done("size", stated["size"])
+    shortest = isinstance(size, int)
+    height, width = (size, size) if shortest else size
+    if height * crop[1] != width * crop[0] or crop[0] > height or (shortest and crop[0] != crop[1]):
+        raise pytorch.not_done("crop_size", stated["crop_size"])
+    ratio = crop[0] / height
+    while math.floor(crop[0] / ratio) < height:  # dividing by it has to give the size before again
+        ratio = math.nextafter(ratio, 0.0)
+    fields |= {"resize": "shortest" if shortest else "squash", "crop_ratio": ratio}
+    return fields, crop if config.get("size") is not None or config.get("crop_size") is not None else None
+
+
+def _edges(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple[int, int] | None:
+    """The length of the shorter edge, or height and width; None where the config does not say it."""
+    value = config.get(key)
+    if value is None:
+        return None
+    if pytorch.is_length(value):
+        return value if shortest else (value, value)
+    given = {name: n for name, n in value.items() if n is not None} if isinstance(value, dict) else {}
+    if all(map(pytorch.is_length, given.values())):
+        if given.keys() == {"shortest_edge"}:
+            return given["shortest_edge"]
+        if given.keys() == {"height", "width"}:
+            return given["height"], given["width"]
+    raise pytorch.not_done(key, value)
+
+
 def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
     """The layout in the names of a file; None for those that a model's family has on the Hub."""
     return Layout(
@@ -367,7 +438,7 @@ def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
         functools.partial(_rows, family=family),
         _read,
         library_configs.check_writable_by_transformers,
-        pytorch.with_prefix_positions,
+        with_prefix_positions,
         computed=functools.partial(pytorch.computed_periods, base=theta),
         sidecars=library_configs.transformers_sidecars,
         settled_by="Pass heads=..., or put the repository's config.json and preprocessor_config.json beside it.",

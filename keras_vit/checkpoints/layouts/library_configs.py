@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_vit.checkpoints.accounting import check_fields, usual
-from keras_vit.checkpoints.layouts.preparation import FILTER_NAMES, FILTER_NUMBERS, RESAMPLE_FLOATS
+from keras_vit.checkpoints.layouts.pytorch import FILTER_NAMES, FILTER_NUMBERS
 from keras_vit.models import ViTConfig
 
 # timm
@@ -187,6 +187,8 @@ def _ratio(hidden: int, width: int) -> float:
 
 # transformers
 
+# The classes of transformers that resample floats instead of whole numbers.
+RESAMPLE_FLOATS = "DINOv3ViTImageProcessor"
 _ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
 
 # For each family its class's name and, for fields of a config, the values that its code can compute.

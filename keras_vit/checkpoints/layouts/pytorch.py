@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import is_class_name, printable
-from keras_vit.checkpoints.accounting import Contents, Layout, Row, bounded, listed, shape_of, squarest_grid
-from keras_vit.checkpoints.layouts.preparation import HALF, Fields, is_length, preparation
-from keras_vit.checkpoints.stored_array import StoredArray
+from keras_vit.checkpoints.accounting import TABLE, Contents, Row, bounded, shape_of, squarest_grid
 from keras_vit.models import ViTConfig
 
+Fields = dict[str, Any]  # of a `ViTConfig`
+
 LINEAR, CONVOLUTION = (1, 0), (2, 3, 1, 0)  # the order in which Keras has the axes
-TABLE = "position_embedding/table"
 POOLED_ATTENTION = tuple(f"pooling/attention/{part}" for part in ("query", "key", "value"))
 # What a layer scale starts from where nothing says it; a trained one is in the file.
 LAYER_SCALE = 1e-5
@@ -35,19 +34,115 @@ UNKNOWN_GELU = (
     "'vit_base_patch16_clip_224' for the exact one (LAION, DataComp), whatever its size, or put its config beside it"
 )
 
-# The keys under which training checkpoints hold models and what belongs to a training, the preferred first: averages
-# before what they are averages of, a teacher before its student, a target encoder before the one that follows it.
-CONTAINERS = (
-    *("state_dict_ema", "model_ema", "ema", "model", "module", "state_dict", "teacher", "target_encoder", "encoder"),
-    *("student", "predictor", "optimizer", "optimizer_state", "opt", "scaler", "fp16_scaler", "scheduler"),
-    *("lr_scheduler", "loss", "criterion", "dino_loss", "ibot_patch_loss", "koleo_loss", "amp"),
-)
-# The other tower of a two-tower file, and what joins both.
-_TEXT = re.compile(
-    r"(text_model|text|transformer|token_embedding|ln_final)\..*|positional_embedding"
-    r"|text_projection(\.weight|\.bias)?|logit_scale|logit_bias"
-)
-_OTHER_MODELS = re.compile(r"(^|\.)(text|text_model|decoder)\.")
+# How images are prepared: `pixel_mean`, `pixel_std`, `resize`, `crop_ratio` and `filter` of a config. What JSON
+# files say and is not done here is an error: the same image would give other numbers.
+
+# Published means and standard deviations of the channels, for pixels of 0..1.
+HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+NONE = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+# What these JSON files call our filters, transformers by the numbers of Pillow. All of them resample with Pillow, whose
+# filters widen where an image shrinks; without `bilinear_pillow` for the official code's.
+_NUMBERS = ("nearest", "lanczos", "bilinear_pillow", "bicubic")
+_FILTERS = {
+    **dict(enumerate(_NUMBERS)),
+    **dict(zip(("nearest", "lanczos", "bilinear", "bicubic"), _NUMBERS, strict=True)),
+    "random": "bicubic",  # one of several, in training
+}
+FILTER_NUMBERS = {"bilinear": 2, "bilinear_antialias": 2} | {filter: number for number, filter in enumerate(_NUMBERS)}
+FILTER_NAMES = {filter: ("nearest", "lanczos", "bilinear", "bicubic")[n] for filter, n in FILTER_NUMBERS.items()}
+# What timm's `crop_mode` and open_clip's `resize_mode` may be.
+_MODES: dict[str, dict[Any, Fields]] = {
+    "crop_mode": {None: {}, "center": {}, "squash": {"resize": "squash"}},
+    "resize_mode": {None: {}, **{mode: {"resize": mode, "crop_ratio": 1.0} for mode in ("shortest", "squash")}},
+}
+
+
+def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter: str = "bicubic") -> Fields:
+    """How images are prepared, from means and standard deviations and the rest."""
+    mean, std = numbers
+    return {"pixel_mean": mean, "pixel_std": std, "resize": resize, "crop_ratio": crop_ratio, "filter": filter}
+
+
+def preparation_in(
+    config: Mapping[str, Any], default: Fields, mode_key: str = "crop_mode", crop_key: str = "crop_pct"
+) -> Fields:
+    """How timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images; `default` for what it leaves out."""
+    fields = {**default, **means_in(config.get("mean"), config.get("std"))}
+    crop, mode = config.get(crop_key, config.get("crop_pct")), config.get(mode_key)
+    if mode_key == "crop_mode" and is_number(crop) and 0 < crop <= 1:
+        fields["crop_ratio"] = crop
+    if not isinstance(mode, str | None) or mode not in _MODES[mode_key]:
+        raise not_done(mode_key, mode)
+    return {**fields, **_MODES[mode_key][mode], **filter_in("interpolation", config.get("interpolation"))}
+
+
+def used_at(contents: Contents, config: ViTConfig, size: tuple[int, int] | None, is_size: bool = True) -> ViTConfig:
+    """The config with what of the images, which the publisher prepares at a size, lies beyond the last whole patches.
+
+    Notes where that (`is_size`) is another size than that of the position embeddings.
+    """
+    if size is None:
+        return config
+    patch = config.image_size_of((1, 1))
+    if all(0 <= a - b < n for a, b, n in zip(size, config.image_size, patch, strict=True)):
+        config = config.replace(trim=(size[0] - config.image_size[0], size[1] - config.image_size[1]))
+    used = (max(size[0] // patch[0], 1) * patch[0], max(size[1] // patch[1], 1) * patch[1])
+    if is_size and used not in (size, config.image_size):
+        contents.assumed["image_size"] = (
+            f"its publisher prepares pictures of {size[0]} x {size[1]} pixels, no whole number of patches, and leaves "
+            f"the rest at the right and lower edge out; here pictures of {used[0]} x {used[1]} are prepared, which "
+            "differ a little"
+        )
+    if is_size and used != config.image_size:
+        contents.image_size = used
+        contents.notes.append(
+            f"its position embeddings are for {config.image_size[0]} x {config.image_size[1]} pixels, and its "
+            f"publisher prepares pictures of {size[0]} x {size[1]}, as is done here: they are resized. image_size=... "
+            "takes another size"
+        )
+    return config
+
+
+def means_in(mean: Any, std: Any) -> Fields:
+    """Means and standard deviations; ValueError where they are no numbers."""
+    fields = {}
+    for name, values in (("mean", mean), ("std", std)):
+        numbers = [values] * 3 if is_number(values) else values
+        if isinstance(numbers, (list, tuple)) and numbers and all(map(is_number, numbers)):
+            fields[f"pixel_{name}"] = tuple(map(float, numbers))
+        elif values is not None:
+            raise not_done(name, values)
+    return fields
+
+
+def filter_in(key: str, value: Any) -> Fields:
+    """The filter by its name or number; ValueError for those that are not done here."""
+    if value is None:
+        return {}
+    if isinstance(value, (int, str)) and not isinstance(value, bool) and value in _FILTERS:
+        return {"filter": _FILTERS[value]}
+    raise not_done(key, value)
+
+
+def not_done(key: str, value: Any) -> ValueError:
+    """The error for what a JSON file says of preparing images and is not done here."""
+    return ValueError(
+        f"the JSON file beside it says of pictures {key}={printable(value, 60)}, which is not done here, so that the "
+        "same picture would give other numbers. Remove that file, or the line, and prepare pictures as it says: "
+        "model.preprocess then does what is usual in the family."
+    )
+
+
+def is_length(value: Any) -> bool:
+    """Whether a value of JSON is a number of pixels."""
+    return type(value) is int and 0 < value < 2**20
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 # What publishers call the parts
@@ -210,80 +305,6 @@ def computed_periods(config: ViTConfig, base: float = 100.0) -> dict[str, np.nda
     count = config.head_size // 4
     periods = base ** (np.arange(count, dtype=np.float64) / count)
     return {"rotary_embedding/periods": periods.astype(np.float32)}
-
-
-def with_prefix_positions(config: ViTConfig, read: Any) -> tuple[ViTConfig, dict[str, np.ndarray]]:
-    """Gives class and distillation token positions of zero where the model has none, for layouts that store them."""
-    special = config.prefix_tokens - config.register_tokens
-    if config.position_embedding != "learned_patches" or not special:
-        return config, {}
-    table = read(TABLE)
-    rows = np.concatenate([np.zeros_like(table[:, :special]), table], axis=1)
-    kind = "learned_without_registers" if config.register_tokens else "learned"
-    return config.replace(position_embedding=kind), {TABLE: rows}
-
-
-# Recognition
-
-
-def collect(
-    file: Mapping[str, StoredArray],
-    hints: Mapping[str, Any],
-    anchor: str,
-    modules: Sequence[str],
-    beside: str,
-    top: str = "",
-) -> tuple[Contents, str, str] | None:
-    """The model that has an array of the name `anchor`, what stands before the model and before its image tower.
-
-    These are such as `"model."` and `"visual."`, of which `modules` has the known ones, the longest first. `top` is a
-    pattern for the image model's arrays outside of its module, `beside` for those without effect on it. What is of no
-    known kind is among the model's arrays under its whole name, which no row has.
-    """
-    prefixes = {name.removesuffix(anchor) for name in file if name == anchor or name.endswith(f".{anchor}")}
-    prefixes = {prefix for prefix in prefixes if not _OTHER_MODELS.search(prefix)}
-    if not prefixes:
-        return None
-    order = ("", *CONTAINERS)
-    firsts = {prefix: prefix.partition(".")[0] for prefix in prefixes}
-    ranks = {prefix: order.index(first) if first in order else len(order) for prefix, first in firsts.items()}
-    chosen = sorted(prefix for prefix in prefixes if ranks[prefix] == min(ranks.values()))
-    if len(chosen) > 1:
-        raise ValueError(f"The file holds several models, under the prefixes {chosen}; keep one of them.")
-    prefix = chosen[0]
-    module = next((module for module in modules if f".{prefix}".endswith(f".{module}")), "")
-    outer = prefix.removesuffix(module)
-    arrays, unused = {}, []
-    for name, array in file.items():
-        around = name.removeprefix(outer) if name.startswith(outer) else name
-        other = re.fullmatch(beside, around) or (module and _TEXT.fullmatch(around))
-        if name.startswith(prefix):
-            arrays[name.removeprefix(prefix)] = array
-        elif top and re.fullmatch(top, around) and around not in arrays:
-            arrays[around] = array
-        elif other or (not name.startswith(outer) and name.partition(".")[0] in CONTAINERS):
-            unused.append(name)
-        else:
-            arrays[name] = array
-    return Contents(prefix=prefix, arrays=arrays, unused=unused, hints=hints), outer, module
-
-
-def finish(contents: Contents, layout: Layout, dialect: str, config: ViTConfig, unused: str) -> Contents:
-    """The contents with layout and config; `unused` is a pattern for arrays without a row that have no effect.
-
-    Raises ValueError if other arrays have no row: they may mean another computation.
-    """
-    contents.layout, contents.dialect, contents.stored = layout, dialect, config
-    wanted, arrays = {row.name for row in layout.rows(config)}, contents.arrays
-    without = [name for name in arrays if name not in wanted and re.fullmatch(unused, name)]
-    contents.unused = sorted([*contents.unused, *(arrays.pop(name).name for name in without)])
-    if strange := arrays.keys() - wanted:
-        names, missing = [arrays[name].name for name in strange], wanted - arrays.keys()
-        raise ValueError(
-            f"It has {len(names)} arrays that are not part of the model: {listed(names)}. No known family has them, so "
-            "whatever computes with them is another model." + (f" It lacks {listed(missing)}." if missing else "")
-        )
-    return contents
 
 
 # What arrays and configs tell

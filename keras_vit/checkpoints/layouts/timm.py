@@ -17,19 +17,9 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Contents, Layout, Row, bounded, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, collect, finish, shape_of
 from keras_vit.checkpoints.layouts import library_configs, pytorch
-from keras_vit.checkpoints.layouts.preparation import (
-    CLIP,
-    HALF,
-    IMAGENET,
-    NONE,
-    Fields,
-    preparation,
-    preparation_in,
-    used_at,
-)
-from keras_vit.checkpoints.layouts.pytorch import Family, linear, mapping, norm, packed, trunk
+from keras_vit.checkpoints.layouts.pytorch import Family, Fields, linear, mapping, norm, packed, preparation, trunk
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
 
@@ -79,13 +69,13 @@ _GELUS = {
 _HEAD_SIZES = {r"^test_vit": 32, r"^vit_base_patch16_gap_": {768: 48}, r"_radio_": {1536: 64}, r"giantopt": {1536: 96}}
 # How images are prepared, for files without a `pretrained_cfg`, as most files of that kind have it.
 _PREPARATIONS = {
-    r"clip|eva02|eva_": preparation(CLIP, "shortest", 1.0),
-    r"dinov[23]|beit3|deit3_.*_384": preparation(IMAGENET, "shortest", 1.0),
-    r"miil": preparation(NONE, "shortest", 0.875, "bilinear_pillow"),
-    r"tipsv2": preparation(NONE, "shortest", 1.0),
-    r"deit|dino|mae|ijepa": preparation(IMAGENET, "shortest", 0.9),
-    r"_384": preparation(HALF, "shortest", 1.0),
-    r"": preparation(HALF, "shortest", 0.9),
+    r"clip|eva02|eva_": preparation(pytorch.CLIP, "shortest", 1.0),
+    r"dinov[23]|beit3|deit3_.*_384": preparation(pytorch.IMAGENET, "shortest", 1.0),
+    r"miil": preparation(pytorch.NONE, "shortest", 0.875, "bilinear_pillow"),
+    r"tipsv2": preparation(pytorch.NONE, "shortest", 1.0),
+    r"deit|dino|mae|ijepa": preparation(pytorch.IMAGENET, "shortest", 0.9),
+    r"_384": preparation(pytorch.HALF, "shortest", 1.0),
+    r"": preparation(pytorch.HALF, "shortest", 0.9),
 }
 
 # What the names of timm's Transformers are made of, to find misspelt ones.
@@ -162,7 +152,7 @@ def _stem_rows(config: ViTConfig) -> list[Row]:
 
 
 def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
-    found = pytorch.collect(file, hints, _ANCHOR, _MODULES, _BESIDE)
+    found = collect(file, hints, _ANCHOR, _MODULES, _BESIDE)
     if found is None:
         return None
     contents, outer, module = found
@@ -173,13 +163,13 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
     family = _family(contents, "teacher" if module.endswith("backbone.") else container)
     _refuse(contents, stated["architecture"])
     config = ViTConfig(**_fields(contents, stated, family))
-    config = used_at(contents, config, stated.get("input_size") or stated["image_size"], is_size=False)
+    config = pytorch.used_at(contents, config, stated.get("input_size") or stated["image_size"], is_size=False)
     size, patch = stated.get("test_size"), config.image_size_of((1, 1))
     whole = size not in (None, config.image_size) and not (size[0] % patch[0] or size[1] % patch[1])
     if whole and stated["image_size"] is None:
-        config = used_at(contents, config, size)
+        config = pytorch.used_at(contents, config, size)
     unused = _UNUSED if module else rf"{_UNUSED}|{_BESIDE}"
-    return pytorch.finish(contents, _layout(family), family.title, config, unused)
+    return finish(contents, _layout(family), family.title, config, unused)
 
 
 def _stated(contents: Contents, is_trunk: bool) -> dict[str, Any]:
@@ -430,35 +420,35 @@ def _end(contents: Contents, stated: Mapping[str, Any], averages: bool, trunk: F
 
 def _preparation(contents: Contents, stated: Mapping[str, Any], fields: Fields, family: Family) -> Fields:
     if stated.get("open_clip"):
-        return preparation_in(stated["open_clip"], preparation(HALF, "squash", 1.0), "resize_mode")
+        return pytorch.preparation_in(stated["open_clip"], preparation(pytorch.HALF, "squash", 1.0), "resize_mode")
     kinds = (
         (stated["architecture"], _first(_PREPARATIONS, stated["architecture"])),
         (fields["pre_norm"] or fields["rotary_embedding"] == "eva02", _PREPARATIONS["clip|eva02|eva_"]),
         (
             fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2",
-            preparation(IMAGENET, "shortest", 1.0),
+            preparation(pytorch.IMAGENET, "shortest", 1.0),
         ),
         (
             family.title != "timm" or fields["distillation_token"] or "layer_scale" in fields,
-            preparation(IMAGENET, "shortest", 0.9),
+            preparation(pytorch.IMAGENET, "shortest", 0.9),
         ),
-        (True, preparation(HALF, "shortest", 0.9)),
+        (True, preparation(pytorch.HALF, "shortest", 0.9)),
     )
     if not stated["published"].get("mean"):
         sentence = "no config.json says how its pictures are prepared; means, deviations and crop are assumed"
         pytorch.note(contents, "crop_ratio", sentence, stated["architecture"])
     tests = stated.get("test_size") is not None and stated["image_size"] is None
     default = next(default for is_it, default in kinds if is_it)
-    return preparation_in(stated["published"], default, crop_key="test_crop_pct" if tests else "crop_pct")
+    return pytorch.preparation_in(stated["published"], default, crop_key="test_crop_pct" if tests else "crop_pct")
 
 
 def _restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
     """Adds the positions of class and distillation token to them, where timm's models with registers have none."""
     if config.position_embedding != "learned_without_registers" or not config.register_tokens:
         return config, {}
-    table = read(pytorch.TABLE)
+    table = read(TABLE)
     special = config.prefix_tokens - config.register_tokens
-    changed = {pytorch.TABLE: table[:, special:]}
+    changed = {TABLE: table[:, special:]}
     for i, path in enumerate(["class_token/token", "distillation_token/token"][:special]):
         changed[path] = read(path) + table[:, i : i + 1]
     return config.replace(position_embedding="learned_patches"), changed
