@@ -16,12 +16,7 @@ from keras_vit.models.image_model import ImageModel, normalization
 
 
 def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
-    """Applies a BiT to a symbolic batch of images `(batch, height, width, channels)`, as `vision_transformer` does.
-
-    Returns:
-        Keras tensor: `(batch, classes)` with a head and pooling; without a head, `(batch, config.features)`; with
-        pooling `"none"` rows and columns in between.
-    """
+    """Applies a BiT to a symbolic batch of images `(batch, height, width, channels)`, as `vision_transformer` does."""
     policy = keras.dtype_policies.get(dtype)
     output_dtype = float32_or_better(policy.compute_dtype)
     x = images
@@ -60,7 +55,7 @@ class BiT(ImageModel):
     """A BiT as a functional Keras model: a function of one `BiTConfig`.
 
     A ResNet with pre-activation, group normalisation and standardised convolutions, for images
-    `(batch, *image_size, channels)`. Arguments and errors as in `VisionTransformer`.
+    `(batch, *image_size, channels)`. Errors, and arguments that are not listed here, are those of `VisionTransformer`.
 
     Examples:
         >>> bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=2))

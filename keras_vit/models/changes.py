@@ -62,16 +62,12 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
             raise ValueError(f"{name} cannot become {after}: the kernels of this model were standardised for good.")
     new = config.replace(**changes)
     if getattr(new, "stem_folded", False) and new.stem_epsilons != config.stem_epsilons:
-        raise ValueError(
-            f"stem_epsilons cannot change from {config.stem_epsilons!r} to {new.stem_epsilons!r} once kernels are "
-            "standardised for good. Change it first."
-        )
+        old = f"stem_epsilons cannot change from {config.stem_epsilons!r} to {new.stem_epsilons!r}"
+        raise ValueError(f"{old} once kernels are standardised for good. Change it first.")
     if getattr(config, "preprocessing_folded", False):
         for name in set(_PIXELS) & set(changed_fields(config, new)):
-            raise ValueError(
-                f"{name} cannot change from {getattr(config, name)!r} to {getattr(new, name)!r}: the patch embedding "
-                "of this model normalises pixels for good. Change the model that it was made from."
-            )
+            words = f"{name} cannot change: the patch embedding normalises pixels for good"
+            raise ValueError(f"{words}. Change the model that it was made from.")
     if getattr(new, "preprocessing_folded", False) and new.patch_size != config.patch_size:
         raise ValueError("patch_size cannot change together with preprocessing_folded. Change patch_size first.")
     if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_vit._arguments import Tensor
+from keras_vit._arguments import Tensor, check_choice
 from keras_vit.layers import BLOCK_ACTIVATIONS, TokenMap, TransformerBlock
 from keras_vit.models.bit import BiT
 from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
@@ -35,7 +35,6 @@ BIT_FEATURES: dict[str, tuple[str, ...]] = {
     "predictions": ("predictions",),
 }
 LOGITS_2D = "logits_2d"  # (batch, rows, columns, classes): what the head says of every patch by itself
-LAYOUTS = ("tokens", "map")
 POOLINGS = ("pooling", "pooling_dist")  # the layers that read tokens where a model has no more use for the others
 _BLOCK = re.compile(r"block_(-?\d+)(?:/(.+))?")
 
@@ -48,9 +47,6 @@ def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
 
     Returns:
         Names such as `"block_0/attention"`.
-
-    Raises:
-        TypeError: if `model` is neither.
 
     Examples:
         >>> keras_vit.feature_names(small)[:3]
@@ -84,8 +80,7 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
         that of `model`, which says what images it takes; a file does not keep that.
 
     Raises:
-        TypeError: if `model` is neither a `VisionTransformer` nor a `BiT`.
-        ValueError: if the model has no such result; the message lists those that it has.
+        TypeError, ValueError: if `model` is neither, or has no such result; the message lists those that it has.
 
     Examples:
         >>> extractor = keras_vit.feature_extractor(model, ["block_-1", "pre_logits"], layout="map")
@@ -93,8 +88,7 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
         {'block_-1': (4, 6, 6, 96), 'pre_logits': (4, 96)}
     """
     table = _table(model)
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {LAYOUTS}, but {layout!r} was given.")
+    check_choice("layout", layout, ("tokens", "map"))
     names = {} if isinstance(features, str) else {name: _from_the_start(model, name) for name in features}
     if not names or not set(names.values()) <= table.keys():
         inner = tuple(f"/{name}" for name in BLOCK_ACTIVATIONS)

@@ -49,7 +49,7 @@ class ImageModel(ClonableModel):
     """A functional model that is made from a config and takes the images that the config says.
 
     Subclasses set `config_type`, the class of their configs; `outputs_of`, a function from the config, symbolic images
-    and a dtype policy to the outputs; and `factory`, a function of the package that makes one, for messages.
+    and a dtype policy to the outputs; `default_name`; and `factory`, a function that makes one, for messages.
     """
 
     config_type: type[ModelConfig]
@@ -206,9 +206,6 @@ class ImageModel(ClonableModel):
         Returns:
             float32 array `(batch, height, width, channels)` for `model.predict`; inside `tf.data` maps a tensor.
 
-        Raises:
-            FileNotFoundError, TypeError, ValueError, ImportError: as a `Pipeline` does.
-
         Examples:
             >>> small.preprocess("photo.jpg").shape
             (1, 8, 8, 3)
@@ -234,9 +231,8 @@ class ImageModel(ClonableModel):
                 for any size at run time, and a number for that size alone.
 
         Raises:
-            TypeError: if the config has no such field, or a value has a wrong type.
-            ValueError: if a value makes no sense, if the weights do not fit it (`width`, `depth`, ...), or if weights
-                would be lost that `fresh` does not give up. No model is returned half-filled.
+            TypeError, ValueError: if the config has no such field, a value makes no sense, the weights do not fit it
+                (`width`, `depth`, ...), or weights would be lost that `fresh` does not give up.
         """
         if "image_size" in changes and "dynamic" not in changes:
             changes["dynamic"] = isinstance(changes["image_size"], str) and changes["image_size"] == "dynamic"
@@ -277,15 +273,11 @@ class ImageModel(ClonableModel):
         - `jit_compile`: in TensorFlow on CPUs, in float32 and for images of one size, `predict` is compiled with XLA,
           which Keras leaves out there. No file keeps it, and `compile` decides anew.
 
-        In float32 answers differ by rounding, below 1e-4. Dtype and LoRA's adapters stay. The new model predicts, saves
-        and exports like any other; `.npz` and `.safetensors` files have no place for folded weights. It is not
-        compiled.
+        In float32 answers differ by rounding, below 1e-4. Dtype and LoRA's adapters stay. The new model is like any
+        other, but that `.npz` and `.safetensors` files have no place for folded weights. It is not compiled.
 
         Args:
             verbose: Whether to print what was done, and what not and why.
-
-        Raises:
-            ValueError: if the model has been quantized: optimize it first.
         """
         steps = shortcuts(self)
         changes: dict[str, Any] = {step.name: True for step in steps if step.obstacle is None and step.is_field}

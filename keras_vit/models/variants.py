@@ -213,10 +213,6 @@ def find_variant(name: str) -> str:
     """The name in `VARIANTS` or `BIT_VARIANTS` that `name` means: `"vit_b16"` and `"B/16"` are `"ViT-B/16"`.
 
     Case and punctuation matter only where two names differ in nothing else: `"g/14"` is not `"G/14"`.
-
-    Raises:
-        TypeError: if `name` is not a string.
-        ValueError: if there is no such variant; the nearest names are suggested.
     """
     if not isinstance(name, str):
         raise TypeError(f"variant must be a string such as 'ViT-B/16', but {name!r} was given.")
@@ -234,13 +230,7 @@ def find_variant(name: str) -> str:
 def variant_config(
     name: str, image_size: int | tuple[int, int] | None = None, classes: int | None = 1000
 ) -> ViTConfig | BiTConfig:
-    """The configuration of a variant as in the official `configs/models.py`, without pre-logits, or as in its family.
-
-    Args:
-        name: As in `find_variant`.
-        image_size: Height and width in pixels; an integer for squares, None for the variant's own.
-        classes: Outputs of the head; None for no head.
-    """
+    """The config of a variant as in the official `configs/models.py`, without pre-logits, or as in its family."""
     name = find_variant(name)
     if name in BIT_VARIANTS:
         row = BIT_VARIANTS[name]

@@ -44,12 +44,8 @@ BEFORE_BLOCKS = (
 def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any:
     """Applies a Vision Transformer to a symbolic batch of images `(batch, height, width, channels)`.
 
-    They are normalised as the config says, or pixels of 0..255 with `config.include_preprocessing`. `dtype` is a policy
-    for all layers, but that the head computes in at least float32.
-
-    Returns:
-        Keras tensor: `(batch, classes)` with a head and pooling; without a head, what comes before it, `(batch, D)` at
-        the least; with pooling `"none"` a token axis in between.
+    Gives `(batch, classes)` with a head and pooling; without a head, what comes before it; with pooling `"none"` a
+    token axis in between. `dtype` is a policy for all layers, but that the head computes in at least float32.
     """
     policy = keras.dtype_policies.get(dtype)
     x = images
@@ -81,10 +77,7 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
 
 
 def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
-    """The ResNet of a hybrid, up to `(batch, *config.feature_map_size, channels)`.
-
-    Section 3.1 of the paper; the official `models_resnet.py` and `models_vit.py`.
-    """
+    """The ResNet of a hybrid, section 3.1; the official `models_resnet.py` and `models_vit.py`."""
     folded = config.stem_folded
     norm_epsilon, epsilon, inside = STEM_EPSILONS[config.stem_epsilons]
     options = {"epsilon": epsilon, "epsilon_inside": inside, "folded": folded}
@@ -272,7 +265,7 @@ class VisionTransformer(ImageModel):
         The patch embedding is resized by FlexiViT's pseudo-inverse method (see `layers.resize_patch_kernel`), and
         position embeddings with `config.interpolation`. A FlexiViT was trained with `"bilinear_antialias"`: load its
         file with `from_checkpoint(path, interpolation="bilinear_antialias")`, and derive every size directly from that
-        model, as in `model.with_patch_size(16, image_size=240)`: resizing twice is not resizing once.
+        model: resizing twice is not resizing once.
 
         Args:
             patch_size: An integer or (height, width) in pixels; for hybrids in cells of the ResNet's map.
@@ -294,9 +287,6 @@ class VisionTransformer(ImageModel):
             classes: Outputs of the new head; None for no head.
             keep_pre_logits: Whether the tanh layer stays. The original drops it when it fine-tunes.
             class_names: What the outputs stand for.
-
-        Raises:
-            ValueError: if the model answers for every token and has no head: `with_config` takes a pooling as well.
         """
         return self.with_config(
             classes=classes,
