@@ -33,7 +33,7 @@ def pretrain(
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
             to be predicted; the encoder is trained, and the head of the model stays as it is.
-        **options: All other arguments of `finetune`. `seed` also decides the first weights of a variant, and which
+        **options: All others of `finetune`. `seed` also decides the first weights of a variant, and which
             patches are corrupted.
 
     Returns:
