@@ -186,9 +186,11 @@ def load_model(
         model = models.MODELS[type(config)](config, input_tensor=input_tensor, name=name, dtype=dtype)
     total = sum(array.bytes for array in contents.arrays.values())
     fresh = () if keep_head else ("head/", "head_dist/")
-    title = f"Loading {os.path.basename(source)}"
-    with ProgressBar(title, total, in_bytes=True, shown=total >= PROGRESS_FROM) as bar:
-        fill(model, contents, source, fresh, convert, bar.advance)
+    if total < PROGRESS_FROM:
+        fill(model, contents, source, fresh, convert)
+    else:
+        with ProgressBar(f"Loading {os.path.basename(source)}", total, in_bytes=True) as bar:
+            fill(model, contents, source, fresh, convert, bar.advance)
     if config.classes and keep_head and contents.zero_head:
         warn_caller(
             f"The head of {source} is all zeros, so its logits mean nothing: the file is for fine-tuning. Pass "

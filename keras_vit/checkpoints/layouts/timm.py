@@ -102,7 +102,7 @@ def _first(table: Mapping[str, Any], architecture: str) -> Any:
 def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     """The rows in the names of a family; None for those that timm itself has for a model."""
     width = config.width
-    rows = _stem_rows(config) + trunk(config, family or _own(config))
+    rows = (_stem_rows(config) if config.stem_stages is not None else []) + trunk(config, family or _own(config))
     if config.pooling == "map":
         rows += linear("attn_pool.q", pytorch.POOLED_ATTENTION[0], width, width)
         rows += packed("attn_pool.kv.", pytorch.POOLED_ATTENTION[1:], width, width)
@@ -133,7 +133,7 @@ def _own(config: ViTConfig) -> Family:
 
 
 def _stem_rows(config: ViTConfig) -> list[Row]:
-    """The rows of a hybrid's ResNet (timm's `models/resnetv2.py`); none for a model without one."""
+    """The rows of a hybrid's ResNet (timm's `models/resnetv2.py`)."""
     rows = []
     for conv in convolutions(config):
         if not conv.stage:  # without stages, it stands in no module of its own
