@@ -222,13 +222,10 @@ def training_config(model: keras.Model) -> dict[str, Any]:
     """What the config of a model says of adapters and of frozen weights in layers that train, as plain data."""
     training = [layer for layer in layers_inside(model, include_self=False) if layer.trainable]
     frozen = {id(weight) for layer in training for weight in own_trainable_weights(layer) if not weight.trainable}
-    config = {
-        "adapters": {
-            name: {"rank": layer.lora_rank, "alpha": layer.lora_alpha} for name, layer in adapted_layers(model).items()
-        },
-        "frozen_weights": [name for name, weight in weights_by_path(model).items() if id(weight) in frozen],
-    }
-    return {key: value for key, value in config.items() if value}
+    adapted = adapted_layers(model).items()
+    adapters = {name: {"rank": layer.lora_rank, "alpha": layer.lora_alpha} for name, layer in adapted}
+    frozen_weights = [name for name, weight in weights_by_path(model).items() if id(weight) in frozen]
+    return ({"adapters": adapters} if adapters else {}) | ({"frozen_weights": frozen_weights} if frozen_weights else {})
 
 
 def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_weights: Collection[str]) -> None:
