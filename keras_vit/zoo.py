@@ -1,5 +1,6 @@
 """Models by name and from files: the functions that most users need."""
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -173,7 +174,8 @@ def load(
         keep_head = classes in (None, base.classes)
         build = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
         return load_model(path, contents, config, keep_head=keep_head, **build)
-    changes = {field: value for field, value in vars(config).items() if value != getattr(model.config, field)}
+    names = [field.name for field in dataclasses.fields(config)]  # ty: ignore[invalid-argument-type]
+    changes = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(model.config, name)}
     asked = {"pooling": pooling, "name": name, "dtype": dtype}
     changes |= {option: value for option, value in asked.items() if value is not None}
     return model.with_config(**changes) if changes else model

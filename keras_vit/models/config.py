@@ -1,6 +1,7 @@
 """The one description of a model: `ViTConfig`, and `BiTConfig` for the paper's ResNet."""
 
 import dataclasses
+import functools
 import math
 import numbers
 from collections.abc import Iterable
@@ -346,7 +347,7 @@ class ViTConfig(ModelConfig):
         height, width = self.feature_map_size
         return (height // self.patch_size[0], width // self.patch_size[1])
 
-    @property
+    @functools.cached_property
     def pipeline(self) -> Pipeline:
         """How pictures become what the model takes."""
         return Pipeline(
@@ -451,7 +452,7 @@ class BiTConfig(ModelConfig):
         check_choice("pooling", self.pooling, ("avg", "none"))
         check_choice("pool_padding", self.pool_padding, tuple(choices.POOL_PADDINGS))
 
-    @property
+    @functools.cached_property
     def pipeline(self) -> Pipeline:
         """How pictures become what the model takes."""
         return Pipeline(self.image_size)
