@@ -218,6 +218,9 @@ def open_folder(
                 names.append(name)
             else:
                 leave_out(training / name, "a class folder without pictures", "Fill or remove it")
+        spellings = collections.Counter(map(str.casefold, names))
+        if alike := [name for name in names if spellings[name.casefold()] > 1]:
+            warn_caller(f"The class folders {listing(alike)} in {printable(training)} differ in capitals only.")
         if len(names) < 2:
             found = f"only {names[0]!r}" if names else "none"
             raise ValueError(

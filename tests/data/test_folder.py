@@ -341,6 +341,14 @@ def test_the_next_image_takes_the_place_of_one_that_is_cut_short(root):
     assert len(images) == len(labels) == 7
 
 
+def test_class_folders_that_differ_in_capitals_only(root):
+    (root / "train" / "Bee").mkdir()
+    picture(5).save(root / "train" / "Bee" / "0.png")
+    with pytest.warns(UserWarning, match="'Bee', 'bee' in .* differ in capitals only"):
+        with train(root) as stream:
+            assert stream.classes == 4
+
+
 def test_a_file_that_vanishes(root):
     with train(root, batch_size=13) as stream:
         (root / "train" / "cow" / "0.jpg").unlink()
