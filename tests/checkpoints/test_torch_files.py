@@ -24,8 +24,6 @@ FLOATS = np.arange(12, dtype="<f4").tobytes()
 
 
 # Pickles by hand, in the instructions of CPython's pickletools.
-
-
 def text(value):
     return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
 
@@ -98,9 +96,6 @@ def doubled(levels):
     return number(1) + b"q\x00h\x00\x86" * levels
 
 
-# What is read.
-
-
 HARMLESS = {
     "a newer protocol": archive(b"\x80\x04" + dictionary(w=tensor())),
     "code that is not looked at": archive(dictionary(w=tensor()), **{"code/__torch__.py": "import os"}),
@@ -150,52 +145,6 @@ def test_files_by_hand(file):
         assert (read.container, read.outside, read.note, read.grid_size) == ("", [], {}, None)
 
 
-def test_names_of_torchscript_that_are_alike(file):
-    """Modules may have dots in their names: no array is lost silently."""
-    module = b"c__torch__.m\nM\n)\x81"
-    root = module + dictionary(
-        **{"a.b": tensor(), "a": module + dictionary(b=tensor(offset=1, shape=(2,), strides=(1,))) + b"b"}
-    )
-    with pytest.raises(ValueError, match="model.pth has two arrays of one name"):
-        open_file(file(archive(root + b"b")))
-
-
-GRID = np.arange(12.0).reshape(3, 4)
-VIEWS = {  # a tensor's shape, strides and offset, and what it is of the grid
-    "transposed": (((4, 3), (1, 4)), GRID.T),
-    "row": (((4,), (1,), 4), GRID[1]),
-    "column": (((3,), (4,), 2), GRID[:, 2]),
-    "scalar": (((), (), 7), GRID[1, 3]),
-    "empty": (((0, 5), (5, 1), 12), np.zeros((0, 5))),
-    "one": (((1, 2), (99, 1), 10), GRID[2:, 2:]),
-}
-
-
-def test_offsets_and_strides(file):
-    read = open_file(file(archive(dictionary(**{name: tensor(*view) for name, (view, _) in VIEWS.items()}))))
-    for name, (_, wanted) in VIEWS.items():
-        np.testing.assert_array_equal(read[name].read(), wanted, err_msg=name)
-        assert read[name].shape == wanted.shape and read[name].read().flags["C_CONTIGUOUS"]
-        if wanted.size > 2:
-            np.testing.assert_array_equal(read[name].piece(1, (2,)).read(), wanted.ravel()[1:3])
-
-
-TYPES = dict(zip("Double Float Half Long Int Short Char Byte Bool".split(), "d f e q i h b B ?".split(), strict=True))
-
-
-@pytest.mark.parametrize("name", [*TYPES, "BFloat16"])
-def test_types(file, name):
-    numbers = np.array([0, 1, 3, 100])
-    if name == "BFloat16":
-        data = (numbers.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()  # these are exact in it
-    else:
-        data = numbers.astype(TYPES[name]).tobytes()
-    array = tensor((4,), (1,), of=storage(count=4, kind=f"torch\n{name}Storage"))
-    read = open_file(file(archive(dictionary(a=array), {"0": data})))["a"].read()
-    assert read.dtype == ("float32" if name in ("Double", "Float", "Half", "BFloat16") else np.dtype(TYPES[name]))
-    np.testing.assert_array_equal(read, numbers != 0 if name == "Bool" else numbers)
-
-
 CONTAINERS = [  # by container, the names of its tensors; which is taken, and which arrays are outside
     ({"model": "w", "optimizer": "w", "epoch": None}, "model", ["optimizer.w"]),
     ({"state_dict": "w", "state_dict_ema": "e"}, "state_dict_ema", ["state_dict.w"]),
@@ -223,41 +172,19 @@ def test_containers(file, value, container, outside):
     assert (read.container, sorted(read.outside), len(read)) == (container, outside, 1)
 
 
-def test_what_holds_no_weights(file):
-    two = dictionary(one=dictionary(w=tensor()), two=dictionary(w=tensor()))
-    for value, has in ((two, "one, two"), (b"}", "nothing"), (number(3), "a int"), (b"](" + tensor() + b"e", "a list")):
-        with pytest.raises(ValueError, match=f"model.pth holds no state dict: .* It has: {has}"):
-            open_file(file(archive(value)))
-
-
-def test_the_reference_file():
-    torch = pytest.importorskip("torch")
-    read = open_file(GOLDEN / "model.pth")
-    wanted = torch.load(GOLDEN / "model.pth", weights_only=True)
-    assert list(read) == list(wanted) and open_file(GOLDEN).path == GOLDEN / "model.pth"
-    for name, array in read.items():
-        np.testing.assert_array_equal(array.read(), wanted[name].numpy(), err_msg=name)
-
-
 @pytest.mark.parametrize("zipped", [True, False])
 def test_files_of_torch(tmp_path, zipped):
-    """What PyTorch itself writes: a module's state, fused and transposed views, halves, a training state's settings."""
+    """What PyTorch itself writes: a module's state, views, all types, a training state's settings."""
     torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3)).to(torch.float32)
     fused = torch.arange(24.0).reshape(6, 4)
     state = module.state_dict()
     assert isinstance(state, collections.OrderedDict) and state._metadata
-    state |= {
-        "first": fused[:2],
-        "second": fused[2:4, 1:3],
-        "turned": fused.T,
-        "brain": fused.to(torch.bfloat16)[3],
-        "half": fused.to(torch.float16),
-        "flags": fused > 3,
-        "scalar": torch.tensor(2.5),
-        "parameter": torch.nn.Parameter(fused[0].clone()),
-        "nothing": torch.zeros(0, 4),
-    }
+    views = {"rows": fused[:2], "part": fused[2:4, 1:3], "turned": fused.T, "column": fused[:, 2], "value": fused[1, 3]}
+    kinds = "float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool".split()
+    state |= views | {kind: (fused > 3 if kind == "bool" else fused).to(getattr(torch, kind)) for kind in kinds}
+    state |= {"scalar": torch.tensor(2.5), "nothing": torch.zeros(0, 4)}
+    state |= {"parameter": torch.nn.Parameter(fused[0].clone()), "bfloat16 row": state["bfloat16"][3]}
     settings = argparse.Namespace(lr=1e-3, name="Ü", size=(1, 2), betas=[0.9, None], wide=2**70, off=False)
     optimizer = {"state": {0: {"exp_avg": fused[0].clone()}}}
     whole = {"model": state, "args": settings, "epoch": 2**31, "optimizer": optimizer}
@@ -267,18 +194,23 @@ def test_files_of_torch(tmp_path, zipped):
     assert (read.container, read.outside) == ("model", ["optimizer.state.0.exp_avg"])
     assert list(read) == list(state)
     for name, array in read.items():
-        np.testing.assert_array_equal(array.read(), state[name].detach().to(torch.float64).numpy(), err_msg=name)
-        assert array.shape == tuple(state[name].shape)
+        wanted = state[name].detach().to(torch.float64).numpy()
+        np.testing.assert_array_equal(array.read(), wanted, err_msg=name)
+        assert array.shape == wanted.shape and array.read().flags["C_CONTIGUOUS"]
+        kind = str(state[name].dtype).removeprefix("torch.")
+        assert array.read().dtype == ("float32" if state[name].is_floating_point() else kind)
+        if wanted.size > 2:
+            np.testing.assert_array_equal(array.piece(1, (2,)).read(), wanted.ravel()[1:3])
 
 
 def test_a_file_of_torch_without_checksums(tmp_path):
     torch = pytest.importorskip("torch")
     torch.serialization.set_crc32_options(False)
     try:
-        torch.save({"w": torch.arange(6.0).reshape(2, 3)}, tmp_path / "model.pth")
+        torch.save({"w": torch.arange(6)}, tmp_path / "model.pth")
     finally:
         torch.serialization.set_crc32_options(True)
-    assert open_file(tmp_path / "model.pth")["w"].read().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert open_file(tmp_path / "model.pth")["w"].read().tolist() == [*range(6)]
 
 
 def test_damage_is_found_by_checksums(file):
@@ -290,30 +222,35 @@ def test_damage_is_found_by_checksums(file):
             open_file(file(data))[name].read()
 
 
-# What is refused. Each pickle would do harm, or make no sense, in PyTorch or in Python's own pickle.
-
 MARKER = "was_run"
 CALL = b"c%s\n%s\n" + b"(" + text(f"touch {MARKER}") + b"tR"
 GOOD = dictionary(w=tensor())
 BEHIND = text("w") + tensor() + b"s"  # sets a good array in the dict below
-
-
+MODULE = b"c__torch__.m\nM\n)\x81"  # of TorchScript
+B = dictionary(b=tensor(offset=1, shape=(2,), strides=(1,)))
+# Each pickle would do harm, or make no sense, in PyTorch or in Python's own pickle.
 HOSTILE = {
+    # No weights.
+    "empty": (b"", "is not a file of torch.save: it is empty"),
+    "web page": (b"<html>", "it is a web page"),
+    "two dicts": (archive(dictionary(one=GOOD, two=GOOD)), "holds no state dict: .* It has: one, two"),
+    "a number": (archive(number(3)), "It has: a int"),
+    "a list": (archive(b"](" + tensor() + b"e"), "It has: a list"),
+    "names alike": (
+        archive(MODULE + dictionary(**{"a.b": tensor(), "a": MODULE + B + b"b"}) + b"b"),
+        "has two arrays of one name",
+    ),
     "big endian": (archive(GOOD, byteorder="big"), "not in the byte order of common machines"),
     # Code.
     "os.system": (archive(CALL % (b"os", b"system")), "asks for the class or function os.system, which is never"),
     "eval": (archive(CALL % (b"builtins", b"eval")), "builtins.eval"),
     "a name with escapes": (archive(b"c\x1b[2J\nx\n"), r"function \\x1b\[2J.x"),
     "behind good weights": (archive(b"}" + BEHIND + text("x") + CALL % (b"os", b"system") + b"s"), "os.system"),
-    "instead of the older form": (pickled(CALL % (b"os", b"system")), "os.system"),
     "INST": (archive(b"(" + text(MARKER) + b"ios\nsystem\n"), "os.system"),
     "OBJ": (archive(b"(cos\nsystem\n" + text(MARKER) + b"o"), "os.system"),
     "STACK_GLOBAL": (archive(text("os") + text("system") + b"\x93"), "os.system"),
     # Calls of what may be named.
-    "attributes of a tensor": (
-        archive(tensor() + dictionary(data=number(1)) + b"b"),
-        "'Tensor' object has no attribute",
-    ),
+    "attributes of a tensor": (archive(tensor() + dictionary(data=number(1)) + b"b"), "'Tensor' object has no attrib"),
     "attributes of a function": (
         archive(b"ctorch._utils\n_rebuild_tensor_v2\n" + dictionary(x=number(1)) + b"b"),
         "it changes what stands for a function",
@@ -335,7 +272,6 @@ HOSTILE = {
     "out of range": (archive(dictionary(w=tensor((4, 4)))), "'w' leaves its storage, which has 12 values"),
     "negative offset": (archive(dictionary(w=tensor(offset=-1))), "that no array has"),
     "overlapping": (archive(dictionary(w=tensor((3, 4), (1, 1)))), "'w' has values on top of each other"),
-    "expanded": (archive(dictionary(w=tensor((2**40,), (0,)))), "on top of each other"),
     "33 axes": (archive(dictionary(w=tensor((1,) * 33, (1,) * 33))), "that no array has"),
     # Storages that are not what they should be.
     "no storage": (archive(GOOD, {}), "a storage that the file does not have"),
@@ -388,23 +324,11 @@ def test_the_same_commands_would_run_in_python(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == [MARKER]
 
 
-def appended(data, name, more):
-    file = io.BytesIO(data)
-    with warnings.catch_warnings(), zipfile.ZipFile(file, "a") as zipped:
-        warnings.simplefilter("ignore")  # of the name that is there twice
-        zipped.writestr(name, more)
-    return file.getvalue()
-
-
 def test_zips_that_lie(file):
-    """The list at the archive's end against the members themselves, and members beyond the end."""
+    """The list at the archive's end against the members themselves."""
     good = archive(GOOD)
     entry = good.rindex(b"PK\x01\x02")  # of archive/data/0, the last member
-    size = struct.pack("<II", 2**30, 2**30)
     for data, message in (
-        (appended(good, "archive/data/0", FLOATS), "it has two members of the name 'data/0'"),
-        (appended(good, "other/data.pkl", pickled(GOOD)), "it has two members of the name 'data.pkl'"),
-        (good[: entry + 20] + size + good[entry + 28 :], "would unpack to 1,073,.*, more than the"),
         (good[:entry] + good[entry:].replace(b"data/0", b"data/1"), "cannot be read as a file of torch.save"),
         (good[: entry + 8] + b"\x01" + good[entry + 9 :], "is encrypted"),
     ):
@@ -417,9 +341,3 @@ def test_every_end_is_too_early(file):
         for length in range(0, len(whole), 23):
             with pytest.raises(ValueError, match="model.pth"):
                 open_file(file(whole[:length]))
-
-
-def test_no_file_of_torch(file):
-    for data, message in ((b"", "it is empty"), (b"<html>", "it is a web page"), (b"hello", "it starts with b'hello'")):
-        with pytest.raises(ValueError, match=f"model.pth is not a file of torch.save: {message}"):
-            open_file(file(data))
