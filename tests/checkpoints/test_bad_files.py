@@ -49,23 +49,21 @@ def npy_header(text, version=1):
 
 
 def zipped(path, compression=zipfile.ZIP_STORED, **members):
+    path.parent.mkdir(exist_ok=True)
     with zipfile.ZipFile(path, "a", compression) as file:
         for name, data in members.items():
             file.writestr(name, data)
     return path
 
 
-@pytest.mark.parametrize(
-    ("source", "error", "message"),
-    [
-        ("absent.npz", FileNotFoundError, "no file .*absent.npz"),
-        ("", IsADirectoryError, "is a folder"),
+def test_no_file(reader, tmp_path):
+    for source, error, message in (
+        (tmp_path / "absent.npz", FileNotFoundError, "no file .*absent.npz"),
+        (tmp_path, IsADirectoryError, "is a folder"),
         (42, TypeError, "was given"),
-    ],
-)
-def test_no_file(reader, tmp_path, source, error, message):
-    with pytest.raises(error, match=message):
-        reader(tmp_path / source if isinstance(source, str) else source)
+    ):
+        with pytest.raises(error, match=message):
+            reader(source)
 
 
 def hdf5_file(path):
@@ -77,11 +75,9 @@ KERAS = {"metadata.json": "{}", "config.json": "{}", "model.weights.h5": ""}
 NO_NPZ = {
     "text": (lambda path: path.write_text("Hello\n"), "not an .npz file: it starts with b'Hello"),
     "web page": (lambda path: path.write_text(" <!DOCTYPE html><html>404"), "not an .npz file: it is a web page"),
-    "xml": (lambda path: path.write_text("<?xml version='1.0'?><Error>AccessDenied"), "it is a web page"),
     "empty": (lambda path: path.write_bytes(b""), "not an .npz file: it is empty"),
     "hdf5": (hdf5_file, "not an .npz file: it is an HDF5 file; load it with model.load_weights"),
     "npy": (lambda path: path.write_bytes(npy(np.ones(3))), r"not an .npz file: it is a single array \(.npy\)"),
-    "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1})), "not an .npz file: it starts with"),
     "keras": (lambda path: zipped(path, **KERAS), "without arrays .*: it looks like a .keras file; load it with keras"),
     "zip of nothing": (zipped, "without arrays"),
 }
@@ -95,34 +91,28 @@ def test_not_an_npz(reader, tmp_path, what):
         reader(tmp_path / "weights.npz")
 
 
-@pytest.mark.parametrize("keep", [0.999, 0.5, 0.1])
-def test_truncated(golden, tmp_path, keep):
-    whole = golden("mini_token").path.read_bytes()
-    (tmp_path / "half.npz").write_bytes(whole[: int(keep * len(whole))])
-    with pytest.raises(ValueError, match="half.npz is not an .npz file: its end is missing .*not fetched completely"):
-        keras_vit.from_checkpoint(tmp_path / "half.npz")
-
-
-def test_a_hole_in_the_middle(golden, tmp_path):
-    """Some downloaders reserve the space first: the end is there and the middle is zeros."""
-    whole = golden("mini_token").path.read_bytes()
-    (tmp_path / "holes.npz").write_bytes(whole[:100_000] + bytes(100_000) + whole[200_000:])
-    with pytest.raises(ValueError, match="holes.npz (is damaged|cannot be read)"):
-        keras_vit.from_checkpoint(tmp_path / "holes.npz")
+def test_half_a_file(golden, tmp_path):
+    """Truncated, and with a hole: some downloaders reserve the space first."""
+    whole, path = golden("mini_token").path.read_bytes(), tmp_path / "half.npz"
+    holes = whole[:100_000] + bytes(100_000) + whole[200_000:]
+    message = "half.npz is not an .npz file: its end is missing .*not fetched completely"
+    for data, error in ((whole[:-100], message), (whole[:999], message), (holes, "npz (is damaged|cannot be read)")):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=error):
+            keras_vit.from_checkpoint(path)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_a_flipped_bit_in_the_values(arrays, tmp_path, save):
-    path = tmp_path / "flipped.npz"
+    path = tmp_path / "damaged.npz"
     save(path, **arrays)
-    for name in ("head/kernel", DENSE):
-        with zipfile.ZipFile(path) as file:
-            member = file.getinfo(f"{name}.npy")
-        damaged = bytearray(path.read_bytes())
-        damaged[member.header_offset + 30 + len(member.filename) + member.compress_size - 5] ^= 4
-        (tmp_path / "damaged.npz").write_bytes(damaged)
-        with pytest.raises(ValueError, match=f"damaged.npz (is damaged|cannot be read).*{name}"):
-            keras_vit.from_checkpoint(tmp_path / "damaged.npz")
+    with zipfile.ZipFile(path) as file:
+        member = file.getinfo(f"{DENSE}.npy")
+    damaged = bytearray(path.read_bytes())
+    damaged[member.header_offset + 30 + len(member.filename) + member.compress_size - 5] ^= 4
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match=f"damaged.npz (is damaged|cannot be read).*{DENSE}"):
+        keras_vit.from_checkpoint(path)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -132,12 +122,12 @@ def test_damage_anywhere_is_a_value_error_or_harmless(golden, tmp_path, save):
     path, damaged = tmp_path / "sound.npz", tmp_path / "damaged.npz"
     save(path, **{name: a[:1] for name, a in arrays.items()})
     sound, wanted = path.read_bytes(), load_all(path)
-    # Members are listed at the end: every second change hits the list.
     rng = np.random.default_rng(0)
     starts = [m.header_offset for m in zipfile.ZipFile(path).infolist()]
     errors = 0
     for i in range(150):
         bad = bytearray(sound)
+        # The list of members at the end, their headers, anywhere.
         where = [len(sound) - 1 - rng.integers(1500), rng.choice(starts) + rng.integers(200), rng.integers(len(sound))]
         bad[where[i % 3]] ^= 1 << rng.integers(8)
         damaged.write_bytes(bad)
@@ -176,14 +166,12 @@ WRONG = {
     "missing": ({QUERY: None}, f"missing: {QUERY}"),
     "half of the head": ({"head/bias": None}, "missing: head/bias"),
     "extra": ({"adapter": np.ones(3, "f4")}, "not part of the model: adapter"),
-    "wrong shape": (
-        {QUERY: np.ones((48, 48), "f4")},
-        r"of the wrong shape: .*query/kernel is \(48, 48\), expected \(48, 3, 16\)",
-    ),
-    "all at once": (
-        {"cls": None, "adapter": np.ones(3, "f4"), "head/bias": np.ones(3, "f4")},
+    "wrong shape": ({QUERY: np.ones((48, 48), "f4")}, r"query/kernel is \(48, 48\), expected \(48, 3, 16\)"),
+    "both": (
+        {"adapter": np.ones(3, "f4"), "head/bias": np.ones(3, "f4")},
         "not part of the model: adapter; of the wrong shape: .*head/bias",
     ),
+    "escapes": ({"\x1b[31mred\n": np.ones(1)}, r"not part of the model: \\x1b\[31mred\\n\."),
 }
 
 
@@ -191,9 +179,8 @@ WRONG = {
 def test_arrays_that_do_not_make_a_model(reader, arrays, tmp_path, what):
     changes, message = WRONG[what]
     np.savez(tmp_path / "file.npz", **{name: a for name, a in (arrays | changes).items() if a is not None})
-    options = {"grid_size": (17, 1)} if what == "all at once" else {}  # without cls, all 17 tokens are patches
     with pytest.raises(ValueError, match=f"file.npz is not a complete checkpoint.*{message}.*Nothing was loaded"):
-        reader(tmp_path / "file.npz", **options)
+        reader(tmp_path / "file.npz")
 
 
 @pytest.mark.parametrize(
@@ -213,8 +200,7 @@ def test_arrays_that_tell_no_architecture(arrays, tmp_path, name, shape, message
         keras_vit.from_checkpoint(tmp_path / "file.npz")
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "V2"])
-@pytest.mark.parametrize("bad", [[np.nan], [np.inf, -np.inf]])
+@pytest.mark.parametrize(("bad", "dtype"), [([np.nan], "f4"), ([np.inf, -np.inf], "f2"), ([np.nan], "V2")])
 def test_values_that_are_no_numbers(arrays, tmp_path, bad, dtype):
     arrays[DENSE][3, : len(bad)] = bad
     values = as_bfloat16(arrays[DENSE])[0] if dtype == "V2" else arrays[DENSE].astype(dtype)
@@ -224,7 +210,7 @@ def test_values_that_are_no_numbers(arrays, tmp_path, bad, dtype):
 
 
 def test_large_values(arrays, tmp_path):
-    """Those too large for float32 are refused, where they are used; those whose sum is too large are fine."""
+    """Too large for float32: refused where they are used. Those whose sum is too large are fine."""
     np.savez(tmp_path / "file.npz", **(arrays | {"head/bias": np.array([0.0] * 10 + [1e300])}))
     with pytest.raises(ValueError, match="file.npz holds 1 values that are NaN or infinite in 'head/bias'"):
         keras_vit.from_checkpoint(tmp_path / "file.npz")
@@ -245,19 +231,14 @@ def test_a_grid_that_the_file_does_not_tell(golden):
     assert model.config.grid_size == (8, 8)
 
 
-@pytest.mark.parametrize(
-    ("grid_size", "error", "message"),
-    [
+def test_a_wrong_grid(reader, golden):
+    for grid_size, error, message in (
         ((4, 6), ValueError, "grid_size must have 28 patches as .*ckpt.npz.* but 4 x 6 was given"),
         ((-4, -7), ValueError, "grid_size must be"),
-        (28, ValueError, "grid_size must have 28 patches"),
         ("4x7", TypeError, "grid_size must be an integer or a pair"),
-        ((4, 7, 1), TypeError, "grid_size must be an integer or a pair"),
-    ],
-)
-def test_a_wrong_grid(reader, golden, grid_size, error, message):
-    with pytest.raises(error, match=message):
-        reader(golden("mini_nonsquare").path, grid_size=grid_size)
+    ):
+        with pytest.raises(error, match=message):
+            reader(golden("mini_nonsquare").path, grid_size=grid_size)
 
 
 def test_unknown_layouts(reader, arrays, tmp_path):
@@ -288,9 +269,6 @@ def test_claims_of_many_blocks_cost_nothing(reader, golden, tmp_path, case):
         reader(tmp_path / "file.npz")
 
 
-# The format itself.
-
-
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_headers_of_other_writers(tmp_path, version):
     text = '{"shape":(2,3),"fortran_order":False,"descr":"<f4"}\n'
@@ -314,16 +292,12 @@ def test_values_of_big_endian_machines(tmp_path, save, dtype):
 
 FIELDS = "{'descr': %s, 'fortran_order': False, 'shape': %s}"
 HEADERS = [
-    *("", "{}", "{'descr': '<f4', 'fortran_order': False}", "{'descr': '<f4', 'descr': '<f4', 'shape': (1,)}"),
+    *("", "{'descr': '<f4', 'fortran_order': False}"),
     *(FIELDS % ("'<f4'", shape) for shape in ("(-1,)", "(1e3,)", f"({'9' * 5000})", f"(0, {2**63})", f"({'1,' * 65})")),
     FIELDS % ("[" * 4000 + "]" * 4000, "(1,)"),
     FIELDS % ("__import__('os').system('true')", "(1,)"),
     FIELDS % ("'<f4'", "(1,)") + " " * 20_000,
-    # Types that only NumPy knows.
-    *(
-        FIELDS % (descr, "(1,)")
-        for descr in ("'<f4,<f4'", "'M8[ns]'", "('|i1', (2,))", "'|V4'", "'c8'", "'<U4'", "'x'")
-    ),
+    *(FIELDS % (descr, "(1,)") for descr in ("'<f4,<f4'", "'M8[ns]'", "('|i1', (2,))", "'|V4'", "'c8'", "'x'")),
 ]
 
 
@@ -334,12 +308,12 @@ def test_hostile_headers(tmp_path, text):
         load_all(path)
 
 
-@pytest.mark.parametrize(("shape", "values", "bytes"), [((10**12, 48), 0, 192 * 10**12), ((11,), 10, 44)])
-def test_a_header_that_promises_another_size(tmp_path, shape, values, bytes):
+def test_a_header_that_promises_another_size(tmp_path):
     """Terabytes are not asked for, and one value is not made up."""
-    data = npy_header(FIELDS % ("'<f4'", shape)) + np.zeros(values, "f4").tobytes()
-    with pytest.raises(ValueError, match=f"file.npz .* is truncated: 'head/bias' should have {bytes} bytes"):
-        load_all(zipped(tmp_path / "file.npz", **{"head/bias.npy": data}))
+    for shape, values, size in (((10**12, 48), 0, 192 * 10**12), ((11,), 10, 44)):
+        data = npy_header(FIELDS % ("'<f4'", shape)) + np.zeros(values, "f4").tobytes()
+        with pytest.raises(ValueError, match=f"file.npz .* is truncated: 'bias' should have {size} bytes"):
+            load_all(zipped(tmp_path / str(size) / "file.npz", **{"bias.npy": data}))
 
 
 def test_archives_that_lie(tmp_path, monkeypatch):
@@ -393,9 +367,3 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, save):
         change()
         with pytest.raises(ValueError, match="file.npz was (changed|shortened) while it was read"):
             file["a"].read()
-
-
-def test_names_with_control_characters_are_escaped(reader, arrays, tmp_path):
-    np.savez(tmp_path / "file.npz", **arrays, **{"\x1b[31mred\n": np.ones(1)})
-    with pytest.raises(ValueError, match=r"not part of the model: \\x1b\[31mred\\n\. Nothing"):
-        reader(tmp_path / "file.npz")

@@ -55,26 +55,29 @@ CHANGED = {
     "no config": (changed_class(config={}), "says nothing sensible .*config"),
     "unknown field": (changed_config(unknown=1), "says nothing sensible .*unknown"),
     "wrong type": (changed_config(width="8"), "says nothing sensible .*width"),
-    "no epsilon": (changed_config(layer_norm_epsilon=0), "says nothing sensible .*layer_norm_epsilon"),
     "control characters": (changed_config(gelu="\x1b[31m"), r"says nothing sensible .*\\x1b"),
     "too deep": (changed_config(depth=10**9), "its model has at least .* bytes of weights, it has only"),
     "too many classes": (changed_config(classes=10**9), "its model has at least"),
     "another width": (changed_config(mlp_width=16), "cannot be loaded, it is damaged"),
-    "wrong name": (
-        changed_class(config={"config": CONFIG.to_dict(), "name": ["a"]}),
-        "cannot be loaded, it is damaged",
-    ),
+    "wrong name": (changed_class(config={"config": CONFIG.to_dict(), "name": ["a"]}), "cannot be loaded, it is damag"),
 }
+
+
+def rewritten(files, path, without=(), more=(), change=lambda text: text):
+    """The sound `.keras` file with other members; Keras would unpack those that are too many."""
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+        warnings.simplefilter("ignore")  # of the name that is there twice
+        for name, data in [*members(files / "sound.keras").items(), *((name, b"{}") for name in more)]:
+            if name not in without:
+                archive.writestr(name, change(data) if name == "config.json" else data)
+    return path
 
 
 def written(files, kind, folder, change):
     """A file whose words about its model are changed."""
     path = folder / f"changed{kind}"
     if kind == ".keras":
-        parts = members(files / "sound.keras")
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, data in parts.items():
-                archive.writestr(name, change(data) if name == "config.json" else data)
+        rewritten(files, path, change=change)
     else:
         path.write_bytes((files / "sound.weights.h5").read_bytes())
         with h5py.File(path, "r+") as file:
@@ -94,16 +97,6 @@ def test_changed_words_about_the_model(files, tmp_path, kind, what):
     with pytest.raises(ValueError, match=f"{re.escape(str(path))} .*{message}") as caught:
         load(path)
     assert "\n" not in str(caught.value) and "\x1b" not in str(caught.value) and len(str(caught.value)) < 1000
-
-
-def rewritten(files, path, without=(), more=()):
-    """The sound `.keras` file with other members; Keras would unpack those that are too many."""
-    with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
-        warnings.simplefilter("ignore")  # of the name that is there twice
-        for name, data in [*members(files / "sound.keras").items(), *((name, b"{}") for name in more)]:
-            if name not in without:
-                archive.writestr(name, data)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -139,16 +132,11 @@ def test_not_such_a_file(tmp_path, name, data):
             read(tmp_path / name)
 
 
-@pytest.mark.parametrize("keep", [0.9, 0.5])
-def test_truncated(files, tmp_path, keep):
+def test_a_truncated_file_and_a_flipped_bit(files, tmp_path):
     for name in ("sound.keras", "sound.weights.h5"):
-        data = (files / name).read_bytes()
-        (tmp_path / name).write_bytes(data[: int(keep * len(data))])
+        (tmp_path / name).write_bytes((files / name).read_bytes()[:-100])
         with pytest.raises(ValueError, match=f"{name} is not "):
             read_keras(tmp_path / name)
-
-
-def test_a_flipped_bit_in_the_weights_of_a_keras_file(files, tmp_path):
     data = bytearray((files / "sound.keras").read_bytes())
     data[len(data) // 2] ^= 1
     (tmp_path / "a.keras").write_bytes(data)
