@@ -53,9 +53,8 @@ class Repository:
     def etag(self, name: str) -> str:
         """The SHA-256 of weights, and git's name of small files."""
         data = self.files[name]
-        if name.endswith(".json"):
-            return self.etags.get(name, hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest())
-        return self.etags.get(name, hashlib.sha256(data).hexdigest())
+        small = hashlib.sha1(b"blob %d\0" % len(data) + data)
+        return self.etags.get(name, (small if name.endswith(".json") else hashlib.sha256(data)).hexdigest())
 
 
 class LocalServer:
@@ -107,8 +106,7 @@ class HubServer(LocalServer):
     def answer(self, handler) -> None:
         """Answers a request."""
         method, path = handler.command, urllib.parse.urlsplit(handler.path).path
-        length = int(handler.headers.get("Content-Length") or 0)
-        body = handler.rfile.read(length)
+        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         if path.startswith("/api/agent"):  # a registry that the library may ask for, and that has nothing to do with us
             return self._send(handler, 404, b"")
         self.seen.append(f"{method} {urllib.parse.unquote(path)}")
@@ -117,66 +115,56 @@ class HubServer(LocalServer):
             return self._send(handler, 503, b"busy")
         if method == "POST":
             return self._post(handler, path, body)
-        api = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/([^/]+))?", path)
-        if api:
-            return self._describe(handler, api[1], urllib.parse.unquote(api[2] or "main"))
-        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
-        if file:
-            return self._file(handler, method, file[1], urllib.parse.unquote(file[2]), urllib.parse.unquote(file[3]))
+        if asked := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/([^/]+))?()", path):
+            return self._get(handler, *map(urllib.parse.unquote, asked.groups("main")))
+        if asked := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            return self._get(handler, *map(urllib.parse.unquote, asked.groups()))
         return self._send(handler, 200 if path in self.pages else 404, self.pages.get(path, b""))
 
-    def _describe(self, handler, name, revision) -> None:
+    def _get(self, handler, name, revision, file) -> None:
+        """A file of a repository; without a name, what the repository is."""
         repository = self.repositories.get(name)
         if repository is None:
             return self._refuse(handler, 401, "RepoNotFound")
-        if repository.api_error:
-            return self._refuse(handler, *repository.api_error)
+        if error := repository.error if file else repository.api_error:
+            return self._refuse(handler, *error)
         if revision not in (*repository.revisions, repository.commit):
             return self._refuse(handler, 404, "RevisionNotFound")
-        siblings = [{"rfilename": file} for file in repository.files]
-        data = {"id": name, "sha": repository.commit, "siblings": siblings, "tags": [], "private": False}
-        return self._send(handler, 200, json.dumps(data).encode(), {"Content-Type": "application/json"})
-
-    def _file(self, handler, method, name, revision, file) -> None:
-        repository = self.repositories.get(name)
-        if repository is None:
-            return self._refuse(handler, 401, "RepoNotFound")
-        if repository.error:
-            return self._refuse(handler, *repository.error)
-        if revision not in (*repository.revisions, repository.commit):
-            return self._refuse(handler, 404, "RevisionNotFound")
-        if file not in repository.files:
+        if file and file not in repository.files:
             return self._refuse(handler, 404, "EntryNotFound")
-        data, etag = repository.files[file], repository.etag(file)
-        headers = {"X-Repo-Commit": repository.commit, "ETag": f'"{etag}"'}
-        return self._send(handler, 200, data, headers)
+        if file:
+            headers = {"X-Repo-Commit": repository.commit, "ETag": f'"{repository.etag(file)}"'}
+            return self._send(handler, 200, repository.files[file], headers)
+        siblings = [{"rfilename": name} for name in repository.files]
+        return self._json(handler, id=name, sha=repository.commit, siblings=siblings, tags=[], private=False)
 
     def _post(self, handler, path, body) -> None:
         """Creating a repository, and a commit whose files come as text in it."""
         if path == "/api/repos/create":
             fields = json.loads(body)
             name = f"{fields.get('organization') or 'me'}/{fields['name']}"
-            code = 409 if name in self.repositories else 200
+            status = 409 if name in self.repositories else 200
             self.repositories.setdefault(name, Repository({})).private = fields.get("visibility") == "private"
-            answer = {"url": f"{self.base}/{name}", "name": name, "id": name}
-        elif path == "/api/validate-yaml":
-            code, answer = 200, {"warnings": [], "errors": []}
-        elif preupload := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/(.+)", path):
-            if self.repositories[preupload[1]].api_error:
-                return self._refuse(handler, *self.repositories[preupload[1]].api_error)
-            files = [{"path": file["path"], "uploadMode": "regular"} for file in json.loads(body)["files"]]
-            code, answer = 200, {"files": [{**file, "shouldIgnore": False} for file in files]}
-        elif commit := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/(.+)", path):
-            repository = self.repositories[commit[1]]
-            for line in body.splitlines():
-                operation = json.loads(line)
-                if operation["key"] == "file":
-                    repository.files[operation["value"]["path"]] = base64.b64decode(operation["value"]["content"])
-            url = f"{self.base}/{commit[1]}/commit/{repository.commit}"
-            code, answer = 200, {"commitUrl": url, "commitOid": repository.commit, "hookOutput": ""}
-        else:
+            return self._json(handler, status, url=f"{self.base}/{name}", name=name, id=name)
+        if path == "/api/validate-yaml":
+            return self._json(handler, warnings=[], errors=[])
+        asked = re.fullmatch(r"/api/models/([^/]+/[^/]+)/(preupload|commit)/(.+)", path)
+        if not asked:
             return self._send(handler, 404, b"")
-        return self._send(handler, code, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+        repository = self.repositories[asked[1]]
+        if asked[2] == "preupload" and repository.api_error:
+            return self._refuse(handler, *repository.api_error)
+        if asked[2] == "preupload":
+            files = [{"path": file["path"], "uploadMode": "regular"} for file in json.loads(body)["files"]]
+            return self._json(handler, files=[{**file, "shouldIgnore": False} for file in files])
+        for operation in map(json.loads, body.splitlines()):
+            if operation["key"] == "file":
+                repository.files[operation["value"]["path"]] = base64.b64decode(operation["value"]["content"])
+        url = f"{self.base}/{asked[1]}/commit/{repository.commit}"
+        return self._json(handler, commitUrl=url, commitOid=repository.commit, hookOutput="")
+
+    def _json(self, handler, status=200, **fields) -> None:
+        self._send(handler, status, json.dumps(fields).encode(), {"Content-Type": "application/json"})
 
     def _refuse(self, handler, status, code) -> None:
         self._send(handler, status, b"", {"X-Error-Code": code} if code else {})

@@ -1,41 +1,29 @@
 """The Hugging Face Hub, spoken to a local server: what is fetched, and what is said where it fails."""
 
 import json
-import pathlib
 import re
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import keras_vit
 from keras_vit._files import weights_folder
 from keras_vit.checkpoints import DownloadError, download, find_checkpoint, find_recommended, recommended
 from keras_vit.checkpoints.catalogue import find_entry
-from keras_vit.checkpoints.files import open_file, read_sidecars, write_safetensors
+from keras_vit.checkpoints.files import open_file, read_sidecars
 from keras_vit.checkpoints.hub import HubAddress, fetch_from_hub, parse_hub_address
 from tests.checkpoints.hub_server import Repository, local_hub
 
 pytestmark = pytest.mark.once
 
-PACKAGE = pathlib.Path(keras_vit.__file__).parent
+
+def weights(value):
+    """A file of weights, as bytes."""
+    return safetensors.numpy.save({"w": np.full(5000, value, "float32")})
 
 
-def weights(tmp_path_factory, value):
-    path = tmp_path_factory.mktemp("made") / "model.safetensors"
-    write_safetensors(path, [("w", np.full(5000, value, "float32"))])
-    return path.read_bytes()
-
-
-@pytest.fixture(scope="module")
-def one(tmp_path_factory):
-    """A file of weights."""
-    return weights(tmp_path_factory, 1)
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """Another one."""
-    return weights(tmp_path_factory, 2)
+ONE, TWO = weights(1), weights(2)
 
 
 @pytest.fixture
@@ -46,27 +34,15 @@ def server(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def repository(server, one):
+def repository(server):
     """The repository `me/model`, with weights, what describes them, and much that nobody needs."""
-    repository = Repository(
-        {
-            "README.md": b"# A model",
-            "config.json": b'{"architecture": "vit"}',
-            "model.safetensors": one,
-            "pytorch_model.bin": b"\x80\x02" * 1000,
-            "preprocessor_config.json": b'{"size": 224}',
-            "onnx/model.onnx": b"x" * 1000,
-        }
-    )
-    server.repositories["me/model"] = repository
-    return repository
+    files = {"README.md": b"# A model", "config.json": b'{"architecture": "vit"}', "model.safetensors": ONE}
+    files |= {"pytorch_model.bin": b"\x80\x02", "preprocessor_config.json": b'{"size": 224}', "onnx/x.onnx": b"x"}
+    return server.repositories.setdefault("me/model", Repository(files))
 
 
 def first(path):
     return open_file(path)["w"].read()[0]
-
-
-# Addresses.
 
 
 ADDRESSES = {
@@ -81,10 +57,10 @@ ADDRESSES = {
 }
 
 
-@pytest.mark.parametrize("text", ADDRESSES)
-def test_addresses(text):
-    address = parse_hub_address(text)
-    assert address == parse_hub_address(str(address)) == HubAddress(*ADDRESSES[text])
+def test_addresses():
+    for text, parts in ADDRESSES.items():
+        address = parse_hub_address(text)
+        assert address == parse_hub_address(str(address)) == HubAddress(*parts)
 
 
 NO_ADDRESSES = """
@@ -94,16 +70,12 @@ hf://a/b/c\\d hf://a/b@../x hf://a/b@%2e%2e hf://a/b?x=1 hf://a/b#c hf://ä/b hf
 
 
 @pytest.mark.parametrize(
-    "text",
-    [*NO_ADDRESSES.split(), "hf://a b/c", "hf://a/b\n", "hf://a/b/\x1b[2J", "hf://a/b@\x00", f"hf://a/{'b' * 97}"],
+    "text", [*NO_ADDRESSES.split(), "hf://a b/c", "hf://a/b\n", "hf://a/b/\x1b[2J", f"hf://a/{'b' * 97}"]
 )
 def test_what_is_no_address(text):
     with pytest.raises(ValueError, match="is no address of the Hub, expected hf://owner/name") as error:
         find_checkpoint(text)
     assert str(error.value).isprintable()
-
-
-# What is fetched.
 
 
 def test_only_what_is_needed_is_fetched(server, repository):
@@ -117,9 +89,9 @@ def test_only_what_is_needed_is_fetched(server, repository):
     assert server.seen == ["GET /api/models/me/model"]
 
 
-def test_a_new_commit_is_fetched_and_the_old_one_stays(server, repository, two):
+def test_a_new_commit_is_fetched_and_the_old_one_stays(server, repository):
     old, commit = find_checkpoint("hf://me/model"), repository.commit
-    repository.files["model.safetensors"] = two
+    repository.files["model.safetensors"] = TWO
     new = find_checkpoint("hf://me/model")
     assert (first(old), first(new)) == (1, 2)
     assert server.downloads().count("config.json") == 1  # it is the same
@@ -139,29 +111,29 @@ def test_revisions(server, repository):
         find_checkpoint("hf://me/model@v2")
 
 
-def test_a_file_or_a_folder_by_name(server, repository, one, two):
+def test_a_file_or_a_folder_by_name(server, repository):
     """The weights in it, whatever lies beside it; also from the cache, and in a revision."""
-    repository.files |= {"large/model.safetensors": two, "large/config.json": b'{"large": true}', "large/x/y.pth": one}
+    repository.files |= {"large/model.safetensors": TWO, "large/config.json": b'{"large": true}', "large/x/y.pth": ONE}
     for address in ("hf://me/model/large", f"hf://me/model@{repository.commit}/large/model.safetensors"):
         path = find_checkpoint(address)
         assert (first(path), path.parent.name) == (2, "large")
         assert read_sidecars(path)["config"] == {"large": True}
     assert server.downloads() == ["config.json", "model.safetensors"]
     assert fetch_from_hub("hf://me/model/large", offline=True).name == "model.safetensors"
-    with pytest.raises(DownloadError, match="hf://me/model/onnx .* the repository has no weights .* model.onnx"):
+    with pytest.raises(DownloadError, match="hf://me/model/onnx .* the repository has no weights .* x.onnx"):
         find_checkpoint("hf://me/model/onnx")
     with pytest.raises(DownloadError, match="no such file or folder. It has: README.md, config.json, large/"):
         find_checkpoint("hf://me/model/absent.safetensors")
 
 
-def test_which_file_is_meant(server, repository, one):
+def test_which_file_is_meant(server, repository):
     files = repository.files
-    repository.files = {"a.safetensors": one, "b.pth": one, "sub/c.npz": one, "optimizer.pt": one}
+    repository.files = {"a.safetensors": ONE, "b.pth": ONE, "sub/c.npz": ONE, "optimizer.pt": ONE}
     with pytest.raises(ValueError, match=r"several files of weights \(a.safetensors, b.pth\).* hf://me/model/FILE"):
         find_checkpoint("hf://me/model")
-    repository.files = {"a.safetensors": one, "optimizer.pt": b"", "sub/c.npz": b""}
+    repository.files = {"a.safetensors": ONE, "optimizer.pt": b"", "sub/c.npz": b""}
     assert find_checkpoint("hf://me/model").name == "a.safetensors"
-    repository.files = {"open_clip_model.safetensors": one, "open_clip_config.json": b"{}", "pytorch_model.bin": b""}
+    repository.files = {"open_clip_model.safetensors": ONE, "open_clip_config.json": b"{}", "pytorch_model.bin": b""}
     assert find_checkpoint("hf://me/model").name == "open_clip_model.safetensors"
     repository.files = {"model.keras": b"x", "config.json": files["config.json"]}
     with pytest.raises(DownloadError, match="no weights that can be read.* config.json, model.keras"):
@@ -171,15 +143,10 @@ def test_which_file_is_meant(server, repository, one):
         find_checkpoint("hf://me/model")
 
 
-def test_a_file_in_parts(server, one, tmp_path):
+def test_a_file_in_parts(server):
     index = {"weight_map": {"w": "model-1-of-1.safetensors"}}
-    server.repositories["me/large"] = repository = Repository(
-        {
-            "model.safetensors.index.json": json.dumps(index).encode(),
-            "model-1-of-1.safetensors": one,
-            "other.safetensors": one,
-        }
-    )
+    files = {"model.safetensors.index.json": json.dumps(index).encode(), "model-1-of-1.safetensors": ONE}
+    server.repositories["me/large"] = repository = Repository(files | {"other.safetensors": ONE})
     path = find_checkpoint("hf://me/large")
     assert first(path) == 1
     assert server.downloads() == ["model.safetensors.index.json", "model-1-of-1.safetensors"]
@@ -200,7 +167,7 @@ def test_a_file_in_parts(server, one, tmp_path):
             find_checkpoint("hf://me/large")
 
 
-def test_tokens(server, repository, monkeypatch):
+def test_settings_of_the_library(server, repository, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     find_checkpoint("hf://me/model")
     assert server.tokens == {"Bearer hf_secret"}
@@ -213,9 +180,6 @@ def test_a_model_from_the_hub(server, golden):
     model = keras_vit.load("hf://me/mini", classifier_activation="softmax")
     assert model.config.classes == case.ref["logits"].shape[-1]
     assert keras_vit.inspect_checkpoint(find_checkpoint("hf://me/mini")).layout == "vit_jax"
-
-
-# What fails.
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
@@ -272,7 +236,7 @@ def test_offline(server, repository, monkeypatch, switch):
     assert server.seen == []
 
 
-@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+@pytest.mark.parametrize("status", [403, 503])
 def test_a_hub_that_gives_no_answer(server, repository, status, monkeypatch):
     """Whatever the reason, it is said, and what is in the cache is used."""
     path = find_checkpoint("hf://me/model")
@@ -287,9 +251,6 @@ def test_a_hub_that_gives_no_answer(server, repository, status, monkeypatch):
         assert find_checkpoint("hf://me/model") == path
     with pytest.raises(DownloadError, match="gave no answer .*, and it is not in the cache"):
         find_checkpoint("hf://me/other")
-
-
-# The same weights as a published file.
 
 
 @pytest.fixture
@@ -307,23 +268,21 @@ SIMILAR = "timm/vit_base_patch16_384.augreg_in21k_ft_in1k"
 FIRST, SECOND = "timm/vit_base_patch16_224.orig_in21k_ft_in1k", "google/vit-base-patch16-224"
 
 
-def test_the_same_weights_from_the_hub(server, unpublished, one, two, monkeypatch):
-    server.repositories |= {
-        FIRST: Repository({"model.safetensors": one}),
-        SECOND: Repository({"model.safetensors": two}),
-    }
-    with pytest.warns(
-        UserWarning, match=f"{re.escape(FINE_TUNED)} is not to be had.* the same weights come from hf://{FIRST}"
-    ):
+def test_the_same_weights_from_the_hub(server, unpublished):
+    """From the first repository that has them; what is in the cache stays."""
+    server.repositories[SECOND] = Repository({"model.safetensors": TWO})
+    with pytest.warns(UserWarning, match=f"come from hf://{SECOND}"):
+        assert first(find_checkpoint(FINE_TUNED)) == 2
+    server.repositories[FIRST] = Repository({"model.safetensors": ONE})
+    with pytest.warns(UserWarning, match=f"{re.escape(FINE_TUNED)} is not to be had.* come from hf://{FIRST}"):
         assert first(find_checkpoint(FINE_TUNED)) == 1
-    server.down = True  # what is in the cache stays
+    server.down = True
     with pytest.warns(UserWarning, match=f"come from hf://{FIRST}|copy in the cache is used"):
         assert first(find_checkpoint(FINE_TUNED)) == 1
 
 
-@pytest.fixture
-def copy(server, unpublished, tmp_path):
-    """A small model in timm's names where the catalogue knows the weights of ViT-B/16; none of its numbers is there."""
+def test_a_published_name_means_the_official_numbers(server, unpublished, tmp_path):
+    """And a repository its publisher's; `numerics` overrides both."""
     config = keras_vit.ViTConfig(image_size=16, patch_size=8, width=64, depth=1, heads=1, mlp_width=64, classes=3)
     model = keras_vit.VisionTransformer(config.replace(gelu="exact", interpolation="bicubic"))
     head = model.get_layer("head").kernel
@@ -331,10 +290,6 @@ def copy(server, unpublished, tmp_path):
     keras_vit.to_checkpoint(model, tmp_path / "made" / "model.safetensors", layout="timm")
     files = {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir()}
     server.repositories[FIRST] = Repository(files)
-
-
-def test_a_published_name_means_the_official_numbers(copy):
-    """And a repository its publisher's; `numerics` overrides both."""
     with pytest.warns(UserWarning, match=f"come from hf://{FIRST}"):
         official = keras_vit.from_checkpoint(FINE_TUNED)
     assert (official.config.gelu, official.config.interpolation) == ("tanh", "official")
@@ -345,12 +300,6 @@ def test_a_published_name_means_the_official_numbers(copy):
         assert keras_vit.load(FINE_TUNED, numerics="publisher").config == publisher.config
     for ours, theirs in zip(official.get_weights(), publisher.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_the_second_repository_with_the_same_weights(server, unpublished, two):
-    server.repositories[SECOND] = Repository({"model.safetensors": two})
-    with pytest.warns(UserWarning, match=f"come from hf://{SECOND}"):
-        assert first(find_checkpoint(FINE_TUNED)) == 2
 
 
 def test_the_official_file_comes_first(server, tmp_path, monkeypatch):
@@ -369,28 +318,25 @@ def test_nobody_has_the_weights(server, unpublished):
     assert tried[0].startswith("https://storage.googleapis.com/") and tried[1:] == [f"hf://{FIRST}", f"hf://{SECOND}"]
     for text in ("could not be downloaded", "answered 403 Forbidden", "Repository Not Found", "put it at"):
         assert text in str(error.value)
+    for ask in (lambda: keras_vit.ViT_B16(pretrained=True), lambda: keras_vit.load("ViT-B/16")):
+        with pytest.raises(DownloadError) as error:
+            ask()
+        assert [where for where, _ in error.value.attempts][1:] == [f"hf://{SIMILAR}"]
 
 
-def test_no_equal_weights_but_similar_ones(server, unpublished, two):
+def test_no_equal_weights_but_similar_ones(server, unpublished):
     """timm has another file of AugReg than the recommended one of B/16, which does for `pretrained=True`."""
     name = recommended("ViT-B/16").name
     similar = name.replace("lr_0.03-res", "lr_0.01-res")
     with pytest.raises(DownloadError, match=f"has the weights of a similar checkpoint: {similar}"):
         find_checkpoint(name)
     assert server.seen == []
-    server.repositories[SIMILAR] = Repository({"model.safetensors": two})
+    server.repositories[SIMILAR] = Repository({"model.safetensors": TWO})
     with pytest.warns(UserWarning) as warned:
         assert find_recommended("ViT-B/16") == similar
     assert f"a similar checkpoint is loaded: {similar}" in str(warned[-1].message)
     with pytest.warns(UserWarning, match=f"come from hf://{SIMILAR}"):
         assert first(find_checkpoint(similar)) == 2
-
-
-def test_pretrained_takes_what_the_hub_has(server, unpublished):
-    for ask in (lambda: keras_vit.ViT_B16(pretrained=True), lambda: keras_vit.load("ViT-B/16")):
-        with pytest.raises(DownloadError) as error:
-            ask()
-        assert [where for where, _ in error.value.attempts][1:] == [f"hf://{SIMILAR}"]
 
 
 def test_equal_weights_are_of_published_files():
