@@ -21,11 +21,8 @@ def server(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def model():
     """A small model with names for its classes."""
-    names = ("cat", "dog", "ünicorn")
-    config = keras_vit.ViTConfig(
-        image_size=(16, 24), patch_size=8, width=8, depth=1, heads=2, mlp_width=16, classes=3, class_names=names
-    )
-    model = keras_vit.VisionTransformer(config)
+    sizes = dict(image_size=(16, 24), patch_size=8, width=8, depth=1, heads=2, mlp_width=16, classes=3)
+    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**sizes, class_names=("cat", "dog", "ünicorn")))
     head = model.get_layer("head")
     head.kernel.assign(keras.random.normal(head.kernel.shape))
     return model
@@ -84,22 +81,17 @@ def test_a_bit(server):
 
 
 def test_what_is_refused(server, model):
-    for repository, error, message in (
-        ("pets", ValueError, "is no address of the Hub, expected hf://owner/name"),
-        ("", ValueError, "is no address of the Hub"),
-        ("me/pets/model.npz", ValueError, "repository must be 'owner/name', but 'me/pets/model.npz' was given"),
-        ("me/pets@main", ValueError, "A branch is revision="),
-        (None, TypeError, "repository must be text such as 'owner/name', but None was given"),
+    for arguments, error, message in (
+        ({"repository": "pets"}, ValueError, "is no address of the Hub, expected hf://owner/name"),
+        ({"repository": "me/pets/model.npz"}, ValueError, "must be 'owner/name', but 'me/pets/model.npz' was given"),
+        ({"repository": "me/pets@main"}, ValueError, "A branch is revision="),
+        ({"repository": None}, TypeError, "repository must be text such as 'owner/name', but None was given"),
+        ({"model": keras.Sequential()}, TypeError, "must be a VisionTransformer or a BiT, but Sequential was given"),
+        ({"layout": "onnx"}, ValueError, "layout must be one of"),
+        *(({"license": name}, ValueError, "license must be an identifier such as") for name in ("", "mine\nx", "a b")),
     ):
         with pytest.raises(error, match=message):
-            keras_vit.push_to_hub(model, repository)
-    with pytest.raises(TypeError, match="model must be a VisionTransformer or a BiT, but Sequential was given"):
-        keras_vit.push_to_hub(keras.Sequential(), "me/pets")
-    with pytest.raises(ValueError, match="layout must be one of"):
-        keras_vit.push_to_hub(model, "me/pets", layout="onnx")
-    for license in ("", "mine\ntags: [x]", "a b"):
-        with pytest.raises(ValueError, match="license must be an identifier such as 'apache-2.0'"):
-            keras_vit.push_to_hub(model, "me/pets", license=license)
+            keras_vit.push_to_hub(**{"model": model, "repository": "me/pets"} | arguments)
     assert server.seen == []
 
 

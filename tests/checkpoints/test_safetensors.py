@@ -89,25 +89,15 @@ HOSTILE = {
     "empty": (b"", "it is empty"),
     "web page": (b"<!DOCTYPE html><title>Sign in</title>", "it is a web page"),
     "git lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "pointer of Git LFS"),
-    "seven bytes": (b"\x02\0\0\0\0\0\0", "it starts with"),
-    "header longer than the file": (raw(b"{}", length=100), "invalid header length"),
     "header of petabytes": (raw(b"{}", length=2**60), "its header should have 1,152,921,504,606,846,976 bytes"),
     "no arrays": (raw({}), "holds no arrays"),
-    "no json": (raw(b'{"a":'), "invalid JSON in header"),
     "deep nesting": (raw(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), "recursion limit exceeded"),
-    "twice the same bytes": (
-        raw(b'{"a":%s,"a":%s}' % (TWO, TWO.replace(b"F32", b"I32")), bytes(8)),
-        "'a' stands in it twice",
-    ),
+    "a name twice": (raw(b'{"a":%s,"a":%s}' % (TWO, TWO.replace(b"F", b"I")), bytes(8)), "'a' stands in it twice"),
     "dtype": (raw({"a": field("F8_E4M3", (8,))}, bytes(8)), "stores 'a' as F8_E4M3, expected one of F64, F32"),
     "dtype with escapes": (raw({"\x1b[2J": field("\x1b]0;")}, bytes(8)), "unknown variant"),
-    "negative shape": (raw({"a": field(shape=(-1, -2))}, bytes(8)), "invalid JSON in header"),
     "shape that overflows": (raw({"a": field(shape=(2**40, 2**40, 0))}, bytes(8)), "overflow"),
     "shape of 33 axes": (raw({"a": field(shape=(1,) * 33, offsets=(0, 4))}, bytes(4)), "has the shape"),
-    "out of range": (raw({"a": field(offsets=(4, 12))}, bytes(8)), "truncated or damaged"),
     "truncated": (raw({"a": field()}, bytes(7)), "not fully covered"),
-    "bytes left": (raw({"a": field()}, bytes(9)), "not fully covered"),
-    "a gap": (raw({"a": field(), "b": field(offsets=(12, 20))}, bytes(20)), "invalid offset"),
     "overlap": (raw({"a": field(), "b": field(offsets=(4, 12))}, bytes(12)), "invalid offset"),
 }
 
@@ -116,9 +106,8 @@ HOSTILE = {
 def test_hostile_files(file, case):
     data, message = HOSTILE[case]
     path = file(data)
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=f"model.safetensors.*{message}") as error:
         open_file(path)
-    assert "model.safetensors" in str(error.value)
     assert "\x1b" not in str(error.value)
 
 
@@ -132,37 +121,26 @@ def test_what_is_too_long_is_not_parsed(file, parts, monkeypatch):
 
 def test_a_file_that_is_changed_after_it_was_opened(file):
     path = file(raw({"a": field()}, bytes(8)))
-    for change in (lambda: path.write_bytes(path.read_bytes()[:-1]), lambda: os.utime(path, (0, 0))):
-        path.write_bytes(raw({"a": field()}, bytes(8)))
-        opened = open_file(path)
-        change()
-        with pytest.raises(ValueError, match="was changed while it was read"):
-            opened["a"].read()
-
-
-def test_the_kind_of_a_file_is_told_by_what_it_begins_with(file):
-    assert list(open_file(file(raw({"a": field()}, bytes(8)), "weights.npz"))) == ["a"]
+    opened = open_file(path)
+    os.utime(path, (0, 0))
+    with pytest.raises(ValueError, match="was changed while it was read"):
+        opened["a"].read()
 
 
 @pytest.mark.parametrize("length", [123, 122, 2**8 - 1, 2**8])
 def test_a_header_whose_length_begins_like_text(file, length):
+    """What kind of file it is, its first bytes tell, whatever its name."""
     text = json.dumps({"a": field()}).encode()
-    opened = open_file(file(raw(text + b" " * (length - len(text)), bytes(8))))
+    opened = open_file(file(raw(text + b" " * (length - len(text)), bytes(8)), "weights.npz"))
     assert opened["a"].read().tolist() == [0, 0]
 
 
-def test_it_is_not_written_half(tmp_path):
+def test_what_is_not_written(tmp_path):
     path, good = tmp_path / "model.safetensors", [("a", np.ones(2, "float32"))]
     write_safetensors(path, good)
     before = path.read_bytes()
-
-    def broken():
-        yield "b", np.ones(1000, "float32")
-        raise RuntimeError("the model went away")
-
     for arrays, overwrite, error, message in (
         (good, False, FileExistsError, "pass overwrite=True"),
-        (broken(), True, RuntimeError, "went away"),
         (2 * good, True, ValueError, "'a' was given twice"),
         ([("b", np.ones(2, "complex64"))], True, ValueError, "'b' has the type complex64"),
     ):
@@ -172,9 +150,6 @@ def test_it_is_not_written_half(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["model.safetensors"]
     write_safetensors(path, [("b", np.ones(2, "float32"))], overwrite=True)
     assert list(open_file(path)) == ["b"]
-
-
-# Files in several parts.
 
 
 @pytest.fixture
@@ -220,15 +195,17 @@ def test_bad_parts(parts, monkeypatch):
         open_file(parts())
 
 
-# Folders.
-
-
 def test_folders(tmp_path):
     def add(name, array):
         write_safetensors(tmp_path / name, [(array, np.ones(1, "float32"))])
 
     with pytest.raises(IsADirectoryError, match="is a folder without weights"):
         open_file(tmp_path)
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        open_file(tmp_path / "absent.safetensors")
+    for wrong in (None, 3, b"model.safetensors"):
+        with pytest.raises(TypeError, match="must be a string or a path"):
+            open_file(wrong)
     add("one.safetensors", "one")
     assert list(open_file(tmp_path)) == ["one"]
     add("two.safetensors", "two")
@@ -240,17 +217,6 @@ def test_folders(tmp_path):
     assert list(open_file(str(tmp_path))) == ["decoder.weight"]
     with pytest.raises(ValueError, match=r"model.safetensors holds arrays, but .* known layout .* decoder.weight\."):
         open_checkpoint(tmp_path)
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match="There is no file"):
-        open_file(tmp_path / "absent.safetensors")
-    for wrong in (None, 3, b"model.safetensors"):
-        with pytest.raises(TypeError, match="must be a string or a path"):
-            open_file(wrong)
-
-
-# What lies beside.
 
 
 def test_sidecars(tmp_path):
@@ -266,7 +232,6 @@ def test_sidecars(tmp_path):
     [
         (b"", "Expecting value"),
         (b"[1, 2]", "it is a list, expected an object"),
-        (b"null", "it is a NoneType"),
         (b'{"a": "\xe4"}', "utf-8"),
         (b'{"a": 1, "b": {"c": 1, "c": 2}}', "the name 'c' stands in it twice"),
         (b'{"a":' * 50_000, "nested too deeply"),
