@@ -35,6 +35,8 @@ SPLITS = {
 }
 SUFFIX = re.compile("(set|data|images|split)$")  # training_set, test_data
 
+TARGETS = ("class", "multilabel", "number")  # what labels are: one of n classes, any of them, or a quantity
+
 # What systems and archives leave behind, beside names that begin with a dot.
 NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
 
@@ -64,8 +66,8 @@ class BadImage:
 class Examples:
     """A data set with random access."""
 
-    labels: np.ndarray  # int64 (examples,), or float32 shares (examples, classes)
-    classes: int
+    labels: np.ndarray  # int64 (examples,), or float32: shares or 0 and 1 (examples, classes), numbers (examples, 1)
+    classes: int  # 1 of numbers
     read: Callable[[int], np.ndarray]  # the pixels (height, width, 3) in 0..255, at the image's own size
     name: Callable[[int], str]  # what the image is called in messages
     kind: str  # "folder", "arrays", "tfds:NAME"
@@ -74,6 +76,7 @@ class Examples:
     files: Sequence[Path] | None = None  # of the images, if each is one, for worker processes to read
     bad: list[BadImage] = dataclasses.field(default_factory=list)
     converted: list[BadImage] = dataclasses.field(default_factory=list)
+    target: str = "class"  # of TARGETS
 
 
 def fingerprint(*parts: Any) -> str:
@@ -88,24 +91,31 @@ def fingerprint(*parts: Any) -> str:
 
 
 def check_labels(
-    labels: Any, classes: int | None, where: str, name: Callable[[int], str] | None = None
+    labels: Any, classes: int | None, where: str, name: Callable[[int], str] | None = None, target: str = "class"
 ) -> tuple[np.ndarray, int]:
     """Labels as int64 `(n,)` or float32 `(n, classes)`, and the number of classes: the one check of labels.
 
     Args:
-        labels: Whole numbers `(n,)` or `(n, 1)`, or one row of shares in 0..1 for each image `(n, classes)`.
+        labels: Whole numbers `(n,)` or `(n, 1)`, or one row of shares in 0..1 for each image `(n, classes)`; only 0 and
+            1 for `"multilabel"`; any finite numbers `(n,)` or `(n, 1)` for `"number"`, which become float32 `(n, 1)`.
         classes: How many there are; `None` for one more than the largest label, or as many as the rows are long.
         where: What it is, for the message.
         name: From an index to the name of an image.
+        target: What they are, of `TARGETS`.
     """
     name = name or (lambda i: f"image {i} of {where}")
     labels = to_numpy(labels)
     if labels.dtype.kind not in "iufb" and "float" not in labels.dtype.name:
         raise TypeError(f"The labels of {where} must be numbers, but their dtype is {labels.dtype}. Number the names.")
-    if labels.ndim == 2 and labels.shape[1] == 1:
+    if labels.ndim == 2 and labels.shape[1] == 1 and target != "multilabel":
         labels = labels[:, 0]
     values = labels.astype("float64")
-    if labels.ndim == 1:
+    if labels.ndim == 1 and target == "number":
+        if not np.isfinite(values).all():
+            i = int(np.argmin(np.isfinite(values)))
+            raise ValueError(f"{name(i)} has the label {values[i]}, but labels must be finite numbers.")
+        return labels.astype("float32")[:, None], 1
+    if labels.ndim == 1 and target == "class":
         wrong = ~(np.isfinite(values) & (values == np.floor(values)) & (values >= 0))
         if classes is not None:
             wrong |= values >= classes
@@ -114,15 +124,16 @@ def check_labels(
             allowed = "0 on" if classes is None else f"0 to {classes - 1}, for {classes} classes"
             raise ValueError(f"{name(i)} has the label {values[i]:g}, but labels must be whole numbers from {allowed}.")
         return values.astype("int64"), classes or int(values.max(initial=0)) + 1
-    if labels.ndim != 2:
-        wanted = "(n,) with numbers of classes, or (n, classes) with shares"
+    if labels.ndim != 2 or target == "number":
+        wanted = {"number": "(n,) or (n, 1)", "multilabel": "(n, classes) with 0 and 1"}.get(target, "")
+        wanted = wanted or "(n,) with numbers of classes, or (n, classes) with shares"
         raise ValueError(f"The labels of {where} must have shape {wanted}, but {labels.shape} was given.")
     if classes is not None and labels.shape[1] != classes:
         raise ValueError(f"The labels of {where} are rows of {labels.shape[1]}, but there are {classes} classes.")
-    wrong = ~((values >= 0) & (values <= 1)).all(axis=1)
-    if wrong.any():
-        i = int(np.argmax(wrong))
-        raise ValueError(f"{name(i)} has a row of labels with values outside 0..1: {labels[i].tolist()[:10]}.")
+    fits = (values >= 0) & (values <= 1) if target == "class" else (values == 0) | (values == 1)
+    if not fits.all():
+        i, allowed = int(np.argmin(fits.all(axis=1))), "outside 0..1" if target == "class" else "other than 0 and 1"
+        raise ValueError(f"{name(i)} has a row of labels with values {allowed}: {labels[i].tolist()[:10]}.")
     return labels.astype("float32"), labels.shape[1]
 
 

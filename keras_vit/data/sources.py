@@ -24,7 +24,13 @@ IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")
 
 
 def open_arrays(
-    images: Any, labels: Any, training: bool, classes: int | None, class_names: list[str] | None, on_bad_image: str
+    images: Any,
+    labels: Any,
+    training: bool,
+    classes: int | None,
+    class_names: list[str] | None,
+    on_bad_image: str,
+    target: str,
 ) -> Examples:
     """Images `(n, height, width[, channels])`, or a list of different sizes, in memory; they are not copied."""
 
@@ -40,8 +46,8 @@ def open_arrays(
         count = len(labels) if labels.ndim else "one"
         raise ValueError(f"There are {len(images)} images, but {count} labels: each image needs one.")
     given = classes
-    labels, classes = check_labels(labels, classes, "labels", name)
-    if training and (classes < 2 or (labels == labels[0]).all()):
+    labels, classes = check_labels(labels, classes, "labels", name, target)
+    if training and target == "class" and (classes < 2 or (labels == labels[0]).all()):
         raise ValueError(f"A classifier needs two classes or more, but all {len(labels)} labels are the same.")
     empty = classes - len(np.unique(labels)) if given is None and labels.ndim == 1 else 0
     if training and 2 * empty > classes:
@@ -66,6 +72,7 @@ def open_arrays(
         fingerprint=fingerprint(labels[keep], np.shape(images[keep[0]]), images[keep[0]], images[keep[-1]]),
         class_names=class_names,
         bad=bad,
+        target=target,
     )
 
 
@@ -152,7 +159,9 @@ class PipelineBatches:
         class_names: list[str] | None,
         skip: bool,
         shard: tuple[int, int],
+        target: str,
     ) -> None:
+        self.target = target
         self._source, self._transform, self._skip, self.shard = source, transform, skip, shard
         self.origin, self.endless = {"source": type(source).__name__}, transform.augmentation is not None
         self.batch_size, self.class_names, self.classes = batch_size, class_names, classes or 0
@@ -165,7 +174,7 @@ class PipelineBatches:
             why = f": {self.bad[0].reason}" if self.bad else "."
             raise ValueError(f"data must hold images, but the pipeline has none that are good{why}")
         images, labels = self._first
-        if classes is None and labels.ndim == 2 and labels.shape[1] > 1:
+        if classes is None and labels.ndim == 2 and (labels.shape[1] > 1 or target != "class"):
             self.classes = labels.shape[1]
         elif classes is None and self.endless:
             raise ValueError("The labels of the pipeline are numbers: say how many classes there are, with classes=...")
@@ -261,7 +270,7 @@ class PipelineBatches:
                 raise ValueError(f"The images of {where} are {given}, but the model takes {wanted}. {hint}")
             if len(images) != len(labels):
                 raise ValueError(f"There are {len(images)} images but {len(labels)} labels in {where}.")
-            return check_labels(labels, self.classes or None, where)[0]
+            return check_labels(labels, self.classes or None, where, target=self.target)[0]
         except ValueError as error:
             if not self._skip:
                 raise ValueError(f'{error} (Go on without: on_bad_image="skip".)') from error

@@ -24,6 +24,7 @@ from keras_vit._arguments import ImageSize, check_choice, pair, printable, warn_
 from keras_vit._processes import share
 from keras_vit.data.augmentation import MIXUP, ORDER, Augmentation, ImageTransform, Worker, mixup
 from keras_vit.data.examples import (
+    TARGETS,
     BadImage,
     EndOfData,
     Examples,
@@ -51,6 +52,7 @@ def open_data(
     seed: int = 0,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
+    target: str = "class",
     on_bad_image: str = "stop",
     check: str = "headers",
     resize: str | Pipeline = "squash",
@@ -82,6 +84,8 @@ def open_data(
         seed: A whole number from 0. The same seed gives the same batches.
         classes: How many there are, where the data does not say it.
         class_names: Their names in order; of a folder, which folders they are.
+        target: What the labels of arrays and pipelines are: `"class"`, one of n; `"multilabel"`, any of n, as rows
+            `(n, classes)` of 0 and 1; `"number"`, a quantity such as an age.
         on_bad_image: `"stop"` raises an error that names the file; `"skip"` leaves it out, warns once and keeps
             it in `stream.bad`. In training, the next good image takes its place.
         check: What is looked at in a folder before the first step: `"headers"` (opens every file: finds those that are
@@ -116,6 +120,7 @@ def open_data(
     check_choice("split", split, ("train", "test"))
     check_choice("on_bad_image", on_bad_image, ("stop", "skip"))
     check_choice("check", check, ("headers", "decode", "none"))
+    check_choice("target", target, TARGETS)
     if not isinstance(resize, Pipeline):
         check_choice("resize", resize, tuple(RESIZES))
     if len(shard) != 2 or not 0 <= shard[0] < shard[1]:
@@ -147,13 +152,17 @@ def open_data(
         if isinstance(source, str):
             examples = open_tfds(source.removeprefix("tfds:"), split)
         elif is_pipeline(source):
-            batches = PipelineBatches(source, transform, batch_size, classes, names, on_bad_image == "skip", shard)
+            batches = PipelineBatches(
+                source, transform, batch_size, classes, names, on_bad_image == "skip", shard, target
+            )
             return ImageStream(batches, 1, min(prefetch, 1))
         elif isinstance(source, (tuple, list)) and len(source) == 2:
-            examples = open_arrays(*source, shuffle, classes, names, on_bad_image)
+            examples = open_arrays(*source, shuffle, classes, names, on_bad_image, target)
         else:
             kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set"
             raise TypeError(f"data must be {kinds}, or a dict of these, but {type(source).__name__} was given.")
+    if target not in ("class", examples.target):
+        raise ValueError(f"target={target!r} is for arrays, pipelines and tables: these labels are classes.")
     if classes not in (None, examples.classes):
         raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
     batches = ExampleBatches(examples, transform, batch_size, on_bad_image == "skip", workers, processes, shard)
@@ -166,7 +175,8 @@ class ImageStream:
 
     Attributes:
         class_names: In the order of the labels, or `None` if they have no names.
-        classes: How many there are; 0 if nobody has said it of test data.
+        classes: How many there are; 0 if nobody has said it of test data; 1 of numbers.
+        target: What the labels are: `"class"`, `"multilabel"` or `"number"`, as in `open_data`.
         examples: How many there are, or `None` if the data does not say.
         batch_size: Of full batches.
         steps_per_epoch: Full batches in the training data, at least 1; all batches of test data; `None` if unknown.
@@ -185,6 +195,7 @@ class ImageStream:
         self._batches, self._prefetch = batches, prefetch
         self.class_names: list[str] | None = batches.class_names
         self.classes: int = batches.classes
+        self.target: str = batches.target
         self.examples: int | None = batches.examples
         self.batch_size: int = batches.batch_size
         self.steps_per_epoch: int | None = batches.steps_per_epoch
@@ -205,8 +216,9 @@ class ImageStream:
 
         Returns:
             Images, float32 `(batch, height, width, 3)` in 0..255, before any scaling; labels, float32
-            `(batch, classes)`, one-hot or mixed. Batches of training data are full. Those of test data come in order
-            and may be shorter; where nobody has said how many classes there are, their labels are int64 `(batch,)`.
+            `(batch, classes)`, one-hot or mixed, 0 and 1 for several labels, `(batch, 1)` for numbers. Batches of
+            training data are full. Those of test data come in order and may be shorter; where nobody has said how many
+            classes there are, their labels are int64 `(batch,)`.
 
         Raises:
             IndexError: if test data has no such batch.
@@ -293,6 +305,7 @@ class ExampleBatches:
         self._data, self._transform, self._skip = examples, transform, skip
         self.origin = {"source": examples.kind, "fingerprint": examples.fingerprint}
         self.class_names, self.classes, self.batch_size = examples.class_names, examples.classes, batch_size
+        self.target = examples.target
         self.examples, self.endless, self.shard = len(examples.labels), transform.augmentation is not None, shard
         if not self.examples:
             raise ValueError("data must hold images, but none of them can be read.")

@@ -423,6 +423,8 @@ def test_many_files_show_progress(root, monkeypatch, capsys):
         ({"class_names": ["a", "b\n"]}, ValueError, "cannot be the name of a class"),
         ({"class_names": ["a", 3]}, TypeError, "class_names must be strings"),
         ({"classes": 4}, ValueError, "classes=4, but the data has 3"),
+        ({"target": "labels"}, ValueError, "target must be one of"),
+        ({"target": "number"}, ValueError, "target='number' is for arrays"),
     ],
 )
 def test_refusals(root, options, error, message):

@@ -59,6 +59,40 @@ def test_labels_that_are_fine(labels):
     np.testing.assert_array_equal(rows, [[0, 0, 1], [1, 0, 0]])
 
 
+@pytest.mark.parametrize(
+    ("labels", "target", "expected"),
+    [
+        ([[0, 1], [1, 1]], "multilabel", [[0, 1], [1, 1]]),
+        ([[True], [False]], "multilabel", [[1], [0]]),
+        ([3, -1.5], "number", [[3], [-1.5]]),
+        ([[3], [2]], "number", [[3], [2]]),
+        ([[0, 0.5]], "multilabel", "image 0 of x .* other than 0 and 1"),
+        ([0, 1], "multilabel", r"\(n, classes\) with 0 and 1"),
+        ([1, np.inf], "number", "image 1 of x has the label inf"),
+        ([[1, 2]], "number", r"\(n,\) or \(n, 1\)"),
+    ],
+)
+def test_several_labels_and_numbers(labels, target, expected):
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=expected):
+            check_labels(labels, None, "x", target=target)
+    else:
+        checked, classes = check_labels(labels, None, "x", target=target)
+        np.testing.assert_array_equal(checked, expected)
+        assert checked.dtype == np.float32 and classes == len(expected[0])
+
+
+@pytest.mark.parametrize("target", ["multilabel", "number"])
+def test_streams_of_other_targets(data, target):
+    labels = np.eye(3)[data[1]] if target == "multilabel" else data[1] * 1.5
+    rows = labels.reshape(12, -1).astype("float32")
+    for source in ((data[0], labels), Iterable(batches((data[0], labels)))):
+        for split in ("train", "test"):
+            with open_data(source, split=split, shuffle=False, target=target, **OPTIONS) as stream:
+                assert (stream.target, stream.classes) == (target, rows.shape[1])
+                np.testing.assert_array_equal(np.concatenate([labels for _, labels in stream]), rows)
+
+
 # Arrays
 
 
