@@ -40,12 +40,9 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             found = printable(", ".join(columns), 500) or "none"
             raise ValueError(f"{path} is not AugReg's index.csv: it must have one column {column!r}, but has {found}.")
     usable = [row for row in map(_usable, rows) if row is not None]
-    if len(usable) < len(rows):
-        warnings.warn(
-            f"{path}: {len(rows) - len(usable)} of {len(rows)} rows are left out: they have other cells than the head, "
-            "name no file, or have no accuracy from 0 to 1 where one belongs.",
-            stacklevel=2,
-        )
+    if left_out := len(rows) - len(usable):
+        what = "they lack cells, name no file, or have no accuracy from 0 to 1"
+        warnings.warn(f"{path}: {left_out} of {len(rows)} rows are left out: {what}.", stacklevel=2)
     return usable
 
 
@@ -53,13 +50,15 @@ def _usable(row: dict[str, Any]) -> dict[str, Any] | None:
     """A row with its accuracies as numbers, None where they are not a number; None if nobody can use it."""
     if None in row or None in row.values() or not row["filename"] or not row["adapt_filename"]:
         return None
-    try:
-        values = {column: float(row[column] or "nan") for column in ("final_val", "adapt_final_val")}
-    except ValueError:
-        return None
-    if any(value < 0 or value > 1 for value in values.values()):
-        return None
-    return row | {column: None if math.isnan(value) else value for column, value in values.items()}
+    for column in ("final_val", "adapt_final_val"):
+        try:
+            accuracy = float(row[column] or "nan")
+        except ValueError:
+            return None
+        if accuracy < 0 or accuracy > 1:
+            return None
+        row = row | {column: None if math.isnan(accuracy) else accuracy}
+    return row
 
 
 def best_augreg(
@@ -72,9 +71,9 @@ def best_augreg(
 ) -> dict[str, Any]:
     """The best checkpoint of a variant for a data set and an image size, chosen as the official notebook does.
 
-    The pre-trained file is the one with the highest `final_val`; of its fine-tuned files, the one with the highest
-    `adapt_final_val`. (Validation images, not test images: a choice by the latter would flatter the result.) Other
-    conditions are a line of Python: `[row for row in index if row["aug"] == "medium1"]`.
+    The pre-trained file with the highest `final_val`; of its fine-tuned files, the one with the highest
+    `adapt_final_val` (by validation images: test images would flatter the result). Other conditions are a line of
+    Python: `[row for row in index if row["aug"] == "medium1"]`.
 
     Args:
         index: What `augreg_index` returned, or those of its rows that are to be chosen from.
@@ -91,13 +90,13 @@ def best_augreg(
     """
     if resolution is not None and adapt_ds is None:
         raise ValueError(f"resolution={resolution} is about fine-tuned files: pass adapt_ds=... as well.")
-    rows = list(index)
+    rows, file = list(index), "filename"
     best = _best(rows, "final_val", name=variant, ds=ds)
-    if adapt_ds is None:
-        return {**best, "weights": AUGREG + best["filename"]}
-    size = {} if resolution is None else {"adapt_resolution": str(resolution)}
-    best = _best(rows, "adapt_final_val", filename=best["filename"], adapt_ds=adapt_ds, **size)
-    return {**best, "weights": AUGREG + best["adapt_filename"]}
+    if adapt_ds is not None:
+        size = {} if resolution is None else {"adapt_resolution": str(resolution)}
+        best = _best(rows, "adapt_final_val", filename=best[file], adapt_ds=adapt_ds, **size)
+        file = "adapt_filename"
+    return {**best, "weights": AUGREG + best[file]}
 
 
 def _best(rows: list[dict[str, Any]], accuracy: str, **conditions: str) -> dict[str, Any]:

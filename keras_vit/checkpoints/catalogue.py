@@ -25,46 +25,28 @@ AUGREG = "augreg/"
 SHIPPED = {"glyphs": "glyphs.npz"}
 _NAMES_LISTED = 5  # names in an error message
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_AUGMENTATIONS = ("none", "light0", "light1", "medium1", "medium2", "strong1", "strong2")
 _BUCKET = "https://storage.googleapis.com/vit_models/"
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One published checkpoint: a row of the catalogue.
+    """One published checkpoint, a row of the catalogue. What is not known is None."""
 
-    What is not known is None. What was deduced and not seen is named in `inferred`.
-
-    Attributes:
-        name: Folder and name of the file, without `.npz`; what users pass as `weights`.
-        layout: Family of files that it belongs to: `"vit_jax"`, `"big_vision"` or `"bit"`.
-        variant: The paper's name of the model, such as `"ViT-B/16"`.
-        image_size: Height and width in pixels that it was trained at.
-        classes: Outputs of its head; None without a head.
-        dataset: What it was trained on.
-        urls: Where it is, in the order to try; first where it was published.
-        top1: Published accuracy on ImageNet-1k's validation images, in percent.
-        top1_source: Who published it, for which evaluation.
-        params: Number of weights of the model in it.
-        size: Size of the file as listed, such as `"393.69 MiB"`.
-        license: SPDX name of its license.
-        notes: What is unusual about it.
-        inferred: Names of the fields that are deduced.
-    """
-
-    name: str
-    layout: str
-    variant: str
-    image_size: int | None
-    classes: int | None
-    dataset: str
-    urls: tuple[str, ...]
-    top1: float | None = None
-    top1_source: str | None = None
-    params: int | None = None
-    size: str | None = None
-    license: str | None = None
-    notes: tuple[str, ...] = ()
-    inferred: tuple[str, ...] = ()
+    name: str  # folder and name of the file, without `.npz`: what users pass as `weights`
+    layout: str  # "vit_jax", "big_vision" or "bit"
+    variant: str  # the paper's name of the model, such as "ViT-B/16"
+    image_size: int | None  # height and width in pixels that it was trained at
+    classes: int | None  # outputs of its head; None without a head
+    dataset: str  # what it was trained on
+    urls: tuple[str, ...]  # where it is, in the order to try; first where it was published
+    top1: float | None = None  # published accuracy on ImageNet-1k's validation images, in percent
+    top1_source: str | None = None  # who published it, for which evaluation
+    params: int | None = None  # number of weights of the model
+    size: str | None = None  # size of the file as listed, such as "393.69 MiB"
+    license: str | None = None  # SPDX name
+    notes: tuple[str, ...] = ()  # what is unusual about it
+    inferred: tuple[str, ...] = ()  # names of the fields that were deduced and not seen
 
     @property
     def basename(self) -> str:
@@ -77,8 +59,8 @@ class Entry:
         if self.layout == "bit":
             return "BiT"
         names = {"big_vision/siglip2/": "SigLIP2", "big_vision/siglip/": "SigLIP", "big_vision/zoo/deit3/": "DeiT-III"}
-        by_folder = next((family for folder, family in names.items() if self.name.startswith(folder)), None)
-        return by_folder or ("hybrid" if self.variant.startswith("R") else "ViT")
+        other = "hybrid" if self.variant.startswith("R") else "ViT"
+        return next((family for folder, family in names.items() if self.name.startswith(folder)), other)
 
     @property
     def bytes(self) -> float | None:
@@ -97,26 +79,15 @@ def plain_variant(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower()).replace("vit", "")
 
 
-def catalogue() -> dict[str, Entry]:
-    """All listed checkpoints by name."""
-    return dict(_entries())
-
-
 def find_entry(name: str) -> Entry:
-    """The checkpoint that a name means.
+    """The checkpoint that a name means; ValueError if there is none, or several, with what may be meant.
 
     Args:
         name: A name of the catalogue such as `"imagenet21k/ViT-B_16"`, the same without its folder where only one
             folder has it, or the name of any AugReg checkpoint, with or without the folder. `.npz` at the end does not
             matter. Whether AugReg's file exists is not known.
-
-    Raises:
-        TypeError: if `name` is not a string.
-        ValueError: if there is no such checkpoint, or several; the message lists what may be meant.
     """
-    if not isinstance(name, str):
-        raise TypeError(f"The name of a checkpoint must be a string, but {name!r} was given.")
-    entries, stem = _entries(), name.removesuffix(".npz")
+    entries, stem = catalogue(), name.removesuffix(".npz")
     for full in (stem, f"{AUGREG}{stem}"):
         if full in entries:
             return entries[full]
@@ -126,13 +97,12 @@ def find_entry(name: str) -> Entry:
     if len(same) == 1:
         return same[0]
     if same:
-        names = ", ".join(repr(entry.name) for entry in same)
-        raise ValueError(f"{name!r} may be any of {names}. Pass one of these.")
+        raise ValueError(f"{name!r} may be any of {', '.join(repr(entry.name) for entry in same)}. Pass one of these.")
     variants = [entry.name for entry in entries.values() if plain_variant(entry.variant) == plain_variant(stem)]
     if variants:
+        listed = ", ".join(map(repr, variants[:_NAMES_LISTED])) + (" ..." if len(variants) > _NAMES_LISTED else "")
         raise ValueError(
-            f"{name!r} is a model, not a checkpoint of it. There are: {', '.join(map(repr, variants[:_NAMES_LISTED]))}"
-            f"{' ...' if len(variants) > _NAMES_LISTED else ''} (see list_weights({name!r}))."
+            f"{name!r} is a model, not a checkpoint of it. There are: {listed} (see list_weights({name!r}))."
         )
     known = {plain_variant(key): entry.name for entry in entries.values() for key in (entry.name, entry.basename)}
     known |= {plain_variant(row["name"].removeprefix("hf://")): row["name"] for row in _repository_rows()}
@@ -141,25 +111,23 @@ def find_entry(name: str) -> Entry:
     suggestion = "" if name.startswith("hf:") else did_you_mean(plain_variant(stem), known)
     if hub and not suggestion:
         suggestion = f" Did you mean 'hf://{hub[1]}', a repository of the Hugging Face Hub?"
-    raise ValueError(
-        f"There is no checkpoint or model {name!r}.{suggestion} list_weights() and list_models() show all."
-    )
+    raise ValueError(f"There is no checkpoint or model {name!r}.{suggestion} See list_weights() and list_models().")
 
 
 def _augreg_entry(stem: str) -> Entry:
     known, number = _read("catalogue.json")["augreg"], r"\d+(?:\.\d+)?"
     models, pretraining, fine_tuning = ("|".join(known[key]) for key in ("models", "pretraining", "fine_tuning"))
     match = re.fullmatch(
-        rf"({models})-({pretraining})-\d+ep-lr_{number}-aug_(?:none|light0|light1|medium1|medium2|strong1|strong2)"
+        rf"({models})-({pretraining})-\d+ep-lr_{number}-aug_(?:{'|'.join(_AUGMENTATIONS)})"
         rf"-wd_0\.(?:03|1)-do_0\.[01]-sd_0\.[01](?:--({fine_tuning})-steps_\d+k-lr_{number}-res_(224|384))?",
         stem,
     )
     if match is None:
         raise ValueError(
             f"{printable(repr(stem), 200)} is no name of AugReg's. One is B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-"
-            "do_0.0-sd_0.0, and goes on for a fine-tuned file with --imagenet2012-steps_20k-lr_0.03-res_384. Models: "
-            f"{models}. Data: {pretraining}; fine-tuned: {fine_tuning}. aug: none, light0, light1, medium1, medium2, "
-            "strong1, strong2. wd: 0.03, 0.1. do, sd: 0.0, 0.1. res: 224, 384."
+            "do_0.0-sd_0.0, and a fine-tuned file's goes on with --imagenet2012-steps_20k-lr_0.03-res_384. Models: "
+            f"{models}. Data: {pretraining}; fine-tuned: {fine_tuning}. aug: {', '.join(_AUGMENTATIONS)}. wd: 0.03, "
+            "0.1. do, sd: 0.0, 0.1. res: 224, 384."
         )
     model, ds, adapt_ds, resolution = match.groups()
     dataset, classes = known["pretraining"][ds]
@@ -180,23 +148,17 @@ def _augreg_entry(stem: str) -> Entry:
 
 
 def recommended(variant: str) -> Entry:
-    """The ImageNet-1k checkpoint of a variant (case and punctuation forgiven) that `pretrained=True` loads.
+    """The ImageNet-1k checkpoint of a variant (in any spelling) that `pretrained=True` loads.
 
-    The one that the official README recommends (AugReg, fine-tuned at 384 pixels); for variants that AugReg does
-    not have, the original one.
-
-    Raises:
-        ValueError: if none is published; the message names what there is.
+    The one that the official README recommends (AugReg, fine-tuned at 384 pixels); for variants that AugReg does not
+    have, the original one. ValueError if none is published, with what there is.
     """
     choices, plain = _read("catalogue.json")["recommended"], plain_variant(variant)
     for name in [name for known, name in choices.items() if plain_variant(known) == plain]:
-        return _entries()[name]
-    others = [entry for entry in _entries().values() if plain_variant(entry.variant) == plain]
+        return catalogue()[name]
+    others = [entry for entry in catalogue().values() if plain_variant(entry.variant) == plain]
     if not others:
-        raise ValueError(
-            f"No checkpoint of {variant!r} is published. pretrained=True knows: {', '.join(choices)}. list_weights() "
-            "shows all checkpoints."
-        )
+        raise ValueError(f"No checkpoint of {variant!r} is published. pretrained=True knows: {', '.join(choices)}.")
     others = [entry for entry in others if entry.classes != 1000] or others
     weights = " or ".join(f"weights={entry.name!r}" for entry in others[:_NAMES_LISTED])
     raise ValueError(
@@ -206,18 +168,12 @@ def recommended(variant: str) -> Entry:
 
 
 def repositories(name: str) -> tuple[str, ...]:
-    """The repositories of the Hugging Face Hub that have the same weights as a checkpoint, the preferred first.
-
-    Its full name need not be listed: AugReg's others have repositories, too. Most checkpoints have none.
-    """
+    """The repositories of the Hub with the same weights as a checkpoint, the preferred first; most have none."""
     return tuple(_read("catalogue.json")["hub"].get(name, ()))
 
 
 def nearest_with_repository(entry: Entry) -> Entry | None:
-    """The most similar checkpoint that `repositories` knows, where it does not know this one; None if there is none.
-
-    It has the same variant, classes and image size: AugReg published several fine-tuned files of one pre-trained one.
-    """
+    """Where `repositories` does not know a checkpoint, the nearest of the same variant, classes and image size."""
     if repositories(entry.name):
         return None
     others = [find_entry(name) for name in _read("catalogue.json")["hub"]]
@@ -232,7 +188,8 @@ def _read(name: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _entries() -> dict[str, Entry]:
+def catalogue() -> dict[str, Entry]:
+    """All listed checkpoints by name."""
     entries = {}
     for group in _read("catalogue.json")["groups"]:
         common: dict[str, Any] = {"image_size": None, "classes": None, "mirrors": (), **group["common"]}
@@ -255,8 +212,8 @@ def _repository_rows() -> tuple[dict[str, Any], ...]:
         for listed in group["repositories"]:
             row = {**empty, "notes": [], "inferred": [], "mirrors": [], **group["common"], **listed}
             repository = row.pop("repository")
-            row |= {"name": f"hf://{repository}", "family": group["family"]}
-            row |= {"url": f"https://huggingface.co/{repository}"}
+            row |= {"name": f"hf://{repository}", "url": f"https://huggingface.co/{repository}"}
+            row["family"] = group["family"]
             row["top1_source"] = None if row["top1"] is None else "the publisher's table, at its own size"
             rows.append(row)
     return tuple(rows)
@@ -269,9 +226,8 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 
 class _Row(dict[str, Any]):
-    """A row of `list_weights`; the old spelling of one column is known for one more version."""
-
     def __missing__(self, column: str) -> Any:
+        """The old spelling of one column is known for one more version."""
         if column != "licence":
             raise KeyError(column)
         warnings.warn("The column 'licence' is called 'license' now.", DeprecationWarning, stacklevel=2)
@@ -296,14 +252,12 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
         family: Only those of a family, such as `"DINOv2"` or `"hybrid"`, in any spelling. None for all.
 
     Returns:
-        A list of dicts with `name` (what `load` takes), `variant`, `family`, `params`, `image_size`, `classes`,
-        `dataset`, `top1` (percent), `top1_source`, `license`, `url`, `mirrors`, `size`, `layout` (None for
-        repositories, whose files tell), `notes` and `inferred` (the names of those that are deduced). Printing it
-        draws a table.
+        A list of dicts with the fields of the catalogue: `name` (what `load` takes), `variant`, `family`, `params`,
+        `image_size`, `classes`, `dataset`, `top1` (percent), `license`, `url`, `notes`, `inferred` (the names of those
+        that are deduced) and others. Printing it draws a table.
 
     Raises:
-        TypeError: if `query` or `family` is neither a string nor None.
-        ValueError: if nothing fits; the message says what might.
+        TypeError, ValueError: if `query` or `family` is no string, or nothing fits; the message says what might.
 
     Examples:
         >>> keras_vit.list_weights("imagenet21k/ViT-B_16")[0]["classes"]
@@ -328,15 +282,14 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
 
     Args:
         query: Part of a name in any spelling, such as `"B/16"` or `"R50"`; None for all.
-        family: Only those of a family, such as `"DINOv2"` or `"hybrid"`, in any spelling; None for all.
+        family: As in `list_weights`.
 
     Returns:
         A list of dicts with `name`, `family`, `params` and `macs` (multiply-accumulate operations for one image),
         both with 1,000 classes at `image_size` pixels. Printing it draws a table.
 
     Raises:
-        TypeError: if `family` is neither a string nor None.
-        ValueError: if no variant fits.
+        TypeError, ValueError: if `family` is no string, or no variant fits.
 
     Examples:
         >>> [row["name"] for row in keras_vit.list_models("B/16")][:2]
@@ -358,7 +311,6 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
 
 
 def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str, Any]]:
-    """The rows whose `"family"` is the one that is named, in any spelling; all of them for None."""
     if family is None:
         return rows
     if not isinstance(family, str):

@@ -101,13 +101,13 @@ def find_recommended(variant: str) -> str:
     """
     entry = recommended(variant)
     try:
-        find_checkpoint(entry.name)
+        _fetch_published(entry)
         return entry.name
     except DownloadError:
         other = nearest_with_repository(entry)
         if other is None:
             raise
-        find_checkpoint(other.name)
+        _fetch_published(other)
     warnings.warn(f"{entry.name} is not to be had, so a similar checkpoint is loaded: {other.name}.", stacklevel=3)
     return other.name
 
@@ -126,15 +126,9 @@ def is_copy(source: Source, path: pathlib.Path) -> bool:
 def fetch(source: Entry | str) -> pathlib.Path:
     """The path of a published file in a mirror or in the cache, to which it is downloaded if it is not there yet.
 
-    A download goes to a temporary name and is moved into place when it is complete and checked: its size where the
-    catalogue knows it, the MD5 that storage servers send, and that it is an `.npz` at all. What breaks off is tried
-    again from its start. Of several processes that want the same file one fetches it and the others wait.
-
-    Args:
-        source: An entry of the catalogue, or an `https` or `http` address.
-
-    Raises:
-        DownloadError: if the file cannot be had, or there is no room for it.
+    A download is moved into place when it is complete and checked: its size where the catalogue knows it, the MD5 that
+    storage servers send, and that it is an `.npz` at all. What breaks off is tried again from its start. Of several
+    processes that want the same file one fetches it and the others wait. Raises DownloadError.
     """
     if isinstance(source, Entry):
         title, in_cache, urls, npz, size = source.name, f"{source.name}.npz", source.urls, True, source.bytes
@@ -161,8 +155,8 @@ def fetch(source: Entry | str) -> pathlib.Path:
         if path != target or path.exists():
             attempts.append((str(path), problem))
     if _is_offline():
-        problem = f"{title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1)."
-        raise DownloadError(problem, attempts, advice)
+        message = f"{title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1)."
+        raise DownloadError(message, attempts, advice)
     name = title.rpartition("/")[2]
     with ProgressBar(f"Downloading {name}", in_bytes=True, stays=True) as bar, contextlib.ExitStack() as stack:
         waiting = f"Another process downloads {name}; waiting for it."
@@ -170,8 +164,8 @@ def fetch(source: Entry | str) -> pathlib.Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(target.with_name(f"{target.name}.lock"), lambda: bar.say(waiting)))
         except OSError as error:
-            problem = f"{title} cannot be kept in the cache: {error}. Set KERAS_VIT_HOME to a folder to write to."
-            raise DownloadError(problem) from error
+            message = f"{title} cannot be kept in the cache: {error}. Set KERAS_VIT_HOME to a folder to write to."
+            raise DownloadError(message) from error
         if _problem(target, npz) is None:  # another process has fetched it
             return target
         mirrors = [published_url(base, name.removesuffix(".npz")) for base in addresses for name in in_mirror]
@@ -228,15 +222,14 @@ def _fetch_published(entry: Entry) -> pathlib.Path:
     """The file of a published checkpoint, or the same weights from a repository of the Hub."""
     try:
         return fetch(entry)
-    except DownloadError as problem:
-        error = problem
-    attempts = list(error.attempts)
+    except DownloadError as refused:
+        error, attempts = refused, list(refused.attempts)
     for repository in repositories(entry.name):
         address = f"{SCHEME}{repository}"
         try:
             path = fetch_from_hub(address, offline=_is_offline())
-        except DownloadError as reason:
-            attempts += reason.attempts
+        except DownloadError as refused:
+            attempts += refused.attempts
             continue
         warnings.warn(f"{entry.name} is not to be had, so the same weights come from {address}.", stacklevel=3)
         return path
@@ -274,15 +267,13 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
             if isinstance(error, OSError) and error.errno in _FULL:
                 problem = f"{target.parent} has no room for it. Make room, or set KERAS_VIT_HOME to another disk"
                 raise DownloadError(f"{url} could not be downloaded: {problem} ({error}).") from error
-            response = getattr(error, "response", None)
+            response, final = getattr(error, "response", None), isinstance(error, ValueError)
+            cause: BaseException = error
+            while cause.__context__ is not None:  # the libraries pass an error on several times
+                cause = cause.__context__
+            answer = str(error) if final else f"did not answer: {str(cause) or type(cause).__name__}"
             if response is not None:
                 answer, final = f"answered {response.status_code} {response.reason}", response.status_code not in _BUSY
-            else:
-                final = isinstance(error, ValueError)
-                cause: BaseException = error
-                while cause.__context__ is not None:  # the libraries pass an error on several times
-                    cause = cause.__context__
-                answer = str(error) if final else f"did not answer: {str(cause) or type(cause).__name__}"
         if final or pause is None:
             return printable(answer, 400)
         time.sleep(pause)

@@ -37,7 +37,6 @@ SIDECARS = {"config": "config.json"} | {name: f"{name}_config.json" for name in 
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".npz")
 NOT_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin")
 LONGEST = 2**23  # bytes of JSON or a classes.txt; twice the names of ImageNet-21k's classes have a quarter of it
-MOST_SHARDS = 1000
 # The names that safetensors has for the types that can be read.
 _TYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
@@ -57,10 +56,8 @@ def open_file(path: str | os.PathLike[str]) -> ArrayFile:
             them (see `weights_in`).
 
     Raises:
-        TypeError: if `path` is no path.
-        FileNotFoundError, IsADirectoryError: if there is no such file, or none in the folder, or a shard is missing.
-        ValueError: if the file is of none of these kinds, or damaged, or has two arrays of one name or a type that is
-            not read, or the folder has several.
+        TypeError, FileNotFoundError, IsADirectoryError, ValueError: if it is no path, or no file of these kinds; or the
+            file is damaged, or has two arrays of one name or a type that is not read; or the folder has several.
     """
     path = weights_in(path)
     if not path.exists():
@@ -74,13 +71,9 @@ def open_file(path: str | os.PathLike[str]) -> ArrayFile:
 
 
 def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
-    """The arrays of an `.npz` file, and what `write_npz` noted beside them.
-
-    Raises:
-        ValueError: as in `open_file`, or if it holds pickled objects, which are never loaded.
-    """
-    arrays, comment = stored_array.read_members(path, "an .npz file", _array_name, _describe_npy)
+    """The arrays of an `.npz` file, and what `write_npz` noted beside them. Pickled objects are never loaded."""
     path = pathlib.Path(path)
+    arrays, comment = stored_array.read_members(path, "an .npz file", _array_name, _describe_npy)
     if not arrays:
         raise ValueError(f"{path} is a zip archive without arrays (.npy): {what_it_is(path)}.")
     try:
@@ -105,10 +98,7 @@ def _describe_npy(name: str, extent: Extent, file: IO[bytes]) -> StoredArray:
     except Exception as error:  # NumPy and `ast` raise what the wrong bytes lead them to
         raise ValueError(f"{where} is no array ({printable(error, 200)})") from None
     if dtype.hasobject:
-        raise ValueError(
-            f"{where} is pickled Python objects, which can run code and are never loaded. Save plain arrays with "
-            "numpy.savez"
-        )
+        raise ValueError(f"{where} is pickled Python objects, which can run code. Save plain arrays with numpy.savez")
     if dtype == np.dtype("V2"):  # what NumPy makes of the bfloat16 of others
         dtype = np.dtype("bfloat16")
     if dtype.name not in READABLE:
@@ -130,18 +120,13 @@ def write_npz(
     note: dict[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes arrays one by one to an uncompressed `.npz`, to a temporary name first.
+    """Writes arrays one by one, only one of which has to exist at a time, to an uncompressed `.npz`.
 
-    Args:
-        path: Where the file shall be.
-        arrays: Names and values; only one array at a time has to exist.
-        note: Small JSON data kept in the archive's comment, where NumPy and others pass over it: at most 65,535 bytes.
-        overwrite: Whether a file at `path` may be replaced.
+    The note is small JSON data in the archive's comment, where NumPy and others pass over it: at most 65,535 bytes.
     """
     path = _new(path, overwrite)
-    note = note or {}
     comment = json.dumps(note, ensure_ascii=False).encode() if note else b""
-    if len(comment) > zipfile.ZIP_MAX_COMMENT:
+    if note and len(comment) > zipfile.ZIP_MAX_COMMENT:
         longest = max(note, key=lambda name: len(json.dumps(note[name])))
         raise ValueError(
             f"The note of an .npz file has room for {zipfile.ZIP_MAX_COMMENT:,} bytes, but {longest} and the rest take "
@@ -213,11 +198,7 @@ def _read_shards(path: pathlib.Path) -> ArrayFile:
 
 
 def shards_of(path: pathlib.Path) -> dict[str, str]:
-    """The file of each array that the index of a split `.safetensors` lists; nothing for a file that is no index.
-
-    Raises:
-        ValueError: if it lists none, too many, or what is no file beside it.
-    """
+    """The file of each array that the index of a split `.safetensors` lists; nothing for a file that is no index."""
     if not path.name.endswith(".json"):
         return {}
     files = parse_json(_read(path), str(path)).get("weight_map")
@@ -226,18 +207,13 @@ def shards_of(path: pathlib.Path) -> dict[str, str]:
     for file in files.values():
         if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
             raise ValueError(f"{path} names a shard {printable(file, 100)}, expected a file name beside it.")
-    if len(set(files.values())) > MOST_SHARDS:
-        raise ValueError(f"{path} names {len(set(files.values())):,} shards, expected at most {MOST_SHARDS:,}.")
     return files
 
 
 def write_safetensors(
     path: str | os.PathLike[str], arrays: Iterable[tuple[str, np.ndarray]], overwrite: bool = False
 ) -> None:
-    """Writes arrays to a `.safetensors` file, to a temporary name first. All of them are in memory at once.
-
-    Its metadata is `{"format": "pt"}`, without which transformers does not take a file. Arguments as in `write_npz`.
-    """
+    """Writes arrays, all of them in memory at once, to a `.safetensors` file."""
     from safetensors.numpy import save_file
 
     path = _new(path, overwrite)
@@ -250,23 +226,17 @@ def write_safetensors(
         if tensors[name].dtype.name not in READABLE:
             raise ValueError(f"{name!r} has the type {array.dtype}, expected one of {', '.join(READABLE)}.")
     with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
+        save_file(tensors, temporary, metadata={"format": "pt"})  # without which transformers does not take a file
 
 
 def choose_weights(names: Iterable[str], where: str) -> str | None:
     """The file with a model's weights among others: the first of `WEIGHT_NAMES`, or the only one of `ENDINGS`.
 
-    Args:
-        names: Their names; those with a folder are passed over.
-        where: What has them, for the message.
-
-    Raises:
-        ValueError: if several have such an ending, none of them a known name.
+    Names with a folder are passed over. ValueError if several have such an ending, in words for `where` they are.
     """
     candidates = {name for name in names if "/" not in name}
-    for name in WEIGHT_NAMES:
-        if name in candidates:
-            return name
+    if known := [name for name in WEIGHT_NAMES if name in candidates]:
+        return known[0]
     others = sorted(name for name in candidates - {*NOT_WEIGHTS} if pathlib.PurePath(name).suffix in ENDINGS)
     if len(others) > 1:
         more = " ..." if len(others) > 5 else ""
@@ -283,9 +253,9 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
         return folder
     name = choose_weights((file.name for file in folder.iterdir() if file.is_file()), f"The folder {folder}")
     if name is None:
+        kinds = f"{', '.join(WEIGHT_NAMES)} or one other file of a kind in {', '.join(ENDINGS)}"
         raise IsADirectoryError(
-            f"{folder} is a folder without weights: the path of a checkpoint file was expected, or a folder with "
-            f"{', '.join(WEIGHT_NAMES)} or one other file of a kind in {', '.join(ENDINGS)}."
+            f"{folder} is a folder without weights, expected a checkpoint file or one with {kinds}."
         )
     return folder / name
 
@@ -322,10 +292,7 @@ def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """The object that untrusted JSON says, with each name once; `what` it is stands in messages.
-
-    The caller bounds its length: parsed, it may take forty times as many bytes.
-    """
+    """The object that untrusted JSON says, with each name once. Parsed, it may take forty times as many bytes."""
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
     except RecursionError:

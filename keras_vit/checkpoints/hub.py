@@ -29,13 +29,7 @@ _NAMES_LISTED = 8  # names of files in a message
 
 
 class DownloadError(OSError):
-    """A file could not be had. The message says what was tried, what the answers were, and what can be done.
-
-    Attributes:
-        attempts: Addresses and files that were tried, each with its answer.
-        message: The first line.
-        advice: The last ones; empty where there is nothing to say.
-    """
+    """A file could not be had: what was tried, each with its answer (`attempts`), and what can be done (`advice`)."""
 
     def __init__(self, message: str, attempts: list[tuple[str, str]] | None = None, advice: str = "") -> None:
         self.message, self.advice = message, advice
@@ -46,7 +40,7 @@ class DownloadError(OSError):
 
 @dataclasses.dataclass(frozen=True)
 class HubAddress:
-    """What an address says: the repository, a revision, a file or folder in it; None for what it leaves out."""
+    """What an address says: the repository, a revision, a file or folder in it."""
 
     repository: str
     revision: str | None = None
@@ -63,30 +57,23 @@ def parse_hub_address(text: str) -> HubAddress:
     repository, revision, file = match.groups() if match else ("..", None, None)
     revision = revision and urllib.parse.unquote(revision)
     parts = (file or "file").split("/")
-    if (
-        not f"{revision}{file}".isprintable()
-        or any(".." in part for part in (repository, revision or ""))
-        or (revision or "").startswith("/")
-        or {"", ".", ".."}.intersection(parts)
-        or "\\" in (file or "")
-    ):
-        shown = printable(repr(text), 200)
-        raise ValueError(f"{shown} is no address of the Hub, expected {SCHEME}owner/name[@revision][/file].")
+    outside = ".." in f"{repository} {revision}" or f"{revision}".startswith("/") or {"", ".", ".."}.intersection(parts)
+    if outside or not f"{revision}{file}".isprintable() or "\\" in f"{file}":
+        given = printable(repr(text), 200)
+        raise ValueError(f"{given} is no address of the Hub, expected {SCHEME}owner/name[@revision][/file].")
     return HubAddress(repository, revision, file)
 
 
 def fetch_from_hub(source: str, offline: bool = False) -> pathlib.Path:
     """The file of a model's weights in a repository of the Hub, in the library's cache.
 
-    What lies beside it and describes it (`SIDECARS`) is fetched as well, and the shards of a file that is split.
+    What lies beside it and describes it (`SIDECARS`) is fetched as well, and the shards of a file that is split. The
+    path may be a link; what lies beside the file is beside it.
 
     Args:
         source: An address, `hf://owner/name[@revision][/file or /folder]`. Without a file, the weights are those that
             `choose_weights` chooses in the folder or the repository.
         offline: Whether to do without the network, as with the library's `HF_HUB_OFFLINE`.
-
-    Returns:
-        Path of the file in the cache. It may be a link; what lies beside it is beside this path.
 
     Raises:
         ValueError: if the address is none, or the repository has several files of weights and no file is named.
@@ -107,12 +94,11 @@ def fetch_from_hub(source: str, offline: bool = False) -> pathlib.Path:
     weights = _weights(address, names)
     folder = weights[: weights.rfind("/") + 1]
     # What describes the weights comes first: after a kill, weights in the cache have beside them what they need.
-    for name in SIDECARS.values():
-        if f"{folder}{name}" in names:
-            _fetch(address, f"{folder}{name}", str(info.sha))
-    path = _fetch(address, weights, str(info.sha))
+    for name in [f"{folder}{name}" for name in SIDECARS.values() if f"{folder}{name}" in names]:
+        _fetch(address, name, info.sha)
+    path = _fetch(address, weights, info.sha)
     for shard in _shards(path, address):
-        if _fetch(address, f"{folder}{shard}", str(info.sha)).parent != path.parent:
+        if _fetch(address, f"{folder}{shard}", info.sha).parent != path.parent:
             raise _failed(address, "it changed while it was fetched. Try again")
     return path
 
@@ -128,30 +114,29 @@ def _weights(address: HubAddress, names: list[str]) -> str:
     except ValueError as error:
         raise ValueError(f"{error} As an address: {address}/FILE.") from None
     if weights is None:
-        listed = ", ".join(printable(name, 80) for name in sorted(inside or names)[:_NAMES_LISTED]) or "nothing"
-        more = " ..." if len(inside or names) > _NAMES_LISTED else ""
+        listed = [printable(name, 80) for name in sorted(inside or names)]
+        listing = ", ".join(listed[:_NAMES_LISTED]) + (" ..." if len(listed) > _NAMES_LISTED else "")
         what = f"weights that can be read, such as {', '.join(WEIGHT_NAMES)}" if inside else "such file or folder"
-        raise _failed(address, f"the repository has no {what}. It has: {listed}{more}")
+        raise _failed(address, f"the repository has no {what}. It has: {listing or 'nothing'}")
     return f"{folder}{weights}"
 
 
-def _fetch(address: HubAddress, name: str, commit: str) -> pathlib.Path:
+def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
     """A file of a repository, from the cache or from the Hub. What comes from there is compared with its hash."""
     import huggingface_hub as hub
 
-    cached = hub.try_to_load_from_cache(address.repository, name, revision=commit)
+    # A mirror may name no commit.
+    cached = hub.try_to_load_from_cache(address.repository, name, revision=commit) if commit else None
     if isinstance(cached, str):
         return pathlib.Path(cached)
     with errors_named(address):
         file = hub.hf_hub_download(address.repository, name, revision=address.revision, library_name="keras_vit")
     path, blob = pathlib.Path(file), pathlib.Path(file).resolve()
     # The library calls a file by its ETag: the SHA-256 of large files, and of small ones what git names them by.
+    digest = {64: hashlib.sha256(), 40: hashlib.sha1(b"blob %d\0" % blob.stat().st_size, usedforsecurity=False)}
     if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
-        digest = hashlib.sha256() if len(blob.name) == 64 else hashlib.sha1(usedforsecurity=False)
-        if len(blob.name) == 40:
-            digest.update(b"blob %d\0" % blob.stat().st_size)
         with blob.open("rb") as opened:
-            actual = hashlib.file_digest(opened, lambda: digest).hexdigest()
+            actual = hashlib.file_digest(opened, lambda: digest[len(blob.name)]).hexdigest()
         if actual != blob.name:
             path.unlink(missing_ok=True)
             blob.unlink(missing_ok=True)
@@ -207,8 +192,8 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = printable(" ".join(lines[:4]) or type(error).__name__, 400).rstrip(".")
-    return said if getattr(error, "response", None) is not None else f"{constants.ENDPOINT} gave no answer ({said})"
+    words = printable(" ".join(lines[:4]) or type(error).__name__, 400).rstrip(".")
+    return words if getattr(error, "response", None) is not None else f"{constants.ENDPOINT} gave no answer ({words})"
 
 
 def _failed(address: HubAddress, reason: str, verb: str = "had") -> DownloadError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import check_choice, printable
 from keras_vit._files import check_room, replacing
 from keras_vit.checkpoints.catalogue import SHIPPED
 from keras_vit.checkpoints.checkpoint import (
@@ -41,40 +41,29 @@ def check_format(path: str | os.PathLike[str], layout: str | None = None) -> Non
 
     The layout is a name in `LAYOUTS`; None for the official files', or a format of Keras.
     """
+    if layout is not None:
+        check_choice("layout", layout, tuple(LAYOUTS))
     ending = next((end for end in KERAS_ENDINGS if str(path).endswith(end)), pathlib.Path(path).suffix)
-    with_sidecars = [name for name, known in LAYOUTS.items() if known.sidecars is not None]
-    if layout is not None and layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {list(LAYOUTS)}, but {layout!r} was given.")
+    beside = [name for name, known in LAYOUTS.items() if known.sidecars is not None]
     if layout is None and ending in (".safetensors", ""):
-        names = ", ".join(with_sidecars)
-        raise ValueError(f"{str(path)!r} can have several layouts: pass layout=... with one of {names}.")
-    expected, kind = (".npz",), "an .npz file"
+        raise ValueError(f"{str(path)!r} can have several layouts: pass layout=... with one of {', '.join(beside)}.")
+    what, kind, expected = f"The layout {layout!r}", "an .npz file", (".npz",)
     if layout is None:
-        expected, kind = (".npz", *KERAS_ENDINGS), "an .npz, .safetensors, .keras or .weights.h5 file, or a folder"
-    elif layout in with_sidecars:
-        expected, kind = (".safetensors", ""), "a .safetensors file, or a folder with one"
+        what, expected = "A model", (".npz", *KERAS_ENDINGS)
+        kind = "an .npz, .safetensors, .keras or .weights.h5 file, or a folder"
+    elif layout in beside:
+        kind, expected = "a .safetensors file, or a folder with one", (".safetensors", "")
     if ending not in expected:
-        what = "A model" if layout is None else f"The layout {layout!r}"
         raise ValueError(f"{what} is {kind}, but {str(path)!r} was given.")
 
 
 def save_model(
     model: "keras.Model", path: str | os.PathLike[str], layout: str | None = None, overwrite: bool = False
 ) -> None:
-    """Writes a model in the format that the path's ending names; the file appears when it is complete.
+    """Writes a model in the format that the path's ending names; arguments as in `to_checkpoint`.
 
     A `.weights.h5` written here also says which model it is of, so that `read_keras` can rebuild it. Keras passes over
-    that note.
-
-    Args:
-        model: A model of this package.
-        path: Where the file shall be, or the folder for a `model.safetensors` and its JSON files.
-        layout: See `check_format`.
-        overwrite: Whether a file at `path` may be replaced.
-
-    Raises:
-        FileExistsError: if there is a file already and `overwrite` is false.
-        OSError: if the file cannot be written, on a full disk for example. What was there before is kept.
+    that note. Where a file cannot be written, on a full disk for example, what was there before is kept.
     """
     check_format(path, layout)
     path = pathlib.Path(path)
@@ -107,10 +96,6 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     What the file says about its model is checked before anything is built: it is one of this package, and its weights
     fit into the file. The weights are read by the HDF5 library. It has no checksums for them, so that damage may go
     unnoticed in a `.weights.h5`, and it is no reader for files made to attack it: take those as `.npz`.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if the file is damaged, or does not say which model of this package it is of.
     """
     import keras
 
@@ -119,10 +104,8 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
         raise FileNotFoundError(f"There is no file {path}; the path of a model file was expected.")
     description, size = _describe(path)
     if description is None:
-        raise ValueError(
-            f"{path} does not say which model it is of. Build the model and pass the file: "
-            f"keras_vit.ViT_B16(weights={str(path)!r})."
-        )
+        how = f"Build the model and pass the file: keras_vit.ViT_B16(weights={str(path)!r})"
+        raise ValueError(f"{path} does not say which model it is of. {how}.")
     config = _config_of(path, description)
     if config is None:
         raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
@@ -130,7 +113,8 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     # or unit has more weights than its width squared; a weight takes four bits at least (int4).
     blocks = config.depth if isinstance(config, ViTConfig) else sum(config.stages)
     least = blocks * config.width**2 // 2
-    least = count_weights(config) // 2 if least <= size else least
+    if least <= size:
+        least = count_weights(config) // 2
     if least > size:
         raise ValueError(f"{path} is damaged: its model has at least {least:,} bytes of weights, it has only {size:,}.")
     try:
@@ -142,9 +126,8 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     except MemoryError:
         raise
     except Exception as error:  # Keras and HDF5 raise what the wrong bytes lead them to
-        raise ValueError(
-            f"{path} cannot be loaded, it is damaged or was written by another version: {printable(error, 300)}"
-        ) from error
+        reason = f"it is damaged or was written by another version: {printable(error, 300)}"
+        raise ValueError(f"{path} cannot be loaded, {reason}") from error
 
 
 def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
@@ -155,10 +138,7 @@ def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
 
 
 def class_names(source: "VisionTransformer | BiT | str | os.PathLike[str]") -> list[str] | None:
-    """What the outputs of a model stand for.
-
-    Nothing is downloaded and no weight is read. `decode_predictions` takes None for the names of ImageNet-1k, where
-    there are 1,000 classes.
+    """What the outputs of a model stand for. Nothing is downloaded and no weight is read.
 
     Args:
         source: A model, the name of a checkpoint that comes along, or the path of a file that `keras_vit.load` takes,
@@ -166,13 +146,12 @@ def class_names(source: "VisionTransformer | BiT | str | os.PathLike[str]") -> l
 
     Returns:
         The names in the order of the outputs: those in the model or the file, or in a `classes.txt` beside an old
-        file that has none. None where nothing names them, and for variants, names of the catalogue and addresses.
+        file that has none. None where nothing names them (`decode_predictions` then takes those of ImageNet-1k for
+        1,000 classes), and for variants, names of the catalogue and addresses.
 
     Raises:
-        TypeError: if `source` is none of these.
-        FileNotFoundError, IsADirectoryError: if a path names no file, or a folder has no weights.
-        ValueError: if a name is unknown, the file is damaged or of another kind, or a `classes.txt` is no list of
-            names.
+        TypeError, FileNotFoundError, IsADirectoryError, ValueError: if `source` is none of these, a name is unknown,
+            the file is damaged or of another kind, or a `classes.txt` is no list of names.
 
     Examples:
         >>> keras_vit.class_names("glyphs")[:3]
@@ -223,10 +202,9 @@ def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
     """The config in what a file says about its model; None if it is not of this package."""
     try:
         model = json.loads(text)
-        if not isinstance(model, dict) or model.get("class_name") not in _CONFIG_TYPES:
+        name = model.get("class_name") if isinstance(model, dict) else None
+        if name not in _CONFIG_TYPES or model.get("registered_name") != f"keras_vit>{name}":  # Keras goes by both
             return None
-        if model.get("registered_name") != f"keras_vit>{model['class_name']}":  # what Keras goes by, beside the name
-            return None
-        return _CONFIG_TYPES[model["class_name"]](**model["config"]["config"])
+        return _CONFIG_TYPES[name](**model["config"]["config"])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise ValueError(f"{path} says nothing sensible about its model: {printable(error, 200)}.") from None

@@ -29,18 +29,18 @@ def push_to_hub(
 ) -> str:
     """Writes a model into a repository of the Hugging Face Hub, which is made if it does not exist.
 
-    What is written: the weights (`model.safetensors` with `config.json` in a layout of timm or transformers, otherwise
-    `model.npz` in the layout of the original code) and a card, `README.md`, unless the repository has one. All of it is
-    one commit. `keras_vit.load("hf://owner/name")` gives the model back. For a `.keras` file there instead, which
-    `keras.saving.load_model` reads, Keras itself has `model.save("hf://owner/name")`.
+    One commit with the weights (`model.safetensors` with `config.json` in a layout of timm or transformers, otherwise
+    `model.npz` in that of the original code) and a card, `README.md`, unless the repository has one.
+    `keras_vit.load("hf://owner/name")` gives the model back. For a `.keras` file there instead, Keras itself has
+    `model.save("hf://owner/name")`.
 
     Args:
         model: A model of this package.
         repository: `"owner/name"`.
         layout: As in `to_checkpoint`; None for the first of timm's, transformers' and the original code's that can say
             the model.
-        license: The license of the weights, as an identifier of the Hub such as `"apache-2.0"`; None to leave it open.
-            That of the weights which the model was trained from may bind it.
+        license: An identifier of the Hub such as `"apache-2.0"`; None to leave it open. The license of the weights
+            which the model was trained from may bind it.
         private: Whether a new repository is private; None for what the owner's account says.
         revision: The branch to write to; None for the main one.
         commit_message: What the commit says.
@@ -79,10 +79,8 @@ def push_to_hub(
             names = [sibling.rfilename for sibling in api.model_info(address.repository).siblings or ()]
         others = {name for name in names if name.endswith(ENDINGS) and "/" not in name} - {weights.name, *NOT_WEIGHTS}
         if others:
-            raise ValueError(
-                f"{address} has other weights, {min(others)}, beside which {weights.name} would be taken for the same "
-                "model. Remove them there, or choose another repository or layout."
-            )
+            problem = f"has other weights, {min(others)}, beside which {weights.name} would be taken for the same model"
+            raise ValueError(f"{address} {problem}. Remove them there, or choose another repository or layout.")
         if CARD not in names:
             write_text(weights.parent / CARD, _card(model.config, address.repository, layout, license))
         with errors_named(address, "written"):

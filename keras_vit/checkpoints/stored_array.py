@@ -4,9 +4,10 @@ import dataclasses
 import math
 import os
 import pathlib
+import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, TypeVar
 
 import numpy as np
@@ -28,21 +29,13 @@ T = TypeVar("T")
 
 @dataclasses.dataclass
 class Extent:
-    """A run of bytes in a file.
-
-    Attributes:
-        path: The file.
-        start: Where the run begins.
-        size: Its length in bytes.
-        name: What it holds, for messages.
-        checksum: The CRC-32 that the file says it has, until it is compared; None where the file says none.
-    """
+    """A run of bytes in a file."""
 
     path: pathlib.Path
     start: int
     size: int
-    name: str
-    checksum: int | None = None
+    name: str  # what it holds, for messages
+    checksum: int | None = None  # the CRC-32 that the file says, until it is compared
 
     def __post_init__(self) -> None:
         """Notes the file's length and the time of its last change."""
@@ -116,20 +109,14 @@ class StoredArray:
     """An array in a file: its name, shape and type are known, its values are read on demand.
 
     Reading raises ValueError if the values do not have the checksum that the file says, or the file was changed.
-
-    Attributes:
-        name: Its name in the file.
-        shape: Its shape.
-        dtype: The type of the values in the file, one of `READABLE` in either order of bytes.
-        load: Reads the values' bytes, in order, the last axis fastest: takes the first byte and the number of bytes.
-        offset: Its own first byte.
     """
 
     name: str
     shape: tuple[int, ...]
-    dtype: np.dtype
+    dtype: np.dtype  # one of `READABLE` in either order of bytes
+    # Reads the values' bytes, in order, the last axis fastest: takes the first byte and the number of bytes.
     load: Callable[[int, int], np.ndarray] = dataclasses.field(repr=False, compare=False)
-    offset: int = 0
+    offset: int = 0  # its own first byte
 
     @property
     def stored(self) -> str:
@@ -205,9 +192,9 @@ class ArrayFile(Mapping[str, StoredArray]):
         arrays: Mapping[str, StoredArray],
         note: dict[str, Any] | None = None,
         container: str = "",
-        outside: list[str] | None = None,
+        outside: Sequence[str] = (),
     ) -> None:
-        self.path, self.note, self.container, self.outside = path, note or {}, container, outside or []
+        self.path, self.note, self.container, self.outside = path, note or {}, container, list(outside)
         self._arrays = arrays
 
     def __getitem__(self, name: str) -> StoredArray:
@@ -221,11 +208,7 @@ class ArrayFile(Mapping[str, StoredArray]):
 
     @property
     def grid_size(self) -> tuple[int, int] | None:
-        """Rows and columns of the position embeddings, if the file notes them.
-
-        Raises:
-            ValueError: if what is noted is no pair of positive integers.
-        """
+        """Rows and columns of the position embeddings, if the file notes them; ValueError if they make no sense."""
         grid = self.note.get("grid_size")
         if grid is None:
             return None
@@ -236,7 +219,7 @@ class ArrayFile(Mapping[str, StoredArray]):
 
 
 def read_members(
-    path: str | os.PathLike[str],
+    path: pathlib.Path,
     kind: str,
     name_of: Callable[[str], str | None],
     describe: Callable[[str, Extent, IO[bytes]], T],
@@ -248,12 +231,7 @@ def read_members(
         kind: What it should be, for messages.
         name_of: What a member is called, by its name in the archive; None to pass it over.
         describe: Makes something of a member's name, its bytes, and the member opened for reading.
-
-    Raises:
-        ValueError: if it is no archive, is damaged, has two members of one name, would unpack to more than
-            `UNPACKED_RATIO` times its size or `UNPACKED_BYTES`, or `describe` fails.
     """
-    path = pathlib.Path(path)
     found: dict[str, T] = {}
     packed = {zipfile.ZIP_STORED: 0, zipfile.ZIP_DEFLATED: 0}  # bytes, by compression
     with path.open("rb") as file:
@@ -276,17 +254,12 @@ def read_members(
                         raise ValueError(f"{where} is compressed in a way that NumPy does not use")
                     packed[method] += member.file_size
                     if packed[method] > limits[method]:
-                        raise ValueError(
-                            f"it has {size:,} bytes and would unpack to {packed[method]:,}, more than the "
-                            f"{limits[method]:,} that a file of this size may have"
-                        )
+                        most = f"more than the {limits[method]:,} that it may have"
+                        raise ValueError(f"it has {size:,} bytes and would unpack to {packed[method]:,}, {most}")
                     with archive.open(member) as opened:  # compares the archive's list with the member itself
                         file.seek(member.header_offset)
-                        header = file.read(_LOCAL_HEADER)
-                        lengths = (
-                            int.from_bytes(header[i : i + 2], "little") for i in (26, 28)
-                        )  # of name and extra field
-                        start = member.header_offset + _LOCAL_HEADER + sum(lengths)
+                        *_, name_length, extra_length = struct.unpack("<26sHH", file.read(_LOCAL_HEADER))
+                        start = member.header_offset + _LOCAL_HEADER + name_length + extra_length
                         stored = method == zipfile.ZIP_STORED
                         # The checksum is zero where PyTorch was told to compute none.
                         place = (path, start, member.file_size, member.filename, member.CRC or None)

@@ -42,12 +42,7 @@ _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of the 
 
 
 def read_torch(path: pathlib.Path) -> ArrayFile:
-    """The arrays of a file of `torch.save`: those of a state dict, or of the one inside a training state.
-
-    Raises:
-        ValueError: if it is no such file, is truncated or damaged, asks for classes that weights do not need, is
-            compressed, or has arrays that overlap or leave their storage.
-    """
+    """The arrays of a file of `torch.save`: those of a state dict, or of the one inside a training state."""
     with path.open("rb") as file:
         older = file.read(2) == b"\x80\x02"
     root, storages = _read_older(path) if older else _read_zip(path)
@@ -64,10 +59,9 @@ def read_torch(path: pathlib.Path) -> ArrayFile:
         tensors = _direct(inner)
     else:
         keys = list(_fields(root))[:8] if isinstance(root, dict) else [f"a {type(root).__name__}"]
-        raise ValueError(
-            f"{path} holds no state dict: expected tensors by name, or a dict with one of {', '.join(CONTAINERS)}. "
-            f"It has: {', '.join(printable(key, 60) for key in keys) or 'nothing'}."
-        )
+        has = ", ".join(printable(key, 60) for key in keys) or "nothing"
+        expected = f"expected tensors by name, or a dict with one of {', '.join(CONTAINERS)}"
+        raise ValueError(f"{path} holds no state dict: {expected}. It has: {has}.")
     arrays, used = {}, dict.fromkeys(storages, 0)
     for name, tensor in tensors.items():
         try:
@@ -148,10 +142,8 @@ def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> Store
         raise ValueError("is in a storage that the file does not have")
     extent, dtype = storages[storage.key], np.dtype(storage.stored)
     if extent.size != storage.count * dtype.itemsize:
-        raise ValueError(
-            f"is in the storage {printable(storage.key, 60)}, which should have {storage.count:,} values of "
-            f"{storage.stored}; it has {extent.size:,} bytes"
-        )
+        values = f"{storage.count:,} values of {storage.stored}; it has {extent.size:,} bytes"
+        raise ValueError(f"is in the storage {printable(storage.key, 60)}, which should have {values}")
     steps = isinstance(strides, tuple) and all(type(stride) is int and 0 <= stride < 2**60 for stride in strides)
     if not is_shape(shape) or not is_shape((offset,)) or not steps or len(strides) != len(shape):
         raise ValueError("has a shape, strides or an offset that no array has")
@@ -160,10 +152,8 @@ def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> Store
     covered = 1
     for stride, n in sorted(zip(strides, shape, strict=True)) if math.prod(shape) else ():
         if n > 1 and stride < covered:
-            raise ValueError(
-                f"has values on top of each other: the strides are {strides} and the shape is {shape}. Save it with "
-                "PyTorch after .contiguous()"
-            )
+            order = f"strides {strides}, shape {shape}"
+            raise ValueError(f"has values on top of each other ({order}). Save it with PyTorch after .contiguous()")
         covered += (n - 1) * stride
     rows = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     if all(n <= 1 or stride == row for n, stride, row in zip(shape, strides, rows, strict=True)):
@@ -307,19 +297,16 @@ class _Unpickler(pickle.Unpickler):
         if module == "__torch__" or module.startswith("__torch__."):
             return _Object
         if (module, name) not in _NAMES:
-            raise ValueError(
-                f"it asks for the class or function {printable(f'{module}.{name}', 200)}, which is never imported: it "
-                "might run code. If you trust the file, load it with PyTorch and save its state dict alone"
-            )
+            advice = "If you trust the file, load it with PyTorch and save its state dict alone"
+            wanted = f"it asks for the class or function {printable(f'{module}.{name}', 200)}"
+            raise ValueError(f"{wanted}, which is never imported: it might run code. {advice}")
         return _NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> Storage:
         """The storage that the pickle refers to, which lies beside it."""
         match pid:
-            case ("storage", str(stored), str(key), _, int(count), *view) if (
-                stored in _STORAGES.values() and abs(count) < 2**60
-            ):
-                if not any(view):
+            case ("storage", str(stored), str(key), _, int(count), *view):
+                if stored in _STORAGES.values() and abs(count) < 2**60 and not any(view):
                     return Storage(key, stored, count)
         raise ValueError("it refers to something else than a storage, to a whole module or a view perhaps")
 

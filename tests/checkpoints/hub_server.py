@@ -44,6 +44,7 @@ class Repository:
     api_error: tuple[int, str] | None = None  # of the answer to requests for what the repository is
     etags: dict[str, str] = dataclasses.field(default_factory=dict)  # where they are not the files' hashes
     private: bool | None = None  # what the request that made it said
+    describes_commit: bool = True  # a mirror may not
 
     @property
     def commit(self) -> str:
@@ -136,7 +137,8 @@ class HubServer(LocalServer):
             headers = {"X-Repo-Commit": repository.commit, "ETag": f'"{repository.etag(file)}"'}
             return self._send(handler, 200, repository.files[file], headers)
         siblings = [{"rfilename": name} for name in repository.files]
-        return self._json(handler, id=name, sha=repository.commit, siblings=siblings, tags=[], private=False)
+        commit = repository.commit if repository.describes_commit else None
+        return self._json(handler, id=name, sha=commit, siblings=siblings, tags=[], private=False)
 
     def _post(self, handler, path, body) -> None:
         """Creating a repository, and a commit whose files come as text in it."""

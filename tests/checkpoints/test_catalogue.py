@@ -83,8 +83,6 @@ FOUND = {
 
 def test_find_entry():
     assert {name: find_entry(name).name for name in FOUND} == FOUND
-    with pytest.raises(TypeError, match="42"):
-        find_entry(42)
 
 
 def test_a_plus_is_quoted_in_the_address():
@@ -106,7 +104,7 @@ def test_a_plus_is_quoted_in_the_address():
         ("me/x", "Did you mean 'hf://me/x', a repository of the Hugging Face Hub"),
         ("hf:/me/x", "Did you mean 'hf://me/x', a repository of the Hugging Face Hub"),
         ("facebook/dinov2-base", "Did you mean 'hf://facebook/dinov2-base'"),
-        ("nothing like it", r"list_weights\(\) and list_models\(\) show all"),
+        ("nothing like it", r"list_weights\(\) and list_models\(\)"),
         ("ViT-B_16", "may be any of .*imagenet21k/ViT-B_16.*imagenet21k[+]imagenet2012.*sam/ViT-B_16.*gsam/"),
         *(("augreg/B_16-i21k" + tail * 50_000, "'B_16-i21k.* is no name of AugReg's") for tail in "x-\x08"),
     ],

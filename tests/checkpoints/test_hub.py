@@ -173,6 +173,12 @@ def test_settings_of_the_library(server, repository, monkeypatch):
     assert server.tokens == {"Bearer hf_secret"}
 
 
+def test_a_mirror_that_names_no_commit(server, repository, monkeypatch):
+    monkeypatch.delattr("huggingface_hub.try_to_load_from_cache")  # which would be asked for a revision "None"
+    repository.describes_commit = False
+    assert first(find_checkpoint("hf://me/model")) == 1
+
+
 def test_a_model_from_the_hub(server, golden):
     """From an address to a model, with options, as from any other source."""
     case = golden("mini_token")

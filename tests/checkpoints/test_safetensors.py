@@ -177,7 +177,7 @@ def test_parts(parts):
         assert {name: array.read().tolist() for name, array in file.items()} == {"a": [1, 1], "b": [2, 2, 2], "c": [3]}
 
 
-def test_bad_parts(parts, monkeypatch):
+def test_bad_parts(parts):
     names, beside = parts.names, "expected a file name beside it"
     for changed, error, message in (
         ({}, ValueError, "it has no weight_map"),
@@ -190,9 +190,6 @@ def test_bad_parts(parts, monkeypatch):
     ):
         with pytest.raises(error, match=message):
             open_file(parts(weight_map=changed))
-    monkeypatch.setattr(files, "MOST_SHARDS", 1)
-    with pytest.raises(ValueError, match="names 2 shards, expected at most 1"):
-        open_file(parts())
 
 
 def test_folders(tmp_path):
