@@ -174,7 +174,7 @@ def test_settings_of_the_library(server, repository, monkeypatch):
 
 
 def test_a_mirror_that_names_no_commit(server, repository, monkeypatch):
-    monkeypatch.delattr("huggingface_hub.try_to_load_from_cache")  # which would be asked for a revision "None"
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", None)  # which would be asked for a revision "None"
     repository.describes_commit = False
     assert first(find_checkpoint("hf://me/model")) == 1
 
