@@ -5,7 +5,6 @@ import shutil
 import warnings
 import zipfile
 
-import keras
 import numpy as np
 import pytest
 
@@ -53,18 +52,10 @@ def test_every_kind_of_file_carries_them(config, ending, tmp_path):
     assert load(path).config.class_names == NAMES
     assert keras_vit.class_names(path) == list(NAMES)
     if ending == ".npz":
-        assert keras_vit.from_checkpoint(path).config.class_names == NAMES
-        assert keras_vit.inspect_checkpoint(path).config.class_names == NAMES
+        assert keras_vit.class_names(tmp_path) == keras_vit.class_names(make()) == list(NAMES)
         assert keras_vit.inspect_checkpoint(path).to_dict()["config"]["class_names"] == list(NAMES)
-
-
-def test_folders_and_models(tmp_path):
-    save_model(make(), tmp_path / "model.npz")
-    assert keras_vit.class_names(tmp_path) == list(NAMES)
-    assert keras_vit.class_names(make()) == list(NAMES)
-    assert keras_vit.class_names(make(VIT.replace(class_names=None))) is None
-    clone = keras_vit.VisionTransformer.from_config(make().get_config())
-    assert clone.config.class_names == NAMES
+        with np.load(path) as one:  # arrays for the original code are what they were
+            assert "class_names" not in " ".join(one.files)
 
 
 def test_the_checkpoint_that_comes_along():
@@ -73,14 +64,6 @@ def test_the_checkpoint_that_comes_along():
     assert keras_vit.from_checkpoint("glyphs").config.class_names == tuple(names) and len(names) == 164
     assert keras_vit.from_checkpoint("glyphs", classes=3).config.class_names is None
     assert keras_vit.from_checkpoint("glyphs", include_top=False).config.class_names is None
-
-
-def test_written_for_the_original_code_all_the_same(tmp_path):
-    """Arrays are what they were; the names are where NumPy does not look."""
-    keras_vit.to_checkpoint(make(), tmp_path / "named.npz")
-    keras_vit.to_checkpoint(make(VIT.replace(class_names=None)), tmp_path / "unnamed.npz")
-    with np.load(tmp_path / "named.npz") as one, np.load(tmp_path / "unnamed.npz") as two:
-        assert one.files == two.files
 
 
 def test_too_many_names_for_a_comment(tmp_path):
@@ -96,12 +79,9 @@ def test_too_many_names_for_a_comment(tmp_path):
     ("call", "options", "error", "message"),
     [
         ("from_checkpoint", {"class_names": ["a", "b"]}, ValueError, "each of the 164 classes, but has 2"),
-        ("from_checkpoint", {"class_names": ["a", "b"], "include_top": False}, ValueError, "needs include_top=True"),
         ("ViT_Ti16", {"class_names": ["a", "b"], "include_top": False}, ValueError, "needs include_top=True"),
         ("ViT_Ti16", {"class_names": ["a", "b"], "classes": 3}, ValueError, "each of the 3 classes, but has 2"),
         ("ViT_Ti16", {"class_names": []}, ValueError, "each of the 0 classes|at least 1"),
-        ("ViT_Ti16", {"class_names": "ab"}, TypeError, "class_names"),
-        ("ViT_Ti16", {"class_names": 7}, TypeError, "class_names"),
         ("ViT_Ti16", {"class_names": [1, 2]}, TypeError, "class_names"),
     ],
 )
@@ -112,19 +92,13 @@ def test_arguments_that_are_refused(call, options, error, message):
 
 
 STRANGE = {
-    "text": "abc",
     "a dictionary": {"a": 1, "b": 2, "c": 3},
-    "a number": 3,
     "too few": ["a", "b"],
-    "too many": ["a", "b", "c", "d"],
-    "no strings": ["a", "b", 3],
     "a nested list": ["a", "b", ["c"]],
     "terminal sequences": ["a", "b", "\x1b]0;owned\x07"],
-    "line breaks": ["a", "b", "c\nd"],
     "line separators": ["a", "b", "c\u2028d"],
     "other directions": ["a", "b", "\u202egpj.exe"],
     "half a pair": ["a", "b", "\ud800"],
-    "empty": ["a", "b", ""],
 }
 
 
@@ -142,13 +116,6 @@ def test_a_strange_note_is_a_warning(case, unnamed, tmp_path):
     with warnings.catch_warnings():  # a new head has nothing to do with it
         warnings.simplefilter("error")
         keras_vit.from_checkpoint(path, classes=2)
-
-
-@pytest.mark.parametrize("note", [b"", b"no JSON", b"[1]", b"[" * 60_000, b'{"class_names": null}', b"\xff\xfe"])
-def test_notes_without_names(note, unnamed, tmp_path):
-    path = with_note(shutil.copy(unnamed, tmp_path / "model.npz"), note)
-    assert keras_vit.class_names(path) is None
-    assert keras_vit.inspect_checkpoint(path).oddities == []
 
 
 # Old files have their names in a text file beside them.
@@ -169,7 +136,7 @@ def test_names_beside_an_old_file(ending, tmp_path):
     assert keras_vit.class_names(path) == list(NAMES)
 
 
-@pytest.mark.parametrize("content", [b"x\ny\n\xff\n", b"x\ny\n\x1b[2J\n", b"x\n\nz\n"])
+@pytest.mark.parametrize("content", [b"x\ny\n\xff\n", b"x\ny\n\x1b[2J\n"])
 def test_a_list_that_is_none(content, unnamed, tmp_path):
     path = shutil.copy(unnamed, tmp_path / "model.npz")
     (tmp_path / "classes.txt").write_bytes(content)
@@ -193,25 +160,20 @@ def test_weights_for_a_variant_bring_their_names(tmp_path):
 def test_what_names_no_file(tmp_path):
     assert keras_vit.class_names("ViT-B/16") is None
     assert keras_vit.class_names("imagenet21k/ViT-B_16") is keras_vit.class_names("hf://owner/name") is None
-    for ending in (".npz", ".keras", ".weights.h5", ".safetensors", ".pth", ".bin", ""):
-        with pytest.raises(FileNotFoundError, match="no file"):
-            keras_vit.class_names(tmp_path / f"missing{ending}")
-    for name in ("missing.safetensors", "./missing"):
+    for name in (tmp_path / "missing.npz", tmp_path / "missing", "missing.safetensors", "./missing"):
         with pytest.raises(FileNotFoundError, match="no file"):
             keras_vit.class_names(name)
     with pytest.raises(IsADirectoryError, match="without weights"):
         keras_vit.class_names(tmp_path)
     with pytest.raises(ValueError, match="glyfs"):
         keras_vit.class_names("glyfs")
-    for wrong in (None, 3, ["glyphs"], keras.Sequential()):
-        with pytest.raises(TypeError, match="source must be a model, a name or a path"):
-            keras_vit.class_names(wrong)
+    with pytest.raises(TypeError, match="source must be a model, a name or a path"):
+        keras_vit.class_names(["glyphs"])
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "[",
         "[]",
         '{"class_name": "VisionTransformer", "registered_name": "keras_vit>VisionTransformer"}',

@@ -37,18 +37,13 @@ def test_defaults_are_those_of_fine_tuning():
     [
         ({"crop": "center"}, ValueError, "crop must be one of.*'center'"),
         ({"min_area": 0}, ValueError, "min_area must lie in"),
-        ({"min_area": 1.5}, ValueError, "min_area must lie in"),
         ({"min_area": "5 %"}, TypeError, "min_area must be a number"),
         ({"flip": 1}, TypeError, "flip must be True or False"),
-        ({"mixup": -0.1}, ValueError, "mixup must be 0"),
         ({"mixup": float("nan")}, ValueError, "mixup must be 0"),
-        ({"mixup": 1.5}, ValueError, "mixup must be 0"),
         ({"mixup": True}, TypeError, "mixup must be a number"),
         ({"randaugment": 2}, TypeError, r"\(layers, magnitude\)"),
-        ({"randaugment": (2, 0.5)}, TypeError, r"\(layers, magnitude\)"),
         ({"randaugment": (0, 10)}, ValueError, "At least 1 layer"),
         ({"randaugment": (2, 31)}, ValueError, "0 to 30"),
-        ({"randaugment": (2, 10, 3)}, ValueError, r"\(layers, magnitude\)"),
     ],
 )
 def test_augmentation_refusals(options, error, message):
@@ -61,6 +56,7 @@ def test_augmentation_refusals(options, error, message):
 
 @pytest.mark.parametrize(("height", "width"), [(300, 400), (400, 200), (28, 28), (1, 1), (3, 500)])
 def test_inception_boxes_lie_in_the_image(height, width, rng):
+    assert inception_box(50, 300, rng, min_area=0.3) == (0, 0, 50, 300)  # no box of aspect 1.33 is that large
     for _ in range(200):
         top, left, rows, columns = inception_box(height, width, rng, min_area=0.2)
         assert 0 <= top and top + rows <= height and 0 <= left and left + columns <= width
@@ -68,10 +64,6 @@ def test_inception_boxes_lie_in_the_image(height, width, rng):
             assert 0.2 * height * width <= rows * columns
             # Widths are rounded: half a pixel more or less.
             assert 0.75 * rows - 0.5 - 1e-9 <= columns <= 1.33 * rows + 0.5 + 1e-9
-
-
-def test_inception_box_of_the_whole_image(rng):
-    assert inception_box(50, 300, rng, min_area=0.3) == (0, 0, 50, 300)  # No box of aspect 1.33 is that large.
 
 
 def test_inception_box_is_distributed_as_tensorflows(rng, backend):
@@ -161,16 +153,10 @@ def test_a_transform_is_a_function_of_seed_epoch_and_index(rng):
         np.testing.assert_array_equal(again(pixels, epoch, index), image)
         assert image.shape == (16, 12, 3) and image.dtype == np.uint8
     assert len({image.tobytes() for image in first.values()}) == len(first)
-    other = ImageTransform((16, 12), Augmentation(randaugment=(2, 1)), seed=4)
-    assert not np.array_equal(other(pixels, 0, 0), first[0, 0])
-
-
-def test_randaugment_follows_crop_and_flip_on_whole_numbers(rng):
-    pixels = rng.integers(0, 256, (40, 60, 3), dtype="uint8")
-    plain = ImageTransform((16, 12), Augmentation(), seed=3)(pixels, 1, 2)
-    out = ImageTransform((16, 12), Augmentation(randaugment=(2, 15)), seed=3)(pixels, 1, 2)
-    generator = np.random.default_rng([3, RANDAUGMENT, 1, 2])
-    np.testing.assert_array_equal(out, randaugment(np.floor(plain).astype("uint8"), 2, 15, generator))
+    # RandAugment follows crop and flip, on whole numbers.
+    plain = np.floor(ImageTransform((16, 12), Augmentation(), seed=3)(pixels, 1, 2)).astype("uint8")
+    expected = randaugment(plain, 2, 1, np.random.default_rng([3, RANDAUGMENT, 1, 2]))
+    np.testing.assert_array_equal(first[1, 2], expected)
 
 
 # Mixup
@@ -188,5 +174,3 @@ def test_mixup_is_big_visions(rng):
         np.testing.assert_allclose(shares, a * labels + (1 - a) * np.roll(labels, 1, axis=0), rtol=0, atol=1e-6)
         np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=0, atol=1e-6)
         assert mixed.dtype == shares.dtype == np.float32
-        again, _ = mixup(images.copy(), labels, p, np.random.default_rng(7))
-        np.testing.assert_array_equal(mixed, again)

@@ -2,12 +2,12 @@
 
 import io
 import os
-import warnings
+import shutil
 
 import numpy as np
 import pytest
 
-from keras_vit.data import Augmentation, examples, has_test_split, open_data
+from keras_vit.data import Augmentation, has_test_split, open_data
 from keras_vit.preprocessing import load_image
 
 Image = pytest.importorskip("PIL.Image")
@@ -65,10 +65,8 @@ def test_attributes_of_a_stream(root):
         assert (stream.examples, stream.batch_size, stream.steps_per_epoch) == (13, 4, 3)
         assert stream.bad == [] and stream.converted == []
         images, labels = stream.batch(0)
-    assert images.shape == (4, *SIZE, 3) and images.dtype == np.float32
+    assert images.shape == (4, *SIZE, 3) and images.dtype == labels.dtype == np.float32
     assert 0 <= images.min() and 1 < images.max() <= 255
-    assert labels.shape == (4, 3) and labels.dtype == np.float32
-    np.testing.assert_array_equal(labels.sum(axis=1), 1)
 
 
 @pytest.mark.parametrize(
@@ -89,27 +87,13 @@ def test_a_batch_depends_on_seed_and_step_alone(root, augmentation):
 
 def test_every_epoch_sees_every_image_once_in_another_order(root):
     with train(root, PLAIN) as stream, in_order(root / "train", batch_size=13) as all_:
-        known = all_.batch(0)[0]
-        images = np.concatenate([stream.batch(step)[0] for step in range(10)])[:39]  # Three epochs of 13.
-    numbers = [int(np.abs(known - image).max(axis=(1, 2, 3)).argmin()) for image in images]
+        known, known_labels = all_.batch(0)
+        images, labels = (np.concatenate(part)[:39] for part in zip(*map(stream.batch, range(10)), strict=True))
+    numbers = [int(np.abs(known - image).max(axis=(1, 2, 3)).argmin()) for image in images]  # of three epochs of 13
+    np.testing.assert_array_equal(labels, known_labels[numbers])
     epochs = [numbers[:13], numbers[13:26], numbers[26:]]
     assert all(sorted(epoch) == list(range(13)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
-
-
-def test_batches_larger_than_the_data(root):
-    with train(root, batch_size=30) as stream:
-        images, _ = stream.batch(0)
-        assert stream.steps_per_epoch == 1
-        assert len({image.tobytes() for image in images}) == 30  # The same image again is cropped anew.
-
-
-def test_labels_belong_to_their_images(root):
-    with train(root, PLAIN) as stream:
-        images, labels = stream.batch(0)
-    for image, label in zip(images, labels.argmax(axis=1), strict=True):
-        folder = root / "train" / NAMES[label]
-        assert any(np.allclose(load_image(path, SIZE), image, rtol=0, atol=1e-4) for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("resize", ["squash", "big_vision", "timm"])
@@ -135,7 +119,6 @@ def test_what_describes_the_data_changes_with_it(root):
     before = description()
     assert before["source"] == "folder" and before["examples"] == 13
     assert description() == before
-    assert description(batch_size=5) != before
     (root / "train" / "ant" / "0.jpg").rename(root / "train" / "bee" / "new.jpg")
     assert description() != before
 
@@ -221,6 +204,8 @@ def test_splits_in_a_dict(root):
     ],
 )
 def test_layouts_that_are_refused(tmp_path, files, message):
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        train(tmp_path / "nothing")
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         picture(0).save(tmp_path / file)
@@ -231,14 +216,6 @@ def test_layouts_that_are_refused(tmp_path, files, message):
             assert stream.examples == 2
 
 
-def test_missing_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        train(tmp_path / "nothing")
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(FileNotFoundError, match="It is a file"):
-        train(tmp_path / "file")
-
-
 def test_classes_without_images(root):
     (root / "train" / "dog").mkdir()
     with pytest.raises(ValueError, match="dog: a class folder without pictures.*skip"):
@@ -246,8 +223,8 @@ def test_classes_without_images(root):
     with pytest.warns(UserWarning, match="left out.*dog"), train(root, on_bad_image="skip") as stream:
         assert stream.class_names == NAMES and names_of(stream.bad) == ["dog"]
     (root / "train" / "dog").rmdir()
-    for path in (root / "test" / "cow").iterdir():
-        path.unlink()
+    shutil.rmtree(root / "test" / "cow")
+    (root / "test" / "cow").mkdir()
     with pytest.raises(ValueError, match="no pictures of the class 'cow'"):
         in_order(root)
     with pytest.warns(UserWarning, match="'cow'"), in_order(root, on_bad_image="skip") as stream:
@@ -294,9 +271,9 @@ def test_bad_files_are_found_at_the_start(root, name):
             assert stream.examples == 13 and [b.path for b in stream.bad] == [str(bad)]
             stream.batch(0)  # warns no more
     if name.startswith("cut"):
-        with train(root, check="none") as stream, pytest.raises(ValueError, match=rf'{name}.*on_bad_image="skip"'):
-            for step in range(4):
-                stream.batch(step)
+        with train(root, check="none", batch_size=14) as stream:
+            with pytest.raises(ValueError, match=rf'{name}.*on_bad_image="skip"'):
+                stream.batch(0)
 
 
 def test_many_bad_files_are_counted(root):
@@ -312,13 +289,6 @@ def test_many_bad_files_are_counted(root):
         train(root, on_bad_image="skip")
 
 
-def test_whole_files_are_not_decoded_to_be_checked(root, monkeypatch):
-    for i, ending in enumerate(("gif", "webp")):
-        picture(i).save(root / "train" / "bee" / f"whole.{ending}")
-    monkeypatch.setattr(examples, "load_image", None)
-    train(root).close()
-
-
 def test_the_next_image_takes_the_place_of_one_that_is_cut_short(root):
     cut(root / "train" / "bee" / "cut.jpg")
     options = {"on_bad_image": "skip", "batch_size": 14, "check": "none"}
@@ -330,10 +300,6 @@ def test_the_next_image_takes_the_place_of_one_that_is_cut_short(root):
             assert names_of(stream.bad) == ["cut.jpg"]
     assert len({image.tobytes() for image in images}) == 13
     np.testing.assert_array_equal(labels.sum(axis=0), [5, 4, 5])  # bee/cut.jpg is followed by cow/0.jpg.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with train(root, PLAIN, **options) as again:
-            np.testing.assert_array_equal(again.batch(0)[0], images)
     (root / "train" / "bee" / "cut.jpg").rename(root / "test" / "bee" / "cut.jpg")
     with in_order(root, batch_size=8, on_bad_image="skip", check="none") as stream:
         with pytest.warns(UserWarning, match="cut.jpg"):
@@ -349,68 +315,21 @@ def test_class_folders_that_differ_in_capitals_only(root):
             assert stream.classes == 4
 
 
-def test_a_file_that_vanishes(root):
-    with train(root, batch_size=13) as stream:
-        (root / "train" / "cow" / "0.jpg").unlink()
-        with pytest.raises(ValueError, match="0.jpg"):
-            stream.batch(0)
-
-
 def test_images_that_are_not_rgb_are_converted_and_recorded(root):
-    odd = {
-        "grey.png": (picture(1).convert("L"), "mode L,"),
-        "palette.png": (picture(2).convert("P"), "mode P,"),
-        "rgba.png": (picture(3).convert("RGBA"), "mode RGBA,"),
-        "cmyk.jpg": (picture(4).convert("CMYK"), "mode CMYK,"),
-        "deep.png": (Image.fromarray(np.full((9, 8), 0x4DFF, "uint16")), "mode I;16,"),
-        "black_and_white.png": (picture(5).convert("1"), "mode 1,"),
-    }
-    for name, (image, _) in odd.items():
-        image.save(root / "train" / "ant" / name)
+    for mode in ("L", "P", "RGBA", "1"):
+        picture(1).convert(mode).save(root / "train" / "ant" / f"mode {mode}.png")
     with train(root) as stream:
-        assert stream.examples == 13 + len(odd) and stream.bad == []
+        assert stream.examples == 17 and stream.bad == []
         reasons = {os.path.basename(c.path): c.reason for c in stream.converted}
-    assert reasons.keys() == odd.keys() and all(words in reasons[name] for name, (_, words) in odd.items())
-    with in_order(root / "train", batch_size=30) as stream:
-        images, _ = stream.batch(0)
-    deep = sorted((root / "train").rglob("*.*")).index(root / "train" / "ant" / "deep.png")
-    np.testing.assert_array_equal(images[deep], 0x4D)
-
-
-def test_images_are_turned_upright(root):
-    image = picture(1, (10, 40))
-    exif = Image.Exif()
-    exif[0x0112] = 6  # Rotate by a quarter turn.
-    for path in (root / "test").rglob("*.*"):
-        path.unlink()
-        image.save(path.with_suffix(".png"), exif=exif)
-    with in_order(root, image_size=(40, 10), batch_size=1) as stream:
-        np.testing.assert_array_equal(stream.batch(0)[0][0], np.rot90(np.asarray(image), -1))
-
-
-def test_without_pillow(root, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"keras-vit\[images\]"):
-        train(root)
-
-
-def test_many_files_show_progress(root, monkeypatch, capsys):
-    monkeypatch.setattr(examples, "PROGRESS_FROM", 5)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
-    train(root).close()
-    assert "Looking at pictures" in capsys.readouterr().err
+    assert reasons == {f"mode {m}.png": f"of mode {m}, converted to RGB as by load_image" for m in "L P RGBA 1".split()}
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"batch_size": 0}, ValueError, "batch_size must be"),
-        ({"batch_size": 2.0}, ValueError, "batch_size must be"),
         ({"seed": -1}, ValueError, "seed must be"),
-        ({"image_size": 0}, ValueError, "image_size must be"),
-        ({"image_size": (3, 4, 5)}, TypeError, "image_size must be an integer or a pair"),
         ({"image_size": None}, TypeError, "image_size must be an integer or a pair"),
-        ({"image_size": (8, True)}, TypeError, "image_size must be an integer or a pair"),
         ({"split": "val"}, ValueError, "split must be one of"),
         ({"split": "test"}, ValueError, "not augmented"),
         ({"on_bad_image": "ignore"}, ValueError, "on_bad_image must be one of"),
@@ -420,7 +339,6 @@ def test_many_files_show_progress(root, monkeypatch, capsys):
         ({"shard": (2, 2)}, ValueError, r"shard must be \(i, n\)"),
         ({"class_names": ["a"], "classes": 2}, ValueError, "1 class_names, but classes=2"),
         ({"class_names": ["a", "a"]}, ValueError, "differ from each other"),
-        ({"class_names": ["a", "b\n"]}, ValueError, "cannot be the name of a class"),
         ({"class_names": ["a", 3]}, TypeError, "class_names must be strings"),
         ({"classes": 4}, ValueError, "classes=4, but the data has 3"),
         ({"target": "labels"}, ValueError, "target must be one of"),
@@ -447,17 +365,5 @@ def test_names_that_no_class_can_have(root, name):
     os.mkdir(folder)
     picture(0).save(os.path.join(os.fsdecode(folder), "a.png"))
     with pytest.raises(ValueError, match="cannot be the name of a class: it") as caught:
-        train(root)
-    assert str(caught.value).isprintable()
-
-
-def test_files_with_names_that_are_not_utf_8(root):
-    path = os.fsdecode(os.path.join(os.fsencode(root / "train" / "ant"), b"a\xffb.png"))
-    picture(0).save(path)
-    with train(root) as stream:
-        assert stream.examples == 14
-    with open(path, "wb"):
-        pass
-    with pytest.raises(ValueError, match="an empty file") as caught:
         train(root)
     assert str(caught.value).isprintable()

@@ -1,6 +1,5 @@
 """Arrays, pipelines of other libraries and tensorflow-datasets: the same stream, the same checks."""
 
-import importlib.util
 import sys
 import threading
 
@@ -35,11 +34,8 @@ def data():
     ("labels", "classes", "error", "message"),
     [
         ([0, 3], 3, ValueError, "image 1 of x has the label 3, .* 0 to 2, for 3 classes"),
-        ([0, -1], 3, ValueError, "image 1 of x has the label -1"),
         ([0, -1], None, ValueError, "image 1 of x has the label -1"),
-        ([0.5, 1], 3, ValueError, "image 0 of x has the label 0.5"),
         ([np.nan, 1], 3, ValueError, "image 0 of x has the label nan"),
-        ([[0.0, 1.5, 0.0]], 3, ValueError, "values outside 0..1"),
         ([[0.0, np.nan, 0.0]], 3, ValueError, "values outside 0..1"),
         ([[0.0, 1.0]], 3, ValueError, "rows of 2, but there are 3"),
         (np.zeros((2, 3, 1)), 3, ValueError, "must have shape"),
@@ -127,7 +123,6 @@ def test_other_forms_of_arrays(data):
         (lambda x, y: (x[:0], y[:0]), "there are none"),
         (lambda x, y: (x, y * 0), "two classes or more"),
         (lambda x, y: (x / 255, y), "scaled already"),
-        (lambda x, y: (x[..., 0:2], y), "must have shape"),
         (lambda x, y: (x, np.where(y == 2, -1, y)), r"images\[2\] has the label -1"),
         (lambda x, y: (np.where(np.arange(12)[:, None, None, None] == 7, np.nan, x), y), r"images\[7\] holds NaN"),
         (lambda x, y: (list(x[:-1]) + [x[-1, :5] / 300.0], y), r"images\[11\]"),
@@ -143,9 +138,7 @@ def test_bad_images_of_arrays_are_left_out(data):
     images[7, 0, 0, 0] = np.nan
     with pytest.warns(UserWarning, match=r"left out. images\[7\]: NaN"):
         stream = open_data((images, data[1]), split="test", on_bad_image="skip", **OPTIONS)
-    assert stream.examples == 11 and stream.bad[0].path == "images[7]"
-    got = np.concatenate([stream.batch(i)[0] for i in range(3)])
-    np.testing.assert_array_equal(got, np.delete(images, 7, axis=0))
+    np.testing.assert_array_equal(np.concatenate([images for images, _ in stream]), np.delete(images, 7, axis=0))
 
 
 def test_classes_that_are_given(data):
@@ -158,20 +151,9 @@ def test_classes_that_are_given(data):
 # Pipelines
 
 
-def tf_data_single(data, *_):
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_tensor_slices({"image": data[0], "label": data[1]})
-
-
 def grain_data(data, *_):
     grain = pytest.importorskip("grain")
     return grain.MapDataset.source(list(zip(*data, strict=True))).batch(4)
-
-
-def grain_single(data, *_):
-    grain = pytest.importorskip("grain")
-    return grain.MapDataset.source(list(zip(*data, strict=True))).to_iter_dataset()
 
 
 class Iterable:
@@ -185,12 +167,11 @@ class Iterable:
 # A framework that is not this run's backend may not be installed, and takes seconds to import.
 SOURCES = {
     "tf_data": (sources.tf_data, "tensorflow"),
-    "tf_data_single": (tf_data_single, "tensorflow"),
     "grain": (grain_data, None),
-    "grain_single": (grain_single, None),
     "torch": (sources.torch_loader, "torch"),
     "keras": (lambda data, *_: sources.Sequence(data), None),
     "iterable": (lambda data, *_: Iterable(batches(data)), None),
+    "examples": (lambda data, *_: Iterable([{"image": x, "label": y} for x, y in zip(*data, strict=True)]), None),
 }
 
 
@@ -203,7 +184,6 @@ def source(request, data, backend):
 
 
 def test_pipelines_are_iterated_as_they_are(source, data):
-    before = set(threading.enumerate())
     with open_data(source, classes=3, **OPTIONS) as stream:
         assert stream.batch_size == 4 and stream.classes == 3 and stream.steps_per_epoch in (3, None)
         for step in (0, 1, 2, 3, 7):  # Skips ahead.
@@ -217,16 +197,13 @@ def test_pipelines_are_iterated_as_they_are(source, data):
             assert sum(len(test.batch(step)[0]) for step in range(3)) == 12
         with pytest.raises(IndexError, match="has 3 batches"):
             test.batch(3)
-    # Frameworks may keep threads of their own, for all pipelines together.
-    assert [t.name for t in set(threading.enumerate()) - before if t.name.startswith("keras_vit")] == []
 
 
 def test_randaugment_and_mixup_are_added_to_pipelines(data):
     augmentation = Augmentation(mixup=0.5, randaugment=(1, 15))
     with open_data(Iterable(batches(data)), classes=3, augmentation=augmentation, **OPTIONS) as stream:
         first = [stream.batch(step) for step in range(2)]
-    with open_data(Iterable(batches(data)), classes=3, augmentation=augmentation, **OPTIONS) as other:
-        for a, b in zip(other.batch(1), first[1], strict=True):
+        for a, b in zip(stream.batch(1), first[1], strict=True):  # starts again
             np.testing.assert_array_equal(a, b)
     with open_data(Iterable(batches(data)), classes=3, augmentation=Augmentation(), **OPTIONS) as plain:
         assert not np.array_equal(plain.batch(1)[0], first[1][0])
@@ -278,6 +255,9 @@ def test_bad_batches(data, change, message):
 def test_what_pipelines_must_yield(items, options, message):
     with pytest.raises(ValueError, match=message):
         open_data(Iterable(items), **OPTIONS | {"classes": 3} | options)
+    for wrong in (None, np.zeros((4, 8, 8, 3)), (1, 2, 3), b"x"):
+        with pytest.raises(TypeError, match="data must be an image folder"):
+            open_data(wrong, **OPTIONS)
 
 
 def test_a_pipeline_of_nothing_but_bad_batches_ends(data):
@@ -294,16 +274,6 @@ def test_iterators_only_go_forward(data):
         np.testing.assert_array_equal(stream.batch(1)[0], batches(data)[1][0])
         with pytest.raises(ValueError, match="only goes forward"):
             stream.batch(0)
-    with open_data(iter(batches(data)), classes=3, **OPTIONS) as stream:
-        with pytest.raises(ValueError, match="ends after 3 batches"):
-            stream.batch(3)
-
-
-def test_batches_of_another_size_are_used(data):
-    with pytest.warns(UserWarning, match="batches of 4, not of batch_size=6"):
-        stream = open_data(Iterable(batches(data)), classes=3, image_size=SIZE, batch_size=6)
-    assert stream.batch_size == 4
-    stream.close()
 
 
 def test_a_model_fits_a_stream(data):
@@ -331,13 +301,6 @@ def test_an_index_error_of_a_pipeline_is_not_its_end(data):
             list(stream)
 
 
-def test_images_of_a_pipeline_come_to_size(data):
-    large = np.repeat(np.repeat(data[0], 2, 1), 2, 2), data[1]
-    with open_data(Iterable(batches(large)), classes=3, split="test", **OPTIONS) as stream:
-        images = np.concatenate([images for images, _ in stream])
-    np.testing.assert_allclose(images, data[0], rtol=0, atol=1e-4)  # between two equal pixels
-
-
 def test_training_images_in_order(data):
     with open_data({"train": data}, split="train", shuffle=False, **OPTIONS) as stream:
         assert stream.steps_per_epoch == 3 and not stream.endless
@@ -351,30 +314,6 @@ def test_training_images_in_order(data):
         open_data(data, split="test", shuffle=True, **OPTIONS)
     with open_data(data, **OPTIONS) as stream, pytest.raises(TypeError, match="has no end"):
         iter(stream).__next__()
-
-
-@pytest.mark.parametrize("wrong", [None, 3, np.zeros((4, 8, 8, 3)), (1, 2, 3), b"x"])
-def test_other_things_are_refused(wrong):
-    with pytest.raises(TypeError, match="data must be an image folder"):
-        open_data(wrong, **OPTIONS)
-
-
-# KerasCV
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_a_users_own_keras_cv_layers_just_work(data, backend):
-    if backend != "tensorflow" or importlib.util.find_spec("keras_cv") is None:
-        pytest.skip("needs keras_cv and TensorFlow")
-    import keras_cv
-    import tensorflow as tf
-
-    layer = keras_cv.layers.RandomCutout(0.5, 0.5, fill_mode="constant", fill_value=7.0)
-    source = sources.tf_data(data, None, None).map(lambda x, y: (layer(tf.cast(x, "float32")), y))
-    with open_data(source, classes=3, augmentation=Augmentation(), **OPTIONS) as stream:
-        images, _ = stream.batch(0)
-    # Boxes of 4 x 4 around a random centre: at least a quarter of them lies within the image.
-    assert (images == 7).mean() > 0.04 and (images == batches(data)[0][0]).mean() > 0.5
 
 
 # tensorflow-datasets
@@ -414,12 +353,6 @@ def test_tfds_refusals(tfds, options, message):
     tfds(**options)
     with pytest.raises(ValueError, match=message):
         open_data("tfds:animals", split="test", **OPTIONS)
-
-
-def test_without_tfds(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(ImportError, match="pip install tensorflow-datasets"):
-        open_data("tfds:animals", **OPTIONS)
 
 
 def test_most_classes_without_an_image(data):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Augmentation, open_data
-from keras_vit.data.augmentation import ImageTransform, Worker
 from tests.data.sources import folder, plain_colours
 
 pytestmark = pytest.mark.once
@@ -65,14 +64,6 @@ def test_a_worker_that_is_killed_is_an_error(root):
         process.wait()
         with pytest.raises(RuntimeError, match="ended by signal 9.*processes=False does without"):
             stream.batch(1)
-
-
-def test_a_worker_ends_with_its_program(root):
-    worker = Worker(ImageTransform((8, 8), None))
-    worker._process.stdin.close()
-    worker._process.stdout.close()
-    assert worker._process.wait(60) == 0
-    worker.close()
 
 
 def test_streams_that_nobody_closes_leave_no_process(root):
