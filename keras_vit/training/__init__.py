@@ -22,9 +22,18 @@ if TYPE_CHECKING:
         split_weights,
     )
     from keras_vit.training.loop import draw_curve
-    from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
+    from keras_vit.training.optimizers import (
+        AdamW,
+        MomentumSGD,
+        SigmoidLoss,
+        SoftmaxLoss,
+        WarmupDecay,
+        build_loss,
+        build_optimizer,
+        build_schedule,
+    )
     from keras_vit.training.pretraining import pretrain
-    from keras_vit.training.run import Trained, build_loss, build_optimizer, build_schedule, finetune
+    from keras_vit.training.run import Trained, finetune
     from keras_vit.training.trainable import add_lora, freeze, layer_decay, load_adapters, save_adapters, unfreeze
 
 _later = lazy_names(__name__)

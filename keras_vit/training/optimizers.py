@@ -1,4 +1,4 @@
-"""The optimizers, learning rates and losses of the original code (optax, vit_jax, big_vision), as Keras objects."""
+"""Optimizers, learning rates and losses of the original code (optax, vit_jax, big_vision), and those of a recipe."""
 
 import math
 import numbers
@@ -12,24 +12,21 @@ from keras import ops
 
 from keras_vit._arguments import check_choice
 from keras_vit._keras import HookedOptimizer, layout_of
-from keras_vit.training.recipes import check_number, matches
+from keras_vit.training.recipes import Recipe, check_number, matches
+from keras_vit.training.trainable import layer_decay
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
 DECAYED = "*/kernel"
 
 
 class ViTOptimizer(HookedOptimizer):
-    """What both optimizers of this package share; itself it updates nothing.
+    """What the optimizers of this package share; itself it updates nothing.
 
-    - **Clipping.** `global_clipnorm` scales all gradients by `global_clipnorm / norm` where their common norm is
-      greater, as `optax.clip_by_global_norm`. The norm before clipping of the last update is in `gradient_norm`.
-    - **Weight decay** is decoupled, `w -= learning_rate * weight_decay * w`, for kernels but those that
-      `exclude_from_weight_decay()` names. big_vision multiplies it by its base rate: its 0.0001 at rate 0.001 is 0.1.
-    - **Steps are updates.** With `gradient_accumulation_steps=k` the gradients of k batches are averaged, then
-      clipped, then applied; `iterations`, the schedule and the moving average count these updates, where Keras's own
-      optimizers count batches.
-    - **Polyak averaging** is Keras's `use_ema=True, ema_momentum=0.9999`. `fit` ends by overwriting the weights with
-      their average; `keras.callbacks.SwapEMAWeights` swaps them for evaluation.
+    - `global_clipnorm` is `optax.clip_by_global_norm`; the norm before clipping is kept in `gradient_norm`.
+    - Weight decay is decoupled, for kernels but those that `exclude_from_weight_decay()` names. big_vision multiplies
+      it by its base rate: its 0.0001 at rate 0.001 is 0.1.
+    - With `gradient_accumulation_steps=k` the gradients of k batches are averaged, then clipped, then applied;
+      `iterations`, the schedule and the moving average count updates, where Keras's optimizers count batches.
     """
 
     def __init__(
@@ -54,12 +51,12 @@ class ViTOptimizer(HookedOptimizer):
         self.gradient_norm = self.add_variable((), name="gradient_norm", aggregation="only_first_replica")
         self.momentums = [
             self.add_variable(
-                variable.shape,
-                dtype=self.momentum_dtype or variable.dtype,
-                layout=layout_of(variable),
-                name=f"{variable.path.replace('/', '_')}_momentum",
+                v.shape,
+                dtype=self.momentum_dtype or v.dtype,
+                layout=layout_of(v),
+                name=f"{v.path.replace('/', '_')}_momentum",
             )
-            for variable in variables
+            for v in variables
         ]
         decays = [matches(v.path, DECAYED) and self.decays(v) for v in variables]
         self._decays = [float(self.weight_decay or 0.0) if decay else 0.0 for decay in decays]
@@ -70,7 +67,7 @@ class ViTOptimizer(HookedOptimizer):
 
     @property
     def learning_rate(self) -> Any:
-        """The rate of the next update: of the schedule, at as many steps as updates have been done."""
+        """The rate of the next update."""
         return super().learning_rate if self._schedule is None else self._schedule(self.iterations)
 
     @learning_rate.setter
@@ -95,7 +92,7 @@ class ViTOptimizer(HookedOptimizer):
         return [grad / replicas for grad in grads] if replicas > 1 else grads
 
     def apply_weight_decay(self, variables: list[Any]) -> None:
-        """Nothing: the decay is a part of every weight's update."""
+        """Nothing: `_update` does it."""
 
     def _decayed_momentum(self, m: Any, share: float, dtype: Any) -> Any:
         """`share * m` with a share in m's dtype, as JAX has it (0.9 is 0.8984375 beside bfloat16), not rounded."""
@@ -129,10 +126,7 @@ def _schedule_or_none(rate: Any) -> Any:
 
 
 def _over_replicas(grads: list[Any]) -> tuple[list[Any], int]:
-    """The gradients of the whole batch under `tf.distribute`, and the number of replicas; elsewhere as they are.
-
-    Keras clips each replica's and then adds them up. Clipped after the sum and divided, they come through its sum.
-    """
+    """The gradients of the whole batch under `tf.distribute`, where Keras would clip each replica's, and how many."""
     if keras.backend.backend() != "tensorflow":
         return grads, 1
     import tensorflow as tf
@@ -150,15 +144,14 @@ class MomentumSGD(ViTOptimizer):
         m = momentum * m + gradient
         w = w - learning_rate * m
 
-    (`optax.sgd` in vit_jax/train.py; `momentum_hp` in big_vision/optax.py). `keras.optimizers.SGD` puts the rate
-    inside, `m = momentum * m - learning_rate * gradient`, which is another thing as soon as the rate changes: past
-    gradients keep the rates that they had.
+    (`optax.sgd` in vit_jax/train.py; `momentum_hp` in big_vision/optax.py). `keras.optimizers.SGD` puts the rate into
+    m, so that past gradients keep the rates that they had.
 
     Args:
         learning_rate: A number or a schedule such as `WarmupDecay`.
         momentum: Share of m that stays.
-        momentum_dtype: dtype in which m is kept; None for the weights'. The original keeps it in `"bfloat16"`, which
-            halves its memory. m is rounded after it has been used, and with it the share that stays: 0.8984 for 0.9.
+        momentum_dtype: dtype in which m is kept; None for the weights'. The original's is `"bfloat16"`: half the
+            memory. m is rounded after it has been used, and the share that stays with it: 0.8984 for 0.9.
         weight_decay: Decoupled, of kernels only: `w -= learning_rate * weight_decay * w`. Fine-tuning has none.
         rate_multipliers: Pattern of a weight's name to multiplier of its learning rate; the first that fits.
         **kwargs: Keras's other arguments of an optimizer: `global_clipnorm`, `gradient_accumulation_steps`,
@@ -209,7 +202,6 @@ class AdamW(ViTOptimizer):
         beta_1: Share of m that stays.
         beta_2: Share of v that stays.
         epsilon: Added to the root of v'.
-        momentum_dtype: dtype in which m is kept; None for the weights'. big_vision has `"bfloat16"`.
 
     Examples:
         >>> training.AdamW(training.WarmupDecay(1e-3, steps=100, warmup_steps=10), weight_decay=0.1).name
@@ -280,9 +272,9 @@ DECAYS: dict[str, Callable[["WarmupDecay", Any, Any], Any]] = {
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """A linear warm-up times a decay times a linear cool-down.
 
-    The k-th update, counted from 0, has the rate of step k, so the first one of a warm-up has rate 0. The decay
-    begins where the warm-up ends and stands still during it (`create_learning_rate_schedule` in vit_jax/utils.py
-    and big_vision/utils.py). With p the progress from the end of the warm-up to `steps`, in [0, 1]:
+    Update k, counted from 0, has the rate of step k: 0 at the start of a warm-up, after which the decay begins
+    (`create_learning_rate_schedule` in vit_jax/utils.py and big_vision/utils.py). With p the progress from there to
+    `steps`, in [0, 1]:
 
     | decay | rate |
     |---|---|
@@ -329,14 +321,10 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         factors: Sequence[float] = (),
     ) -> None:
         check_choice("decay", decay, tuple(DECAYS))
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, but {steps!r} was given.")
-        check_number("learning_rate", learning_rate)
-        check_number("end", end)
+        for name, value in (("steps", steps), ("learning_rate", learning_rate), ("end", end)):
+            check_number(name, value)
         if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):
-            raise ValueError(
-                f"A stair needs ascending boundaries and one factor for each, but {boundaries=} and {factors=}."
-            )
+            raise ValueError(f"A stair needs ascending boundaries, one factor for each: not {boundaries=}, {factors=}.")
         self.learning_rate, self.steps, self.decay = learning_rate, steps, decay
         self.warmup_steps = _steps("warmup_steps", warmup_steps, steps)
         self.cooldown_steps = _steps("cooldown_steps", cooldown_steps, steps)
@@ -363,11 +351,9 @@ def _steps(name: str, value: int | float, total: int) -> int:
     """A number of steps; a share of them becomes the nearest number of at least 1, as in big_vision."""
     if isinstance(value, float) and 0 < value < 1:
         return min(max(1, round(value * total)), total - 1)
-    if value < 0 or value != int(value) or value >= max(total, 1):
-        raise ValueError(
-            f"{name} must be a number of steps, at least 0 and less than steps={total}, or a share of them below 1, "
-            f"but {value!r} was given. {name}=0 for none."
-        )
+    if value < 0 or value != int(value) or value >= total:
+        expected = f"from 0 to below steps={total}, or a share of them below 1"
+        raise ValueError(f"{name} must be {expected}, but {value!r} was given. {name}=0 for none.")
     return int(value)
 
 
@@ -375,7 +361,7 @@ def _steps(name: str, value: int | float, total: int) -> int:
 
 
 class _Loss(keras.losses.Loss):
-    """A loss per image, averaged over the batch, computed in at least float32."""
+    """A loss per image, averaged over the batch, in at least float32."""
 
     def __init__(self, label_smoothing: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -400,8 +386,8 @@ class _Loss(keras.losses.Loss):
 class SoftmaxLoss(_Loss):
     """Cross-entropy with a softmax: `-mean over images(sum over classes(label * log_softmax(logit)))`.
 
-    As `cross_entropy_loss` in vit_jax/train.py and `softmax_xent` in big_vision/utils.py. Call it with labels
-    `(batch, classes)`, one-hot or mixed, and logits of that shape; others are a ValueError. It computes in float32.
+    As `cross_entropy_loss` in vit_jax/train.py and `softmax_xent` in big_vision/utils.py. Labels are one-hot or mixed,
+    `(batch, classes)` as the logits; others are a ValueError.
 
     Args:
         label_smoothing: s makes `label * (1 - s) + s / classes` of a label.
@@ -422,8 +408,7 @@ class SigmoidLoss(_Loss):
     """Cross-entropy with a sigmoid per class, summed over the classes and averaged over the images.
 
     As `sigmoid_xent` in big_vision/utils.py; what ImageNet-21k and JFT models are pre-trained with, where an image
-    may have several labels. The head then starts with the bias -10, so that no class is likely. Labels, and the
-    arguments that are not listed here, are those of `SoftmaxLoss`.
+    may have several labels, with a head that starts at the bias -10. Arguments and labels are those of `SoftmaxLoss`.
 
     Examples:
         >>> float(training.SigmoidLoss()(np.eye(2), np.zeros((2, 2)))) == 2 * float(np.log(np.float32(2)))
@@ -434,3 +419,70 @@ class SigmoidLoss(_Loss):
         labels, logits = self._prepare(y_true, y_pred)
         likelihood = labels * ops.log_sigmoid(logits) + (1.0 - labels) * ops.log_sigmoid(-logits)
         return -ops.sum(likelihood, axis=-1)
+
+
+# What a recipe names
+
+
+def build_loss(recipe: Recipe) -> keras.losses.Loss:
+    """The loss of a `recipe` with its label smoothing, on logits and one-hot labels: `SoftmaxLoss` or `SigmoidLoss`.
+
+    Examples:
+        >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
+        'SoftmaxLoss'
+    """
+    return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](label_smoothing=recipe.label_smoothing)
+
+
+def build_optimizer(
+    recipe: Recipe, model: keras.Model | None = None, steps: int | None = None
+) -> keras.optimizers.Optimizer:
+    """The optimizer of a recipe with its schedule, for `model.compile`: `MomentumSGD` or `AdamW`.
+
+    Args:
+        recipe: The recipe. With `accumulate`, its batches have `batch_size / accumulate` images.
+        model: The model that it will train; a recipe with `layer_decay` needs it.
+        steps: As in `build_schedule`; the errors, too.
+
+    Examples:
+        >>> type(training.build_optimizer(training.recipe("finetune/cifar10"))).__name__
+        'MomentumSGD'
+    """
+    if recipe.layer_decay is not None and model is None:
+        raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
+    common: dict[str, Any] = {
+        "learning_rate": build_schedule(recipe, steps),
+        "momentum_dtype": recipe.momentum_dtype,
+        "weight_decay": recipe.weight_decay or None,
+        "global_clipnorm": recipe.clip_norm,
+        "rate_multipliers": None if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay),
+        "gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None,
+    }
+    if recipe.polyak is not None:
+        common |= {"use_ema": True, "ema_momentum": recipe.polyak}
+    if recipe.optimizer == "sgd":
+        return MomentumSGD(momentum=recipe.momentum, **common)
+    return AdamW(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
+
+
+def build_schedule(recipe: Recipe, steps: int | None = None) -> WarmupDecay:
+    """The learning rate of a recipe, as a function of the update.
+
+    Args:
+        recipe: The recipe.
+        steps: Updates of the whole training; None for the recipe's. A warm-up that would take more than half of them
+            is shortened: to its share of the recipe's own steps, or else to a tenth.
+
+    Raises:
+        ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.
+
+    Examples:
+        >>> float(training.build_schedule(training.recipe("finetune/cifar10"), steps=100)(0))
+        0.0
+    """
+    warmup = recipe.warmup_steps
+    if steps is not None and warmup > max(steps / 2, 1):
+        share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
+        warmup = int(steps * share)
+    total = recipe.total_steps() if steps is None else steps
+    return WarmupDecay(recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end)

@@ -20,11 +20,11 @@ from keras_vit._terminal import Table
 from keras_vit.data import ImageStream, has_test_split, open_data
 from keras_vit.models import BiT, ImageModel, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.training.loop import RunFolder, draw_curve, report, train
-from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
+from keras_vit.training.optimizers import build_loss, build_optimizer, build_schedule
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.sharing import Batch, Distribution, FilledBatches, Sharing, distributed, reset_randomness
-from keras_vit.training.trainable import add_lora, freeze, layer_decay, save_adapters
+from keras_vit.training.trainable import add_lora, freeze, save_adapters
 from keras_vit.zoo import load
 
 MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
@@ -99,16 +99,6 @@ def logits_model(model: Model) -> keras.Model:
         return model
     logits = "logits" if getattr(model.config, "distillation_head", False) else "head"
     return keras.Model(model.input, model.get_layer(logits).output, name=model.name)
-
-
-def build_loss(recipe: Recipe) -> keras.losses.Loss:
-    """The loss of a `recipe` with its label smoothing, on logits and one-hot labels: `SoftmaxLoss` or `SigmoidLoss`.
-
-    Examples:
-        >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
-        'SoftmaxLoss'
-    """
-    return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](label_smoothing=recipe.label_smoothing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -396,60 +386,6 @@ def _write_results(done: Trained, processes: Processes) -> None:
         write_text(done.output / "classes.txt", "".join(f"{name}\n" for name in done.class_names))
     if importlib.util.find_spec("matplotlib") is not None:
         draw_curve(done.log, done.output / "curve.png", f"{model.name}: {done.recipe.name}")
-
-
-def build_optimizer(
-    recipe: Recipe, model: keras.Model | None = None, steps: int | None = None
-) -> keras.optimizers.Optimizer:
-    """The optimizer of a recipe with its schedule, for `model.compile`: `MomentumSGD` or `AdamW`.
-
-    Args:
-        recipe: The recipe. With `accumulate`, its batches have `batch_size / accumulate` images.
-        model: The model that it will train; a recipe with `layer_decay` needs it.
-        steps: As in `build_schedule`; the errors, too.
-
-    Examples:
-        >>> type(training.build_optimizer(training.recipe("finetune/cifar10"))).__name__
-        'MomentumSGD'
-    """
-    if recipe.layer_decay is not None and model is None:
-        raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
-    common: dict[str, Any] = {
-        "learning_rate": build_schedule(recipe, steps),
-        "momentum_dtype": recipe.momentum_dtype,
-        "weight_decay": recipe.weight_decay or None,
-        "global_clipnorm": recipe.clip_norm,
-        "rate_multipliers": None if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay),
-        "gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None,
-    }
-    if recipe.polyak is not None:
-        common |= {"use_ema": True, "ema_momentum": recipe.polyak}
-    if recipe.optimizer == "sgd":
-        return MomentumSGD(momentum=recipe.momentum, **common)
-    return AdamW(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
-
-
-def build_schedule(recipe: Recipe, steps: int | None = None) -> WarmupDecay:
-    """The learning rate of a recipe, as a function of the update.
-
-    Args:
-        recipe: The recipe.
-        steps: Updates of the whole training; None for the recipe's. A warm-up that would take more than half of them
-            is shortened: to its share of the recipe's own steps, or else to a tenth.
-
-    Raises:
-        ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.
-
-    Examples:
-        >>> float(training.build_schedule(training.recipe("finetune/cifar10"), steps=100)(0))
-        0.0
-    """
-    warmup = recipe.warmup_steps
-    if steps is not None and warmup > max(steps / 2, 1):
-        share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
-        warmup = int(steps * share)
-    total = recipe.total_steps() if steps is None else steps
-    return WarmupDecay(recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end)
 
 
 def jit_compile(model: keras.Model, updates: int) -> bool | str:

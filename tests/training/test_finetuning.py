@@ -266,7 +266,7 @@ WRONG = {
     "batch_size": (lambda: finetune(new_model(), batch_size=0), "batch_size must be a"),
     "learning_rate": (lambda: finetune(new_model(), learning_rate=-1), "learning_rate must be a"),
     "warmup_steps": (lambda: finetune(new_model(), warmup_steps=-1), "warmup_steps must be a"),
-    "a long warm-up": (lambda: finetune(new_model(), steps=2, warmup_steps=2), "warmup_steps must.*less than steps=2"),
+    "a long warm-up": (lambda: finetune(new_model(), steps=2, warmup_steps=2), "warmup_steps must.*below steps=2"),
     "a model": (lambda: finetune(keras.Sequential()), "model must be a model of keras_vit"),
     "dtype": (lambda: finetune(new_model(), dtype="mixed_bfloat16"), "dtype is for models that are loaded"),
     "frozen": (lambda: finetune(frozen()), "nothing would be learned"),

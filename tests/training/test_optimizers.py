@@ -9,9 +9,8 @@ from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.layers import skip_initialization
 from keras_vit.models import weights_by_path
 from keras_vit.training import AdamW, MomentumSGD, SoftmaxLoss, WarmupDecay, layer_decay
-from keras_vit.training.optimizers import DECAYED
+from keras_vit.training.optimizers import DECAYED, build_optimizer
 from keras_vit.training.recipes import matches, recipe
-from keras_vit.training.run import build_optimizer
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
 

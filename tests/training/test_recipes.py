@@ -12,9 +12,9 @@ from keras_vit import VisionTransformer, ViTConfig, training
 from keras_vit.data import Augmentation
 from keras_vit.layers import skip_initialization
 from keras_vit.training import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss
+from keras_vit.training.optimizers import build_loss, build_optimizer, build_schedule
 from keras_vit.training.recipe_table import ROWS
 from keras_vit.training.recipes import Recipe, list_recipes, recipe
-from keras_vit.training.run import build_loss, build_optimizer, build_schedule
 
 pytestmark = pytest.mark.once
 
@@ -171,7 +171,7 @@ def test_a_short_training_has_a_short_warm_up():
     assert build_schedule(found, 1).steps == 1
     asked = found.replace(steps=10, warmup_steps=9)
     assert build_schedule(asked).warmup_steps == 9
-    with pytest.raises(ValueError, match="less than steps=10"):
+    with pytest.raises(ValueError, match="below steps=10"):
         build_schedule(asked.replace(warmup_steps=10))
 
 

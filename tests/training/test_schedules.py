@@ -73,11 +73,11 @@ def test_ends_at_zero_and_not_below_it():
     "arguments, message",
     [
         ({"decay": "cos"}, "decay must be one of .'cosine'"),
-        ({"steps": 0}, "steps must be at least 1"),
+        ({"steps": 0}, "steps must be a whole number of at least 1"),
         ({"learning_rate": -0.1}, "learning_rate must be a number of at least 0"),
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"end": -1.0}, "end must be"),
-        ({"warmup_steps": 10}, "warmup_steps must be a number of steps, at least 0 and less than steps=10"),
+        ({"warmup_steps": 10}, "warmup_steps must be from 0 to below steps=10"),
         ({"warmup_steps": 2.5}, "warmup_steps"),
         ({"steps": 1, "warmup_steps": 1}, "warmup_steps=0 for none"),
         ({"cooldown_steps": -1}, "cooldown_steps"),
