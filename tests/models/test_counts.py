@@ -63,16 +63,18 @@ def listed(config, layout="vit_jax"):
 
 
 def built(config):
-    """The model itself; its weights get no values, and so next to no memory."""
+    """The parameters of the model itself; its weights get no values, and so next to no memory."""
     with skip_initialization():
-        return keras_vit.VisionTransformer(config)
+        count = keras_vit.VisionTransformer(config).count_params()
+    keras.utils.clear_session(free_memory=False)
+    return count
 
 
-@pytest.mark.parametrize("variant", GMACS)
-def test_macs_of_the_original(variant):
-    configs = (variant_config(variant), variant_config(variant, 392 if variant == "ViT-H/14" else 384))
-    # The published figures are rounded to three decimals.
-    assert [count_macs(config) / 1e9 for config in configs] == pytest.approx(GMACS[variant], abs=6e-4)
+def test_macs_of_the_original():
+    for variant, published in GMACS.items():
+        configs = (variant_config(variant), variant_config(variant, 392 if variant == "ViT-H/14" else 384))
+        # The published figures are rounded to three decimals.
+        assert [count_macs(config) / 1e9 for config in configs] == pytest.approx(published, abs=6e-4), variant
 
 
 def test_every_variant_is_listed():
@@ -82,38 +84,16 @@ def test_every_variant_is_listed():
     assert "ViT-B/16" in str(rows) and "17.56 G" in str(rows)
 
 
-@pytest.mark.parametrize("name", COUNTS)
-def test_counts_of_the_original(name):
-    larger = 392 if "H/14" in name else 384
-    configs = [
-        config_of(name),
-        config_of(name, larger),
-        config_of(name, classes=21_843),
-        config_of(name, classes=21_843, pre_logits=True),
-    ]
-    assert tuple(map(listed, configs)) == COUNTS[name]
-    if name in BACKBONES:
-        assert listed(config_of(name, classes=None)) == BACKBONES[name]
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_the_list_is_what_is_built(name):
-    """A list of arrays is not a model. All blocks of a variant are alike, so a model with one block shows all kinds."""
-    config = config_of(name, 392 if "H/14" in name else 384, 21_843, pre_logits=True)
-    model = built(config.replace(depth=1))
-    assert model.count_params() == listed(config.replace(depth=1))
-    block = model.get_layer("block_0").count_params()
-    assert model.count_params() + (config.depth - 1) * block == listed(config)
-    keras.utils.clear_session(free_memory=False)
-
-
-def test_b16_built_from_top_to_bottom():
-    model = built(config_of("ViT-B/16"))
-    assert model.count_params() == 86_567_656 == sum(math.prod(w.shape) for w in model.trainable_weights)
-    blocks = [layer for layer in model.layers if layer.name.startswith("block_")]
-    assert [block.name for block in blocks] == [f"block_{i}" for i in range(12)]
-    assert len({block.count_params() for block in blocks}) == 1
-    assert model.name == "vit_b_16"
+def test_counts_of_the_original():
+    for name, published in COUNTS.items():
+        with_pre_logits = config_of(name, classes=21_843, pre_logits=True)
+        larger = config_of(name, 392 if "H/14" in name else 384)
+        configs = [config_of(name), larger, config_of(name, classes=21_843), with_pre_logits]
+        assert tuple(map(count_weights, configs)) == tuple(map(listed, configs)) == published
+        if name in BACKBONES:
+            assert count_weights(config_of(name, classes=None)) == BACKBONES[name]
+    for name in ("BiT-R50x1", "BiT-R101x3"):
+        assert count_weights(variant_config(name)) == listed(variant_config(name), "bit_tf")
 
 
 # Millions of parameters of other families' models, and classes: timm 1.0.31's own count of its architectures. DINOv3's
@@ -139,26 +119,20 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_counts_of_other_families(name):
-    millions, classes = PUBLISHED[name]
-    config = variant_config(name, classes=classes)
-    if config.rotary_embedding == "dinov3":
-        config = config.replace(attention_bias="none")
-    assert count_weights(config) / 1e6 == pytest.approx(millions, abs=5.1e-3)
+def test_counts_of_other_families():
+    for name, (millions, classes) in PUBLISHED.items():
+        config = variant_config(name, classes=classes)
+        if config.rotary_embedding == "dinov3":
+            config = config.replace(attention_bias="none")
+        assert count_weights(config) / 1e6 == pytest.approx(millions, abs=5.1e-3), name
 
 
-@pytest.mark.parametrize("name", [*COUNTS, *(f"BiT-{name}" for name in ("R50x1", "R101x3"))])
-def test_weights_are_counted_as_the_layout_lists_them(name):
-    is_bit = name.startswith("BiT")
-    config = variant_config(name) if is_bit else config_of(name, classes=21_843, pre_logits=True)
-    assert count_weights(config) == listed(config, "bit_tf" if is_bit else "vit_jax")
+# All blocks of a variant are alike, so that a model with one shows all kinds of weights.
+BUILT = [config_of(name, classes=21_843, pre_logits=True) for name in ("ViT-S/16", "ViT-B/32 gap", "R26+ViT-S/32")]
+OTHERS = ("DeiT-B/16-distilled", "DINOv2-g/14-reg4", "DINOv3-Splus/16", "CLIP-B/32", "SigLIP-B/16", "EVA-02-B/14")
 
 
-@pytest.mark.parametrize(
-    "name", ["DeiT-B/16-distilled", "DINOv2-g/14-reg4", "DINOv3-Splus/16", "CLIP-B/32", "SigLIP-B/16", "EVA-02-B/14"]
-)
-def test_what_is_counted_is_built(name):
-    config = variant_config(name, image_size=None).replace(depth=1)
-    assert built(config).count_params() == count_weights(config)
-    keras.utils.clear_session(free_memory=False)
+def test_what_is_counted_is_built():
+    for config in (*BUILT, *(variant_config(name, image_size=None) for name in OTHERS)):
+        assert built(config.replace(depth=1)) == count_weights(config.replace(depth=1))
+    assert built(config_of("ViT-B/16")) == 86_567_656

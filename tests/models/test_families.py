@@ -7,23 +7,14 @@ import pytest
 import keras_vit
 import keras_vit.preprocessing
 from keras_vit import layers
-from keras_vit.models import BEFORE_BLOCKS, weights_by_path
+from keras_vit.models import weights_by_path
 from keras_vit.training.pretraining import masked_patch_model
 from tests.compute import forward, gradients
 from tests.layers import in_numpy
 
-VIT = keras_vit.ViTConfig(
-    image_size=(16, 24),
-    patch_size=8,
-    width=16,
-    depth=2,
-    heads=2,
-    mlp_width=12,
-    classes=3,
-    gelu="exact",
-    layer_norm_epsilon=1e-3,
-    interpolation="bicubic",
-)
+SIZE = {"image_size": (16, 24), "patch_size": 8, "width": 16, "depth": 2, "heads": 2, "mlp_width": 12, "classes": 3}
+VIT = keras_vit.ViTConfig(**SIZE, gelu="exact", layer_norm_epsilon=1e-3, interpolation="bicubic")
+MEAN = {"pooling": "avg", "final_norm": "pooled"}
 DINOV2 = VIT.replace(layer_scale=0.3, register_tokens=2, position_embedding="learned_without_registers", classes=None)
 DINOV3 = DINOV2.replace(position_embedding="none", rotary_embedding="dinov3", attention_bias="no_key")
 FAMILIES = {
@@ -35,23 +26,16 @@ FAMILIES = {
     "clip": VIT.replace(gelu="quick", patch_bias=False, pre_norm=True, projection=6, classes=None),
     "siglip": VIT.replace(class_token=False, pooling="map", gelu="tanh", classes=None),
     "registers_in_map": VIT.replace(class_token=False, register_tokens=2, pooling="map"),
-    "patches_in_map": VIT.replace(register_tokens=2, pooling="map", map_prefix=False),
-    "mae": VIT.replace(pooling="avg", final_norm="pooled"),
+    "patches_in_map": VIT.replace(distillation_token=True, register_tokens=2, pooling="map", map_prefix=False),
+    "mae": VIT.replace(**MEAN),
     "ijepa": VIT.replace(class_token=False, pooling="avg", classes=None, interpolation="bicubic_offset"),
-    "beit3": VIT.replace(mlp="plain_norm", attention_norm=True, pooling="avg", final_norm="pooled"),
+    "beit3": VIT.replace(mlp="plain_norm", attention_norm=True, **MEAN),
     "eva02": VIT.replace(
-        mlp="swiglu_norm",
-        rotary_embedding="eva02",
-        rotary_grid=5,
-        attention_bias="no_key",
-        attention_norm=True,
-        pooling="avg",
-        final_norm="pooled",
-    ),
+        mlp="swiglu_norm", rotary_embedding="eva02", rotary_grid=5, attention_norm=True, **MEAN
+    ).replace(attention_bias="no_key"),
     "none_of_it": VIT.replace(final_norm="none", position_embedding="none", attention_bias="none", register_tokens=1),
 }
 SOME = ("deit", "dinov3", "eva02")  # together they have every layer
-every_family = pytest.mark.parametrize("family", FAMILIES)
 some_families = pytest.mark.parametrize("family", SOME)
 # All of them once, and on each backend those that have every layer.
 every_family_once = pytest.mark.parametrize(
@@ -81,10 +65,8 @@ def answer(config, w, x):
     patches = x.astype("f8").reshape(len(x), rows, p, columns, q, 3).transpose(0, 1, 3, 2, 4, 5)
     kernel = w["embedding/kernel"]
     x = patches.reshape(len(x), rows * columns, -1) @ kernel.reshape(-1, config.width) + w.get("embedding/bias", 0)
-    prefix = [
-        w[name] for name in ("class_token/token", "distillation_token/token", "register_tokens/tokens") if name in w
-    ]
-    prefix = np.concatenate([np.zeros((1, 0, config.width)), *prefix], 1)
+    names = ("class_token/token", "distillation_token/token", "register_tokens/tokens")
+    prefix = np.concatenate([np.zeros((1, 0, config.width)), *(w[name] for name in names if name in w)], 1)
     x = np.concatenate([np.repeat(prefix, len(x), 0), x], 1)
     if "position_embedding/table" in w:
         table = w["position_embedding/table"][0]
@@ -126,7 +108,7 @@ def float64(model):
     return {path: keras.ops.convert_to_numpy(w).astype("f8") for path, w in weights_by_path(model).items()}
 
 
-@every_family
+@pytest.mark.parametrize("family", FAMILIES)
 def test_against_numpy(family):
     model = make(FAMILIES[family])
     config = model.config
@@ -176,7 +158,6 @@ def test_files(family, tmp_path):
     for path in got:
         np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (got[path], wanted[path])), err_msg=path)
         assert got[path].trainable == wanted[path].trainable == (not path.endswith("/periods"))
-    assert keras.models.clone_model(model).get_config() == model.get_config()
 
 
 @some_families
@@ -184,8 +165,7 @@ def test_mixed_precision(family):
     wanted = forward(make(FAMILIES[family]), images())
     mixed = make(FAMILIES[family], dtype="mixed_bfloat16")
     assert {weight.dtype for weight in mixed.weights} == {"float32"}
-    if mixed.config.classes or mixed.config.projection:
-        assert mixed.output.dtype == "float32"
+    assert mixed.output.dtype == ("float32" if mixed.config.classes else "bfloat16")
     if mixed.config.rotary_embedding:
         assert mixed.get_layer("rotary_embedding").output.dtype == "float32"
     error = np.abs(np.asarray(forward(mixed, images()), "f4") - wanted).max() / np.abs(wanted).max()
@@ -211,71 +191,50 @@ def test_gradients_reach_every_weight_with_and_without_remat(family):
             assert np.abs(grad).max() > 1e-9 * largest, path
 
 
-def test_tokens_stand_in_their_order():
-    config = DINOV3.replace(distillation_token=True, register_tokens=2)
-    model = make(config)
-    x = forward(keras_vit.feature_extractor(model, ["embedded"]), images())["embedded"]
-    w = float64(model)
-    expected = [w["class_token/token"], w["distillation_token/token"], w["register_tokens/tokens"]]
-    np.testing.assert_array_equal(x[0, :4], np.concatenate(expected, 1)[0].astype("f4"))
-    assert BEFORE_BLOCKS[0] == "tokens"
+# What the config refuses, by the kind of error
+
+TYPES = [
+    ({"register_tokens": True}, "register_tokens must be an integer, but True"),
+    ({"register_tokens": 1.0}, "register_tokens must be an integer, but 1.0"),
+    ({"layer_scale": "1e-5"}, "layer_scale must be a number or None, but '1e-5'"),
+    ({"pre_norm": 1}, "pre_norm must be True or False, but 1"),
+    ({"projection": 2.5}, "projection must be an integer, but 2.5"),
+    ({"pixel_mean": "grey"}, "pixel_mean must be a number or one for each channel, but 'grey'"),
+    ({"crop_ratio": "0.9"}, "crop_ratio must be a number, but '0.9'"),
+    *(({"class_names": names}, "class_names must be") for names in ("abc", 7, ("cat", 1, "dog"))),
+]
+VALUES = [
+    ({"mlp": "glu"}, "mlp must be one of .*'swiglu'.*'glu'"),
+    ({"attention_bias": True}, "attention_bias must be one of .*'no_key'.*True"),
+    ({"final_norm": None}, "final_norm must be one of .*'pooled'.*None"),
+    ({"register_tokens": -1}, "register_tokens must be at least 0, but -1"),
+    ({"layer_scale": float("nan")}, "layer_scale must be finite, but nan"),
+    ({"projection": 0}, "projection must be at least 1, but 0"),
+    ({"rotary_embedding": "eva02", "heads": 8}, "needs heads of length 4, 8.*width 16 and 8 heads .* 2"),
+    ({"rotary_grid": 0}, "rotary_grid must be positive"),
+    ({"class_token": False, "pooling": "token_avg"}, "pooling='token_avg' needs class_token=True"),
+    ({"pooling": "token_avg", "final_norm": "pooled"}, "'token_avg' gives 2 D"),
+    ({"pooling": "token_dist"}, "pooling='token_dist' needs distillation_token=True"),
+    ({"distillation_token": True, "class_token": False, "pooling": "avg"}, "needs class_token=True"),
+    ({"distillation_head": True}, "distillation_head=True needs distillation_token=True"),
+    ({"distillation_head": True, "distillation_token": True, "pooling": "avg"}, "needs pooling='token', but 'avg'"),
+    ({"pixel_mean": (0.5, 0.4)}, r"pixel_mean must be a number or 3, .* but \(0.5, 0.4\)"),
+    ({"pixel_std": (0.5, 0.0, 0.5)}, "pixel_std must be a finite number above 0"),
+    ({"resize": "crop"}, "resize must be one of .*'shortest'.*'crop'"),
+    ({"filter": "hamming"}, "filter must be one of .*'lanczos'.*'hamming'"),
+    ({"crop_ratio": 0.0}, r"crop_ratio must lie in \(0, 1\], but 0.0"),
+    ({"classes": None, "class_names": ("cat", "dog")}, "class_names must name each of the 0 classes"),
+    *(({"class_names": ("cat", "dog", name)}, "class_names must be single lines") for name in ("a\nb", "", " ant")),
+    *(({"class_names": names}, "class_names must name each of the 3") for names in (("cat",), tuple("abcd"))),
+]
 
 
-# What the config refuses
-
-
-@pytest.mark.parametrize(
-    ("fields", "error", "message"),
-    [
-        ({"mlp": "glu"}, ValueError, "mlp must be one of .*'swiglu'.*'glu'"),
-        ({"gelu": "relu"}, ValueError, "gelu must be one of .*'quick'.*'relu'"),
-        ({"attention_bias": True}, ValueError, "attention_bias must be one of .*'no_key'.*True"),
-        ({"rotary_embedding": "dinov2"}, ValueError, "rotary_embedding must be one of .*'dinov3'.*'dinov2'"),
-        ({"final_norm": None}, ValueError, "final_norm must be one of .*'pooled'.*None"),
-        ({"position_embedding": "rope"}, ValueError, "position_embedding must be one of .*'none'.*'rope'"),
-        ({"interpolation": "cubic"}, ValueError, "interpolation must be one of .*'bicubic_hf'.*'cubic'"),
-        ({"register_tokens": -1}, ValueError, "register_tokens must be at least 0, but -1"),
-        ({"register_tokens": True}, TypeError, "register_tokens must be an integer, but True"),
-        ({"register_tokens": 1.0}, TypeError, "register_tokens must be an integer, but 1.0"),
-        ({"layer_scale": True}, TypeError, "layer_scale must be a number or None, but True"),
-        ({"layer_scale": "1e-5"}, TypeError, "layer_scale must be a number or None, but '1e-5'"),
-        ({"layer_scale": float("nan")}, ValueError, "layer_scale must be finite, but nan"),
-        ({"pre_norm": 1}, TypeError, "pre_norm must be True or False, but 1"),
-        ({"projection": 0}, ValueError, "projection must be at least 1, but 0"),
-        ({"projection": 2.5}, TypeError, "projection must be an integer, but 2.5"),
-        (
-            {"rotary_embedding": "eva02", "heads": 8},
-            ValueError,
-            "needs heads of length 4, 8.*width 16 and 8 heads .* 2",
-        ),
-        ({"rotary_grid": 0}, ValueError, "rotary_grid must be positive"),
-        ({"class_token": False, "pooling": "token_avg"}, ValueError, "pooling='token_avg' needs class_token=True"),
-        ({"pooling": "token_avg", "final_norm": "pooled"}, ValueError, "'token_avg' gives 2 D"),
-        ({"pooling": "token_dist"}, ValueError, "pooling='token_dist' needs distillation_token=True"),
-        ({"distillation_token": True, "class_token": False, "pooling": "avg"}, ValueError, "needs class_token=True"),
-        ({"distillation_head": True}, ValueError, "distillation_head=True needs distillation_token=True"),
-        (
-            {"distillation_head": True, "distillation_token": True, "pooling": "avg"},
-            ValueError,
-            "distillation_head=True needs pooling='token', but 'avg'",
-        ),
-        ({"pixel_mean": (0.5, 0.5)}, ValueError, r"pixel_mean must be a number or 3, .* but \(0.5, 0.4\)"),
-        ({"pixel_mean": "grey"}, TypeError, "pixel_mean must be a number or one for each channel, but 'grey'"),
-        ({"pixel_std": (0.5, 0.0, 0.5)}, ValueError, "pixel_std must be a finite number above 0"),
-        ({"pixel_std": float("inf")}, ValueError, "pixel_std must be a finite number above 0"),
-        ({"resize": "crop"}, ValueError, "resize must be one of .*'shortest'.*'crop'"),
-        ({"filter": "hamming"}, ValueError, "filter must be one of .*'lanczos'.*'hamming'"),
-        ({"crop_ratio": 0.0}, ValueError, r"crop_ratio must lie in \(0, 1\], but 0.0"),
-        ({"crop_ratio": 1.5}, ValueError, r"crop_ratio must lie in \(0, 1\], but 1.5"),
-        ({"crop_ratio": "0.9"}, TypeError, "crop_ratio must be a number, but '0.9'"),
-    ],
-)
 @pytest.mark.once
-def test_what_makes_no_sense_is_refused(fields, error, message):
-    if fields.get("pixel_mean") == (0.5, 0.5):
-        fields = {"pixel_mean": (0.5, 0.4)}
-    with pytest.raises(error, match=message):
-        VIT.replace(**fields)
+def test_what_makes_no_sense_is_refused():
+    for error, table in ((TypeError, TYPES), (ValueError, VALUES)):
+        for fields, words in table:
+            with pytest.raises(error, match=words):
+                VIT.replace(**fields)
 
 
 @pytest.mark.once
@@ -317,15 +276,6 @@ def test_what_a_change_would_lose_has_to_be_given_up():
     bare = make(FAMILIES["none_of_it"])
     with pytest.raises(ValueError, match="final_norm='tokens' needs new weights in encoder_norm"):
         bare.with_config(final_norm="tokens")
-    for field, value in (
-        ("register_tokens", 3),
-        ("layer_scale", None),
-        ("mlp", "plain"),
-        ("rotary_embedding", "eva02"),
-        ("distillation_token", True),
-    ):
-        with pytest.raises(ValueError, match=f"{field} cannot change .*build another model"):
-            model.with_config(**{field: value})
 
 
 def test_stored_periods_stay():
@@ -342,8 +292,7 @@ def test_adapters_and_training(family):
     config = FAMILIES[family].replace(classes=3, pooling="avg", final_norm="pooled", distillation_head=False, depth=1)
     model = make(config)
     block = model.get_layer("block_0")
-    dense = [block.attention.query, block.mlp.fc2, *([block.mlp.gate] if config.mlp != "plain" else [])]
-    for layer in dense:
+    for layer in (block.attention.query, block.mlp.fc2, *([block.mlp.gate] if config.mlp != "plain" else [])):
         layer.enable_lora(2)
     model.compile(keras.optimizers.SGD(1e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     before = float64(model)
@@ -382,16 +331,17 @@ def test_a_variant_is_its_row_and_its_family():
     assert config.pixel_mean == (0.485, 0.456, 0.406) and config.pipeline.crop_ratio == 0.875
     assert keras_vit.models.variant_of(config) == "DINOv2-g/14-reg4"
     assert keras_vit.models.variant_config("dinov3_splus16").mlp == "swiglu"
+    assert keras_vit.models.variant_of(keras_vit.models.variant_config("ViT-B/16").replace(mlp="swiglu")) is None
 
 
-@pytest.mark.parametrize("variant", [name for name, row in keras_vit.VARIANTS.items() if row.family != "ViT"])
 @pytest.mark.once
-def test_every_family_has_its_factories(variant):
-    config = keras_vit.models.variant_config(variant)
-    assert keras_vit.models.has_layers_of(config, variant)
-    assert keras_vit.models.has_layers_of(config, keras_vit.models.variant_of(config))
-    factory = getattr(keras_vit, keras_vit.models.factory_name(variant))
-    assert factory.__name__ == keras_vit.models.factory_name(variant) and variant in factory.__doc__
+def test_every_family_has_its_factories():
+    for variant in (name for name, row in keras_vit.VARIANTS.items() if row.family != "ViT"):
+        config = keras_vit.models.variant_config(variant)
+        assert keras_vit.models.has_layers_of(config, variant)
+        assert keras_vit.models.has_layers_of(config, keras_vit.models.variant_of(config))
+        factory = getattr(keras_vit, keras_vit.models.factory_name(variant))
+        assert factory.__name__ == keras_vit.models.factory_name(variant) and variant in factory.__doc__
 
 
 @pytest.mark.once
@@ -400,17 +350,6 @@ def test_a_factory_makes_its_variant():
         model = keras_vit.DeiT_Ti16_distilled(image_size=32, classes=5, interpolation="bicubic_hf")
     assert model.config.distillation_head and model.output_shape == (None, 5) and model.name == "deit_ti_16_distilled"
     assert model.config.interpolation == "bicubic_hf" and model.config.pixel_std == (0.229, 0.224, 0.225)
-    with layers.skip_initialization():
-        features = keras_vit.DeiT_Ti16_distilled(image_size=32, include_top=False)
-    assert features.output_shape == (None, 6, 192) and features.config.interpolation == "bicubic"
-
-
-@pytest.mark.once
-def test_todays_variants_are_told_from_their_relatives():
-    plain = keras_vit.models.variant_config("ViT-B/16")
-    assert keras_vit.models.variant_of(plain) == "ViT-B/16"
-    for change in ({"layer_scale": 1.0, "register_tokens": 4}, {"mlp": "swiglu"}, {"pre_norm": True}):
-        assert keras_vit.models.variant_of(plain.replace(**change)) is None
 
 
 # Pixels
@@ -418,63 +357,39 @@ def test_todays_variants_are_told_from_their_relatives():
 
 @pytest.mark.parametrize("filter", ["bicubic", "bilinear_pillow"])
 @pytest.mark.parametrize(("resize", "crop_ratio"), [("squash", 1.0), ("shortest", 0.9), ("squash", 224 / 256)])
-@pytest.mark.parametrize("shape", [(150, 230), (301, 187), (20, 30)])
 @pytest.mark.once
-def test_pictures_are_resized_as_pillow_does(filter, resize, crop_ratio, shape):
+def test_pictures_are_resized_as_pillow_does(filter, resize, crop_ratio):
     Image = pytest.importorskip("PIL.Image")
-    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype="uint8")
     pipeline = keras_vit.preprocessing.Pipeline((96, 64), resize=resize, crop_ratio=crop_ratio, filter=filter)
     least = [int(n / crop_ratio + 1e-6) for n in (96, 64)]
-    height, width = least
-    if resize == "shortest":
-        scale = max(least[0] / shape[0], least[1] / shape[1])
-        height, width = max(least[0], round(shape[0] * scale)), max(least[1], round(shape[1] * scale))  # as timm
     method = {"bicubic": Image.Resampling.BICUBIC, "bilinear_pillow": Image.Resampling.BILINEAR}[filter]
-    wanted = np.asarray(Image.fromarray(pixels).resize((width, height), method), "f4")
-    top, left = round((height - 96) / 2), round((width - 64) / 2)
-    got = pipeline.resized(pixels)[0]
-    np.testing.assert_array_equal(got, wanted[top : top + 96, left : left + 64])
+    for shape in ((150, 230), (301, 187), (20, 30)):
+        pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype="uint8")
+        height, width = least
+        if resize == "shortest":
+            scale = max(least[0] / shape[0], least[1] / shape[1])
+            height, width = max(least[0], round(shape[0] * scale)), max(least[1], round(shape[1] * scale))  # as timm
+        wanted = np.asarray(Image.fromarray(pixels).resize((width, height), method), "f4")
+        top, left = round((height - 96) / 2), round((width - 64) / 2)
+        np.testing.assert_array_equal(pipeline.resized(pixels)[0], wanted[top : top + 96, left : left + 64])
 
 
-@pytest.mark.once
-def test_the_default_pipeline_is_the_official_one():
-    pixels = np.random.default_rng(0).integers(0, 256, (2, 15, 22, 3), dtype="uint8")
-    wanted = keras_vit.preprocessing.resize_images(pixels, (16, 24))
-    pipeline = VIT.pipeline
-    np.testing.assert_array_equal(pipeline.resized(pixels), wanted)
-    np.testing.assert_array_equal(pipeline(pixels), (wanted - 127.5) / 127.5)
-    assert pipeline.value_range == (-1, 1)
-    floats = keras_vit.preprocessing.Pipeline(8, filter="bilinear_antialias")(pixels.astype("f8"))
-    np.testing.assert_allclose(
-        floats, keras_vit.preprocessing.resize_images(pixels, 8, "bilinear_antialias") / 127.5 - 1, rtol=0, atol=1e-6
-    )
-
-
-@pytest.mark.once
-def test_training_and_export_normalise_as_the_model_wants():
+def test_pixels_are_normalised_alike_everywhere():
+    """Before the model and in its graph, for training and for export."""
     from keras_vit.export.images import as_taken
     from keras_vit.training.run import as_input
 
-    model = make(VIT.replace(pixel_mean=(0.48, 0.46, 0.41), pixel_std=(0.27, 0.26, 0.28)))
-    pixels = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3), dtype="uint8")
-    wanted = model.preprocess(pixels)
-    np.testing.assert_allclose(as_input(model, pixels), wanted, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(as_taken(pixels, "float32", model.config), wanted, rtol=0, atol=1e-6)
-    low, high = model.config.pipeline.value_range
-    assert low == pytest.approx(-0.48 / 0.27) and high == pytest.approx(0.59 / 0.28)
-
-
-def test_normalisation_in_the_graph_is_that_before_it():
     config = VIT.replace(pixel_mean=(0.48, 0.46, 0.41), pixel_std=(0.27, 0.26, 0.28))
-    model = make(config)
-    pixels = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3), dtype="uint8")
+    model, pixels = make(config), np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3), dtype="uint8")
     wanted = (pixels / 255 - config.pixel_mean) / config.pixel_std
-    np.testing.assert_allclose(model.preprocess(pixels), wanted, rtol=0, atol=1e-6)
+    for got in (model.preprocess(pixels), as_input(model, pixels), as_taken(pixels, "float32", config)):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-6)
+    low, high = config.pipeline.value_range
+    assert low == pytest.approx(-0.48 / 0.27) and high == pytest.approx(0.59 / 0.28)
     inside = model.with_config(include_preprocessing=True)
     assert inside.preprocess(pixels).max() > 200
-    np.testing.assert_allclose(
-        forward(inside, pixels.astype("f4")), forward(model, wanted.astype("f4")), rtol=1e-5, atol=3e-5
-    )
+    given = pixels.astype("f4")
+    np.testing.assert_allclose(forward(inside, given), forward(model, wanted.astype("f4")), rtol=1e-5, atol=3e-5)
     one = model.with_config(pixel_std=0.25, include_preprocessing=True)
     wanted = ((pixels / 255 - config.pixel_mean) / 0.25).astype("f4")
-    np.testing.assert_allclose(forward(one, pixels.astype("f4")), forward(model, wanted), rtol=1e-5, atol=3e-5)
+    np.testing.assert_allclose(forward(one, given), forward(model, wanted), rtol=1e-5, atol=3e-5)

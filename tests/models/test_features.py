@@ -17,28 +17,18 @@ KINDS = {
     "dynamic": {"class_token": True, "pooling": "avg", "dynamic": True},
     "hybrid": {"stem_stages": (1, 2), "stem_width": 32, "patch_size": 1, "image_size": (16, 24)},
     "tokens": {"pooling": "none"},
-    "dinov3": {
-        "register_tokens": 2,
-        "rotary_embedding": "dinov3",
-        "position_embedding": "none",
-        "layer_scale": 0.5,
-        "mlp": "swiglu",
-    },
+    "dinov3": {"register_tokens": 2, "rotary_embedding": "dinov3", "position_embedding": "none", "mlp": "swiglu"},
     "distilled": {"distillation_token": True, "distillation_head": True},
     "normalised_mean": {"class_token": False, "pooling": "avg", "final_norm": "pooled", "dynamic": True},
 }
 
 
-def make(kind="plain", **options):
+def make(kind="plain"):
+    """A model with weights that are neither zero nor one."""
     fields = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "mlp_width": 24}
     fields |= {"classes": 3, "classifier_activation": "softmax"}
     with keras_vit.layers.skip_initialization():
-        model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**fields | KINDS[kind]), **options)
-    return filled(model)
-
-
-def filled(model):
-    """With weights that are neither zero nor one."""
+        model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**fields | KINDS[kind]))
     rng = np.random.default_rng(0)
     for weight in model.trainable_weights:
         weight.assign(rng.normal(0.05, 0.3, weight.shape))
@@ -55,9 +45,8 @@ def test_every_name_that_is_listed_works_in_one_pass():
         names = keras_vit.feature_names(model)
         features = forward(keras_vit.feature_extractor(model, names), images_for(model))
         assert features.keys() == set(names)
-        np.testing.assert_allclose(
-            features["predictions"], forward(model, images_for(model)), rtol=0, atol=SAME_FUNCTION
-        )
+        wanted = forward(model, images_for(model))
+        np.testing.assert_allclose(features["predictions"], wanted, rtol=0, atol=SAME_FUNCTION)
 
 
 def test_activations_of_blocks_are_those_of_the_equations():
@@ -121,23 +110,11 @@ def test_logits_of_every_patch(kind):
         np.testing.assert_allclose(got["logits_2d"].mean((1, 2)), got["logits"], rtol=0, atol=SAME_FUNCTION)
 
 
-def test_stages_of_a_hybrid_and_of_a_bit():
-    model = make("hybrid")
-    names = ["root", "stage_1", "block2_unit1", "stage_2", "stem"]
-    shapes = {name: tensor.shape for name, tensor in keras_vit.feature_extractor(model, names).output.items()}
-    assert shapes == {
-        "root": (None, 4, 6, 32),
-        "stage_1": (None, 4, 6, 128),
-        "block2_unit1": (None, 2, 3, 256),
-        "stage_2": (None, 2, 3, 256),
-        "stem": (None, 2, 3, 16),
-    }
-    bit = filled(keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=3)))
-    names = ["stem", "stage_2", "encoded", "logits", "logits_2d"]
-    got = forward(keras_vit.feature_extractor(bit, names), images_for(bit))
-    assert got["stage_2"].shape == (2, 4, 4, 256) and got["logits_2d"].shape == (2, 4, 4, 3)
-    np.testing.assert_allclose(got["logits_2d"].mean((1, 2)), got["logits"], rtol=1e-5, atol=SAME_FUNCTION)
-    assert "block_0" not in keras_vit.feature_names(bit)
+@pytest.mark.once
+def test_stages_of_a_hybrid():
+    shapes = {"root": (4, 6, 32), "stage_1": (4, 6, 128), "block2_unit1": (2, 3, 256), "stem": (2, 3, 16)}
+    outputs = keras_vit.feature_extractor(make("hybrid"), [*shapes]).output
+    assert {name: tensor.shape[1:] for name, tensor in outputs.items()} == shapes
 
 
 def test_an_extractor_is_saved_and_trained_like_any_model(tmp_path):
@@ -152,24 +129,18 @@ def test_an_extractor_is_saved_and_trained_like_any_model(tmp_path):
         np.testing.assert_allclose(got[name], wanted[name], rtol=0, atol=SAME_FUNCTION)
     # The weights are those of the model, which stays as it was.
     assert {id(w) for w in extractor.weights} == {id(w) for w in model.weights}
-    before = forward(model, images_for(model))
     model.get_layer("block_0").mlp.fc1.kernel.assign_add(np.ones((16, 24)))
     assert np.abs(forward(extractor, images_for(model))["block_-1"] - wanted["block_-1"]).max() > 1e-3
-    assert np.abs(forward(model, images_for(model)) - before).max() > 1e-4
 
 
-@pytest.mark.parametrize("name", ["block_2", "block_-3", "block_0/", "block_0/attn", "block_0/block_1", "", None, 3])
-def test_names_that_are_none(name):
-    model = make("plain")
-    with pytest.raises(ValueError, match=r"features must be a list of names from .*'block_0'.* also has block_0/att"):
-        keras_vit.feature_extractor(model, ["encoded", name])
-
-
-def test_what_is_no_model_and_no_layout():
-    model = make("plain")
+@pytest.mark.once
+def test_what_is_refused():
+    model, outer = make(), keras.Sequential([make()])
+    for name in ("block_2", "block_-3", "block_0/", "block_0/attn", "block_0/block_1", "", None, 3):
+        with pytest.raises(ValueError, match=r"features must be a list of names from .*'block_0'.* also has block_0/"):
+            keras_vit.feature_extractor(model, ["encoded", name])
     with pytest.raises(ValueError, match=r"layout must be one of \('tokens', 'map'\), but 'nhwc'"):
         keras_vit.feature_extractor(model, ["encoded"], layout="nhwc")
-    outer = keras.Sequential([model])
     for function in (keras_vit.feature_names, lambda m: keras_vit.feature_extractor(m, ["encoded"])):
         with pytest.raises(TypeError, match=r"must be a VisionTransformer or a BiT, but Sequential.*get_layer"):
             function(outer)

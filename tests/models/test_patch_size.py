@@ -11,25 +11,19 @@ from tests.compute import forward
 from tests.tolerances import LOGITS, SAME_FUNCTION
 
 
-def pairs(golden):
-    """(name, kernel, resized) of the reference."""
-    ref = golden("patch_resize").ref
-    return [(n.partition("/")[0], ref[n], ref[n.replace("in_hwio", "flexi_pi")]) for n in ref if n.endswith("in_hwio")]
-
-
 @pytest.mark.once
 def test_kernels_against_the_original(golden):
     """The original inverts in float32: its error is 1e-7 times the condition number, 35 for 16 to 14, times values."""
-    sizes = set()
-    for name, kernel, wanted in pairs(golden):
-        got = resize_patch_kernel(kernel, wanted.shape[:2])
+    ref = golden("patch_resize").ref
+    for name in ("16to14", "16to32", "32to16", "16to8", "14to16", "8to6"):
+        wanted = ref[f"{name}/flexi_pi"]
+        got = resize_patch_kernel(ref[f"{name}/in_hwio"], wanted.shape[:2])
         assert got.dtype == np.float32 and got.shape == wanted.shape
         np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6 * np.abs(wanted).max(), err_msg=name)
-        sizes.add(name)
-    assert sizes == {"16to14", "16to32", "32to16", "16to8", "14to16", "8to6"}
 
 
-@pytest.mark.parametrize("patch", [(8, 8), (12, 16), (9, 8), (24, 17)])
+@pytest.mark.parametrize("patch", [(8, 8), (12, 16), (24, 17)])
+@pytest.mark.once
 def test_a_larger_patch_embeds_enlarged_images_the_same(patch):
     """What the method is for: every patch enlarged bilinearly has the embedding of the original one."""
     rng = np.random.default_rng(0)
@@ -62,53 +56,25 @@ def build(name, **changes):
     return model
 
 
-@pytest.fixture(params=MODELS)
-def model(request):
-    return build(request.param)
-
-
 def values(model):
     return {path: keras.ops.convert_to_numpy(weight) for path, weight in weights_by_path(model).items()}
 
 
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.once
-def test_nothing_else_changes(model):
-    patch = 4 if model.config.stem_stages else 8
+def test_nothing_else_changes(name):
+    model = build(name)
+    patch = 4 if name == "hybrid" else 8
     other = model.with_patch_size(patch)
-    before, after = values(model), values(other)
-    assert before.keys() == after.keys()
-    changed = {path for path in before if not np.array_equal(before[path], after[path])}
-    learned = set() if model.config.position_embedding == "sincos2d" else {"position_embedding/table"}
-    assert changed == {"embedding/kernel"} | learned
-    assert other.config == model.config.replace(patch_size=patch)
-    np.testing.assert_array_equal(
-        after["embedding/kernel"], resize_patch_kernel(before["embedding/kernel"], (patch, patch))
-    )
-    if learned:
-        np.testing.assert_array_equal(
-            after["position_embedding/table"],
-            resize_table(
-                before["position_embedding/table"],
-                model.config.grid_size,
-                other.config.grid_size,
-                model.config.interpolation,
-            ),
-        )
-    # The old model is as it was, and the new one works, saves and loads.
-    np.testing.assert_array_equal(values(model)["embedding/kernel"], before["embedding/kernel"])
-    assert other.output_shape == model.output_shape
-
-
-@pytest.mark.parametrize("name", ["token", "gap", "map"])
-@pytest.mark.once
-def test_files_of_resized_models(name, tmp_path):
-    model = build(name).with_patch_size(8)
-    layout = "big_vision" if name == "map" else "vit_jax"
-    keras_vit.to_checkpoint(model, tmp_path / "file.npz", layout=layout)
-    again = keras_vit.from_checkpoint(tmp_path / "file.npz")
-    assert again.config == model.config
-    got, wanted = values(again), values(model)
-    assert all(np.array_equal(got[path], wanted[path]) for path in wanted)
+    assert other.config == model.config.replace(patch_size=patch) and other.output_shape == model.output_shape
+    wanted, grids = values(model), (model.config.grid_size, other.config.grid_size)
+    wanted["embedding/kernel"] = resize_patch_kernel(wanted["embedding/kernel"], (patch, patch))
+    if "position_embedding/table" in wanted:
+        table = wanted["position_embedding/table"]
+        wanted["position_embedding/table"] = resize_table(table, *grids, model.config.interpolation)
+    assert values(other).keys() == wanted.keys()
+    for path, value in values(other).items():
+        np.testing.assert_array_equal(value, wanted[path], err_msg=path)
 
 
 def test_images_enlarged_with_their_patches(golden):
@@ -165,8 +131,6 @@ def test_sizes_that_do_not_fit():
     model = build("token")
     with pytest.raises(ValueError, match="multiple of the patch size: height 64 .* of 30. The nearest .* 60 or 90"):
         model.with_patch_size(30)
-    with pytest.raises(ValueError, match="width 64 .* of 12. The nearest .* 60 or 72"):
-        model.with_patch_size((8, 12))
     assert model.with_patch_size(30, image_size=(60, 90)).config.grid_size == (2, 3)
     with pytest.raises(ValueError, match="patch_size must be positive integers, but 0 was given"):
         model.with_patch_size(0)
