@@ -1,10 +1,8 @@
 """AugReg's index of more than 50,000 checkpoints (arXiv 2106.10270), and the best of them."""
 
 import csv
-import math
 import os
 import pathlib
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,11 +21,11 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
     Returns:
         The rows as dicts of texts by column; `final_val` and `adapt_final_val` are accuracies from 0 to 1, or None
-        where the cell is empty or `nan`. Rows that nobody can use are left out with a warning.
+        where the cell has none.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not that index: not CSV in UTF-8, or a column missing or there twice.
+        ValueError: if it is not that index: not CSV in UTF-8, a column missing or there twice, a line too short.
     """
     try:
         with pathlib.Path(path).open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark first
@@ -39,26 +37,18 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         if columns.count(column) != 1:
             found = printable(", ".join(columns), 500) or "none"
             raise ValueError(f"{path} is not AugReg's index.csv: it must have one column {column!r}, but has {found}.")
-    usable = [row for row in map(_usable, rows) if row is not None]
-    if left_out := len(rows) - len(usable):
-        what = "they lack cells, name no file, or have no accuracy from 0 to 1"
-        warnings.warn(f"{path}: {left_out} of {len(rows)} rows are left out: {what}.", stacklevel=2)
-    return usable
+    for number, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise ValueError(f"{path} is not AugReg's index.csv: line {number} has other cells than the head.")
+        row |= {column: _accuracy(row[column]) for column in ("final_val", "adapt_final_val")}
+    return rows
 
 
-def _usable(row: dict[str, Any]) -> dict[str, Any] | None:
-    """A row with its accuracies as numbers, None where they are not a number; None if nobody can use it."""
-    if None in row or None in row.values() or not row["filename"] or not row["adapt_filename"]:
+def _accuracy(cell: str) -> float | None:
+    try:
+        return float(cell) if 0 <= float(cell) <= 1 else None  # NaN is neither
+    except ValueError:
         return None
-    for column in ("final_val", "adapt_final_val"):
-        try:
-            accuracy = float(row[column] or "nan")
-        except ValueError:
-            return None
-        if accuracy < 0 or accuracy > 1:
-            return None
-        row = row | {column: None if math.isnan(accuracy) else accuracy}
-    return row
 
 
 def best_augreg(

@@ -101,11 +101,8 @@ HARMLESS = {
     "code that is not looked at": archive(dictionary(w=tensor()), **{"code/__torch__.py": "import os"}),
     "hooks": archive(dictionary(w=tensor(more=b"\x89" + dictionary(h=number(1))))),
     "tuples that are doubled": archive(b"}" + text("w") + tensor() + b"s" + text("x") + doubled(200) + b"s"),
-    "a storage of two types": archive(
-        dictionary(w=tensor(), v=tensor(of=storage(count=24, kind="torch\nHalfStorage"))),
-    ),
+    "two types": archive(dictionary(w=tensor(), v=tensor(of=storage(count=24, kind="torch\nHalfStorage")))),
     "a name twice": archive(b"}" + 2 * (text("w") + tensor() + b"s")),
-    "a name of a tuple": archive(b"}" + text("w") + tensor() + b"s" + doubled(3) + tensor() + b"s"),
 }
 
 
@@ -114,8 +111,7 @@ def test_what_does_no_harm(file, case):
     np.testing.assert_array_equal(open_file(file(HARMLESS[case]))["w"].read(), np.arange(12.0).reshape(3, 4))
 
 
-@pytest.mark.parametrize("make", ["script", "trace"])
-def test_torchscript(tmp_path, make):
+def test_torchscript(tmp_path):
     """Weights of modules in each other, such as OpenAI's CLIP; the code beside them is not looked at."""
     torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.LayerNorm(4))).half()
@@ -123,13 +119,11 @@ def test_torchscript(tmp_path, make):
     path = tmp_path / "model.pt"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch says that torch.jit is old
-        made = torch.jit.script(module) if make == "script" else torch.jit.trace(module.float(), torch.zeros(1, 3))
-        torch.jit.save(made, path)
-        wanted = made.state_dict()
-    read = open_file(path)
+        torch.jit.save(torch.jit.script(module), path)
+    read, wanted = open_file(path), module.state_dict()
     assert read.keys() == wanted.keys() and (read.container, read.outside) == ("", [])
     for name, array in read.items():
-        np.testing.assert_array_equal(array.read_stored(), wanted[name].detach().numpy(), err_msg=name)
+        np.testing.assert_array_equal(array.read_stored(), wanted[name].numpy(), err_msg=name)
 
 
 def test_files_by_hand(file):
@@ -214,8 +208,7 @@ def test_a_file_of_torch_without_checksums(tmp_path):
 
 
 def test_damage_is_found_by_checksums(file):
-    whole = dictionary(w=tensor(), row=tensor((4,), (1,), 4), column=tensor((3,), (4,), 2))
-    data = bytearray(archive(whole))
+    data = bytearray(archive(dictionary(w=tensor(), row=tensor((4,), (1,), 4), column=tensor((3,), (4,), 2))))
     data[bytes(data).index(FLOATS) + 3] ^= 1
     for name in ("w", "row", "column"):
         with pytest.raises(ValueError, match="model.pth is damaged: the checksum of .*data/0. is wrong"):
@@ -227,12 +220,12 @@ CALL = b"c%s\n%s\n" + b"(" + text(f"touch {MARKER}") + b"tR"
 GOOD = dictionary(w=tensor())
 BEHIND = text("w") + tensor() + b"s"  # sets a good array in the dict below
 MODULE = b"c__torch__.m\nM\n)\x81"  # of TorchScript
+REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
 B = dictionary(b=tensor(offset=1, shape=(2,), strides=(1,)))
 # Each pickle would do harm, or make no sense, in PyTorch or in Python's own pickle.
 HOSTILE = {
     # No weights.
-    "empty": (b"", "is not a file of torch.save: it is empty"),
-    "web page": (b"<html>", "it is a web page"),
+    "text": (b"hello", "is not a file of torch.save: it starts with b'hello'"),
     "two dicts": (archive(dictionary(one=GOOD, two=GOOD)), "holds no state dict: .* It has: one, two"),
     "a number": (archive(number(3)), "It has: a int"),
     "a list": (archive(b"](" + tensor() + b"e"), "It has: a list"),
@@ -240,21 +233,15 @@ HOSTILE = {
         archive(MODULE + dictionary(**{"a.b": tensor(), "a": MODULE + B + b"b"}) + b"b"),
         "has two arrays of one name",
     ),
-    "big endian": (archive(GOOD, byteorder="big"), "not in the byte order of common machines"),
     # Code.
     "os.system": (archive(CALL % (b"os", b"system")), "asks for the class or function os.system, which is never"),
-    "eval": (archive(CALL % (b"builtins", b"eval")), "builtins.eval"),
     "a name with escapes": (archive(b"c\x1b[2J\nx\n"), r"function \\x1b\[2J.x"),
     "behind good weights": (archive(b"}" + BEHIND + text("x") + CALL % (b"os", b"system") + b"s"), "os.system"),
     "INST": (archive(b"(" + text(MARKER) + b"ios\nsystem\n"), "os.system"),
-    "OBJ": (archive(b"(cos\nsystem\n" + text(MARKER) + b"o"), "os.system"),
     "STACK_GLOBAL": (archive(text("os") + text("system") + b"\x93"), "os.system"),
     # Calls of what may be named.
     "attributes of a tensor": (archive(tensor() + dictionary(data=number(1)) + b"b"), "'Tensor' object has no attrib"),
-    "attributes of a function": (
-        archive(b"ctorch._utils\n_rebuild_tensor_v2\n" + dictionary(x=number(1)) + b"b"),
-        "it changes what stands for a function",
-    ),
+    "attributes of a function": (archive(REBUILD + dictionary(x=number(1)) + b"b"), "it changes what stands for a f"),
     "negative values": (archive(dictionary(w=tensor(more=b"\x89}" + dictionary(neg=b"\x88")))), "with flags"),
     # Bombs.
     "doubled shapes": (archive(dictionary(w=tensor().replace(numbers((3, 4)), doubled(200)))), "that no array has"),
@@ -264,10 +251,7 @@ HOSTILE = {
     "deep tuples as a key": (archive(b"})" + b"\x85" * 500_000 + b"Ns"), "it has more than 65,536 tuples"),
     "a long pickle": (archive(text("x" * 2**23)), "data.pkl has 8,388,616 bytes, the most are 8,388,608"),
     "compressed": (archive(GOOD, compression=zipfile.ZIP_DEFLATED), "is compressed, which torch.save never does"),
-    "one storage as many arrays": (
-        archive(dictionary(**{f"w{i}": tensor() for i in range(5)})),
-        "is one of too many arrays that share 48 bytes",
-    ),
+    "one storage as many arrays": (archive(dictionary(**{f"w{i}": tensor() for i in range(5)})), "one of too many arr"),
     # Tensors that are not in their storage.
     "out of range": (archive(dictionary(w=tensor((4, 4)))), "'w' leaves its storage, which has 12 values"),
     "negative offset": (archive(dictionary(w=tensor(offset=-1))), "that no array has"),
@@ -279,6 +263,7 @@ HOSTILE = {
     "a view": (archive(dictionary(w=tensor(of=storage("0", 12, "torch\nFloatStorage", b"K\x01")))), "a view perhaps"),
     # Damage.
     "bytes behind the end": (archive(GOOD + b"." + b"N"), "2 bytes follow the end of its pickle"),
+    "big endian": (archive(GOOD, byteorder="big"), "not in the byte order of common machines"),
     "older: big endian": (older(GOOD, little=b"\x89"), "not in the byte order"),
     "older: truncated": (older(GOOD)[:-1], "is truncated: the storage 0 has 12 values"),
     "older: bytes behind": (older(GOOD) + b"x", "1 bytes follow its storages"),
