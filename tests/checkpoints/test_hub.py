@@ -131,15 +131,12 @@ def test_which_file_is_meant(server, repository):
     repository.files = {"a.safetensors": ONE, "b.pth": ONE, "sub/c.npz": ONE, "optimizer.pt": ONE}
     with pytest.raises(ValueError, match=r"several files of weights \(a.safetensors, b.pth\).* hf://me/model/FILE"):
         find_checkpoint("hf://me/model")
-    repository.files = {"a.safetensors": ONE, "optimizer.pt": b"", "sub/c.npz": b""}
+    del repository.files["b.pth"]
     assert find_checkpoint("hf://me/model").name == "a.safetensors"
-    repository.files = {"open_clip_model.safetensors": ONE, "open_clip_config.json": b"{}", "pytorch_model.bin": b""}
+    repository.files = {"open_clip_model.safetensors": ONE, "pytorch_model.bin": b""}
     assert find_checkpoint("hf://me/model").name == "open_clip_model.safetensors"
     repository.files = {"model.keras": b"x", "config.json": files["config.json"]}
     with pytest.raises(DownloadError, match="no weights that can be read.* config.json, model.keras"):
-        find_checkpoint("hf://me/model")
-    repository.files = {}
-    with pytest.raises(DownloadError, match="It has: nothing"):
         find_checkpoint("hf://me/model")
 
 
@@ -157,10 +154,6 @@ def test_a_file_in_parts(server):
     with pytest.raises(DownloadError, match="its shard model-1-of-1.safetensors is not in the cache"):
         find_checkpoint("hf://me/large")
     server.down = False
-    shard = repository.files.pop("model-1-of-1.safetensors")
-    with pytest.raises(DownloadError, match="Entry Not Found .*model-1-of-1.safetensors"):
-        find_checkpoint("hf://me/large")
-    repository.files["model-1-of-1.safetensors"] = shard
     for bad in (b"{}", b"{", b'{"weight_map": {"w": "../../x"}}'):
         repository.files["model.safetensors.index.json"] = bad
         with pytest.raises(DownloadError, match="is no index|names a shard|is damaged"):
@@ -218,27 +211,15 @@ def test_refusals(server, case):
 
 @pytest.mark.parametrize("switch", ["HF_HUB_OFFLINE", "KERAS_VIT_OFFLINE"])
 def test_offline(server, repository, monkeypatch, switch):
-    def go_offline(patch):
-        if switch == "HF_HUB_OFFLINE":
-            patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        else:
-            patch.setenv(switch, "1")
-
-    def refused(source):
-        message = f"{source} could not be had: offline mode is on.*, and it is not in the cache, .*hub"
-        with pytest.raises(DownloadError, match=message):
-            find_checkpoint(source)
-
-    with monkeypatch.context() as patch:
-        go_offline(patch)
-        refused("hf://me/model")
-    assert server.seen == []
     path = find_checkpoint("hf://me/model")
     server.seen.clear()
-    go_offline(monkeypatch)
+    monkeypatch.setenv(switch, "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", switch == "HF_HUB_OFFLINE")  # it was read before
     assert find_checkpoint("hf://me/model") == find_checkpoint("hf://me/model/model.safetensors") == path
-    for absent in ("hf://me/model/pytorch_model.bin", "hf://me/model@v1"):
-        refused(absent)
+    for absent in ("hf://me/other", "hf://me/model/pytorch_model.bin", "hf://me/model@v1"):
+        message = f"{absent} could not be had: offline mode is on.*, and it is not in the cache, .*hub"
+        with pytest.raises(DownloadError, match=message):
+            find_checkpoint(absent)
     assert server.seen == []
 
 
@@ -248,9 +229,6 @@ def test_a_hub_that_gives_no_answer(server, repository, status, monkeypatch):
     path = find_checkpoint("hf://me/model")
     repository.api_error = (status, "")
     with pytest.warns(UserWarning, match=f"hf://me/model: .*{status}.*The copy in the cache is used"):
-        assert find_checkpoint("hf://me/model") == path
-    server.repositories.clear()  # as if it had become private
-    with pytest.warns(UserWarning, match="Repository Not Found.*The copy in the cache is used"):
         assert find_checkpoint("hf://me/model") == path
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
     with pytest.warns(UserWarning, match="gave no answer .*The copy in the cache is used"):
@@ -308,15 +286,6 @@ def test_a_published_name_means_the_official_numbers(server, unpublished, tmp_pa
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_the_official_file_comes_first(server, tmp_path, monkeypatch):
-    mirror = tmp_path / "mirror" / f"{FINE_TUNED}.npz"
-    mirror.parent.mkdir(parents=True)
-    np.savez(mirror, w=np.ones(3))
-    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
-    assert find_checkpoint(FINE_TUNED) == mirror
-    assert server.seen == []
-
-
 def test_nobody_has_the_weights(server, unpublished):
     with pytest.raises(DownloadError) as error:
         find_checkpoint(FINE_TUNED)
@@ -346,7 +315,6 @@ def test_no_equal_weights_but_similar_ones(server, unpublished):
 
 
 def test_equal_weights_are_of_published_files():
-    """Every name in the table is one of the catalogue or of AugReg, and every repository an address of the Hub."""
     names = json.loads((weights_folder() / "catalogue.json").read_text(encoding="utf-8"))["hub"]
     assert len(names) >= 30
     for name, hub in names.items():
