@@ -1,5 +1,6 @@
 """The numbers of timm and transformers: every reference case of the families, and the files written back."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -139,33 +140,33 @@ def test_written_back(golden, name, tmp_path):
 
 
 QUICK = "vit_base_patch16_clip_quickgelu_224"
-# A model in the names of one, written in those of another: as a state dict with a projection and what else they share.
+# A model in the names of one, written in those of another.
 TRANSLATIONS = {
-    "ViT": (timm(head=5), {}, "huggingface", {"layer_norm_epsilon": 1e-6}),
-    "BEiT-3": (timm(mlp="plain_norm", attn_norm=True, last="fc_norm", head=5), {}, "timm", {}),
-    "ViT from Hugging Face": (transformers("vit", head=5), {"layer_norm_epsilon": 1e-6}, "timm", {}),
-    "DINOv2 with registers": (timm(rows=PATCHES, scales=LS, registers=2), {}, "huggingface", {}),
+    "ViT": (timm(head=5), "huggingface"),
+    "BEiT-3": (timm(mlp="plain_norm", attn_norm=True, last="fc_norm", head=5), "timm"),
+    "ViT from Hugging Face": (transformers("vit", head=5), "timm"),
+    "DINOv2 with registers": (timm(rows=PATCHES, scales=LS, registers=2), "huggingface"),
     "DINOv2 with registers from Facebook": (
         timm(scales=LS, registers=2, register_name="register_tokens") | {"mask_token": (1, 64)},
-        {},
         "timm",
-        {},
     ),
-    "DINOv2 with registers from Hugging Face": (transformers("dinov2_with_registers", registers=2), {}, "timm", {}),
-    "DeiT-III from Facebook": (timm(rows=PATCHES, scales=GAMMA, head=5), {}, "timm", {}),
-    "DINOv3": (transformers("dinov3_vit", registers=2, swiglu=True), {}, "timm", {}),
-    "SigLIP": (tower("siglip"), {}, "timm", {}),
-    "SigLIP from timm": (timm(cls=False, pool=True), {}, "huggingface", {}),
-    "CLIP": (clip(), {}, "huggingface", {}),
-    "CLIP from Hugging Face": (tower("clip", projection=24), {}, "timm", {}),
-    "CLIP to open_clip": (tower("clip", projection=24), {}, "clip", {}),
+    "DINOv2 with registers from Hugging Face": (transformers("dinov2_with_registers", registers=2), "timm"),
+    "DeiT-III from Facebook": (timm(rows=PATCHES, scales=GAMMA, head=5), "timm"),
+    "DINOv3": (transformers("dinov3_vit", registers=2, swiglu=True), "timm"),
+    "SigLIP": (tower("siglip"), "timm"),
+    "SigLIP from timm": (timm(cls=False, pool=True), "huggingface"),
+    "CLIP": (clip(), "huggingface"),
+    "CLIP from Hugging Face": (tower("clip", projection=24), "timm"),
+    "CLIP to open_clip": (tower("clip", projection=24), "clip"),
 }
+TOLD = "gelu layer_norm_epsilon heads image_size pooling final_norm projection classes mlp".split()
 
 
 @ASSUMED
 @pytest.mark.parametrize("name", TRANSLATIONS)
 def test_translated(name, tmp_path):
-    shapes, changes, layout, _ = TRANSLATIONS[name]
+    shapes, layout = TRANSLATIONS[name]
+    changes = {"layer_norm_epsilon": 1e-6} if name == "ViT from Hugging Face" else {}
     options = {"architecture": QUICK} if "CLIP" in name else {}
     model = keras_vit.from_checkpoint(write(tmp_path / "old", shapes), grid_size=(4, 4), **options)
     model = model.with_config(**changes) if changes else model
@@ -181,18 +182,7 @@ def test_translated(name, tmp_path):
         rates = {key: value for key, value in said.items() if "drop" in key}
         needed = {"dinov2": 3, "dinov2_with_registers": 3, "dinov3_vit": 2, "vit": 2, "deit": 2}
         assert list(rates.values()) == [0.0] * needed.get(said["model_type"], len(rates))
-    told = (
-        "gelu",
-        "layer_norm_epsilon",
-        "heads",
-        "image_size",
-        "pooling",
-        "final_norm",
-        "projection",
-        "classes",
-        "mlp",
-    )
-    assert {n: getattr(other.config, n) for n in told} == {n: getattr(model.config, n) for n in told}
+    assert {n: getattr(other.config, n) for n in TOLD} == {n: getattr(model.config, n) for n in TOLD}
     images = np.random.default_rng(1).normal(size=(2, 32, 32, 3)).astype(np.float32)
     # The class token's position may have been added to it, which rounds once more.
     np.testing.assert_allclose(forward(other, images), forward(model, images), rtol=0, atol=SAME_FUNCTION)
@@ -217,49 +207,20 @@ def test_stored_periods_are_kept(tmp_path):
     assert not arrays["blocks.0.attn.qkv.bias"][64:128].any() and bias[64:128].any()
 
 
-CANNOT = {
-    "no such head": (timm(dist=True, head=5), {}, "clip", "distillation_token=False"),
-    "epsilon": (transformers("vit", head=5), {}, "timm", "layer_norm_epsilon in .*with_config"),
-    "tanh layer": (
-        transformers("vit", module=False, pooler=True),
-        {"layer_norm_epsilon": 1e-6},
-        "timm",
-        "representation",
-    ),
-    "head on two": (transformers("dinov2", head=5), {}, "timm", "pooling in .* 'token_avg'"),
-    "DeiT-III with a head": (
-        timm(rows=PATCHES, scales=LS, head=5),
-        {},
-        "huggingface",
-        "Dinov2.*with a head that pools",
-    ),
-    "mean after norm": (timm(last="fc_norm", head=5), {}, "huggingface", "final_norm='tokens'"),
-    "official": (timm(scales=LS), {"gelu": "tanh"}, "vit_jax", "layer_scale=None"),
-    "official without registers": (
-        timm(registers=2, rows=PATCHES),
-        {"gelu": "tanh"},
-        "big_vision",
-        "register_tokens=0",
-    ),
-}
-
-
-@ASSUMED
-@pytest.mark.parametrize("name", CANNOT)
-def test_what_a_layout_cannot_say(name, tmp_path):
-    shapes, changes, layout, message = CANNOT[name]
-    model = keras_vit.from_checkpoint(write(tmp_path / "old", shapes), grid_size=(4, 4))
-    model = model.with_config(**changes) if changes else model
-    with pytest.raises(ValueError, match=message):
-        to_checkpoint(model, tmp_path / "new", layout=layout)
-    assert not (tmp_path / "new").exists()
-
-
 TINY = keras_vit.ViTConfig(image_size=16, patch_size=4, width=8, depth=1, heads=2, mlp_width=4)
 PATCHES_ONLY, STEM = {"class_token": False, "pooling": "avg"}, {"stem_stages": (), "image_size": 16}
+HEAD, EXACT, FINE = {"classes": 5}, {"gelu": "exact"}, {"layer_norm_epsilon": 1e-12}
 TIMMS = STEM | {"gelu": "exact", "stem_epsilons": "timm"}
 # A layout, what becomes of a tiny config, and the error.
 CONFIGS = {
+    "no such head": ("clip", {"distillation_token": True}, "distillation_token=False"),
+    "transformers' epsilon": ("timm", EXACT | FINE, "layer_norm_epsilon in .*with_config"),
+    "tanh layer": ("timm", EXACT | {"representation_size": 8}, "representation"),
+    "head on two": ("timm", EXACT | HEAD | {"pooling": "token_avg"}, "pooling in .* 'token_avg'"),
+    "DeiT-III with a head": ("huggingface", HEAD | {"layer_scale": 1e-5}, "Dinov2.*with a head that pools"),
+    "mean after norm": ("huggingface", {"pooling": "avg", "final_norm": "pooled"}, "final_norm='tokens'"),
+    "scales": ("vit_jax", {"layer_scale": 1e-5}, "layer_scale=None"),
+    "registers": ("big_vision", {"register_tokens": 2}, "register_tokens=0"),
     "exact": ("big_vision", PATCHES_ONLY | {"gelu": "exact"}, "'big_vision' is for models with gelu='tanh'.*'exact'"),
     "epsilon": ("big_vision", PATCHES_ONLY | {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-06.*1e-05"),
     "map of a token": ("big_vision", {"pooling": "map"}, "'big_vision' has no place for .*pooling='map' with a"),
@@ -268,8 +229,6 @@ CONFIGS = {
     "map": ("vit_jax", PATCHES_ONLY | {"pooling": "map"}, "'vit_jax' has no place for .*pooling='map'"),
     "map of vit_jax's token": ("vit_jax", {"pooling": "map"}, "no place for .*pooling='map'"),
     "avg of vit_jax's token": ("vit_jax", {"pooling": "avg"}, "no place for .*pooling='avg'"),
-    "exact of vit_jax": ("vit_jax", {"gelu": "exact"}, "gelu='tanh'.*'exact'"),
-    "epsilon of vit_jax": ("vit_jax", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-06.*1e-05"),
     "computed": ("vit_jax", PATCHES_ONLY | {"position_embedding": "sincos2d"}, "'vit_jax' has no place for .*sincos2d"),
     "timm's hybrid": ("timm", TIMMS, None),
     "other stages": ("timm", TIMMS | {"stem_stages": (1, 1), "image_size": 32}, "stem_stages in .*timm has no others"),
@@ -284,12 +243,8 @@ CONFIGS = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configs_that_a_layout_cannot_say(name):
     layout, changes, message = CONFIGS[name]
-    config = TINY.replace(**changes)
-    if message is None:
-        LAYOUTS[layout].check_writable(config)
-        return
-    with pytest.raises(ValueError, match=message):
-        LAYOUTS[layout].check_writable(config)
+    with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
+        LAYOUTS[layout].check_writable(TINY.replace(**changes))
 
 
 @ASSUMED
@@ -321,9 +276,7 @@ def test_official_numbers_of_a_file_from_elsewhere(tmp_path):
     np.testing.assert_allclose(answers[0], answers[1], rtol=0, atol=SAME_FUNCTION)
     np.testing.assert_allclose(answers[2], answers[3], rtol=0, atol=SAME_FUNCTION)
     assert np.abs(answers[0] - answers[2]).max() > 5 * SAME_FUNCTION
-    assert {name: getattr(officials.config, name) for name in OFFICIAL} == {
-        name: getattr(official.config, name) for name in OFFICIAL
-    }
+    assert all(getattr(officials.config, name) == getattr(official.config, name) for name in OFFICIAL)
     assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "vit_base_patch16_224"
 
 
@@ -345,19 +298,15 @@ def test_a_distilled_deit_without_head_answers_as_timms(golden, tmp_path):
     model = keras_vit.from_checkpoint(tmp_path)
     images = case.ref["images"]
     wanted = case.ref["encoded"][:, :2].mean(axis=1)
-    np.testing.assert_allclose(forward(model, images), wanted, rtol=0, atol=ENCODED)
-    np.testing.assert_allclose(
-        forward(with_head.with_config(pooling="token_dist", **HEADLESS_DEIT), images), wanted, rtol=0, atol=ENCODED
-    )
+    for headless in (model, with_head.with_config(pooling="token_dist", **HEADLESS_DEIT)):
+        np.testing.assert_allclose(forward(headless, images), wanted, rtol=0, atol=ENCODED)
     to_checkpoint(model, tmp_path / "back", layout="timm")
-    assert {name: array.read().tobytes() for name, array in open_file(tmp_path / "back").items()} == {
-        name: array.tobytes() for name, array in arrays.items()
-    }
+    back = {name: array.read().tobytes() for name, array in open_file(tmp_path / "back").items()}
+    assert back == {name: array.tobytes() for name, array in arrays.items()}
     assert open_checkpoint(tmp_path / "back").config == model.config
     # With another answer timm would compute something else from the file.
-    for pooling in ("token", "avg", "none"):
-        with pytest.raises(ValueError, match="mean of class and distillation token.*pooling='token_dist'"):
-            to_checkpoint(model.with_config(pooling=pooling), tmp_path / "no", layout="timm")
+    with pytest.raises(ValueError, match="mean of class and distillation token.*pooling='token_dist'"):
+        to_checkpoint(model.with_config(pooling="token"), tmp_path / "no", layout="timm")
     # transformers' DeiTModel gives the class token, and its pooler the tanh layer of it.
     with pytest.raises(ValueError, match="pooling in"):
         to_checkpoint(model, tmp_path / "no", layout="huggingface")
@@ -378,13 +327,11 @@ def test_the_publishers_pictures_decide_the_size(tmp_path):
     assert model.preprocess(np.zeros((50, 70, 3), "uint8")).shape == (1, 16, 16, 3)
     assert any("pictures of 16 x 16" in oddity for oddity in keras_vit.inspect_checkpoint(path).oddities)
     stored = open_file(path)["dinov2.embeddings.position_embeddings"].read()
-    table = keras.ops.convert_to_numpy(weights_by_path(model)["position_embedding/table"])
-    wanted = resize_table(stored, (4, 4), (2, 2), "bicubic_hf")
-    np.testing.assert_array_equal(table, wanted)
-    np.testing.assert_array_equal(
-        keras.ops.convert_to_numpy(weights_by_path(keras_vit.load(path, image_size=32))["position_embedding/table"]),
-        stored,
-    )
+    for loaded, wanted in (
+        (model, resize_table(stored, (4, 4), (2, 2), "bicubic_hf")),
+        (keras_vit.load(path, image_size=32), stored),
+    ):
+        np.testing.assert_array_equal(loaded.get_layer("position_embedding").get_weights()[0], wanted)
     # A ViT whose two sizes differ; the official numbers are those of the file's own size.
     config = {"model_type": "vit", "image_size": 32, "num_attention_heads": 1}
     prepared = {"image_processor_type": "ViTImageProcessor", "size": {"height": 48, "width": 16}}
@@ -409,6 +356,7 @@ def test_the_size_at_which_timm_tests_a_model(tmp_path):
 PREPARED = {"mean": [0.5] * 3, "std": [0.5] * 3}
 NAMED = {"architecture": "vit_base_patch16_224", "global_pool": "token", "pretrained_cfg": PREPARED}
 VIT = {"model_type": "vit", "num_attention_heads": 1}
+SIGLIP = {"model_type": "siglip_vision_model", "num_attention_heads": 1}
 SAYS_NOTHING = {
     "timm": (timm(head=3), {}, {}, "1 are assumed.*exact GELU is assumed.*crop are assumed.*architecture="),
     "timm, heads": (timm(head=3), {}, {"heads": 4}, "tell all that its model computes: no config.json names"),
@@ -422,15 +370,10 @@ SAYS_NOTHING = {
     "OpenAI": (clip() | {"input_resolution": (), "vocab_size": ()}, {}, {"heads": 1}, None),
     "CLIP": (clip(), {}, {"heads": 1, "architecture": QUICK}, None),
     "CLIP of LAION": (clip(), {}, {"architecture": "ViT-B-16"}, None),
-    "siglip, 378 of 384": (
-        tower("siglip"),
-        {"config": {"model_type": "siglip_vision_model", "num_attention_heads": 1}, "preprocessor": {"size": 35}},
-        {},
-        None,
-    ),
+    "siglip, 378 of 384": (tower("siglip"), {"config": SIGLIP, "preprocessor": {"size": 35}}, {}, None),
     "siglip, of another size": (
         tower("siglip"),
-        {"config": {"model_type": "siglip_vision_model", "num_attention_heads": 1}, "preprocessor": {"size": 51}},
+        {"config": SIGLIP, "preprocessor": {"size": 51}},
         {},
         "leaves the rest at the right and lower edge out",
     ),
@@ -445,8 +388,7 @@ def test_loading_warns_once_of_what_it_assumes(tmp_path, name):
         warnings.simplefilter("always")
         keras_vit.from_checkpoint(path, **options)
     assert len(caught) == (message is not None)
-    if message is not None:
-        assert re.search(message, str(caught[0].message)) and str(path) in str(caught[0].message)
+    assert all(re.search(f"{path}.*{message}", str(warning.message)) for warning in caught)
 
 
 CLIPS = {
@@ -465,8 +407,6 @@ def test_a_clip_of_unknown_activation_is_not_loaded(tmp_path, name):
     assert any("which GELU" in oddity for oddity in keras_vit.inspect_checkpoint(path).oddities)
     for architecture, gelu in ((QUICK, "quick"), ("vit_base_patch16_clip_224", "exact")):
         assert keras_vit.load(path, architecture=architecture).config.gelu == gelu
-
-
-def test_an_architecture_that_a_clip_is_not(tmp_path):
-    with pytest.raises(ValueError, match="another model"):
-        keras_vit.load(write(tmp_path, clip()), architecture="vit_base_patch16_224")
+    if name == "open_clip":
+        with pytest.raises(ValueError, match="another model"):
+            keras_vit.load(path, architecture="vit_base_patch16_224")

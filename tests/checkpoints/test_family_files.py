@@ -83,6 +83,10 @@ MASK, OFFSET = {"mask_token": (1, 64)}, {"interpolation": "bicubic_offset"}
 NO_REGISTERS = {"position_embedding": "learned_without_registers"}
 FACEBOOK = {
     "DINOv2": (timm(scales=LS) | MASK, SCALE | OFFSET),
+    "DINOv2 in chunks": (
+        {name.replace("blocks.", "blocks.0."): shape for name, shape in timm(scales=LS).items()} | MASK,
+        SCALE | OFFSET,
+    ),
     "DINOv2 giant": (timm(scales=LS, mlp="w12") | MASK, SCALE | SWIGLU | OFFSET),
     "DINOv2 with registers": (
         timm(scales=LS, registers=4, register_name="register_tokens") | MASK,
@@ -148,7 +152,7 @@ def test_facebook_by_arrays_alone(tmp_path, name):
     contents = opened(write(tmp_path, shapes), grid_size=(4, 4))
     got, wanted = fields(contents.config, expected)
     assert got == wanted
-    assert contents.dialect == "Facebook " + name.removesuffix(" giant").removesuffix(" with registers")
+    assert contents.dialect == "Facebook " + name.split()[0]
     assert {array.name for array in contents.arrays.values()} | set(contents.unused) == shapes.keys()
 
 
@@ -210,37 +214,28 @@ def test_hugging_face_by_arrays_alone(tmp_path, name):
     assert any("no config.json" in oddity for oddity in contents.oddities)
 
 
-def test_a_head_above_a_nested_model(tmp_path):
-    shapes = {
-        name if "classifier" in name else f"model.{name}": shape for name, shape in tower("siglip", head=11).items()
-    }
-    contents = opened(write(tmp_path, shapes))
+def test_heads_and_blocks_beside_their_module(tmp_path):
+    shapes = tower("siglip", head=11).items()
+    shapes = {name if "classifier" in name else f"model.{name}": shape for name, shape in shapes}
+    contents = opened(write(tmp_path / "head", shapes))
     assert (contents.prefix, contents.config.classes) == ("model.vision_model.", 11)
-
-
-def test_blocks_without_the_name_of_their_module(tmp_path):
-    """transformers 5.23 writes ViTMSNForImageClassification so."""
-    shapes = {
-        name.removeprefix("vit.") if "encoder" in name else name: shape
-        for name, shape in transformers("vit", head=11).items()
-    }
-    contents = opened(write(tmp_path, shapes, config={"model_type": "vit_msn", "num_attention_heads": 1}))
+    # transformers 5.23 writes ViTMSNForImageClassification so.
+    shapes = transformers("vit", head=11).items()
+    shapes = {name.removeprefix("vit.") if "encoder" in name else name: shape for name, shape in shapes}
+    contents = opened(write(tmp_path / "blocks", shapes, config={"model_type": "vit_msn", "num_attention_heads": 1}))
     assert (contents.config.depth, contents.config.classes, contents.config.layer_norm_epsilon) == (2, 11, 1e-6)
     assert not contents.unused
 
 
 @pytest.mark.parametrize("family", ["vit", "deit", "ijepa", "dinov2", "dinov3_vit"])
 def test_the_names_of_both_versions_mean_the_same(tmp_path, family):
-    configs, orders = [], []
+    found = []
     for version in (4, 5):
-        path = write(
-            tmp_path / str(version), transformers(family, version=version, registers=4 * (family == "dinov3_vit"))
-        )
-        contents = opened(path, grid_size=(4, 4))
+        shapes = transformers(family, version=version, registers=4 * (family == "dinov3_vit"))
+        contents = opened(write(tmp_path / str(version), shapes), grid_size=(4, 4))
         assert contents.dialect.endswith(f"transformers {version}")
-        configs.append(contents.config)
-        orders.append([row.path for row in contents.layout.rows(contents.config)])
-    assert configs[0] == configs[1] and orders[0] == orders[1]
+        found.append((contents.config, [row.path for row in contents.layout.rows(contents.config)]))
+    assert found[0] == found[1]
 
 
 def test_openai_and_open_clip(tmp_path):
@@ -250,15 +245,9 @@ def test_openai_and_open_clip(tmp_path):
     assert got == wanted and (alone.dialect, alone.prefix) == ("OpenAI", "visual.")
     assert sorted(alone.unused) == sorted(OPENAI_TEXT)
 
-    said = {
-        "model_cfg": {"vision_cfg": {"image_size": 32, "head_width": 16, "patch_size": 8}},
-        "preprocess_cfg": {
-            "mean": [0.1, 0.2, 0.3],
-            "std": [1, 1, 1],
-            "interpolation": "bilinear",
-            "resize_mode": "squash",
-        },
-    }
+    prepared = {"mean": [0.1, 0.2, 0.3], "std": [1, 1, 1], "interpolation": "bilinear", "resize_mode": "squash"}
+    vision = {"image_size": 32, "head_width": 16, "patch_size": 8}
+    said = {"model_cfg": {"vision_cfg": vision}, "preprocess_cfg": prepared}
     # The config.json of timm's repositories is about another model of the same weights.
     timms = {"architecture": "vit_base_patch32_clip_224", "num_classes": 24, "model_args": {"num_heads": 2}}
     exact = opened(write(tmp_path / "open_clip", shapes, open_clip=said, config=timms)).config
@@ -267,36 +256,32 @@ def test_openai_and_open_clip(tmp_path):
     said["model_cfg"]["quick_gelu"] = True
     assert opened(write(tmp_path / "quick", shapes, open_clip=said)).config.gelu == "quick"
     said["model_cfg"]["vision_cfg"]["pool_type"] = "attn"
-    with pytest.raises(ValueError, match="pool_type=attn"):
-        open_checkpoint(write(tmp_path / "attn", shapes, open_clip=said))
+    for message, wrong in {
+        "pool_type=attn": said,
+        "resize_mode=longest": {"preprocess_cfg": {"resize_mode": "longest"}},
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            open_checkpoint(write(tmp_path / "wrong", shapes, open_clip=wrong))
 
 
 def test_inspection_lists_what_is_not_used_and_what_was_assumed(tmp_path):
     info = inspect_checkpoint(write(tmp_path, tower("clip", projection=24) | TEXT))
     assert info.unused == sorted(TEXT) and info.to_dict()["unused"] == sorted(TEXT)
-    assert any("quick_gelu" in oddity for oddity in info.oddities)
-    assert any("attention heads" in oddity for oddity in info.oddities)
-    assert any("pictures are prepared" in oddity for oddity in info.oddities)
+    for words in ("quick_gelu", "attention heads", "pictures are prepared"):
+        assert any(words in oddity for oddity in info.oddities)
 
 
 def test_open_clip_with_timms_trunk(tmp_path):
     shapes = {f"visual.trunk.{name}": shape for name, shape in timm(cls=False, pool=True).items()}
     shapes |= {"text.token_embedding.weight": (5, 8), "logit_scale": (), "logit_bias": ()}
-    said = {
-        "model_cfg": {
-            "vision_cfg": {"image_size": 32, "timm_model_name": "vit_so400m_patch16_siglip_256", "timm_pool": "map"}
-        },
-        "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"},
-    }
+    vision = {"image_size": 32, "timm_model_name": "vit_so400m_patch16_siglip_256", "timm_pool": "map"}
+    said = {"model_cfg": {"vision_cfg": vision}, "preprocess_cfg": {"resize_mode": "squash"}}
     contents = opened(write(tmp_path, shapes, open_clip=said))
     assert (contents.prefix, contents.config.gelu, contents.config.pooling) == ("visual.trunk.", "tanh", "map")
     assert contents.config.resize == "squash" and len(contents.unused) == 3
 
 
-PREFIXES = ["model.", "module.", "state_dict.", "timm_model.", "backbone.", "teacher.backbone."]
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("prefix", ["model.", "state_dict.", "timm_model.", "teacher.backbone."])
 def test_a_prefix(tmp_path, prefix):
     contents = opened(write(tmp_path, {f"{prefix}{name}": shape for name, shape in timm(head=11).items()}))
     assert contents.prefix == prefix and contents.config.classes == 11
@@ -321,30 +306,18 @@ def test_of_several_models_the_one_that_is_published(tmp_path):
     assert (tuned.dialect, tuned.config.interpolation, tuned.config.pooling) == ("Facebook MAE", "bicubic_hf", "avg")
 
     shapes = timm()
-    averaged = {
-        f"{prefix}.{name}": shape for name, shape in shapes.items() for prefix in ("state_dict", "state_dict_ema")
-    }
+    averaged = {f"state_dict{ending}.{name}": shape for name, shape in shapes.items() for ending in ("", "_ema")}
     assert opened(write(tmp_path / "ema", averaged)).prefix == "state_dict_ema."
     with pytest.raises(ValueError, match=r"several models, under the prefixes \['a.', 'b.'\]"):
         open_checkpoint(write(tmp_path / "ab", {f"{p}.{name}": shape for name, shape in shapes.items() for p in "ab"}))
-
-
-def test_blocks_in_chunks(tmp_path):
-    shapes = {name.replace("blocks.", "blocks.0."): shape for name, shape in timm(scales=LS).items()}
-    contents = opened(write(tmp_path, shapes | {"mask_token": (1, 64)}))
-    assert contents.config.depth == 2 and contents.dialect == "Facebook DINOv2"
 
 
 B = "blocks.0."
 REFUSED = {
     "BEiT": (timm() | {f"{B}attn.relative_position_bias_table": (10, 1)}, "relative_position_bias_table"),
     "relative positions": (timm() | {f"{B}attn.rel_pos.mlp.fc1.weight": (8, 2)}, "rel_pos.mlp.fc1.weight"),
-    "CaiT": (timm() | linear(f"{B}attn.proj_l", 1, 1), r"proj_l.bias, blocks.0.attn.proj_l.weight"),
     "AIMv2": (timm() | {"patch_embed.norm.weight": (64,)}, "patch_embed.norm.weight"),
-    "differential attention": (timm() | {f"{B}attn.lambda_q1": (8,)}, "lambda_q1"),
-    "SAM": (timm() | {f"{B}attn.rel_pos_h": (8, 8)}, "rel_pos_h"),
     "mixed rotary embedding": (timm() | {"rope.freqs": (2, 8)}, "rope.freqs"),
-    "parallel blocks": (timm() | linear(f"{B}attn.in_proj", 64, 64), "in_proj"),
     "norms of queries and keys": (timm() | norm(f"{B}attn.q_norm"), "q_norm"),
     "NaFlex": (timm() | linear("embeds.proj", 64, 64), "embeds.proj"),
     "another network before it": (timm() | {"patch_embed.backbone.0.conv.weight": (8, 3, 7, 7)}, r"backbone.0.conv"),
@@ -352,10 +325,6 @@ REFUSED = {
     "units without end": (
         timm() | {"patch_embed.backbone.stages.0.blocks.99999999.conv1.weight": (8, 8, 1, 1)},
         "claims to have 100,000,000 blocks",
-    ),
-    "a ResNet without its root": (
-        timm() | {"patch_embed.backbone.stages.0.blocks.0.conv1.weight": (8, 8, 1, 1)},
-        "patch_embed.backbone.stem.conv.weight",
     ),
     "rpn": (timm(cls=False, qkv="none", last="fc_norm"), "vit_.*_rpn"),
     "Naver's rotary embedding": (timm(rows=None), r"vit_\*_rope"),
@@ -384,17 +353,11 @@ def test_refused(tmp_path, name):
         inspect_checkpoint(write(tmp_path, shapes), grid_size=(4, 4))
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [
-        "vit_base_patch16_rpn_224",
-        "vit_small_patch16_rope_ape_224.naver_in1k",
-        "vit_base_patch16_rope_224",
-        "vit_small_patch16_rope_mixed_ape_224",
-        "vit_pe_core_base_patch16_224",
-        "eva02_enormous_patch14_clip_224",
-    ],
-)
+OTHERS = "vit_base_patch16_rpn_224 vit_pe_core_base_patch16_224 eva02_enormous_patch14_clip_224"
+ROPES = "vit_small_patch16_rope_ape_224.naver_in1k vit_base_patch16_rope_224 vit_small_patch16_rope_mixed_ape_224"
+
+
+@pytest.mark.parametrize("architecture", [*OTHERS.split(), *ROPES.split()])
 def test_refused_by_name(tmp_path, architecture):
     """The arrays are those of other families: with a name that is one of theirs, the same file is read."""
     path = write(tmp_path, timm(rows=PATCHES, scales=GAMMA, head=11))
@@ -406,14 +369,8 @@ def test_refused_by_name(tmp_path, architecture):
     assert opened(path, architecture="deit3_small_patch16_224.fb_in1k").config.classes == 11
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("vit_tiny_patch16_225", "vit_tiny_patch16_224"),
-        ("timm/vit_base_patch16_clip_quikgelu_224.openai", "vit_base_patch16_clip_quickgelu_224"),
-    ],
-)
-def test_a_misspelt_architecture(tmp_path, name, near):
+def test_a_misspelt_architecture(tmp_path):
+    name, near = "timm/vit_base_patch16_clip_quikgelu_225.openai", "vit_base_patch16_clip_quickgelu_224"
     with pytest.raises(ValueError, match=f"no architecture='{name}'. Did you mean '{near}'"):
         open_checkpoint(write(tmp_path, timm()), architecture=name)
 
@@ -443,22 +400,19 @@ def test_what_architectures_tell(tmp_path):
         open_checkpoint(write(tmp_path / "hf", transformers("vit")), architecture="vit_base_patch16_224")
 
 
-HEADS = [
-    (timm(width=192, depth=1), {}, 3),
-    (timm(width=1280, depth=1), {}, 16),
-    (timm(width=1280, depth=1, **DINOV3, qkv="none"), {}, 20),
-    (timm(width=1536, depth=1, scales=LS, mlp="packed"), {}, 24),
-    (timm(width=1536, depth=1, cls=False, pool=True), {}, 16),
-    (timm(width=1152, depth=1), {}, 16),
-    (timm(width=768, depth=1, cls=False), {"architecture": "vit_base_patch16_gap_224"}, 16),
-    (timm(width=64), {"heads": 4}, 4),
-]
-
-
-@pytest.mark.parametrize("i", range(len(HEADS)))
-def test_heads(tmp_path, i):
-    shapes, options, heads = HEADS[i]
-    assert opened(write(tmp_path, shapes), grid_size=(4, 4), **options).config.heads == heads
+def test_heads(tmp_path):
+    for i, (shapes, options, heads) in enumerate(
+        [
+            (timm(width=1280, depth=1), {}, 16),
+            (timm(width=1280, depth=1, **DINOV3, qkv="none"), {}, 20),
+            (timm(width=1536, depth=1, scales=LS, mlp="packed"), {}, 24),
+            (timm(width=1536, depth=1, cls=False, pool=True), {}, 16),
+            (timm(width=1152, depth=1), {}, 16),
+            (timm(width=768, depth=1, cls=False), {"architecture": "vit_base_patch16_gap_224"}, 16),
+            (timm(width=64), {"heads": 4}, 4),
+        ]
+    ):
+        assert opened(write(tmp_path / str(i), shapes), grid_size=(4, 4), **options).config.heads == heads
 
 
 def test_what_model_args_tell(tmp_path):
@@ -466,13 +420,15 @@ def test_what_model_args_tell(tmp_path):
     config = {"architecture": "vit_base_patch16_224", "global_pool": "avg", "model_args": arguments}
     said = opened(write(tmp_path / "a", timm(scales=LS), config=config)).config
     assert (said.gelu, said.heads, said.image_size, said.layer_scale, said.pooling) == ("tanh", 2, (16, 64), 0.5, "avg")
-    with pytest.raises(ValueError, match="act_layer=relu"):
-        open_checkpoint(write(tmp_path / "b", timm(), config={**config, "model_args": {"act_layer": "relu"}}))
-    with pytest.raises(ValueError, match="pools by avgmax"):
-        open_checkpoint(write(tmp_path / "c", timm(), config={**config, "global_pool": "avgmax"}))
     prefix = {**config, "model_args": {"pool_include_prefix": True}}
-    with pytest.raises(ValueError, match="pool_include_prefix=true"):
-        open_checkpoint(write(tmp_path / "mean", timm(), config=prefix))
+    for message, wrong in {
+        "act_layer=relu": {**config, "model_args": {"act_layer": "relu"}},
+        "pools by avgmax": {**config, "global_pool": "avgmax"},
+        "crop_mode=border": {**config, "pretrained_cfg": {"crop_mode": "border"}},
+        "pool_include_prefix=true": prefix,
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            open_checkpoint(write(tmp_path / "wrong", timm(), config=wrong))
     open_checkpoint(write(tmp_path / "patches", timm(cls=False), config=prefix))  # the same: there are no others
     grid = {"architecture": "eva02_tiny_patch14_336", "model_args": {"ref_feat_shape": 5}}
     eva02 = timm(qkv="q_bias", mlp="packed", last="fc_norm")
@@ -495,22 +451,17 @@ def test_heads_that_nothing_tells(tmp_path):
 
 
 def test_a_config_of_another_file(tmp_path):
-    config = {"model_type": "vit", "hidden_size": 768}
-    with pytest.raises(ValueError, match="belongs to another file: it says hidden_size=768, but the arrays have 64"):
-        open_checkpoint(write(tmp_path / "size", transformers("vit"), config=config))
-    with pytest.raises(ValueError, match="of the type beit, but its arrays are those of ViT"):
-        open_checkpoint(write(tmp_path / "type", transformers("vit"), config={"model_type": "beit"}))
-    for key, value in (
-        ("hidden_act", "relu"),
-        ("layer_norm_eps", "1e-6"),
-        ("num_attention_heads", 2.5),
-        ("pooler_act", "relu"),
-    ):
-        shapes = transformers("vit", module=False, pooler=True)
-        with pytest.raises(ValueError, match=key if key != "num_attention_heads" else "number of heads"):
-            open_checkpoint(
-                write(tmp_path / key, shapes, config={"model_type": "vit", "num_attention_heads": 1, key: value})
-            )
+    shapes, config = transformers("vit", module=False, pooler=True), {"model_type": "vit", "num_attention_heads": 1}
+    for message, wrong in {
+        "belongs to another file: it says hidden_size=768, but the arrays have 64": {"hidden_size": 768},
+        "of the type beit, but its arrays are those of ViT": {"model_type": "beit"},
+        "hidden_act": {"hidden_act": "relu"},
+        "layer_norm_eps": {"layer_norm_eps": "1e-6"},
+        "number of heads": {"num_attention_heads": 2.5},
+        "pooler_act": {"pooler_act": "relu"},
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            open_checkpoint(write(tmp_path, shapes, config=config | wrong))
 
 
 @pytest.mark.parametrize("value", [None, True, 0, -1, 1e400, "x", [], {}, [1, 2], {"a": 1}])
@@ -540,13 +491,8 @@ def test_configs_that_make_no_sense_are_errors_of_the_file(tmp_path, value):
 
 
 def test_what_a_config_of_transformers_says(tmp_path):
-    config = {
-        "model_type": "vit_msn",
-        "num_attention_heads": 2,
-        "image_size": [16, 64],
-        "hidden_act": "gelu_new",
-        "id2label": {"0": "cat", "1": "dog"},
-    }
+    config = {"model_type": "vit_msn", "num_attention_heads": 2, "image_size": [16, 64], "hidden_act": "gelu_new"}
+    config["id2label"] = {"0": "cat", "1": "dog"}
     said = opened(write(tmp_path, transformers("vit", head=2), config=config)).config
     assert (said.heads, said.image_size, said.gelu) == (2, (16, 64), "tanh")
     assert (said.layer_norm_epsilon, said.class_names) == (1e-6, ("cat", "dog"))
@@ -603,9 +549,7 @@ CANNOT_PREPARE = {
     "box filter": {"resample": 4},
     "no resizing": {"do_resize": False},
     "padding": {"do_pad": True},
-    "longest edge": {"size": {"longest_edge": 32}},
     "both edges": {"size": {"shortest_edge": 32, "longest_edge": 64}},
-    "a size of nothing": {"size": {}},
     "crop without size": CROP,
     "crop without its size": {"size": 36, "do_center_crop": True},
     "no crop": {"size": {"shortest_edge": 32}},
@@ -622,14 +566,6 @@ def test_pictures_that_cannot_be_prepared_so(tmp_path, name):
     stated = CANNOT_PREPARE[name]
     with pytest.raises(ValueError, match=f"says of pictures ({'|'.join(stated).replace('image_', '')})="):
         inspect_checkpoint(write(tmp_path, transformers("vit"), preprocessor=stated))
-
-
-def test_pictures_that_other_files_prepare_otherwise(tmp_path):
-    border = {"architecture": "vit_base_patch16_224", "pretrained_cfg": {"crop_mode": "border"}}
-    with pytest.raises(ValueError, match="crop_mode=border"):
-        inspect_checkpoint(write(tmp_path / "timm", timm(), config=border))
-    with pytest.raises(ValueError, match="resize_mode=longest"):
-        inspect_checkpoint(write(tmp_path / "clip", clip(), open_clip={"preprocess_cfg": {"resize_mode": "longest"}}))
 
 
 def test_official_numbers(tmp_path):
