@@ -1,6 +1,5 @@
 """Bad input: the right type of error, which names the file or the array and says what to do. Nothing is half loaded."""
 
-import io
 import os
 import pickle
 import zipfile
@@ -26,21 +25,13 @@ def arrays(golden):
     return read(golden("mini_token").path)
 
 
-@pytest.fixture(
-    params=[keras_vit.from_checkpoint, keras_vit.inspect_checkpoint], ids=lambda function: function.__name__
-)
+@pytest.fixture(params=[keras_vit.from_checkpoint, keras_vit.inspect_checkpoint])
 def reader(request):
     return request.param
 
 
 def load_all(path):
     return {name: array.read() for name, array in read_npz(path).items()}
-
-
-def npy(values):
-    file = io.BytesIO()
-    np.save(file, values)
-    return file.getvalue()
 
 
 def npy_header(text, version=1):
@@ -77,7 +68,7 @@ NO_NPZ = {
     "web page": (lambda path: path.write_text(" <!DOCTYPE html><html>404"), "not an .npz file: it is a web page"),
     "empty": (lambda path: path.write_bytes(b""), "not an .npz file: it is empty"),
     "hdf5": (hdf5_file, "not an .npz file: it is an HDF5 file; load it with model.load_weights"),
-    "npy": (lambda path: path.write_bytes(npy(np.ones(3))), r"not an .npz file: it is a single array \(.npy\)"),
+    "npy": (lambda path: path.write_bytes(npy_header("")), r"not an .npz file: it is a single array \(.npy\)"),
     "keras": (lambda path: zipped(path, **KERAS), "without arrays .*: it looks like a .keras file; load it with keras"),
     "zip of nothing": (zipped, "without arrays"),
 }
@@ -162,40 +153,35 @@ def test_pickles_are_never_loaded(reader, arrays, tmp_path):
     assert not (tmp_path / "boom").exists()
 
 
+def zeros(*shape):
+    return np.zeros(shape, "f4")
+
+
+MANY = "claims to have (99,999,999|100,000,000) blocks"
+# By case: the reference file, what becomes of its arrays, what is said.
 WRONG = {
-    "missing": ({QUERY: None}, f"missing: {QUERY}"),
-    "half of the head": ({"head/bias": None}, "missing: head/bias"),
-    "extra": ({"adapter": np.ones(3, "f4")}, "not part of the model: adapter"),
-    "wrong shape": ({QUERY: np.ones((48, 48), "f4")}, r"query/kernel is \(48, 48\), expected \(48, 3, 16\)"),
-    "both": (
-        {"adapter": np.ones(3, "f4"), "head/bias": np.ones(3, "f4")},
-        "not part of the model: adapter; of the wrong shape: .*head/bias",
-    ),
-    "escapes": ({"\x1b[31mred\n": np.ones(1)}, r"not part of the model: \\x1b\[31mred\\n\."),
+    "missing": ("mini_token", {QUERY: None}, f"is not a complete checkpoint.*missing: {QUERY}.*Nothing was loaded"),
+    "half of the head": ("mini_token", {"head/bias": None}, "missing: head/bias"),
+    "extra": ("mini_token", {"\x1b[31mred\n": zeros(1)}, r"not part of the model: \\x1b\[31mred\\n\."),
+    "shape": ("mini_token", {QUERY: zeros(48, 48)}, r"query/kernel is \(48, 48\), expected \(48, 3, 16\)"),
+    "axes": ("mini_token", {"embedding/kernel": zeros(192, 48)}, r"the shape \(192, 48\); 4 axes were expected"),
+    "no patches": ("mini_token", {POSITION: zeros(1, 1, 48)}, ""),
+    "no classes": ("mini_token", {"head/kernel": zeros(48, 0)}, ""),
+    "heads": ("mini_token", {QUERY.replace("_1/M", "_0/M"): zeros(48, 5, 9)}, ""),
+    # Counting them up would take hours and the whole memory.
+    "blocks": ("mini_token", {"Transformer/encoderblock_99999999/LayerNorm_0/scale": zeros(48)}, MANY),
+    "scan": ("bv_scan_map", {"params/Transformer/encoderblock/LayerNorm_0/scale": zeros(99999999, 0)}, MANY),
+    "units": ("bit_mini_bv", {"block99999999/unit01/conv1/kernel": zeros(1)}, MANY),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_arrays_that_do_not_make_a_model(reader, arrays, tmp_path, what):
-    changes, message = WRONG[what]
-    np.savez(tmp_path / "file.npz", **{name: a for name, a in (arrays | changes).items() if a is not None})
-    with pytest.raises(ValueError, match=f"file.npz is not a complete checkpoint.*{message}.*Nothing was loaded"):
-        reader(tmp_path / "file.npz")
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "message"),
-    [
-        ("embedding/kernel", (192, 48), r"'embedding/kernel' has the shape \(192, 48\); 4 axes were expected"),
-        (POSITION, (1, 1, 48), ""),
-        ("head/kernel", (48, 0), ""),
-        (QUERY.replace("_1/M", "_0/M"), (48, 5, 9), ""),
-    ],
-)
-def test_arrays_that_tell_no_architecture(arrays, tmp_path, name, shape, message):
-    np.savez(tmp_path / "file.npz", **(arrays | {name: np.zeros(shape, "f4")}))
+def test_arrays_that_make_no_model(reader, golden, tmp_path, what):
+    case, changes, message = WRONG[what]
+    arrays = read(golden(case).path) | changes
+    np.savez(tmp_path / "file.npz", **{name: a for name, a in arrays.items() if a is not None})
     with pytest.raises(ValueError, match=f"file.npz.*{message}"):
-        keras_vit.from_checkpoint(tmp_path / "file.npz")
+        reader(tmp_path / "file.npz")
 
 
 @pytest.mark.parametrize(("bad", "dtype"), [([np.nan], "f4"), ([np.inf, -np.inf], "f2"), ([np.nan], "V2")])
@@ -246,24 +232,6 @@ def test_unknown_layouts(reader, arrays, tmp_path):
     np.savez(tmp_path / "two.npz", **{f"{prefix}/{name}": a for name, a in arrays.items() for prefix in ("one", "two")})
     with pytest.raises(ValueError, match=r"two.npz.* several models, under the prefixes \['one/', 'two/'\]"):
         reader(tmp_path / "two.npz")
-
-
-CLAIMS = {
-    "mini_token": ("Transformer/encoderblock_99999999/LayerNorm_0/scale", np.ones(48, "f4")),
-    "bv_scan_map": ("params/Transformer/encoderblock/LayerNorm_0/scale", np.ones((99999999, 0), "f4")),
-    "bit_mini_bv": ("block99999999/unit01/conv1/kernel", np.ones(1, "f4")),
-}
-
-
-@pytest.mark.parametrize("case", CLAIMS)
-def test_claims_of_many_blocks_cost_nothing(reader, golden, tmp_path, case):
-    """A name or an empty array is enough to claim them; counting them up would take hours and the whole memory."""
-    name, values = CLAIMS[case]
-    arrays = read(golden(case).path)
-    assert case != "bv_scan_map" or name in arrays
-    np.savez(tmp_path / "file.npz", **(arrays | {name: values}))
-    with pytest.raises(ValueError, match="file.npz is no model .* claims to have (99,999,999|100,000,000) blocks"):
-        reader(tmp_path / "file.npz")
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -318,7 +286,7 @@ def test_archives_that_lie(tmp_path, monkeypatch):
     np.savez(path, a0=np.zeros(100_000, "f4"))
     whole = path.read_bytes()
     with pytest.warns(UserWarning, match="Duplicate name"):
-        zipped(path, **{"a0.npy": npy(np.ones(3))})
+        zipped(path, **{"a0.npy": b""})
     with pytest.raises(ValueError, match="file.npz .* has two members of the name 'a0'"):
         load_all(path)
     start, end = whole.index(b"PK\x01\x02"), whole.index(b"PK\x05\x06")
@@ -329,7 +297,7 @@ def test_archives_that_lie(tmp_path, monkeypatch):
     path.write_bytes(whole[:start] + entries + counts)
     with pytest.raises(ValueError, match=r"file.npz .* would unpack to 800,\d+, more than the 400,\d+"):
         load_all(path)
-    zipped(tmp_path / "other.npz", zipfile.ZIP_BZIP2, **{"a.npy": npy(np.zeros(11))})
+    zipped(tmp_path / "other.npz", zipfile.ZIP_BZIP2, **{"a.npy": b""})
     with pytest.raises(ValueError, match="other.npz .* 'a' is compressed in a way that NumPy does not use"):
         load_all(tmp_path / "other.npz")
     monkeypatch.setattr(stored_array, "UNPACKED_BYTES", 100_000)
