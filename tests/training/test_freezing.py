@@ -35,7 +35,7 @@ def test_by_layer_weight_and_wildcard():
 
 def test_frozen_weights_stay_and_files_know(tmp_path):
     model = VisionTransformer(CONFIG)
-    freeze(model, ["embedding", "block_0", "block_1/mlp/fc1"])
+    freeze(model, ["embedding", "block_0", "block_1/mlp/fc1", "block_1/attention/query/kernel"])
     rng = np.random.default_rng(0)
     images, labels = rng.normal(size=(4, 8, 8, 3)).astype("float32"), np.eye(3, dtype="float32")[[0, 1, 2, 0]]
     model.compile(MomentumSGD(0.1), SoftmaxLoss())
@@ -51,12 +51,10 @@ def test_frozen_weights_stay_and_files_know(tmp_path):
 
 
 @pytest.mark.once
-def test_single_weights_and_layers_with_layers_inside(tmp_path):
+def test_single_weights_and_layers_with_layers_inside():
     model = VisionTransformer(CONFIG.replace(pooling="map"))
     frozen = freeze(model, ["pooling/probe", "block_0/attention/query/kernel"])
     assert frozen == ["block_0/attention/query/kernel", "pooling/probe"]
-    model.save(tmp_path / "model.keras")
-    assert training(keras.saving.load_model(tmp_path / "model.keras")) == training(model)
     assert training(model.with_config(classes=5)) == training(model)
     freeze(model, "pooling/mlp")
     assert "pooling/attention/out/bias" in training(model) and "pooling/mlp/fc1/kernel" not in training(model)

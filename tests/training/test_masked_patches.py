@@ -84,21 +84,6 @@ def test_without_corruption_the_encoder_is_the_model_s():
     assert {id(w) for w in model.get_layer("block_0").weights} <= {id(w) for w in learner.weights}
 
 
-@pytest.mark.once
-def test_it_is_learned():
-    """Images of one colour each: from the patches that are left, the colour of the others can be told."""
-    learner = masked_patch_model(VisionTransformer(CONFIG))
-    learner.compile(keras.optimizers.Adam(1e-2), MaskedPatchLoss(), metrics=[MaskedPatchAccuracy("accuracy")])
-    rng = np.random.default_rng(0)
-    pixels = np.tile(rng.choice([16.0, 240.0], (64, 1, 1, 3)), (1, 8, 12, 1)).astype("float32")
-    plan, corrupted = plan_corruption(64, 6, 0)
-    targets = np.where(corrupted, mean_colours(pixels, (2, 3)), NO_TARGET).astype("int32")
-    inputs = {"images": pixels / 127.5 - 1, "plan": plan}
-    log = learner.fit(inputs, targets, batch_size=64, epochs=25, verbose=0).history
-    assert log["loss"][0] > 5  # log(512) is 6.2
-    assert log["accuracy"][-1] > 0.9  # 8 colours: guessing is right in 1 of 8
-
-
 RESNET = BiTConfig(stages=(1,), width=32, classes=2)
 REFUSED = {
     "VisionTransformer": lambda: masked_patch_model(BiT(RESNET)),
@@ -108,8 +93,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("message", REFUSED)
 @pytest.mark.once
-def test_what_has_no_patches_of_one_size_is_refused(message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        REFUSED[message]()
+def test_what_has_no_patches_of_one_size_is_refused():
+    for message, call in REFUSED.items():
+        with pytest.raises((TypeError, ValueError), match=message):
+            call()

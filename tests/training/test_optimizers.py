@@ -86,15 +86,6 @@ def numbers():
     return gradients, kernel, bias
 
 
-@pytest.mark.once
-def test_keras_has_another_momentum(numbers):
-    """With one rate it is the same; with a schedule Keras's SGD keeps the rates that past gradients had."""
-    for rate, same in ((0.1, True), (WarmupDecay(0.1, 5, warmup_steps=2), False)):
-        ours = updates(MomentumSGD(rate), *numbers)[0]
-        keras_s = updates(keras.optimizers.SGD(rate, momentum=0.9), *numbers)[0]
-        assert (np.abs(ours - keras_s).max() < 1e-6) == same
-
-
 def optax_adamw(gradients, weight, schedule, decay, b1=0.9, b2=0.999, epsilon=1e-8):
     """`scale_by_adam`, `add_decayed_weights`, `scale_by_schedule` in float64."""
     w, m, v = weight.astype("float64"), 0.0, 0.0
@@ -113,16 +104,9 @@ def test_adamw_is_optax_and_spares_all_but_kernels(numbers):
     # float32; the decay moves the kernel by 3e-2.
     np.testing.assert_allclose(found[0], optax_adamw([g[0] for g in gradients], kernel, schedule, 0.3), atol=2e-6)
     np.testing.assert_allclose(found[1], optax_adamw([g[1] for g in gradients], bias, schedule, 0.0), atol=2e-6)
-
-
-@pytest.mark.once
-def test_adamw_with_a_bfloat16_momentum_is_near(numbers):
-    gradients, kernel, bias = numbers
-    schedule = WarmupDecay(0.1, 5)
-    found = updates(AdamW(schedule, momentum_dtype="bfloat16"), gradients, kernel, bias)
-    wanted = optax_adamw([g[0] for g in gradients], kernel, schedule, 0.0)
+    rounded = updates(AdamW(schedule, momentum_dtype="bfloat16", weight_decay=0.3), gradients, kernel, bias)
     # bfloat16 has 8 bits: 0.4 % of steps that sum up to 0.3, and the share 0.9 becomes 0.8984.
-    assert 1e-6 < np.abs(found[0] - wanted).max() < 5e-3
+    assert 1e-6 < np.abs(rounded[0] - found[0]).max() < 5e-3
 
 
 @pytest.mark.once
@@ -178,38 +162,37 @@ def test_layer_decay():
     assert multipliers["head/*"] == multipliers["encoder_norm/*"] == 1
     assert multipliers["block_1/*"] == 0.5 and multipliers["block_0/*"] == 0.25
     assert {multipliers[f"{name}/*"] for name in ("embedding", "class_token", "position_embedding")} == {0.125}
-    optimizer = AdamW(0.1, rate_multipliers=multipliers)
-    weights = weights_by_path(model)
-    optimizer.build([weights["block_0/attention/query/kernel"], weights["head/bias"]])
-    assert list(optimizer._multipliers) == [0.25, 1]
 
 
 # Training: accumulation, averages, files
 
 
-def one_weight():
+RNG = np.random.default_rng(0)
+IMAGES = RNG.normal(size=(8, 3)).astype("float32")
+LABELS = np.eye(2, dtype="float32")[RNG.integers(0, 2, 8)]
+
+
+def one_weight(optimizer):
     """A model whose gradient is the mean of its images: it compiles in no time."""
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2, name="head")])
     model.get_layer("head").set_weights([np.full((3, 2), 0.5, "float32"), np.zeros(2, "float32")])
+    model.compile(optimizer, SoftmaxLoss())
     return model
 
 
 @pytest.mark.parametrize("kind", [MomentumSGD, AdamW])
 def test_accumulation_counts_updates(kind):
     """Four batches of 2 are one of 8: clipped after the mean, the schedule and the average per update."""
-    rng = np.random.default_rng(0)
-    images, labels = rng.normal(size=(8, 3)).astype("float32"), np.eye(2, dtype="float32")[rng.integers(0, 2, 8)]
     common = {"weight_decay": 0.1, "global_clipnorm": 0.1, "use_ema": True, "ema_momentum": 0.9}
     states = []
     for parts in (1, 4):
-        model = one_weight()
         steps = {"gradient_accumulation_steps": parts} if parts > 1 else {}
         optimizer = kind(WarmupDecay(0.1, 4, warmup_steps=1), **common, **steps)
-        model.compile(optimizer, SoftmaxLoss())
+        model = one_weight(optimizer)
         for _ in range(3):
             for part in range(parts):
                 chosen = slice(part * 8 // parts, (part + 1) * 8 // parts)
-                model.train_on_batch(images[chosen], labels[chosen])
+                model.train_on_batch(IMAGES[chosen], LABELS[chosen])
         averages = [keras.ops.convert_to_numpy(a) for a in optimizer._model_variables_moving_average]
         norm = float(keras.ops.convert_to_numpy(optimizer.gradient_norm))
         assert int(keras.ops.convert_to_numpy(optimizer.iterations)) == 3
@@ -227,14 +210,11 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_saved_run_goes_on_with_the_same_numbers(kind, tmp_path):
-    images = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
-    labels = np.eye(2, dtype="float32")[[0, 1, 1, 0]]
-    model = one_weight()
     make, options = OPTIMIZERS[kind]
     rate = WarmupDecay(0.1, 9, warmup_steps=2)
-    model.compile(make(rate, weight_decay=0.1, rate_multipliers={"head/bias": 0.5}, **options), SoftmaxLoss())
+    model = one_weight(make(rate, weight_decay=0.1, rate_multipliers={"head/bias": 0.5}, **options))
     for _ in range(3):
-        model.train_on_batch(images, labels)
+        model.train_on_batch(IMAGES, LABELS)
     model.save(tmp_path / "run.keras")
     again = keras.saving.load_model(tmp_path / "run.keras")
     assert type(again.optimizer) is type(model.optimizer)
@@ -244,26 +224,26 @@ def test_a_saved_run_goes_on_with_the_same_numbers(kind, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     assert sum(np.any(a != 0) for a in after) >= 4  # iterations, norm, two momentums
     for _ in range(3):
-        model.train_on_batch(images, labels)
-        again.train_on_batch(images, labels)
+        model.train_on_batch(IMAGES, LABELS)
+        again.train_on_batch(IMAGES, LABELS)
     assert all(np.array_equal(a, b) for a, b in zip(again.get_weights(), model.get_weights(), strict=True))
     assert np.abs(model.get_weights()[0] - 0.5).max() > 1e-3
 
 
+WRONG = {
+    "learning_rate must be a number of at least 0": lambda: MomentumSGD(-0.1),
+    "momentum must be": lambda: MomentumSGD(momentum=1.5),
+    "weight_decay": lambda: MomentumSGD(weight_decay=-1.0),
+    "global_clipnorm must be a number above 0": lambda: MomentumSGD(global_clipnorm=0.0),
+    "beta_1": lambda: AdamW(beta_1=1.0),
+    "beta_2": lambda: AdamW(beta_2=-0.1),
+    "has none": lambda: layer_decay(keras.Sequential([keras.layers.Dense(1)]), 0.5),
+    "layer_decay must be a number above 0 and at most 1": lambda: layer_decay(keras.Sequential(), 1.5),
+}
+
+
 @pytest.mark.once
-@pytest.mark.parametrize(
-    "make, arguments, message",
-    [
-        (MomentumSGD, {"learning_rate": -0.1}, "learning_rate must be a number of at least 0"),
-        (MomentumSGD, {"momentum": 1.5}, "momentum must be"),
-        (MomentumSGD, {"weight_decay": -1.0}, "weight_decay"),
-        (MomentumSGD, {"global_clipnorm": 0.0}, "global_clipnorm must be a number above 0"),
-        (AdamW, {"beta_1": 1.0}, "beta_1"),
-        (AdamW, {"beta_2": -0.1}, "beta_2"),
-        (layer_decay, {"model": keras.Sequential([keras.layers.Dense(1)]), "rate": 0.5}, "none"),
-        (layer_decay, {"model": None, "rate": 1.5}, "layer_decay must be a number above 0 and at most 1"),
-    ],
-)
-def test_numbers_that_make_no_sense(make, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        make(**arguments)
+def test_numbers_that_make_no_sense():
+    for message, call in WRONG.items():
+        with pytest.raises(ValueError, match=message):
+            call()

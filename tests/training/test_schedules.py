@@ -63,42 +63,32 @@ def test_configs_travel(decay):
 
 
 @pytest.mark.once
-def test_ends_at_zero_and_not_below_it():
+def test_the_end_and_the_steps():
     schedule = WarmupDecay(1.0, 10, "constant", cooldown_steps=5)
     assert [float(schedule(k)) for k in (4, 9, 10, 20)] == pytest.approx([1, 0.2, 0, 0])
+    for steps in (1, 2, 3):  # shares leave a step for the rest
+        schedule = WarmupDecay(1.0, steps, warmup_steps=0.9, cooldown_steps=0.9)
+        assert np.all(np.isfinite([float(schedule(step)) for step in range(steps + 1)]))
+        assert schedule.warmup_steps < steps
+
+
+WRONG = {
+    "decay must be one of .'cosine'": {"decay": "cos"},
+    "steps must be a whole number of at least 1": {"steps": 0},
+    "learning_rate must be a number of at least 0": {"learning_rate": float("nan")},
+    "end must be": {"end": -1.0},
+    "warmup_steps must be from 0 to below steps=10": {"warmup_steps": 10},
+    "warmup_steps=0 for none": {"steps": 1, "warmup_steps": 2.5},
+    "cooldown_steps": {"cooldown_steps": -1},
+    "ascending": {"decay": "stair", "boundaries": [5, 2], "factors": [1, 1]},
+    "one factor for each": {"decay": "stair", "boundaries": [5], "factors": []},
+}
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"decay": "cos"}, "decay must be one of .'cosine'"),
-        ({"steps": 0}, "steps must be a whole number of at least 1"),
-        ({"learning_rate": -0.1}, "learning_rate must be a number of at least 0"),
-        ({"learning_rate": float("nan")}, "learning_rate"),
-        ({"end": -1.0}, "end must be"),
-        ({"warmup_steps": 10}, "warmup_steps must be from 0 to below steps=10"),
-        ({"warmup_steps": 2.5}, "warmup_steps"),
-        ({"steps": 1, "warmup_steps": 1}, "warmup_steps=0 for none"),
-        ({"cooldown_steps": -1}, "cooldown_steps"),
-        ({"decay": "stair", "boundaries": [5, 2], "factors": [1, 1]}, "ascending"),
-        ({"decay": "stair", "boundaries": [5], "factors": []}, "one factor for each"),
-    ],
-)
-def test_says_what_is_wrong(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        WarmupDecay(**{"learning_rate": 0.1, "steps": 10, **arguments})
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("steps", [1, 2, 3])
-def test_a_share_leaves_a_step_for_the_rest(steps):
-    schedule = WarmupDecay(1.0, steps, warmup_steps=0.9, cooldown_steps=0.9)
-    assert np.all(np.isfinite([float(schedule(step)) for step in range(steps + 1)]))
-    assert schedule.warmup_steps < steps
-
-
-def test_recipes_know_all_decays():
-    """By name only: a recipe is data, and needs no Keras."""
+def test_says_what_is_wrong():
+    for message, arguments in WRONG.items():
+        with pytest.raises(ValueError, match=message):
+            WarmupDecay(**{"learning_rate": 0.1, "steps": 10, **arguments})
     with pytest.raises(ValueError, match=re.escape(f"schedule must be one of {tuple(DECAYS)}")):
-        Recipe(schedule="none")
+        Recipe(schedule="none")  # which knows them by name only, without Keras
