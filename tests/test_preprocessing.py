@@ -430,8 +430,8 @@ def test_scores_that_are_no_probabilities(scores):
     [
         (np.zeros(10), {}, ValueError, r"\(10,\).*probabilities\[None\]"),
         (np.array([[0, np.nan]]), {"top": 1}, ValueError, "finite"),
-        (np.zeros((1, 10)), {"top": 0}, ValueError, "top must lie between 1 .* 10, but 0"),
-        (np.zeros((1, 10)), {"top": 2.0}, TypeError, "top must be an integer"),
+        (np.zeros((1, 10)), {"top": 11}, ValueError, "top must lie between 1 .* 10, but 11"),
+        (np.zeros((1, 10)), {"top": 2.0}, ValueError, "top must be a whole number of at least 1"),
         (np.zeros((1, 10)), {"class_names": ["a"] * 9}, ValueError, "each of the 10 classes, but it names 9"),
         (np.zeros((1, 10)), {"class_names": "a"}, TypeError, "class_names must be a list"),
         (np.zeros((1, 10)), {"class_names": list(range(10))}, TypeError, "names or .* pairs, but 0"),

@@ -73,11 +73,11 @@ class Augmentation:
             raise ValueError(f"mixup must be 0 (none) or the p of Beta(p, p), at most 1, but {self.mixup} was given.")
         if self.randaugment is not None:
             given = self.randaugment
-            wanted = f"randaugment must be (layers, magnitude), such as (2, 15), or None, but {given!r} was given."
-            if not isinstance(given, (tuple, list)) or any(type(n) is not int for n in given):
-                raise TypeError(wanted)
-            if len(given) != 2 or given[0] < 1 or not 0 <= given[1] <= MAX_MAGNITUDE:
-                raise ValueError(f"{wanted} At least 1 layer, a magnitude of 0 to {MAX_MAGNITUDE}.")
+            wanted = f"(layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or None"
+            is_pair = isinstance(given, (tuple, list)) and [type(n) for n in given] == [int, int]
+            if not is_pair or given[0] < 1 or not 0 <= given[1] <= MAX_MAGNITUDE:
+                message = f"randaugment must be {wanted}, but {given!r} was given."
+                raise (ValueError if is_pair else TypeError)(message)
             object.__setattr__(self, "randaugment", tuple(given))
 
 
@@ -106,12 +106,10 @@ class ImageTransform:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """The transform of `dataclasses.asdict`, also after a way through JSON."""
-        fields = {**fields, "image_size": tuple(fields["image_size"])}
-        if fields["augmentation"] is not None:
-            fields["augmentation"] = Augmentation(**fields["augmentation"])
-        if isinstance(fields["resize"], dict):
-            fields["resize"] = Pipeline(**fields["resize"])
-        return cls(**fields)
+        augmentation, resize = fields["augmentation"], fields["resize"]
+        augmentation = None if augmentation is None else Augmentation(**augmentation)
+        resize = Pipeline(**resize) if isinstance(resize, dict) else resize
+        return cls(tuple(fields["image_size"]), augmentation, resize, fields["seed"])
 
 
 def augmented(image: np.ndarray, augmentation: Augmentation, seed: list[int]) -> np.ndarray:
@@ -127,8 +125,7 @@ def mixup(
     """Mix every image, and its label, with the one before it in the batch (arXiv 1710.09412, as AugReg uses it).
 
     One weight `a` for the whole batch, drawn from Beta(p, p) and made the larger of `a` and `1 - a`: big_vision's
-    `utils.get_mixup`. (vit_jax's own `mixup_alpha`, which no published recipe sets, pairs with the reversed batch.)
-    The float32 images are overwritten; labels are float32 rows `(batch, classes)`.
+    `utils.get_mixup`. The float32 images are overwritten; labels are float32 rows `(batch, classes)`.
     """
     drawn = generator.beta(p, p)
     weight = np.float32(max(drawn, 1 - drawn))
@@ -166,10 +163,8 @@ def inception_box(
 ) -> tuple[int, int, int, int]:
     """A random box (top, left, height, width) in an image, drawn as `tf.image.sample_distorted_bounding_box` draws it.
 
-    An aspect ratio (width by height) is drawn from 0.75 to 1.33, then a height, uniformly among those with which the
-    box fits into the image and covers `min_area` to all of it; then the place. So the *height* is uniform, not the
-    area as in torchvision. Where rounding spoils the area, a height one larger or smaller is tried; after 100 failed
-    attempts the box is the whole image.
+    First the aspect ratio (width by height), then the height, uniformly among those with which the box fits, then the
+    place. (torchvision draws the area.) Where rounding spoils the area, a height one larger or smaller is tried.
     """
     most = height * width
     least = min_area * most

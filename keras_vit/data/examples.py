@@ -183,10 +183,9 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
     counts = collections.Counter(model_names)
     foreign = [name for name in data_names if name not in counts]
     if foreign:
-        raise ValueError(
-            f"{where} has classes that the model does not know: {listing(foreign)}. Its {len(model_names)} classes are "
-            f"{listing(model_names)}. Fine-tune it on these classes, or rename those that only have another name."
-        )
+        known = f"Its {len(model_names)} classes are {listing(model_names)}"
+        hint = "Fine-tune it on these classes, or rename those that only have another name."
+        raise ValueError(f"{where} has classes that the model does not know: {listing(foreign)}. {known}. {hint}")
     ambiguous = [name for name in data_names if counts[name] > 1]
     if ambiguous:
         raise ValueError(f"{where} has {listing(ambiguous)}, which several outputs of the model are called.")
@@ -233,23 +232,21 @@ def open_folder(
         if alike := [name for name in names if spellings[name.casefold()] > 1]:
             warn_caller(f"The class folders {listing(alike)} in {printable(training)} differ in capitals only.")
         if len(names) < 2:
-            found = f"only {names[0]!r}" if names else "none"
-            raise ValueError(
-                f"A classifier needs two classes or more, but {str(training)!r} has {found}. "
-                "Expected: one folder of pictures for each class, directly or in train/ and test/."
-            )
+            found = f"{str(training)!r} has {f'only {names[0]!r}' if names else 'none'}"
+            wanted = "one folder of pictures for each class, directly or in train/ and test/"
+            raise ValueError(f"A classifier needs two classes or more, but {found}. Expected: {wanted}.")
     unknown = [name for name, paths in files.items() if name not in names and paths]
     if unknown:
-        raise ValueError(
-            f"{str(folder)!r} has classes that {'class_names' if folder == training else 'the training data'} "
-            f"does not have: {listing(unknown)}. The classes are {listing(names)}."
-        )
+        other = "class_names" if folder == training else "the training data"
+        hint = f"{listing(unknown)}. The classes are {listing(names)}."
+        raise ValueError(f"{str(folder)!r} has classes that {other} does not have: {hint}")
     for name in (name for name in names if not files.get(name)):
         leave_out(folder / name, f"no pictures of the class {name!r}", "Add some")
     if others:
         count = "1 file is" if len(others) == 1 else f"{len(others)} files are"
-        first = ", ".join(map(printable, others[:3]))
-        warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
+        warn_caller(
+            f"{count} no picture of a class, by name or by place, and left out: {', '.join(map(printable, others[:3]))}."
+        )
     paths = [path for name in names for path in files.get(name, ())]
     labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
     if check != "none":
@@ -396,18 +393,14 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
         return {"train": root, "test": root}
     others = [name for name in folders if _split_of(name) is None]
     if "train" not in splits and others:
-        raise ValueError(
-            f"{printable(root)} has the folder {splits['test']!r}, which is called like a split, beside other folders: "
-            f"{listing(others)}. Move the training classes into train/. If {splits['test']!r} is a class of its own, "
-            "say so: class_names=[...] with all classes."
-        )
+        found = f"the folder {splits['test']!r}, which is called like a split, beside other folders: {listing(others)}"
+        hint = "Move the training classes into train/. If it is a class itself, say so: class_names=[...] with all."
+        raise ValueError(f"{printable(root)} has {found}. {hint}")
     for name in splits.values():
         entries = _visible(root / name)
         if entries and not any(map(_is_folder, entries)):
-            raise ValueError(
-                f"{printable(root / name)} is called like a split, but has no folders of classes in it. Expected: one "
-                f"folder of pictures for each class. If {name!r} is a class itself, say so: class_names=[...] with all."
-            )
+            hint = f"If {name!r} is a class itself, say so: class_names=[...] with all."
+            raise ValueError(f"{printable(root / name)} is called like a split, but has no folders of classes. {hint}")
     return {split: root / name for split, name in splits.items()}
 
 

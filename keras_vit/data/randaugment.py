@@ -33,14 +33,9 @@ _VALUES = np.arange(256, dtype="float32")
 def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.random.Generator) -> np.ndarray:
     """Apply random operations one after the other, as `distort_image_with_randaugment` does.
 
-    For each layer, in this order, the generator draws:
-
-    1. which operation: each of the 16 in `OPERATIONS` with probability 1/16, whatever the layers before it were;
-    2. for those in `SIGNED_OPERATIONS` the sign: negative with probability 1/2;
-    3. for `Cutout` the centre: a row, then a column, each uniform over the image.
-
-    The magnitude is not random, and every operation that is drawn is applied: the original draws a probability for
-    each, and does not use it.
+    For each layer the generator draws an operation, each of the 16 with probability 1/16; then, for those in
+    `SIGNED_OPERATIONS`, the sign; for `Cutout` the centre, a row, then a column, each uniform over the image. The
+    original also draws a probability for each, and does not use it.
 
     Args:
         image: uint8 `(height, width, 3)`, as the result; errors as in `randaugment_operation`.
@@ -87,8 +82,7 @@ def randaugment_operation(
         center: `(row, column)` of the square's centre, a pixel of the image; `Cutout` needs it, no other takes it.
 
     Returns:
-        uint8 of the same shape, a new array. (The original cannot sharpen images with a side under 3 pixels, which
-        have no inner pixel; here they come back as they are.)
+        uint8 of the same shape, a new array. Images with a side under 3 pixels come back from `Sharpness` as they are.
 
     Raises:
         ValueError, TypeError: if an argument makes no sense, or the operation takes no sign or centre.
@@ -117,8 +111,7 @@ def randaugment_operation(
 def _check_image(image: np.ndarray) -> None:
     expected = "image must be a uint8 array (height, width, 3) with values 0..255"
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
-        given = f"its dtype is {image.dtype}" if isinstance(image, np.ndarray) else f"{type(image).__name__} was given"
-        raise TypeError(f"{expected}, but {given}.")
+        raise TypeError(f"{expected}, but {getattr(image, 'dtype', type(image).__name__)} was given.")
     if image.ndim != 3 or image.shape[2] != 3 or not image.size:
         raise ValueError(f"{expected}, but its shape is {image.shape}.")
 

@@ -98,8 +98,9 @@ def open_tfds(name: str, split: str) -> Examples:
         raise ValueError(f"tfds:{name} has {sorted(builder.info.features or ())}, but image and label are needed.")
     if getattr(builder.info.file_format, "value", None) != "array_record":
         prepare = f'tfds.builder({name!r}, file_format="array_record").download_and_prepare()'
-        pipeline = f'tfds.load({name!r}, split="train", as_supervised=True)'
-        raise ValueError(f"tfds:{name} cannot be read at random. Call {prepare}, or give {pipeline}, with classes=.")
+        raise ValueError(
+            f"tfds:{name} cannot be read at random. Call {prepare}, or give tfds.load(...), with classes=."
+        )
     builder.download_and_prepare()
     wanted = ("train",) if split == "train" else ("test", "validation")
     found = next((s for s in wanted if s in builder.info.splits), None)
@@ -297,6 +298,6 @@ def _pair(element: Any) -> tuple[np.ndarray, np.ndarray]:
     elif isinstance(element, (tuple, list)) and len(element) == 2:
         images, labels = element
     else:
-        what = f"{len(element)} things" if isinstance(element, (tuple, list)) else type(element).__name__
-        raise ValueError(f"The pipeline must yield (images, labels), or a dict with 'image' and 'label', not {what}.")
+        wanted = "(images, labels), or a dict with 'image' and 'label'"
+        raise ValueError(f"The pipeline must yield {wanted}, not a {type(element).__name__}.")
     return to_numpy(images), to_numpy(labels)

@@ -271,8 +271,7 @@ class ImageStream:
         if self.bad and not self._reported:
             self._reported, first = True, self.bad[0]
             what = "A bad image is" if len(self.bad) == 1 else f"{len(self.bad)} bad images are"
-            hint = "stream.bad has all of them, also what is found later"
-            warn_caller(f"{what} left out. {printable(first.path)}: {first.reason.rstrip('.')}. ({hint}.)")
+            warn_caller(f"{what} left out. {printable(first.path)}: {first.reason.rstrip('.')}. (stream.bad has all.)")
 
     def __enter__(self):
         return self
@@ -438,8 +437,6 @@ class Batches(keras.utils.PyDataset):
         return len(self._steps)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
         return self._batch(self._steps[index])
 
 

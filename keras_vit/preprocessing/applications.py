@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import to_numpy, warn_caller
+from keras_vit._arguments import to_numpy, warn_caller, whole_number
 from keras_vit._files import weights_folder
 from keras_vit.preprocessing.images import check_pixels, check_shape_and_dtype, normalized
 
@@ -89,9 +89,7 @@ def decode_predictions(
     if not np.isfinite(scores).all():
         raise ValueError("probabilities must be finite, but there are NaN or infinite values among them.")
     classes = scores.shape[1]
-    if isinstance(top, bool) or not hasattr(top, "__index__"):
-        raise TypeError(f"top must be an integer, but {top!r} was given.")
-    if not 1 <= top <= classes:
+    if whole_number("top", top, 1) > classes:
         raise ValueError(f"top must lie between 1 and the number of classes, {classes}, but {top} was given.")
     names = _pairs(classes, class_names)
     sums = scores.sum(axis=1)
@@ -129,10 +127,8 @@ def _classes(file: str) -> tuple[tuple[str, str], ...]:
 
 def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
     """One `(id, name)` pair for each class."""
-    if names is None and classes == 1000:
-        return imagenet1k_classes()
-    if names is None and classes == 21843:
-        return imagenet21k_classes()
+    if names is None and classes in (1000, 21843):
+        return imagenet1k_classes() if classes == 1000 else imagenet21k_classes()
     if names is None:
         names = [f"class_{i}" for i in range(classes)]
     if isinstance(names, (str, dict)) or not hasattr(names, "__getitem__"):

@@ -95,10 +95,10 @@ class Pipeline:
             raise ValueError(f"trim must be two whole numbers from 0, but {self.trim!r} was given.")
         check_choice("resize", self.resize, ("squash", "shortest"))
         check_choice("filter", self.filter, tuple(FILTERS))
-        if isinstance(self.crop_ratio, bool) or not isinstance(self.crop_ratio, (int, float)):
-            raise TypeError(f"crop_ratio must be a number, but {self.crop_ratio!r} was given.")
-        if not 0 < self.crop_ratio <= 1:
-            raise ValueError(f"crop_ratio must lie in (0, 1], but {self.crop_ratio!r} was given.")
+        is_number = isinstance(self.crop_ratio, (int, float)) and not isinstance(self.crop_ratio, bool)
+        if not is_number or not 0 < self.crop_ratio <= 1:
+            wanted = f"crop_ratio must be a number in (0, 1], but {self.crop_ratio!r} was given."
+            raise (ValueError if is_number else TypeError)(wanted)
         for name, given, least in (("mean", self.mean, -np.inf), ("std", self.std, 0.0)):
             values = np.asarray(given, "float64")
             if values.ndim > 1 or not values.size or not np.all(np.isfinite(values) & (values > least)):
@@ -108,11 +108,8 @@ class Pipeline:
     def __call__(self, images: Any, channels: int = 3, *, normalize: bool = True) -> Any:
         """What a model takes: float32 `(batch, *image_size, channels)`.
 
-        Args:
-            images: As in `resized`; or a tensor inside `tf.data` maps, where the result is a tensor, which has no batch
-                axis where the images have none.
-            channels: As in `resized`.
-            normalize: Whether pixels are normalised; otherwise they stay in 0..255, as `resized` gives them.
+        As in `resized`; images may also be a tensor inside `tf.data` maps, where the result is a tensor, which has no
+        batch axis where the images have none. Without `normalize` pixels stay in 0..255.
         """
         if not type(images).__module__.startswith("tensorflow.") or hasattr(images, "numpy"):
             pixels = self.resized(images, channels)
@@ -139,9 +136,7 @@ class Pipeline:
             channels: How many the images have. Files have three.
 
         Raises:
-            FileNotFoundError: if there is no such file.
-            TypeError, ValueError: if the values are no pixels, a file is no image, or there are other channels.
-            ImportError: if a file is to be read, and Pillow is not installed.
+            FileNotFoundError, TypeError, ValueError, ImportError: as in `load_image`, and of values that are no pixels.
         """
         if isinstance(images, (list, tuple)):
             shapes = {tuple(image.shape) for image in images if hasattr(image, "shape")}
@@ -192,8 +187,8 @@ def load_image(
 
     For a model, `model.preprocess(file)` does all that the model wants. All modes become RGB as in
     `tf.io.decode_image(channels=3)`: grey is repeated, palettes are looked up, of 16 bits the upper 8 are kept, CMYK is
-    converted without a colour profile, transparency is dropped, not blended; of an animation the first frame is read.
-    The pixels equal TensorFlow's, but those of JPEG files, where the two decoders round differently.
+    converted without a colour profile, transparency is dropped; of an animation the first frame is read. JPEG files are
+    rounded differently by the two decoders.
 
     Args:
         file: A path, a binary file object, or a `PIL.Image.Image` (it is not changed).
@@ -254,8 +249,8 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
 
     is_path = isinstance(file, (str, os.PathLike))
     if not is_file(file):
-        given = f"{type(file).__name__}. To scale arrays use resize_images"
-        raise TypeError(f"file must be a path, a binary file object or a PIL image, not {given}.")
+        wanted = f"file must be a path, a binary file object or a PIL image, not {type(file).__name__}"
+        raise TypeError(f"{wanted}. To scale arrays use resize_images.")
     if is_path and "://" in str(file):
         raise ValueError(f"file must be a local path, but {file!r} was given: keras.utils.get_file downloads it.")
     # Opened here: a missing or forbidden file keeps its own error, and all that follows is about content.
@@ -317,17 +312,12 @@ def check_pixels(
 
     Args:
         images: `(batch, height, width, channels)` or `(height, width, channels)`: an array, a tensor of any backend, or
-            a list of equally large images.
+            a list of equally large images. Floats may lie outside 0..255 by what a filter overshoots (`OVERSHOOT`).
         channels: How many there have to be.
         name: What the images are called in messages.
         item: From the number of an image to what it is called in messages; None for `"image 3 of images"`.
         scaled: What happens where all values lie in [-1, 1], or seem to be standardised: `"warn"`, or `"raise"`, which
             is for data that a model is trained on.
-
-    Raises:
-        ValueError: if the shape is another one, integers lie outside 0..255, or floats are not finite or further
-            outside than a resampling filter overshoots (`OVERSHOOT`).
-        TypeError: if the values are not real numbers.
     """
     images = _as_numbers(images, name)
     check_shape_and_dtype(images, channels, name)
@@ -361,10 +351,12 @@ def check_pixels(
     return images
 
 
-def check_shape_and_dtype(tensor: Any, channels: int = 3, name: str = "images") -> None:
-    """What can be checked of a tensor of any framework that has no values yet, or whose values stay where they are."""
-    _check_dtype(tensor.dtype, name)
-    if getattr(tensor.shape, "rank", 0) is None:  # A TensorFlow tensor of unknown rank.
+def check_shape_and_dtype(tensor: Any, channels: int | None = 3, name: str = "images") -> None:
+    """What can be checked of a tensor of any framework that has no values yet; None: any channels."""
+    # Types are called so in every framework: "uint8", "torch.float16", "<dtype: 'bfloat16'>".
+    if "int" not in str(tensor.dtype) and "float" not in str(tensor.dtype):
+        raise TypeError(f"{name} must hold integers or floats in 0..255, but the dtype is {tensor.dtype}.")
+    if channels is None or getattr(tensor.shape, "rank", 0) is None:  # TensorFlow's, of unknown rank
         return
     shape = tuple(tensor.shape)
     if len(shape) in (3, 4) and shape[-1] in (channels, None):
@@ -376,12 +368,6 @@ def check_shape_and_dtype(tensor: Any, channels: int = 3, name: str = "images") 
         hint = " The channels seem to come first: move them with numpy.moveaxis(images, -3, -1)."
     expected = f"(batch, height, width, {channels}) or (height, width, {channels})"
     raise ValueError(f"{name} must have shape {expected}, but {shape} was given.{hint}")
-
-
-def _check_dtype(dtype: Any, name: str) -> None:
-    # They are called so in every framework: "uint8", "torch.float16", "<dtype: 'bfloat16'>".
-    if "int" not in str(dtype) and "float" not in str(dtype):
-        raise TypeError(f"{name} must hold integers or floats in 0..255, but the dtype is {dtype}.")
 
 
 def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
@@ -396,7 +382,7 @@ def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
             raise
         hint = "Resize each with load_image(file, image_size) or resize_images(image, image_size)."
         raise ValueError(f"{name} must be equally large to form a batch, but they differ. {hint}") from error
-    _check_dtype(images.dtype, name)
+    check_shape_and_dtype(images, None, name)
     return images
 
 
@@ -413,8 +399,8 @@ def resize_images(images: Any, image_size: int | tuple[int, int], interpolation:
     """
     images = _as_numbers(images)
     if images.ndim not in (3, 4) or 0 in images.shape[-3:-1]:
-        expected = "([batch,] height, width, channels), with pixels"
-        raise ValueError(f"images must have shape {expected}, but {images.shape} was given.")
+        wanted = "images must have shape ([batch,] height, width, channels), with pixels"
+        raise ValueError(f"{wanted}, but {images.shape} was given.")
     return _resampled(images, pair("image_size", image_size), interpolation)
 
 
@@ -450,9 +436,8 @@ def _filtered(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndar
     if not (whole and images.dtype.kind in "iu"):
         return _resampled(images, size, how)
     # Pillow's arithmetic: weights of 22 bits, columns first. Such sums are whole numbers that float64 holds exactly.
-    # Pillow 13 begins with the rows where that is less work, such as where the height shrinks and the width grows. What
-    # is rounded and cut off at 0 and 255 in between then differs by a grey level, in noise of 700 x 33 pixels by up to
-    # 15; all versions before, and torchvision, begin with the columns.
+    # Pillow 13 begins with the rows where that is less work, which may differ by a grey level, in noise by up to 15;
+    # all versions before, and torchvision, begin with the columns.
     for axis, new in ((2, size[1]), (1, size[0])):
         weights = _matrix(images.shape[axis], new, how)
         fixed = np.trunc(weights * 2**22 + np.copysign(0.5, weights))
@@ -479,7 +464,6 @@ def _along(axis: int, images: np.ndarray, matrix: np.ndarray, dtype: str) -> np.
 
 
 def _centre(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """The middle of images `(..., height, width, channels)`."""
     top, left = (round((have - keep) / 2) for have, keep in zip(images.shape[-3:-1], size, strict=True))
     return images[..., top : top + size[0], left : left + size[1], :]
 
@@ -495,5 +479,4 @@ def _covering(shape: tuple[int, ...], least: tuple[int, int], whole: Callable[[f
 def _uncropped(size: tuple[int, int], fraction: float) -> tuple[int, int]:
     """What has to be there before a crop that keeps `fraction` of each side."""
     # The margin is for fractions such as 384 / 438, which are no float64.
-    height, width = (math.floor(n / fraction + 1e-6) for n in size)
-    return height, width
+    return math.floor(size[0] / fraction + 1e-6), math.floor(size[1] / fraction + 1e-6)

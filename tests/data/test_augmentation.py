@@ -42,7 +42,7 @@ def test_defaults_are_those_of_fine_tuning():
         ({"mixup": float("nan")}, ValueError, "mixup must be 0"),
         ({"mixup": True}, TypeError, "mixup must be a number"),
         ({"randaugment": 2}, TypeError, r"\(layers, magnitude\)"),
-        ({"randaugment": (0, 10)}, ValueError, "At least 1 layer"),
+        ({"randaugment": (0, 10)}, ValueError, "at least 1 layer"),
         ({"randaugment": (2, 31)}, ValueError, "0 to 30"),
     ],
 )

@@ -246,8 +246,8 @@ def test_bad_batches(data, change, message):
     ("items", "options", "message"),
     [
         ([], {}, "has none that are good"),
-        ([(np.zeros((4, 8, 8, 3)),)], {}, "not 1 things"),
-        ([np.zeros((4, 8, 8, 3))], {}, "not ndarray"),
+        ([(np.zeros((4, 8, 8, 3)),)], {}, "not a tuple"),
+        ([np.zeros((4, 8, 8, 3))], {}, "not a ndarray"),
         ([{"image": 1, "target": 2}], {}, r"yields \['image', 'target'\]"),
         ([(np.zeros((4, 8, 8, 3)), [0, 1, 2, 0])], {"classes": None}, "say how many classes"),
     ],

@@ -75,7 +75,7 @@ def test_a_rotation_turns_anticlockwise_and_negated_clockwise():
 @pytest.mark.parametrize(
     ("image", "error", "message"),
     [
-        (picture().astype("float32"), TypeError, "dtype is float32"),
+        (picture().astype("float32"), TypeError, "float32 was given"),
         (picture().tolist(), TypeError, "list was given"),
         (picture()[..., 0], ValueError, r"shape is \(12, 10\)"),
         (np.zeros((0, 10, 3), "uint8"), ValueError, r"shape is \(0, 10, 3\)"),
