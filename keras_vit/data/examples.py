@@ -244,9 +244,8 @@ def open_folder(
         leave_out(folder / name, f"no pictures of the class {name!r}", "Add some")
     if others:
         count = "1 file is" if len(others) == 1 else f"{len(others)} files are"
-        warn_caller(
-            f"{count} no picture of a class, by name or by place, and left out: {', '.join(map(printable, others[:3]))}."
-        )
+        first = ", ".join(map(printable, others[:3]))
+        warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
     paths = [path for name in names for path in files.get(name, ())]
     labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
     if check != "none":

@@ -98,9 +98,7 @@ def open_tfds(name: str, split: str) -> Examples:
         raise ValueError(f"tfds:{name} has {sorted(builder.info.features or ())}, but image and label are needed.")
     if getattr(builder.info.file_format, "value", None) != "array_record":
         prepare = f'tfds.builder({name!r}, file_format="array_record").download_and_prepare()'
-        raise ValueError(
-            f"tfds:{name} cannot be read at random. Call {prepare}, or give tfds.load(...), with classes=."
-        )
+        raise ValueError(f"tfds:{name} cannot be read at random. Call {prepare}, or give tfds.load(...) and classes=.")
     builder.download_and_prepare()
     wanted = ("train",) if split == "train" else ("test", "validation")
     found = next((s for s in wanted if s in builder.info.splits), None)
