@@ -16,18 +16,11 @@ _LONGEST_NAME = 60  # characters of a name that a temporary one repeats: with fo
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Where to write a file: a hidden name beside `path`, which takes its place when the block ends.
+    """Where to write a file: a hidden name beside `path`, ending as it does, which takes its place at the block's end.
 
     If the block fails, what it wrote is removed, and what was at `path` stays. The file is on the disk before it gets
-    its name, so that a power cut cannot leave half of it either. Each call has a name of its own: of several that write
-    to one path at once, in this process or others, the last one to end wins, and no file is mixed. A process that is
-    killed leaves its temporary file behind (`.part-*`).
-
-    Args:
-        path: The file; its folder exists. The temporary name ends as this one does.
-
-    Raises:
-        OSError: if the file cannot be put in its place.
+    its name, so that a power cut cannot leave half of it either. Of several that write to one path at once, the last
+    one to end wins. A process that is killed leaves its temporary file behind (`.part-*`).
     """
     path = Path(path)
     temporary = path.with_name(f".part-{secrets.token_hex(4)}-{path.name[-_LONGEST_NAME:]}")
@@ -43,10 +36,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_room(path: str | os.PathLike[str], size: int) -> None:
-    """Raises OSError if there is no room for so many bytes at a path, at which there is no file yet.
-
-    For libraries that break down when a disk is full. A program that fills the disk in between goes unnoticed.
-    """
+    """Raises OSError if there is no room for so many bytes: for libraries that break down when a disk is full."""
     path = Path(path)
     try:
         if hasattr(os, "posix_fallocate"):
@@ -72,14 +62,8 @@ def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: N
     """Holds the lock that a file stands for, against other processes and threads. The file is there only meanwhile.
 
     The operating system holds it for as long as the process lives: a killed one leaves the file, but no lock. On a
-    file system without locks this does nothing.
-
-    Args:
-        path: The lock file; its folder exists.
-        waiting: Called once if another one has the lock. An error that it raises ends the waiting.
-
-    Raises:
-        OSError: if the file cannot be made.
+    file system without locks this does nothing. `waiting` is called once if another one has the lock; an error that it
+    raises ends the waiting.
     """
     from filelock import FileLock, Timeout
 
@@ -102,13 +86,7 @@ def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: N
 
 
 def weights_folder() -> Path:
-    """The folder of the data files that come with the package: class names, catalogue, the small checkpoint.
-
-    An installed wheel holds it inside the package (`keras_vit/weights`), a source checkout beside it (`weights`).
-
-    Raises:
-        FileNotFoundError: if neither folder exists.
-    """
+    """The package's data files: in a wheel inside the package (`keras_vit/weights`), in a source checkout beside it."""
     package = Path(__file__).resolve().parent
     for folder in (package / "weights", package.parent / "weights"):
         if folder.is_dir():

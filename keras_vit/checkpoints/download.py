@@ -64,9 +64,7 @@ def find_checkpoint(source: Entry | Source) -> pathlib.Path:
         Path of the file: the given one, or that in a mirror or in a cache.
 
     Raises:
-        TypeError: if `source` is none of these.
-        ValueError: if the catalogue has no such name, or the address is none.
-        FileNotFoundError, IsADirectoryError: if there is no file at the path, or no weights are in the folder.
+        TypeError, ValueError, FileNotFoundError, IsADirectoryError: if `source` is none of these, or there is no such.
         DownloadError: if the file cannot be had, or there is no room for it.
     """
     if isinstance(source, Entry):
@@ -101,26 +99,23 @@ def find_recommended(variant: str) -> str:
     """
     entry = recommended(variant)
     try:
-        _fetch_published(entry)
+        find_checkpoint(entry.name)
         return entry.name
     except DownloadError:
         other = nearest_with_repository(entry)
         if other is None:
             raise
-        _fetch_published(other)
+        find_checkpoint(other.name)
     warnings.warn(f"{entry.name} is not to be had, so a similar checkpoint is loaded: {other.name}.", stacklevel=3)
     return other.name
 
 
 def is_copy(source: Source, path: pathlib.Path) -> bool:
     """Whether `path`, which `find_checkpoint` found for a source, is another publisher's copy of a published file."""
-    if path.suffix == ".npz" or not isinstance(source, str) or "://" in source or os.path.exists(source):
-        return False
-    try:
-        find_entry(source)
-    except ValueError:
-        return False
-    return True
+    if path.suffix != ".npz" and isinstance(source, str) and "://" not in source and not os.path.exists(source):
+        with contextlib.suppress(ValueError):
+            return bool(find_entry(source))
+    return False
 
 
 def fetch(source: Entry | str) -> pathlib.Path:
@@ -200,14 +195,12 @@ def _published(text: str) -> Entry | str:
     """The entry that is published at an address; the address, as one that can be downloaded from, if none is."""
     scheme, _, rest = text.partition("://")
     text = _BUCKETS + urllib.parse.quote(rest) if scheme.lower() == "gs" else text
-    try:
-        host = urllib.parse.urlsplit(text).hostname
-        text.encode()
-    except ValueError:
-        host = None
+    host = None
+    with contextlib.suppress(ValueError):
+        host = text.encode() and urllib.parse.urlsplit(text).hostname
     if scheme.lower() not in ("https", "http", "gs") or not host:
-        shown = printable(repr(text), 300)
-        raise ValueError(f"{shown} is no address to download from: https://, http:// or gs:// and a host are expected.")
+        given = printable(repr(text), 300)
+        raise ValueError(f"{given} is no address to download from: https://, http:// or gs:// and a host are expected.")
     plain = urllib.parse.unquote(text)
     name = plain.removeprefix(_BUCKETS).removesuffix(".npz")
     for candidate in (name, name.removeprefix("vit_models/")):
@@ -248,10 +241,8 @@ def _problem(path: pathlib.Path, npz: bool) -> str | None:
         return "no such file"
     with path.open("rb") as file:
         head = file.read(512)
-    if not head:
-        return "damaged: it is empty"
-    if is_web_page(head):
-        return "damaged: it is a web page, not the file"
+    if not head or is_web_page(head):
+        return f"damaged: it is {'a web page, not the file' if head else 'empty'}"
     if npz and not head.startswith(b"PK\x03\x04"):
         return f"damaged: it is no .npz, but starts with {head[:8]!r}"
     return "damaged: the end of the .npz is missing" if npz and not zipfile.is_zipfile(path) else None

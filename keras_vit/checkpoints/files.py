@@ -73,7 +73,11 @@ def open_file(path: str | os.PathLike[str]) -> ArrayFile:
 def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
     """The arrays of an `.npz` file, and what `write_npz` noted beside them. Pickled objects are never loaded."""
     path = pathlib.Path(path)
-    arrays, comment = stored_array.read_members(path, "an .npz file", _array_name, _describe_npy)
+
+    def name_of(member: str) -> str | None:
+        return member.removesuffix(".npy") if member.endswith(".npy") else None
+
+    arrays, comment = stored_array.read_members(path, "an .npz file", name_of, _describe_npy)
     if not arrays:
         raise ValueError(f"{path} is a zip archive without arrays (.npy): {what_it_is(path)}.")
     try:
@@ -81,10 +85,6 @@ def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
     except (ValueError, RecursionError):
         note = None
     return ArrayFile(path, arrays, note if isinstance(note, dict) else None)
-
-
-def _array_name(member: str) -> str | None:
-    return member.removesuffix(".npy") if member.endswith(".npy") else None
 
 
 def _describe_npy(name: str, extent: Extent, file: IO[bytes]) -> StoredArray:
@@ -190,9 +190,9 @@ def _read_shards(path: pathlib.Path) -> ArrayFile:
             raise FileNotFoundError(f"{path} names the shard {printable(shard, 100)}, which is not beside it.")
         inside = read_safetensors(path.parent / shard)
         listed = {name for name, file in files.items() if file == shard}
-        for name in sorted(listed ^ inside.keys())[:1]:
-            where = "is not in it" if name in listed else "the index does not expect there"
-            raise ValueError(f"{path} does not fit {shard}: {printable(repr(name), 100)} {where}.")
+        if odd := sorted(listed ^ inside.keys()):
+            where = "is not in it" if odd[0] in listed else "the index does not expect there"
+            raise ValueError(f"{path} does not fit {shard}: {printable(repr(odd[0]), 100)} {where}.")
         arrays.update(inside)
     return ArrayFile(path, arrays)
 

@@ -89,10 +89,10 @@ class Extent:
 
 
 class PackedExtent(Extent):
-    """A compressed member of a zip archive, all of which is unpacked each time."""
+    """A compressed member of a zip archive."""
 
     def read(self, first: int, size: int) -> np.ndarray:
-        """See `Extent.read`."""
+        """As `Extent.read`; all of it is unpacked each time."""
         self.check_unchanged()
         data = aligned_zeros((size,), np.uint8)
         try:
@@ -170,10 +170,14 @@ def span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if math.prod(shape) else 0
 
 
+def are_counts(numbers: Any) -> bool:
+    """Whether something is a tuple of whole numbers from 0 on."""
+    return isinstance(numbers, tuple) and all(type(n) is int and 0 <= n < 2**60 for n in numbers)
+
+
 def is_shape(numbers: Any) -> bool:
-    """Whether a tuple is the shape of an array that NumPy can hold: lengths from 0 on, and not too many values."""
-    counts = isinstance(numbers, tuple) and all(type(n) is int and 0 <= n < 2**60 for n in numbers)
-    return counts and len(numbers) <= _MOST_AXES and math.prod(n or 1 for n in numbers) < 2**60
+    """Whether something is the shape of an array that NumPy can hold."""
+    return are_counts(numbers) and len(numbers) <= _MOST_AXES and math.prod(n or 1 for n in numbers) < 2**60
 
 
 class ArrayFile(Mapping[str, StoredArray]):
@@ -315,7 +319,7 @@ def _head(path: pathlib.Path) -> bytes:
 
 
 def _is_torch_zip(path: pathlib.Path, head: bytes) -> bool:
-    """Whether a zip archive is one that PyTorch wrote: it has a member `data.pkl` in a folder."""
+    """Whether a zip archive is PyTorch's: it has a member `data.pkl` in a folder."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith("/data.pkl") for name in archive.namelist())

@@ -9,8 +9,10 @@ need, as inert stand-ins of this file, and refuses every other, so that nothing 
 runs. What the stand-ins hold is checked afterwards. A pickle that was made to harm can still take its reader's time.
 """
 
+import functools
 import io
 import math
+import operator
 import pathlib
 import pickle
 import pickletools
@@ -21,7 +23,7 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints import stored_array
-from keras_vit.checkpoints.stored_array import ArrayFile, Extent, StoredArray, is_shape, span
+from keras_vit.checkpoints.stored_array import ArrayFile, Extent, StoredArray, are_counts, is_shape, span
 
 # What the dict with the weights is called inside a training state, the preferred first: averages before what they are
 # averages of, the teacher of self-distillation before the student, I-JEPA's target before its context encoder.
@@ -53,10 +55,7 @@ def read_torch(path: pathlib.Path) -> ArrayFile:
             raise ValueError(f"{path} has two arrays of one name: dots in names of modules make them alike.")
         names, tensors = [], every
     elif names is not None:
-        inner = root
-        for name in names:
-            inner = inner[name]
-        tensors = _direct(inner)
+        tensors = _direct(functools.reduce(operator.getitem, names, root))
     else:
         keys = list(_fields(root))[:8] if isinstance(root, dict) else [f"a {type(root).__name__}"]
         has = ", ".join(printable(key, 60) for key in keys) or "nothing"
@@ -65,8 +64,7 @@ def read_torch(path: pathlib.Path) -> ArrayFile:
     arrays, used = {}, dict.fromkeys(storages, 0)
     for name, tensor in tensors.items():
         try:
-            arrays[name] = _describe(name, tensor, storages)
-            key = tensor.storage.key
+            arrays[name], key = _describe(name, tensor, storages), tensor.storage.key
             used[key] += arrays[name].bytes
             if used[key] > MOST_SHARED * storages[key].size:
                 raise ValueError(f"is one of too many arrays that share {storages[key].size:,} bytes")
@@ -91,10 +89,9 @@ def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
     extents, _ = stored_array.read_members(path, "a file of torch.save", name_of, describe)
     if "data.pkl" not in extents:
         raise ValueError(f"{path} is not a file of torch.save: {stored_array.what_it_is(path)}.")
-    order = extents.pop("byteorder", None)
+    order, pickled = extents.pop("byteorder", None), extents.pop("data.pkl")
     if order is not None and order.read(0, min(order.size, 10)).tobytes() == b"big":
         raise ValueError(f"{path} {_ORDER}")
-    pickled = extents.pop("data.pkl")
     if pickled.size > LONGEST:
         raise ValueError(f"{path}: its data.pkl has {pickled.size:,} bytes, the most are {LONGEST:,}.")
     stream = io.BytesIO(pickled.read(0, pickled.size).tobytes())
@@ -144,8 +141,7 @@ def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> Store
     if extent.size != storage.count * dtype.itemsize:
         values = f"{storage.count:,} values of {storage.stored}; it has {extent.size:,} bytes"
         raise ValueError(f"is in the storage {printable(storage.key, 60)}, which should have {values}")
-    steps = isinstance(strides, tuple) and all(type(stride) is int and 0 <= stride < 2**60 for stride in strides)
-    if not is_shape(shape) or not is_shape((offset,)) or not steps or len(strides) != len(shape):
+    if not is_shape(shape) or not is_shape((offset,)) or not are_counts(strides) or len(strides) != len(shape):
         raise ValueError("has a shape, strides or an offset that no array has")
     if offset + span(shape, strides) > storage.count:
         raise ValueError(f"leaves its storage, which has {storage.count:,} values")
@@ -171,7 +167,7 @@ def _fields(value: Any) -> dict[Any, Any]:
 
 def _direct(value: Any) -> dict[str, "Tensor"]:
     """The tensors in a dict by name; none in anything else."""
-    fields = value.items() if isinstance(value, dict) else ()
+    fields = _fields(value).items() if isinstance(value, dict) else ()
     return {name: inner for name, inner in fields if type(name) is str and type(inner) is Tensor}
 
 
