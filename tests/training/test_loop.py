@@ -115,19 +115,6 @@ def test_accumulated_batches_are_one_step():
     assert sorted(set(seen)) == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.once
-def test_callbacks_see_one_run():
-    events = []
-    watch = keras.callbacks.LambdaCallback(
-        on_train_begin=lambda logs: events.append("begin"),
-        on_train_batch_end=lambda batch, logs: events.append("batch"),
-        on_epoch_end=lambda epoch, logs: events.append((epoch, "val_loss" in logs)),
-        on_train_end=lambda logs: events.append("end"),
-    )
-    train(new_model(), batch, 3, every=2, validation=VALIDATION, callbacks=[watch], verbose=False)
-    assert events == ["begin", "batch", "batch", (0, True), "batch", (1, True), "end"]
-
-
 class StopInTheMiddle(keras.callbacks.Callback):
     """Stops a run after six batches, in the middle of a stretch."""
 
@@ -142,16 +129,15 @@ class StopInTheMiddle(keras.callbacks.Callback):
 EARLY = {"patience": 1, "min_delta": 1e9, "restore_best_weights": True}
 
 
-@pytest.mark.parametrize("use_ema", [False, True], ids=["plain", "polyak"])
 @pytest.mark.parametrize(
     "callback, steps",
     [(StopInTheMiddle, [4, 6]), (lambda: keras.callbacks.EarlyStopping("val_loss", **EARLY), [4, 8])],
     ids=["in the middle", "early"],
 )
 @pytest.mark.once
-def test_a_run_that_a_callback_stops_is_finished(tmp_path, callback, steps, use_ema):
+def test_a_run_that_a_callback_stops_is_finished(tmp_path, callback, steps):
     """Called again, it gives the model that it gave, as a run does that made all its updates."""
-    first, again = new_model(use_ema), new_model(use_ema)
+    first, again = new_model(use_ema=True), new_model(use_ema=True)
     options = {"every": 4, "validation": VALIDATION, "verbose": False}
     log = train(first, batch, 99, folder=RunFolder(tmp_path, {}), callbacks=[callback()], **options)
     assert [row["step"] for row in log] == steps
@@ -161,32 +147,30 @@ def test_a_run_that_a_callback_stops_is_finished(tmp_path, callback, steps, use_
     assert_same_weights(again, first)
 
 
-@pytest.mark.parametrize("first, kept", [(0, []), (2, ["step-00000002.npz"])])
-def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, first, kept):
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     def astray(number):
         images, labels = batch(number)
-        return (images * np.nan if number >= first else images), labels
+        return (images * np.nan if number >= 2 else images), labels
 
-    with pytest.raises(FloatingPointError, match=f"between steps {first} and {first + 2}") as caught:
+    with pytest.raises(FloatingPointError, match="between steps 2 and 4.*still holds step 2"):
         train(new_model(), astray, 6, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
-    assert [path.name for path in tmp_path.glob("step-*")] == kept
-    assert ("still holds step 2" in str(caught.value)) == bool(kept)
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000002.npz"]
 
 
 @pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.once
 def test_a_validation_set_may_be_added_to_a_run(tmp_path, finished):
+    options = {"every": 2, "folder": RunFolder(tmp_path, {})}
     if finished:
-        train(new_model(), batch, 4, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
+        train(new_model(), batch, 4, verbose=False, **options)
     else:
-        train_until(2, new_model(), 4, every=2, folder=RunFolder(tmp_path, {}))
+        train_until(2, new_model(), 4, **options)
+    options = {"every": 2, "validation": VALIDATION, "verbose": False}
     model = new_model()
-    log = train(model, batch, 4, every=2, folder=RunFolder(tmp_path, {}), validation=VALIDATION, verbose=False)
+    log = train(model, batch, 4, folder=RunFolder(tmp_path, {}), **options)
     assert [row.get("val_loss") is not None for row in log] == [False, True]
     assert log[-1]["val_loss"] == pytest.approx(model.evaluate(VALIDATION, verbose=0)[0], rel=1e-6)
-    assert RunFolder(tmp_path, {}).restore(new_model())[2] == log
-    again = train(new_model(), batch, 4, every=2, folder=RunFolder(tmp_path, {}), validation=VALIDATION, verbose=False)
-    assert again[-1] == log[-1]
+    assert train(new_model(), batch, 4, folder=RunFolder(tmp_path, {}), **options) == log
 
 
 def test_stretches_share_one_graph(backend):
@@ -215,18 +199,3 @@ def test_xla_trains_on_cpus_of_tensorflow(backend):
     model.layers[-1].supports_jit = False
     assert jit_compile(model, 50) == "auto"
     assert jit_compile(keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, dtype="bfloat16")]), 50) == "auto"
-
-
-def test_xla_changes_rounding_only(backend):
-    """But for the masks of dropout, which XLA draws from the same seeds in another way."""
-    if backend != "tensorflow":
-        pytest.skip("on the other backends Keras decides")
-    weights = []
-    for xla in (False, True):
-        model = new_model()
-        model.layers[1].rate = 0
-        model.compile(model.optimizer, model.loss, jit_compile=xla)
-        train(model, batch, 7, every=7, verbose=False)
-        weights.append(weights_of(model))
-    for got, wanted in zip(*weights, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)  # seven updates of weights of about 1

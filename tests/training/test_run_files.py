@@ -4,41 +4,38 @@ import json
 import subprocess
 import sys
 import textwrap
-import zipfile
 
-import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit.training.loop import RunFolder, draw_curve, train
 from tests.processes import REPOSITORY, environment
 from tests.training.test_loop import batch, new_model
 
 pytestmark = pytest.mark.once
 
+SETTINGS = {"recipe": {"steps": 10}, "classes": ["a", "b"]}
+LOG = [{"step": 0, "loss": 1.5}, {"step": 5, "loss": 0.5, "accuracy": 0.1}]
+
 
 def test_a_folder_is_of_one_run(tmp_path):
-    run, recipe = (
-        tmp_path / "run",
-        {"name": "finetune/cifar10", "steps": 3, "augmentation": {"flip": True, "crop": "x"}},
-    )
+    run, recipe = tmp_path / "run", {"name": "finetune/cifar10", "steps": 3, "augmentation": {"flip": True}}
     with RunFolder(run, {"seed": 0, "recipe": recipe}).locked():
         pass
     RunFolder(run, {"seed": 0, "recipe": recipe})
-    other = {**recipe, "steps": 4, "augmentation": {"flip": False, "crop": "x"}}
     with pytest.raises(ValueError, match="resume=False") as caught:
-        RunFolder(run, {"seed": 1, "recipe": other})
-    named = ("seed was 0 and is now 1", "recipe.steps was 3 and is now 4", "recipe.augmentation.flip was True and is")
-    assert all(words in str(caught.value) for words in named) and "cifar10" not in str(caught.value)
+        RunFolder(run, {"seed": 1, "recipe": recipe | {"augmentation": {"flip": False}}})
+    assert "seed was 0 and is now 1; recipe.augmentation.flip was True and is now False." in str(caught.value)
+    (run / "run.json").write_text(json.dumps({"classes": "\x1b[31m" + "x" * 10_000}))  # what would control the terminal
+    with pytest.raises(ValueError, match=r"other settings: classes was '\\x1b\[31mxxx") as caught:
+        RunFolder(run, SETTINGS)
+    assert len(str(caught.value)) < 3000
     with RunFolder(run, {"seed": 1}, resume=False).locked():
-        pass
-    assert json.loads((run / "run.json").read_text()) == {"seed": 1}
+        assert json.loads((run / "run.json").read_text()) == {"seed": 1}
     (tmp_path / "notes.txt").write_text("mine")
     for folder, message in ((tmp_path, "holds other files"), (tmp_path / "notes.txt", "is a file")):
         with pytest.raises(ValueError, match=message):
             RunFolder(folder, {})
-    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path):
@@ -53,14 +50,6 @@ def test_the_curve_is_drawn(tmp_path):
     draw_curve(rows, tmp_path / "curve.png", "a run")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_starting_again_leaves_nothing_of_the_old_run(tmp_path):
-    train(new_model(), batch, 2, every=1, folder=RunFolder(tmp_path, {"seed": 0}), verbose=False)
-    for name in ("model.keras", "classes.txt", "curve.png"):
-        (tmp_path / name).write_text("of the old run")
-    with RunFolder(tmp_path, {"seed": 1}, resume=False).locked():
-        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "run.json"]
 
 
 FULL_DISK = """
@@ -94,64 +83,40 @@ def test_a_disk_that_fills_is_one_clear_error(tmp_path):
 
 # Damaged files: errors that name the file and say what to do; nothing is half restored
 
-SETTINGS = {"recipe": {"steps": 10}, "classes": ["a", "b"]}
-LOG = [{"step": 0, "loss": 1.5}, {"step": 5, "loss": 0.5, "accuracy": 0.1}]
-CONFIG = keras_vit.ViTConfig(image_size=8, patch_size=8, width=8, depth=1, heads=2, mlp_width=8, classes=2)
-
-
-def compiled(config=CONFIG):
-    model = keras_vit.VisionTransformer(config)
-    model.compile(keras.optimizers.SGD(momentum=0.9), "mse")
-    model.optimizer.build(model.trainable_variables)
-    return model
-
 
 @pytest.fixture
 def folder(tmp_path):
     """A run with one checkpoint and a log."""
     run = RunFolder(tmp_path / "run", SETTINGS)
     with run.locked():
-        run.save(compiled(), 5, LOG)
+        run.save(new_model(), 5, LOG)
     return tmp_path / "run"
 
 
 def restore(folder, model=None):
     run = RunFolder(folder, SETTINGS)
     with run.locked():
-        return run.restore(model or compiled())
+        return run.restore(model or new_model())
 
 
 def test_a_sound_run(folder):
-    model = compiled()
+    model = new_model()
     assert restore(folder, model) == (5, False, LOG)
     assert (folder / "log.csv").read_text() == "step,loss,accuracy\n0,1.5,\n5,0.5,0.1\n"
     assert sorted(path.name for path in folder.iterdir()) == ["log.csv", "run.json", "step-00000005.npz"]
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000])
-def test_damaged_settings(folder, text):
-    (folder / "run.json").write_bytes(text)
-    with pytest.raises(ValueError, match=r"run.json is damaged"):
-        restore(folder)
-
-
-def test_settings_that_control_the_terminal(folder):
-    (folder / "run.json").write_text(json.dumps(SETTINGS | {"classes": "\x1b[31m" + "x" * 10_000}))
-    with pytest.raises(ValueError, match=r"other settings: classes was '\\x1b\[31mxxx") as caught:
-        restore(folder)
-    assert len(str(caught.value)) < 3000
+def test_damaged_settings(folder):
+    for text in (b"", b"{", b"\xff", b"[" * 100_000):
+        (folder / "run.json").write_bytes(text)
+        with pytest.raises(ValueError, match=r"run.json is damaged"):
+            restore(folder)
 
 
 def changed(path, change):
-    with zipfile.ZipFile(path) as file:
-        members = {name: file.read(name) for name in file.namelist()}
-    with zipfile.ZipFile(path, "w") as file:
-        for name, data in change(members).items():
-            file.writestr(name, data)
-
-
-def without(members, name):
-    return {other: data for other, data in members.items() if other != name}
+    with np.load(path) as file:
+        arrays = change(dict(file))
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
 
 
 def flip_a_bit(path):
@@ -160,21 +125,13 @@ def flip_a_bit(path):
     path.write_bytes(data)
 
 
-def change_types(path):
-    """bfloat16 bits are no whole numbers: a run in another precision is another run."""
-    with np.load(path) as file:
-        arrays = dict(file)
-    np.savez(path, **{name: a.astype("f8") if a.dtype == "f4" else a for name, a in arrays.items()})
-
-
 DAMAGE = {
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), "is damaged"),
     "a flipped bit": (flip_a_bit, "is damaged"),
-    "no array": (lambda path: changed(path, lambda m: m | {"3.npy": b""}), "is damaged"),
-    "an array missing": (lambda path: changed(path, lambda m: without(m, "3.npy")), "is damaged"),
+    "an array missing": (lambda path: changed(path, lambda m: m | {"3": None}), "is damaged"),
     "no note": (lambda path: np.savez(path, **{"0": np.zeros(3)}), "is damaged"),
-    "another shape": (lambda path: changed(path, lambda m: m | {"0.npy": m["1.npy"]}), "is of another model"),
-    "other types": (change_types, "is of another model"),
+    "another shape": (lambda path: changed(path, lambda m: m | {"0": m["1"]}), "is of another model"),
+    "other types": (lambda path: changed(path, lambda m: m | {"0": m["0"].astype("f8")}), "is of another model"),
 }
 
 
@@ -182,7 +139,7 @@ DAMAGE = {
 def test_a_damaged_checkpoint(folder, what):
     damage, message = DAMAGE[what]
     damage(folder / "step-00000005.npz")
-    model = compiled()
+    model = new_model()
     before = model.get_weights()
     with pytest.raises(ValueError, match=f"step-00000005.npz {message}.*resume=False"):
         restore(folder, model)
