@@ -1,17 +1,13 @@
-"""The pages for those who come from other packages: what they say of both sides is run, where the other is installed.
-
-No environment of this project has them and the test tools; CONTRIBUTING.md says how to make one. The pages of vit_jax
-and big_vision run on JAX, those of timm and Transformers on PyTorch, KerasHub's on all backends.
-"""
+"""The pages for those who come from other packages: both sides of them are run, where the other is installed."""
 
 import ast
-import dataclasses
 import functools
 import importlib
 import inspect
 import re
 import types
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,19 +18,13 @@ from keras_vit.cli import main
 ROOT = Path(__file__).parents[1]
 
 
-@dataclasses.dataclass(frozen=True)
-class Peer:
-    """Another package, as its page speaks of it.
+class Peer(NamedTuple):
+    """Another package, as its page speaks of it."""
 
-    Attributes:
-        needs: What has to be importable for its page to run.
-        backends: Those that its page runs on.
-        names: What the first part of a name in its table stands for, as `module` or `module:attribute`; other names
-            are of the package itself.
-    """
-
-    needs: tuple[str, ...]
-    backends: tuple[str, ...]
+    needs: tuple[str, ...]  # what has to be importable for its page to run
+    backends: tuple[str, ...]  # those that its page runs on
+    # What the first part of a name in its table stands for, as `module` or `module:attribute`; other names are of the
+    # package itself.
     names: dict[str, str]
 
 
@@ -206,17 +196,13 @@ def test_timm_computes_as_its_page_says(peer):
             return timm.create_model(name)
 
     x = torch.linspace(-3, 3, 7)
-    gelu = {name: torch.nn.functional.gelu(x, approximate=name) for name in ("none", "tanh")}
+    gelus = {"vit_base_patch16_224": "none"}
+    gelus |= {f"vit_{n}": "tanh" for n in ("so400m_patch16_siglip_384", "giantopt_patch16_siglip_256")}
+    gelus |= {f"vit_{n}": "tanh" for n in ("base_patch32_siglip_256", "large_patch16_siglip_512")}
+    for name, kind in gelus.items():
+        wanted = torch.nn.functional.gelu(x, approximate=kind)
+        torch.testing.assert_close(made(name).blocks[0].mlp.act(x), wanted, rtol=0, atol=0)
     exact = made("vit_base_patch16_224")
-    sizes = (
-        "so400m_patch16_siglip_384",
-        "giantopt_patch16_siglip_256",
-        "base_patch32_siglip_256",
-        "large_patch16_siglip_512",
-    )
-    torch.testing.assert_close(exact.blocks[0].mlp.act(x), gelu["none"], rtol=0, atol=0)
-    for size in sizes:
-        torch.testing.assert_close(made(f"vit_{size}").blocks[0].mlp.act(x), gelu["tanh"], rtol=0, atol=0)
     hybrid = dict(made("vit_base_r50_s16_224").patch_embed.backbone.named_modules())
     assert {m.eps for m in hybrid.values() if isinstance(m, torch.nn.GroupNorm)} == {1e-5}
     assert {m.eps for m in hybrid.values() if type(m).__name__.startswith("StdConv")} == {1e-8}
@@ -229,15 +215,8 @@ def test_timm_computes_as_its_page_says(peer):
 def test_transformers_computes_as_its_page_says(peer):
     import transformers
 
-    epsilons = {
-        "ViT": 1e-12,
-        "DeiT": 1e-12,
-        "ViTMAE": 1e-12,
-        "IJepa": 1e-12,
-        "Dinov2": 1e-6,
-        "SiglipVision": 1e-6,
-        "CLIPVision": 1e-5,
-    }
+    epsilons = dict.fromkeys(("ViT", "DeiT", "ViTMAE", "IJepa"), 1e-12)
+    epsilons |= {"Dinov2": 1e-6, "SiglipVision": 1e-6, "CLIPVision": 1e-5}
     assert {n: getattr(transformers, f"{n}Config")().layer_norm_eps for n in epsilons} == epsilons
     assert transformers.ViTConfig().hidden_act == "gelu"
 

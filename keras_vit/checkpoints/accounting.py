@@ -1,8 +1,4 @@
-"""Strict accounting: what a file holds, and the rows of a layout applied both ways.
-
-A `Layout` is how a kind of file stores a model: it recognises a file (`read`), reads the config off its arrays, and
-lists the arrays of any config (`rows`). `Contents` is what it finds in one file.
-"""
+"""Strict accounting: what a file holds (`Contents`), and the rows of a `Layout` applied both ways."""
 
 import dataclasses
 import math
@@ -72,18 +68,16 @@ class Layout:
     Attributes:
         name: What users call it.
         rows: Lists the arrays of a model with a given config.
-        read: Recognises a file and describes it; None for files of other layouts. Takes the arrays and what is known
-            beside them: by `"config"`, `"open_clip"` and `"preprocessor"` the JSON files that are there, by `"heads"`
-            and `"architecture"` (timm's name of the model) what the user gives, or None.
+        read: Describes a file; None for files of other layouts. Takes the arrays and what is known beside them: by
+            `"config"`, `"open_clip"` and `"preprocessor"` the JSON files, by `"heads"` and `"architecture"` (timm's
+            name of the model) what the user gives, or None.
         check_writable: Raises ValueError if this layout has no place for a model with that config.
-        restate: Takes the config of a writable model and a function that reads a weight by its path. Gives the
-            config of a model that computes the same and has rows for everything, and the values, by path, of the
-            weights that differ.
-        stacked: The name of the array that holds a block's array stacked with those of the other blocks; None for
-            layouts without stacked blocks.
+        restate: Takes the config of a writable model and a function that reads a weight by its path. Gives the config
+            of a model that computes the same and has rows for everything, and by path the weights that differ.
+        stacked: The name of the array that holds a block's array stacked with those of the others; None for none.
         computed: The weights of a model that are computed and not stored, by path.
         sidecars: The JSON files that say what the arrays do not, by name, for a model with a given config.
-        settled_by: What a user can do about what its files leave open, for messages; None where they leave nothing.
+        settled_by: What a user can do about what its files leave open; None where they leave nothing.
         config_type: The class of the configs of its models.
     """
 
@@ -114,12 +108,11 @@ class Contents:
         image_size: The size at which the publisher uses the model, where that is another one.
         square: False where the number of patches is no square, so that the grid in `stored` is only a guess.
         head: The names of the head's arrays.
-        assumed: What was assumed because neither the arrays nor what lies beside them tells it: a sentence for each
-            field of the config.
+        assumed: What was assumed because nothing tells it: a sentence for each field of the config.
         unknown: What nobody tells and cannot be assumed: a sentence for each field.
-        guessed_size: What says that the image size is a guess, because no position embeddings tell it; None otherwise.
+        guessed_size: A sentence where the image size is a guess, because no position embeddings tell it.
         notes: What else a user should know, in sentences.
-        unnamed: Why the class names in the file were left out; None where there are none, or good ones.
+        unnamed: A sentence where the class names in the file were left out.
     """
 
     prefix: str
@@ -203,9 +196,9 @@ def fill(
 ) -> None:
     """Assigns every weight of `model` once from a file's arrays, one array in memory at a time.
 
-    The model's weights may be uninitialised; those whose paths begin with one of `fresh` keep what they have. `convert`
-    is applied to each array, with the weight's path; `report` is given the number of bytes after each. Raises
-    ValueError if an array holds NaN or infinity, or a weight of the model has no array.
+    Weights whose paths begin with one of `fresh` keep what they have. `convert` is applied to each array, with the
+    weight's path; `report` is given the number of bytes after each. Raises ValueError if an array holds NaN or
+    infinity, or a weight of the model has no array.
     """
     from keras_vit.layers import assign  # needs Keras, unlike everything else about files
 
@@ -240,10 +233,10 @@ def fill(
 
 
 def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of a `VisionTransformer` or a `BiT` in the names and shapes of a layout, sorted by name.
+    """The arrays of a model in the names and shapes of a layout, sorted by name; `stack` stacks those of all blocks.
 
-    `stack` stacks the arrays of all blocks along a new first axis. Raises ValueError if the layout has no place for the
-    model or does not stack, or the model has been quantized or given LoRA weights.
+    Raises ValueError if the layout has no place for the model or does not stack, or the model has been quantized or
+    given LoRA weights.
     """
     import keras
 
@@ -254,10 +247,8 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
 
     layout.check_writable(config)
     if getattr(config, "preprocessing_folded", False):
-        raise ValueError(
-            f"The layout {layout.name!r} has no place for a patch embedding that normalises pixels itself, by "
-            "optimize_for_inference(). Write the model that it was made from, or save this one as .keras."
-        )
+        words = "has no place for a patch embedding that normalises pixels itself, by optimize_for_inference()"
+        raise ValueError(f"The layout {layout.name!r} {words}. Write the model that it was made from.")
     if stack and layout.stacked is None:
         raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
     config, changed = layout.restate(config, read)
@@ -270,10 +261,8 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
         )
     for path, values in computed.items():
         if not np.array_equal(read(path).ravel(), values.ravel()):  # Facebook's files store rounded ones
-            raise ValueError(
-                f"The layout {layout.name!r} does not store {path!r}, which is computed from the config, but this "
-                "model has other values there. Save it as .keras."
-            )
+            words = f"does not store {path!r}, which is computed, but this model has other values there"
+            raise ValueError(f"The layout {layout.name!r} {words}. Save it as .keras.")
 
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -283,9 +272,8 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
         shape, parts = group[0].shape, group[0].part[1]
         if group[0].path is None:
             return np.zeros(shape, np.float32)
-        pieces = {
-            row.part[0]: row.values(changed[row.path] if row.path in changed else read(row.path)) for row in group
-        }
+        weight = {row.path: changed[row.path] if row.path in changed else read(row.path) for row in group}
+        pieces = {row.part[0]: row.values(weight[row.path]) for row in group}
         zeros = np.zeros((shape[0] // parts, *shape[1:]), np.float32) if len(pieces) < parts else None
         return pieces[0] if parts == 1 else np.concatenate([pieces.get(i, zeros) for i in range(parts)])
 
@@ -308,11 +296,7 @@ def check_fields(
     problems: Iterable[tuple[Any, str]] = (),
     advice: str = "",
 ) -> None:
-    """Raises ValueError unless a layout has a place for the model.
-
-    `accepted` has for a field the values that the layout can say, `problems` what else can be in the way: whether it
-    is, and what to say of it. `layout` and `advice` (about a field) are for messages.
-    """
+    """Raises ValueError unless a layout can say the values of all fields in `accepted`, and no problem `is_there`."""
     for field, values in accepted.items():
         value = getattr(config, field)
         if value not in values:
@@ -373,11 +357,10 @@ def collect(
     beside: str,
     top: str = "",
 ) -> tuple[Contents, str, str] | None:
-    """The model that has an array of the name `anchor`, what stands before the model and before its image tower.
+    """The model that has the array `anchor`, what stands before the model (`"model."`), and its module (`"visual."`).
 
-    These are such as `"model."` and `"visual."`, of which `modules` has the known ones, the longest first. `top` is a
-    pattern for the image model's arrays outside of its module, `beside` for those without effect on it. What is of no
-    known kind is among the model's arrays under its whole name, which no row has.
+    `modules` has the known ones, the longest first. `top` is a pattern for the image model's arrays outside of its
+    module, `beside` for those without effect on it. Others are among the arrays under a name that no row has.
     """
     prefixes = {name.removesuffix(anchor) for name in file if name == anchor or name.endswith(f".{anchor}")}
     prefixes = {prefix for prefix in prefixes if not _OTHER_MODELS.search(prefix)}
@@ -418,10 +401,8 @@ def finish(contents: Contents, layout: Layout, dialect: str, config: ViTConfig, 
     contents.unused = sorted([*contents.unused, *(arrays.pop(name).name for name in without)])
     if strange := arrays.keys() - wanted:
         names, missing = [arrays[name].name for name in strange], wanted - arrays.keys()
-        raise ValueError(
-            f"It has {len(names)} arrays that are not part of the model: {listed(names)}. No known family has them, so "
-            "whatever computes with them is another model." + (f" It lacks {listed(missing)}." if missing else "")
-        )
+        lacks = f" It lacks {listed(missing)}." if missing else ""
+        raise ValueError(f"No known family has these arrays, not part of the model: {listed(names)}.{lacks}")
     return contents
 
 
@@ -445,6 +426,6 @@ def bounded(blocks: int) -> int:
 
 
 def squarest_grid(patches: int) -> tuple[int, int]:
-    """The factors of `patches` nearest to a square, rows first and not more of them than columns."""
+    """The factors of `patches` nearest to a square, not more rows than columns."""
     rows = next((n for n in range(math.isqrt(max(patches, 1)), 0, -1) if patches % n == 0), 1)
     return rows, patches // rows

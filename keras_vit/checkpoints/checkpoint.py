@@ -12,7 +12,7 @@ from keras_vit import layers, models
 from keras_vit._arguments import Source, printable, warn_caller
 from keras_vit._files import replacing
 from keras_vit._terminal import ProgressBar
-from keras_vit.checkpoints.accounting import Contents, Layout, check_arrays, extract, fill, usual
+from keras_vit.checkpoints.accounting import Contents, Layout, check_arrays, extract, fill, listed, usual
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
 from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_safetensors
 from keras_vit.checkpoints.layouts import LAYOUTS
@@ -43,10 +43,7 @@ def resolve_source(source: Source) -> Source:
         raise TypeError(f"source must be a name, an address or a path, but {type(source).__name__} was given.{hint}")
     text = os.fspath(source)
     if "://" in text and is_keras_file(text):
-        raise ValueError(
-            f"{text} is the address of a Keras file, which is not made for files from strangers. Download it "
-            "yourself if you trust it, and pass the path; addresses of .npz files are fetched."
-        )
+        raise ValueError(f"{text} is a Keras file, which may run code: if you trust it, download it and pass its path.")
     if "://" in text or text in SHIPPED or os.path.exists(os.path.expanduser(text)):
         return source
     if is_variant(source):
@@ -109,10 +106,8 @@ def open_checkpoint(
         _check_hints(contents, hints, str(path))
         if outside := file.outside:  # of the dict that holds the model
             contents.unused += outside
-            contents.notes.append(
-                f"the model is in {file.container!r} of the file; {len(outside)} arrays outside of that are not part "
-                f"of it, such as {printable(repr(outside[0]), 200)}"
-            )
+            example = printable(repr(outside[0]), 200)
+            contents.notes.append(f"{len(outside)} arrays outside of {file.container!r} are not part of it: {example}")
         grid_size = grid_size or file.grid_size
         if grid_size is None and image_size is not None and not contents.square:
             asked = contents.stored.replace(image_size=image_size).grid_size
@@ -123,11 +118,8 @@ def open_checkpoint(
         if numerics == "official":
             _set_official_numbers(contents, str(path))
         return contents
-    names = ", ".join(printable(name, 100) for name in sorted(file)[:5])
-    raise ValueError(
-        f"{file.path} holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its arrays are: "
-        f"{names}{' ...' if len(file) > 5 else ''}."
-    )
+    words = f"holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)})"
+    raise ValueError(f"{file.path} {words}. Its arrays are: {listed(list(file))}.")
 
 
 def _in_order(file: ArrayFile, hints: dict[str, Any]) -> list[Layout]:
@@ -151,17 +143,14 @@ def load_model(
     """Builds the model that `config` describes and fills it from a file, each weight once.
 
     `config` may differ from `contents.config` in what is not stored, in the image size (position embeddings are
-    resized), and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`. Raises
-    ValueError if arrays are missing, left over, of the wrong shape or not finite.
+    resized), and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`.
     """
     source = str(path)
     check_arrays(contents, source)
     if not contents.square:
-        raise ValueError(
-            f"The position embeddings of {source} are for {np.prod(contents.stored.grid_size)} patches, which is no "
-            "square, so the grid cannot be told from the file. Pass the image_size that it was trained at, or "
-            "grid_size=(rows, columns)."
-        )
+        words = f"are for {np.prod(contents.stored.grid_size)} patches, which is no square"
+        advice = "Pass the image_size that it was trained at, or grid_size=(rows, columns)."
+        raise ValueError(f"The position embeddings of {source} {words}. {advice}")
 
     published = contents.config
     unknown, assumed = (
@@ -171,10 +160,8 @@ def load_model(
     if unknown:
         raise ValueError(f"{source}: {'; '.join(unknown)}.")
     if assumed:
-        warn_caller(
-            f"{source} does not tell all that its model computes: {'; '.join(assumed)}. Another choice gives other "
-            f"numbers. {contents.layout.settled_by}"
-        )
+        words = f"{source} does not tell all that its model computes: {'; '.join(assumed)}"
+        warn_caller(f"{words}. Another choice gives other numbers. {contents.layout.settled_by}")
 
     def convert(path: str, values: np.ndarray) -> np.ndarray:
         if path != "position_embedding/table" or config.grid_size == contents.stored.grid_size:
@@ -192,10 +179,8 @@ def load_model(
         with ProgressBar(f"Loading {os.path.basename(source)}", total, in_bytes=True) as bar:
             fill(model, contents, source, fresh, convert, bar.advance)
     if config.classes and keep_head and contents.zero_head:
-        warn_caller(
-            f"The head of {source} is all zeros, so its logits mean nothing: the file is for fine-tuning. Pass "
-            "classes=... for a new head or include_top=False for features."
-        )
+        advice = "Pass classes=... for a new head or include_top=False for features."
+        warn_caller(f"The head of {source} is all zeros, so its logits mean nothing: it is for fine-tuning. {advice}")
     if config.classes and keep_head and contents.unnamed is not None:
         warn_caller(f"{source}: {contents.unnamed}")
     return model
@@ -216,9 +201,8 @@ def to_checkpoint(
 
     The exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, in the layout's own names
     and without a prefix, and so does a model that goes to another layout and back. A class token's position is
-    big_vision's first row of the table, which its loader adds to the token; where that would not know the row, because
-    the number of patches is no square, the sum is written as the token. vit_jax gives a class token without a position
-    a row of zeros.
+    big_vision's first row of the table; where its loader would not know that row, because the number of patches is no
+    square, it is added to the token. vit_jax gives a class token without a position a row of zeros.
 
     Args:
         model: A `VisionTransformer` or a `BiT`.
@@ -261,24 +245,20 @@ def to_checkpoint(
         return
     path = pathlib.Path(path)
     if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras"):
-        raise ValueError(
-            f"The layout {layout!r} is written as safetensors, but path={str(path)!r} was given: pass a name that ends "
-            "in .safetensors, or a folder."
-        )
+        advice = "pass a name that ends in .safetensors, or a folder"
+        raise ValueError(f"The layout {layout!r} is safetensors, but path={str(path)!r} was given: {advice}.")
     path = path if path.suffix == ".safetensors" else path / "model.safetensors"
     arrays = extract(model, LAYOUTS[layout], stack)
-    texts = {
-        path.with_name(name): json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        for name, content in sidecars(config).items()
-    }
-    for file in (path, *texts):
+    beside = {path.with_name(name): content for name, content in sidecars(config).items()}
+    for file in (path, *beside):
         if file.exists() and not overwrite:
             raise FileExistsError(f"{file} exists. Choose another path or pass overwrite=True.")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_safetensors(path, arrays, overwrite)
-    for file, text in texts.items():
+    for file, content in beside.items():
         with replacing(file) as temporary:
-            pathlib.Path(temporary).write_text(text, encoding="utf-8")
+            text = json.dumps(content, indent=2, ensure_ascii=False)
+            pathlib.Path(temporary).write_text(f"{text}\n", encoding="utf-8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -358,9 +338,7 @@ def _check_hints(contents: Contents, hints: dict[str, Any], source: str) -> None
     if contents.layout.settled_by is not None:
         return
     if hints["architecture"] is not None:
-        raise ValueError(
-            f"{source} is of the layout {contents.layout.name!r}: leave architecture= out, it tells itself."
-        )
+        raise ValueError(f"{source} is of the layout {contents.layout.name!r}: leave architecture= out.")
     heads = getattr(contents.stored, "heads", None)
     if hints["heads"] not in (None, heads):
         raise ValueError(f"heads={hints['heads']} was given, but the arrays of {source} tell that it has {heads}.")
@@ -378,10 +356,7 @@ def _set_official_numbers(contents: Contents, source: str) -> None:
         except ValueError as error:
             problems.append(str(error))
     if len(problems) == 2:
-        raise ValueError(
-            f"numerics='official' is for weights that the official code has trained, but no official model is like "
-            f"{source}: {problems[0]}"
-        )
+        raise ValueError(f"numerics='official', but no official model is like {source}: {problems[0]}")
     contents.stored, contents.image_size = config, None
     contents.assumed = {field: sentence for field, sentence in contents.assumed.items() if field not in OFFICIAL}
 
@@ -392,10 +367,8 @@ def _set_grid(contents: Contents, grid_size: Any, source: str) -> None:
         raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
     config, (rows, columns) = contents.stored, pair("grid_size", grid_size)
     if config.position_rows and rows * columns != np.prod(config.grid_size):
-        raise ValueError(
-            f"grid_size must have {np.prod(config.grid_size)} patches as the position embeddings of {source} do, but "
-            f"{rows} x {columns} was given."
-        )
+        wanted = f"{np.prod(config.grid_size)} patches as the position embeddings of {source} do"
+        raise ValueError(f"grid_size must have {wanted}, but {rows} x {columns} was given.")
     contents.stored = config.replace(image_size=config.image_size_of((rows, columns)))
     contents.square, contents.guessed_size = True, None
 

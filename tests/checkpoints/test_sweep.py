@@ -135,32 +135,33 @@ REFUSED_TIMM = {
     "vit_relpos_small_patch16_224": "after each branch",
     "vit_small_patch16_18x2_224": "no array 'blocks.0.mlp.fc1.weight'",
 }
-# What `create_model` is given beside a name, and what is refused of it.
+# What `create_model` is given beside a name.
 ARGUMENTS = {
-    "tanh": ({"act_layer": "gelu_tanh"}, None),
-    "quick": ({"act_layer": "quick_gelu"}, None),
-    "mean": ({"global_pool": "avg"}, None),
-    "mean without norm": ({"global_pool": "avg", "fc_norm": False}, None),
-    "mean with the token": ({"global_pool": "avg", "pool_include_prefix": True}, "load"),
-    "largest": ({"global_pool": "max"}, "load"),
-    "size": ({"img_size": (64, 48), "pretrained_cfg_overlay": {"input_size": (3, 64, 48)}}, None),
-    "dynamic": ({"dynamic_img_size": True}, None),
-    "no token": ({"class_token": False, "global_pool": "avg"}, None),
-    "registers": ({"reg_tokens": 4, "no_embed_class": True}, None),
-    "scale": ({"init_values": 0.5}, None),
-    "heads": ({"num_heads": 6}, None),
-    "no bias": ({"qkv_bias": False}, None),
-    "norm before": ({"pre_norm": True}, None),
-    "norm of queries": ({"qk_norm": True}, "load"),
-    "norms inside": ({"scale_attn_norm": True, "scale_mlp_norm": True}, None),
-    "no last norm": ({"final_norm": False}, None),
-    "RMS": ({"norm_layer": "rmsnorm"}, "load"),
-    "nearest": ({"pretrained_cfg_overlay": {"interpolation": "nearest"}}, None),
-    "lanczos": ({"pretrained_cfg_overlay": {"interpolation": "lanczos", "crop_pct": 0.95}}, None),
-    "bilinear": ({"pretrained_cfg_overlay": {"interpolation": "bilinear", "mean": (0.1, 0.2, 0.3)}}, None),
-    "squash": ({"pretrained_cfg_overlay": {"crop_mode": "squash"}}, None),
-    "border": ({"pretrained_cfg_overlay": {"crop_mode": "border"}}, "load"),
+    "tanh": {"act_layer": "gelu_tanh"},
+    "quick": {"act_layer": "quick_gelu"},
+    "mean": {"global_pool": "avg"},
+    "mean without norm": {"global_pool": "avg", "fc_norm": False},
+    "mean with the token": {"global_pool": "avg", "pool_include_prefix": True},
+    "largest": {"global_pool": "max"},
+    "size": {"img_size": (64, 48), "pretrained_cfg_overlay": {"input_size": (3, 64, 48)}},
+    "dynamic": {"dynamic_img_size": True},
+    "no token": {"class_token": False, "global_pool": "avg"},
+    "registers": {"reg_tokens": 4, "no_embed_class": True},
+    "scale": {"init_values": 0.5},
+    "heads": {"num_heads": 6},
+    "no bias": {"qkv_bias": False},
+    "norm before": {"pre_norm": True},
+    "norm of queries": {"qk_norm": True},
+    "norms inside": {"scale_attn_norm": True, "scale_mlp_norm": True},
+    "no last norm": {"final_norm": False},
+    "RMS": {"norm_layer": "rmsnorm"},
+    "nearest": {"pretrained_cfg_overlay": {"interpolation": "nearest"}},
+    "lanczos": {"pretrained_cfg_overlay": {"interpolation": "lanczos", "crop_pct": 0.95}},
+    "bilinear": {"pretrained_cfg_overlay": {"interpolation": "bilinear", "mean": (0.1, 0.2, 0.3)}},
+    "squash": {"pretrained_cfg_overlay": {"crop_mode": "squash"}},
+    "border": {"pretrained_cfg_overlay": {"crop_mode": "border"}},
 }
+REFUSED_ARGUMENTS = ("mean with the token", "largest", "norm of queries", "RMS", "border")
 
 
 def answers_of_timm(model):
@@ -211,8 +212,8 @@ def test_architectures_of_timm(name, tmp_path):
 @pytest.mark.parametrize("case", ARGUMENTS)
 def test_arguments_of_timm(case, tmp_path):
     pytest.importorskip("timm")
-    options, refused = ARGUMENTS[case]
-    agrees_or_is_refused(check_against_timm, refused, "vit_tiny_patch16_224", tmp_path, 7, options)
+    refused = "load" if case in REFUSED_ARGUMENTS else None
+    agrees_or_is_refused(check_against_timm, refused, "vit_tiny_patch16_224", tmp_path, 7, ARGUMENTS[case])
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "eva02_tiny_patch14_224"])
@@ -232,6 +233,7 @@ BOTH = {"projection_dim": 40, "vision_config": VISION, "text_config": TEXT}
 SIGLIP = {"vision_config": VISION, "text_config": TEXT}
 SQUARE = {"size": {"height": 48, "width": 48}}
 CROPPED = {"size": {"shortest_edge": 56}, "crop_size": {"height": 48, "width": 48}}
+UNEVEN = {"size": {"height": 50, "width": 50}}
 
 # Class, configuration, processor; which of the library's outputs `load` answers with.
 HUGGINGFACE = {
@@ -264,12 +266,7 @@ HUGGINGFACE = {
     "SiglipVisionModel": (VISION, "Siglip", SQUARE, "pooler_output"),
     "SiglipModel": (SIGLIP, "Siglip", SQUARE, "pooler_output"),
     # As google/siglip-so400m-patch14-384: the patches do not fill the picture.
-    "SiglipVisionModel, 50 pixels": (
-        VISION | {"image_size": 50},
-        "Siglip",
-        {"size": {"height": 50, "width": 50}},
-        "pooler_output",
-    ),
+    "SiglipVisionModel, 50 pixels": (VISION | {"image_size": 50}, "Siglip", UNEVEN, "pooler_output"),
     "SiglipForImageClassification": (SIGLIP | CLASSES, "Siglip", SQUARE, "logits"),
 }
 
@@ -347,6 +344,32 @@ def check_against_transformers(name, folder, options, processor, size, kind):
     again, tokens, answer = answers_of_transformers(back.eval(), folder / "written")
     close(again, pixels, "pixels, written")
     compare(tokens, answer, f", written as {architecture}")
+
+
+# From timm's files to transformers: an architecture of timm's, and fields that change.
+TRANSLATED = {
+    "DINOv2 with registers": ("vit_small_patch14_reg4_dinov2", {}),
+    "SigLIP": ("vit_base_patch16_siglip_224", {}),
+    "DeiT without head": (
+        "deit_tiny_distilled_patch16_224",
+        {"classes": None, "distillation_head": False, "representation_size": 192, "fresh": "pre_logits"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TRANSLATED)
+def test_files_of_timm_written_for_transformers(case, tmp_path):
+    timm, transformers = pytest.importorskip("timm"), pytest.importorskip("transformers")
+    name, changes = TRANSLATED[case]
+    theirs = randomize(timm.create_model(name, depth=2, num_classes=0))
+    timm.models.save_for_hf(theirs, tmp_path / "timm", safe_serialization=True)
+    ours = keras_vit.load(tmp_path / "timm", **({"pooling": "token"} if changes.get("representation_size") else {}))
+    ours = ours.with_config(**changes)
+    written(ours, tmp_path / "written", "huggingface")
+    (architecture,) = json.loads((tmp_path / "written" / "config.json").read_text())["architectures"]
+    back = getattr(transformers, architecture).from_pretrained(tmp_path / "written").eval()
+    pixels, _, answer = answers_of_transformers(back, tmp_path / "written")
+    close(ours.predict(pixels, verbose=0), answer["pooler_output"], case)
 
 
 # Classes with other arrays or another computation.

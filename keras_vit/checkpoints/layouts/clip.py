@@ -74,10 +74,8 @@ def _gelu(contents: Contents, vision: Mapping[str, Any]) -> str:
     architecture, open_clip = contents.hints.get("architecture"), contents.hints.get("open_clip")
     if architecture is not None:
         if "clip" not in architecture.lower() and not architecture.startswith("ViT-"):
-            raise ValueError(
-                f"it has OpenAI's names of a CLIP, but architecture={architecture!r} is another model: pass one "
-                "such as 'ViT-B-32-quickgelu', or put the repository's open_clip_config.json beside the file."
-            )
+            advice = "pass one such as 'ViT-B-32-quickgelu', or put open_clip_config.json beside the file"
+            raise ValueError(f"it is a CLIP, but architecture={architecture!r} is another model: {advice}.")
         return "quick" if "quickgelu" in architecture else "exact"
     if open_clip is None:
         if any(name.rpartition(".")[2] in _OPENAI for name in (*contents.arrays, *contents.unused)):

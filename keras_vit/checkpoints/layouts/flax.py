@@ -259,9 +259,8 @@ def _grid(contents: Contents, noted: tuple[int, int] | None) -> tuple[int, int]:
         grid = noted or (max(round(_USUAL_SIZE / height), 1), max(round(_USUAL_SIZE / width), 1))
         if not noted:
             size = f"{grid[0] * height} x {grid[1] * width}"
-            contents.guessed_size = (
-                f"its position embeddings are computed, so the file does not tell the image size; {size} is a guess"
-            )
+            words = "its position embeddings are computed, so the file does not tell the image size"
+            contents.guessed_size = f"{words}; {size} is a guess"
         return grid
     _, rows, width = shape_of(arrays, _POSITION, 3)
     patches = rows - 1 if rows > 1 and math.isqrt(rows - 1) ** 2 == rows - 1 else rows
@@ -309,14 +308,8 @@ def _check_writable(config: ViTConfig, layout: str) -> None:
     check_fields(config, repr(layout), _COMMON, problems)
 
 
-def _restate_big_vision(
-    config: ViTConfig, read: Callable[[str], np.ndarray]
-) -> tuple[ViTConfig, dict[str, np.ndarray]]:
-    """Keeps the class token's position where big_vision's loader understands it; else adds it to the token.
-
-    The loader knows a table of n^2 + 1 rows. On other grids the sum is what the model computes, bit for bit, but what
-    was the token and what its position is lost. A row of zeros, as from a big_vision model, says nothing.
-    """
+def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:
+    """Keeps the class token's position where big_vision's loader understands it, with n^2 patches; else adds it."""
     if not (config.class_token and config.position_embedding == "learned"):
         return config, {}
     table, token = read(TABLE), read("class_token/token")

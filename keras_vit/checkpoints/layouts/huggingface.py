@@ -1,7 +1,6 @@
 """The layout of Hugging Face's transformers: ViT, DeiT, MAE, I-JEPA, DINOv2, DINOv3, CLIP and SigLIP.
 
-The families have names of their own, and version 5 of transformers has others than version 4. Reading takes each part
-as it comes, writing has the names that a family has on the Hub.
+Versions 4 and 5 of transformers have other names. Reading takes each part as it comes, writing has those of the Hub.
 """
 
 import dataclasses
@@ -198,9 +197,8 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
     if (preprocessor := hints.get("preprocessor")) is not None:
         prepared, size = _preparation(preprocessor, family.preparation)
     else:
-        contents.assumed["crop_ratio"] = (
-            "no preprocessor_config.json says how its pictures are prepared; its family's usual way is assumed"
-        )
+        words = "no preprocessor_config.json says how its pictures are prepared"
+        contents.assumed["crop_ratio"] = f"{words}; its family's usual way is assumed"
     config = ViTConfig(**fields | prepared)
     contents.unused += [contents.arrays.pop(array).name for array in without]
     config = pytorch.used_at(contents, config, size)
@@ -234,24 +232,18 @@ def _stated(contents: Contents, family: Family) -> Mapping[str, Any]:
     config, architecture = contents.hints.get("config") or {}, contents.hints.get("architecture")
     is_clip = family.title == "CLIP"
     if architecture is not None and (config or not is_clip):
-        raise ValueError(
-            f"it has Hugging Face's names, but architecture={architecture!r} is a name of timm's: leave it out, "
-            "and put the repository's config.json beside the file."
-        )
+        advice = "leave it out, and put the repository's config.json beside the file"
+        raise ValueError(f"it has Hugging Face's names, and architecture={architecture!r} is timm's: {advice}.")
     if isinstance(config.get("vision_config"), dict):
         config = {"model_type": config.get("model_type"), **config["vision_config"]}
     if not config:
         if is_clip and architecture is None:
             contents.unknown["gelu"] = pytorch.UNKNOWN_GELU
-        contents.assumed["layer_norm_epsilon" if is_clip else "gelu"] = (
-            f"no config.json is beside it: GELU ({family.activation}), epsilon ({family.epsilon:g}) and whatever else "
-            f"arrays do not tell are assumed as usual for {family.title}"
-        )
+        usual = f"GELU ({family.activation}), epsilon ({family.epsilon:g}) and others are assumed as in {family.title}"
+        contents.assumed["layer_norm_epsilon" if is_clip else "gelu"] = f"no config.json is beside it: {usual}"
     elif config.get("model_type") not in (None, *family.types):
-        raise ValueError(
-            f"the config.json beside it says that it is of the type {printable(config['model_type'], 60)}, but its "
-            f"arrays are those of {family.title}; {', '.join(family.types)} were expected."
-        )
+        given = f"it is of the type {printable(config['model_type'], 60)}, but its arrays are those of {family.title}"
+        raise ValueError(f"the config.json says that {given}; {', '.join(family.types)} were expected.")
     return config
 
 
@@ -264,9 +256,7 @@ def _fields(contents: Contents, stated: Mapping[str, Any], name: str, family: Fa
     has = arrays.keys().__contains__
     kernel, rotary = f"{family.patches}.weight", name == "dinov3_vit"
     if has(kernel) and len(arrays[kernel].shape) == 2:
-        raise ValueError(
-            f"its patches go through a matrix ({kernel!r}), not a convolution. NaFlex models are not supported."
-        )
+        raise ValueError(f"its patches go through a matrix ({kernel!r}). NaFlex models are not supported.")
     if not rotary and not has(family.positions):
         raise ValueError(f"it has no array {family.positions!r}, the position embeddings of {family.title}.")
     _check_size(stated, "hidden_size", shape_of(arrays, kernel, 4)[0])
@@ -294,10 +284,8 @@ def _fields(contents: Contents, stated: Mapping[str, Any], name: str, family: Fa
 
 def _check_size(stated: Mapping[str, Any], key: str, size: int) -> None:
     if stated.get(key) not in (None, size):
-        raise ValueError(
-            f"The config.json beside it belongs to another file: it says {key}={printable(stated[key], 60)}, but the "
-            f"arrays have {size}."
-        )
+        given = f"it says {key}={printable(stated[key], 60)}, but the arrays have {size}"
+        raise ValueError(f"The config.json beside it belongs to another file: {given}.")
 
 
 def _gelu(contents: Contents, stated: Mapping[str, Any], name: str, family: Family, gated: bool) -> str:
@@ -307,13 +295,13 @@ def _gelu(contents: Contents, stated: Mapping[str, Any], name: str, family: Fami
     activation = stated.get("hidden_act", "silu" if gated else family.activation)
     # A gated MLP has no GELU; DINOv2's config names one nevertheless.
     expected = ["silu"] if gated and name == "dinov3_vit" else [] if gated else list(_ACTIVATIONS)
-    if expected and activation not in expected:
-        raise _unexpected("hidden_act", activation, ", ".join(expected))
+    _check_value("hidden_act", activation, expected or [activation])
     return "exact" if gated else _ACTIVATIONS[activation]
 
 
-def _unexpected(key: str, value: Any, expected: str) -> ValueError:
-    return ValueError(f"its config.json says {key}={printable(value, 60)}; one of {expected} was expected.")
+def _check_value(key: str, value: Any, expected: list[str]) -> None:
+    if value not in expected:
+        raise ValueError(f"its config.json says {key}={printable(value, 60)}; one of {expected} was expected.")
 
 
 def _end(contents: Contents, stated: Mapping[str, Any], name: str, family: Family) -> tuple[Fields, list[str]]:
@@ -342,8 +330,7 @@ def _end(contents: Contents, stated: Mapping[str, Any], name: str, family: Famil
     if has("visual_projection.weight"):
         fields["projection"] = shape_of(arrays, "visual_projection.weight", 2)[0]
     if pooler and token:
-        if stated.get("pooler_act", "tanh") != "tanh":
-            raise _unexpected("pooler_act", stated["pooler_act"], "'tanh'")
+        _check_value("pooler_act", stated.get("pooler_act", "tanh"), ["tanh"])
         return {**fields, "representation_size": shape_of(arrays, "pooler.dense.weight", 2)[0]}, []
     return fields, pooler
 

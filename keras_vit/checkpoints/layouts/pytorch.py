@@ -1,8 +1,7 @@
 """What the layouts of PyTorch's models share: names of parts, rows, what arrays tell, how images are prepared.
 
-A `Family` is data: what one publisher calls the parts of a model. The same rows, made from a config and a family, read
-and write. PyTorch stores a linear layer's matrix as (out, in) and a convolution's kernel as (out, in, height, width);
-the rows say so, and `accounting` transposes.
+A `Family` is data: what one publisher calls the parts of a model. PyTorch stores a linear layer's matrix as (out, in)
+and a convolution's kernel as (out, in, height, width); the rows say so, and `accounting` transposes.
 """
 
 import dataclasses
@@ -29,13 +28,11 @@ HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16, 4096: 32}
 HEADS_OF_DINOV3, HEADS_OF_SIGLIP = {**HEADS, 1280: 20}, {**HEADS, 1536: 16}
 
 UNKNOWN_GELU = (
-    "nothing tells which GELU this CLIP computes, and the other one gives other answers: pass "
-    "architecture='vit_base_patch16_clip_quickgelu_224' for the quick one (weights of OpenAI, DFN, MetaCLIP) or "
-    "'vit_base_patch16_clip_224' for the exact one (LAION, DataComp), whatever its size, or put its config beside it"
+    "nothing tells which GELU this CLIP computes: pass architecture='vit_base_patch16_clip_quickgelu_224' for the "
+    "quick one (OpenAI, DFN, MetaCLIP), 'vit_base_patch16_clip_224' for the exact one (LAION, DataComp), at any size"
 )
 
-# How images are prepared: `pixel_mean`, `pixel_std`, `resize`, `crop_ratio` and `filter` of a config. What JSON
-# files say and is not done here is an error: the same image would give other numbers.
+# How images are prepared. What JSON files say and is not done here is an error: the image would give other numbers.
 
 # Published means and standard deviations of the channels, for pixels of 0..1.
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -60,7 +57,7 @@ _MODES: dict[str, dict[Any, Fields]] = {
 
 
 def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter: str = "bicubic") -> Fields:
-    """How images are prepared, from means and standard deviations and the rest."""
+    """How images are prepared; `numbers` are means and standard deviations."""
     mean, std = numbers
     return {"pixel_mean": mean, "pixel_std": std, "resize": resize, "crop_ratio": crop_ratio, "filter": filter}
 
@@ -89,19 +86,16 @@ def used_at(contents: Contents, config: ViTConfig, size: tuple[int, int] | None,
     if all(0 <= a - b < n for a, b, n in zip(size, config.image_size, patch, strict=True)):
         config = config.replace(trim=(size[0] - config.image_size[0], size[1] - config.image_size[1]))
     used = (max(size[0] // patch[0], 1) * patch[0], max(size[1] // patch[1], 1) * patch[1])
+    prepared = f"its publisher prepares pictures of {size[0]} x {size[1]} pixels"
     if is_size and used not in (size, config.image_size):
         contents.assumed["image_size"] = (
-            f"its publisher prepares pictures of {size[0]} x {size[1]} pixels, no whole number of patches, and leaves "
-            f"the rest at the right and lower edge out; here pictures of {used[0]} x {used[1]} are prepared, which "
-            "differ a little"
+            f"{prepared}, no whole number of patches, and leaves the rest at the right and lower edge out; here they "
+            f"are of {used[0]} x {used[1]}, which differ a little"
         )
     if is_size and used != config.image_size:
         contents.image_size = used
-        contents.notes.append(
-            f"its position embeddings are for {config.image_size[0]} x {config.image_size[1]} pixels, and its "
-            f"publisher prepares pictures of {size[0]} x {size[1]}, as is done here: they are resized. image_size=... "
-            "takes another size"
-        )
+        trained = f"its position embeddings are for {config.image_size[0]} x {config.image_size[1]}"
+        contents.notes.append(f"{prepared}, {trained} and are resized; image_size=... takes another size")
     return config
 
 
@@ -128,11 +122,8 @@ def filter_in(key: str, value: Any) -> Fields:
 
 def not_done(key: str, value: Any) -> ValueError:
     """The error for what a JSON file says of preparing images and is not done here."""
-    return ValueError(
-        f"the JSON file beside it says of pictures {key}={printable(value, 60)}, which is not done here, so that the "
-        "same picture would give other numbers. Remove that file, or the line, and prepare pictures as it says: "
-        "model.preprocess then does what is usual in the family."
-    )
+    advice = "Remove that file, or the line, and prepare pictures yourself: they would get other numbers here."
+    return ValueError(f"the JSON file beside it says of pictures {key}={printable(value, 60)}, not done here. {advice}")
 
 
 def is_length(value: Any) -> bool:
@@ -198,23 +189,20 @@ class Family:
 
     def as_in(self, arrays: Collection[str], choices: Mapping[str, Sequence[Any]]) -> "Family":
         """This family with what a file calls its parts: of each field's choices the first whose arrays are there."""
-
-        def there(blocks: str, part: str) -> bool:
-            return any(
-                f"{start}{part}{end}" in arrays for start in ("", f"{blocks}0.") for end in ("", ".weight", "weight")
-            )
-
         found = self
+
+        def is_there(field: str, option: Any) -> bool:
+            if field == "blocks":
+                return any(name.startswith(f"{option}0.") for name in arrays)
+            names = [
+                [f"{start}{part}{end}" for start in ("", f"{found.blocks}0.") for end in ("", ".weight", "weight")]
+                for part in ((option,) if isinstance(option, str) else option)
+            ]
+            return all(any(name in arrays for name in spellings) for spellings in names)
+
         for field, options in choices.items():
-            for option in options:
-                if field == "blocks":
-                    is_there = any(name.startswith(f"{option}0.") for name in arrays)
-                else:
-                    parts = (option,) if isinstance(option, str) else option
-                    is_there = all(there(found.blocks, part) for part in parts)
-                if is_there:
-                    found = dataclasses.replace(found, **{field: option})
-                    break
+            chosen = next((option for option in options if is_there(field, option)), getattr(found, field))
+            found = dataclasses.replace(found, **{field: chosen})
         return found
 
 
@@ -322,9 +310,8 @@ def trunk_fields(
 ) -> Fields:
     """The fields of a config that the arrays from the patches to the last normalisation tell.
 
-    `size` (in pixels) and `heads` are what a config says, or None; `is_named` whether something tells which model it
-    is, so that tables of heads are no mere assumption; `cell` how many pixels one cell of what is cut into patches
-    stands for.
+    `size` (in pixels) and `heads` are what a config says, or None; `is_named` is whether something tells which model it
+    is; `cell` is how many pixels one cell of what is cut into patches stands for.
     """
     arrays = contents.arrays
     has = arrays.keys().__contains__
@@ -367,10 +354,8 @@ def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
     biased = tuple(f"{block}{name}" in arrays for name in names)
     kinds = {(True, True, True): "all", (True, False, True): "no_key", (False, False, False): "none"}
     if biased not in kinds:
-        raise ValueError(
-            "Of its projections to queries, keys and values, in this order, those marked True have a bias, which is "
-            f"the case in no known family: {', '.join(map(str, biased))}."
-        )
+        given = ", ".join(map(str, biased))
+        raise ValueError(f"Queries, keys and values have biases as in no known family: {given}.")
     return kinds[biased]
 
 
@@ -383,10 +368,8 @@ def _heads(contents: Contents, width: int, stated: Any, by_width: Mapping[int, i
     if heads is None:
         heads = by_width.get(width, width // 64 if width % 64 == 0 else None)
         if heads is None:
-            raise ValueError(
-                f"Nothing tells its number of attention heads: there is no config.json beside it, and its width "
-                f"{width} is no multiple of 64. Pass heads=..."
-            )
+            words = "Nothing tells its number of attention heads: no config.json is beside it"
+            raise ValueError(f"{words}, and its width {width} is no multiple of 64. Pass heads=...")
         note(contents, "heads", f"no config.json says how many attention heads it has; {heads} are assumed", is_named)
     elif given is not None and stated is not None and given != stated:
         contents.notes.append(f"its config says {stated} attention heads, {given} were asked for")
@@ -416,23 +399,19 @@ def _positions(
 ) -> tuple[str, tuple[int, int]]:
     """What the rows of the position embeddings (None: no table) belong to, and the grid of patches.
 
-    `stated` is the size of the images in pixels that a config says, `patch` that of a patch; `special` counts class
-    and distillation tokens. `registers_first` is for timm's tables, where the class token beside registers has its
-    position in it; `usual_size` is assumed without a table and a config.
+    `stated` is the size of the images in pixels that a config says; `special` counts class and distillation tokens.
+    `registers_first` is for timm's tables, where the class token beside registers has its position in it; `usual_size`
+    is assumed without a table and a config.
     """
     grid = None if stated is None else (max(stated[0] // patch[0], 1), max(stated[1] // patch[1], 1))
     if stated is not None and (stated[0] % patch[0] or stated[1] % patch[1]):
-        contents.notes.append(
-            f"its images of {stated[0]} x {stated[1]} pixels are no whole number of patches; the rest at their right "
-            "and lower edge never had an effect, and is not taken here"
-        )
+        words = "are no whole number of patches; the rest at the right and lower edge had no effect and is left out"
+        contents.notes.append(f"its images of {stated[0]} x {stated[1]} pixels {words}")
     if rows is None:
         if grid is None:
             grid = tuple(max(round(usual_size / size), 1) for size in patch)
             size = " x ".join(str(n * p) for n, p in zip(grid, patch, strict=True))
-            contents.guessed_size = (
-                f"nothing tells the size of its images, as there are no position embeddings; {size} is a guess"
-            )
+            contents.guessed_size = f"no position embeddings tell the size of its images; {size} is a guess"
         return "none", grid
     # Where two of them mean the same, the last one is the name.
     kinds = {special: "learned_without_registers", 0: "learned_patches", special + registers: "learned"}
@@ -442,10 +421,8 @@ def _positions(
     order = [n for n in (first, special + registers, special, 0) if n < rows]
     extra = next((n for n in order if math.isqrt(rows - n) ** 2 == rows - n), None)
     if stated is not None:
-        contents.notes.append(
-            f"its config says images of {stated[0]} x {stated[1]} pixels, but its {rows} position embeddings are for "
-            "others, which count"
-        )
+        words = f"its {rows} position embeddings are for others, which count"
+        contents.notes.append(f"its config says images of {stated[0]} x {stated[1]} pixels, but {words}")
     contents.square = extra is not None
     extra = extra if extra is not None else order[0] if order else 0
     return kinds[extra], squarest_grid(rows - extra)

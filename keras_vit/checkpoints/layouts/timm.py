@@ -1,9 +1,7 @@
 """The layout of timm's Vision Transformers, and of Facebook's own files (DINO, DINOv2, DINOv3, MAE, DeiT-III, I-JEPA).
 
-They have the same names but for a few. The same layout stands in open_clip's files whose image tower is timm's
-(SigLIP, EVA-02-CLIP), under `visual.trunk.`, and the hybrids have a ResNet before the patches. What no array tells is
-told by the architecture's name: `architecture` in a repository's config.json, such as
-`vit_base_patch16_clip_quickgelu_224`.
+They have the same names but for a few. open_clip's files whose image tower is timm's (SigLIP, EVA-02-CLIP) have them
+under `visual.trunk.`. What no array tells is told by `architecture` in a repository's config.json.
 """
 
 import dataclasses
@@ -133,8 +131,7 @@ def _own(config: ViTConfig) -> Family:
 
 
 def _stem_rows(config: ViTConfig) -> list[Row]:
-    """The rows of a hybrid's ResNet (timm's `models/resnetv2.py`)."""
-    rows = []
+    rows = []  # as timm's `models/resnetv2.py` has them
     for conv in convolutions(config):
         if not conv.stage:  # without stages, it stands in no module of its own
             name, number = f"{_STEM}stem." if config.stem_stages else _STEM, ""
@@ -257,18 +254,15 @@ def _refuse(contents: Contents, architecture: str) -> None:
     token, afterwards = has("cls_token"), "after each branch instead of before"
     perception = has("norm_pre.weight") and (latent or not (has_norm or after))
     no_positions = token and not (has("pos_embed") or registers or has("rope_embed.periods"))
+    wide = shape_of(contents.arrays, _ANCHOR, 4)[0] == 1792
     problems = {
         f"{printable(architecture, 100)} {why}. It cannot be computed here.": why,
-        "it has 'norm_pre' together with 'attn_pool' or without 'norm', as perception encoders have, whose rotary "
-        "embedding and pooling are not known here.": perception,
+        "it has 'norm_pre' with 'attn_pool' or without 'norm': perception encoders are not known here.": perception,
         "it has 'attn_pool' without 'norm', which no known family has.": latent and not has_norm,
-        f"it is EVA-02-E, which normalises {afterwards}.": (
-            shape_of(contents.arrays, _ANCHOR, 4)[0] == 1792 and own_bias
-        ),
-        "it has 'cls_token', but neither 'pos_embed' nor 'reg_token', as models have whose rotary embedding is not "
-        "known here (vit_*_rope_*).": no_positions,
-        "it has 'fc_norm', but neither 'cls_token' nor biases of queries, keys and values, as the models (vit_*_rpn_*) "
-        f"have that normalise {afterwards}.": after and not (token or registers or biases),
+        f"it is EVA-02-E, which normalises {afterwards}.": wide and own_bias,
+        "it has 'cls_token', but neither 'pos_embed' nor 'reg_token': vit_*_rope_* are not known here.": no_positions,
+        "it has 'fc_norm', but neither 'cls_token' nor biases of queries, keys and values: vit_*_rpn_* models "
+        f"normalise {afterwards}.": after and not (token or registers or biases),
     }
     for problem, is_there in problems.items():
         if is_there:
@@ -292,11 +286,7 @@ def _fields(contents: Contents, stated: Mapping[str, Any], family: Family) -> Fi
     family = dataclasses.replace(
         family,
         interpolation=_interpolation(architecture, family, has(family.register_tokens)),
-        heads_by_width=pytorch.HEADS_OF_DINOV3
-        if dinov3
-        else _TIMM.heads_by_width
-        if gated
-        else pytorch.HEADS_OF_SIGLIP,
+        heads_by_width=pytorch.HEADS_OF_DINOV3 if dinov3 else pytorch.HEADS if gated else pytorch.HEADS_OF_SIGLIP,
     )
     width, size = arrays[_ANCHOR].shape[0], _first(_HEAD_SIZES, architecture)
     size = size.get(width) if isinstance(size, dict) else size
@@ -332,9 +322,7 @@ def _fields(contents: Contents, stated: Mapping[str, Any], family: Family) -> Fi
     if not (architecture or gated) and fields["pre_norm"]:
         contents.unknown["gelu"] = pytorch.UNKNOWN_GELU
     elif not (architecture or gated):
-        contents.assumed["gelu"] = (
-            "no config.json names its architecture; the exact GELU is assumed, as timm computes most models"
-        )
+        contents.assumed["gelu"] = "no config.json names its architecture; the exact GELU is assumed, as in most models"
     fields |= _end(contents, stated, dinov3 and is_timms, fields)
     return fields | _preparation(contents, stated, fields, family)
 
@@ -393,9 +381,8 @@ def _end(contents: Contents, stated: Mapping[str, Any], averages: bool, trunk: F
         pooling = "avg" if mean else "token"
         if not (has("fc_norm.weight") or has("head.weight") or has("dist_token")):
             what = "the mean of the patches" if mean else "the class token"
-            pytorch.note(
-                contents, "pooling", f"no config.json says what it answers with; {what} is assumed", architecture
-            )
+            sentence = f"no config.json says what it answers with; {what} is assumed"
+            pytorch.note(contents, "pooling", sentence, architecture)
     if pooling == "token" and has("dist_token") and not has("head.weight"):
         pooling = "token_dist"
     if pooling == "avg" and special and pools_all:
@@ -409,9 +396,7 @@ def _end(contents: Contents, stated: Mapping[str, Any], averages: bool, trunk: F
         out = shape_of(arrays, "head.weight", 2)[0]
         bias = arrays.get("head.bias")
         if has("norm_pre.weight") and bias is not None and not bias.read().any():
-            contents.notes.append(
-                f"its head has a bias of zeros: a projection to the {out} numbers of the text's space"
-            )
+            contents.notes.append(f"its head has a bias of zeros: a projection to {out} numbers, the text's space")
             return fields | {"projection": out}
         fields |= {"classes": out, "class_names": pytorch.class_names(stated.get("labels"), out)}
         fields["distillation_head"] = has("head_dist.weight")
