@@ -17,10 +17,10 @@ from keras_vit.checkpoints import (
     is_keras_file,
     is_variant,
     load_model,
+    names_beside,
     open_checkpoint,
     read_keras,
     resolve_source,
-    with_names_beside,
 )
 from keras_vit.models import (
     MODELS,
@@ -391,11 +391,14 @@ def _adapt(
 
 
 def _with_names_beside(config: ModelConfig, path: str | os.PathLike[str]) -> ModelConfig:
+    if not config.classes or config.class_names is not None:
+        return config
     try:
-        return with_names_beside(config, path)
+        names = names_beside(path)
     except ValueError as error:  # the model is usable, whatever lies beside it
         warnings.warn(f"The outputs of {path} have no names: {error}", stacklevel=3)
         return config
+    return config.replace(class_names=names) if names is not None and len(names) == config.classes else config
 
 
 def _factory(create: Callable[Concatenate[str, P], Any], variant: str, kind: type[T]) -> Callable[P, T]:

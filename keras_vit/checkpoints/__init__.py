@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         to_checkpoint,
     )
     from keras_vit.checkpoints.download import find_checkpoint, find_recommended, is_copy
-    from keras_vit.checkpoints.files import with_names_beside
+    from keras_vit.checkpoints.files import names_beside
     from keras_vit.checkpoints.hub import DownloadError
     from keras_vit.checkpoints.keras_files import (
         check_format,
@@ -50,12 +50,12 @@ __all__ = [
     "list_models",
     "list_weights",
     "load_model",
+    "names_beside",
     "open_checkpoint",
     "push_to_hub",
     "read_keras",
     "recommended",
     "resolve_source",
     "save_model",
-    "with_names_beside",
     "to_checkpoint",
 ]

@@ -13,7 +13,7 @@ import re
 import threading
 import zipfile
 from collections.abc import Iterable
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from keras_vit._files import replacing
 from keras_vit.checkpoints import stored_array
 from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape, kind_of, what_it_is
 from keras_vit.checkpoints.torch_file import read_torch
-
-if TYPE_CHECKING:
-    from keras_vit.models import ModelConfig
 
 # The preferred first.
 WEIGHT_NAMES = (
@@ -265,14 +262,6 @@ def read_sidecars(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     folder = _folder(path)
     files = {name: folder / file for name, file in SIDECARS.items() if (folder / file).is_file()}
     return {name: parse_json(_read(file), str(file)) for name, file in files.items()}
-
-
-def with_names_beside(config: "ModelConfig", path: str | os.PathLike[str]) -> "ModelConfig":
-    """The config with the names in a `classes.txt` beside a file, where it has none and the numbers agree."""
-    if not config.classes or config.class_names is not None:
-        return config
-    names = names_beside(path)
-    return config if names is None or len(names) != config.classes else config.replace(class_names=names)
 
 
 def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:

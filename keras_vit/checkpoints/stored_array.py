@@ -292,19 +292,15 @@ def kind_of(path: pathlib.Path) -> str | None:
 
 def what_it_is(path: pathlib.Path) -> str:
     """A guess at what a file is, for messages about files of another kind than expected."""
-    head = _head(path)
-    if not head:
-        return "it is empty"
-    if head.startswith(b"PK"):
-        if _is_torch_zip(path, head):
-            return "it looks like a PyTorch file"
+    head, kind = _head(path), kind_of(path)
+    if kind == "npz":
         if b"metadata.json" in head or b"config.json" in head:
             return "it looks like a .keras file; load it with keras.saving.load_model"
         return "its end is missing or it holds something else. It was probably not fetched completely"
     if is_web_page(head):
         return "it is a web page, probably the error message of a download"
     known = [meaning for start, meaning in _BEGINNINGS.items() if head.startswith(start)]
-    other = "it looks like a safetensors file" if head[8:9] == b"{" else f"it starts with {head[:8]!r}"
+    other = f"it looks like a {kind} file" if kind else f"it starts with {head[:8]!r}" if head else "it is empty"
     return known[0] if known else other
 
 
