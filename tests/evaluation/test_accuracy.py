@@ -8,7 +8,6 @@ import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.evaluation.accuracy import coarse, confusion_shares, draw_confusion, evaluate, most_confused
-from keras_vit.evaluation.batches import batches
 from tests.data.sources import Sequence
 from tests.data.sources import batches as cut
 
@@ -59,7 +58,6 @@ def test_loss_of_probabilities(outputs):
     else:
         wanted = 7 * float(keras.losses.BinaryCrossentropy()(np.eye(7)[LABELS], probabilities))
     assert result.loss == pytest.approx(wanted, rel=1e-4)  # float32, and Keras clips at 1e-7
-    assert evaluate(same, (probabilities, LABELS), progress=False).loss is None
 
 
 @pytest.mark.once
@@ -71,26 +69,21 @@ def test_ties_go_to_the_first():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the frameworks' own data pipelines
 @pytest.mark.parametrize("kind", ["generator", "pydataset", "one-hot", "column", "tf", "torch", "grain"])
 def test_kinds_of_data(kind, model):
-    plain = {
+    data = {
         "generator": (batch for batch in cut((IMAGES, LABELS))),
         "pydataset": Sequence((IMAGES, LABELS)),
         "one-hot": (IMAGES, np.eye(7)[LABELS]),
         "column": (IMAGES, LABELS[:, None].astype("uint8")),
-    }
-    if kind in plain:
-        data = plain[kind]
-    elif kind == "tf":
+    }.get(kind)
+    if kind == "tf":
         data = pytest.importorskip("tensorflow").data.Dataset.from_tensor_slices((IMAGES, LABELS)).batch(32)
     elif kind == "torch":
         torch = pytest.importorskip("torch")
-        tensors = torch.utils.data.TensorDataset(torch.from_numpy(IMAGES), torch.from_numpy(LABELS))
-        data = torch.utils.data.DataLoader(tensors, batch_size=32)
-    else:
-        grain = pytest.importorskip("grain")
-        data = grain.MapDataset.source(list(zip(IMAGES, LABELS, strict=True))).batch(32)
+        data = torch.utils.data.DataLoader([*zip(IMAGES, LABELS, strict=True)], batch_size=32)
+    elif kind == "grain":
+        data = pytest.importorskip("grain").MapDataset.source([*zip(IMAGES, LABELS, strict=True)]).batch(32)
     wanted = evaluate(model, (IMAGES, LABELS), progress=False)
-    result = evaluate(model, data)
-    np.testing.assert_array_equal(result.confusion, wanted.confusion)
+    np.testing.assert_array_equal(evaluate(model, data).confusion, wanted.confusion)
 
 
 def test_pixels(model):
@@ -115,49 +108,33 @@ def test_names_and_the_worst_classes():
 
 
 ROWS = np.zeros((4, 3))
-BAD = {
-    "label too large": ((ROWS, np.array([0, 1, 2, 3])), ValueError, "a label 3, but the model has 3 outputs"),
-    "label below zero": ((ROWS, np.array([0, 1, 2, -1])), ValueError, "image 3 of batch 0 has the label -1"),
-    "label not whole": ((ROWS, np.array([0, 1, 2, 0.5])), ValueError, "image 3 of batch 0 has the label 0.5"),
-    "mixed up": ((ROWS, np.array([[0, 1.0, 0]] * 3 + [[0.5, 0.5, 0]])), ValueError, "Row 3 .* not one-hot"),
-    "two ones": ((ROWS, np.array([[0, 1, 1]] * 4)), ValueError, "Row 0 .* not one-hot"),
-    "lengths": ((ROWS, np.array([0])), ValueError, "must be of one length"),
-    "lengths of a batch": ([(ROWS, np.array([0]))], ValueError, "Batch 0 of the data has 4 images, but 1 labels"),
-    "not finite": ((ROWS * np.nan, np.array([0, 1, 2, 0])), ValueError, "image 0 of a batch is not finite"),
-    "nothing": ([], ValueError, "no images"),
-    "no pairs": ([ROWS], TypeError, r"must be \(images, labels\)"),
-    "a path": ("folder", ValueError, "needs a model of keras_vit, .* and so do image files"),
-    "three": ((ROWS, ROWS, ROWS), TypeError, r"data must be \(images, labels\)"),
-}
+HEADLESS = CONFIG.replace(classes=None)
+BAD = [
+    ({"data": (ROWS, np.array([0, 1, 2, 3]))}, ValueError, "a label 3, but the model has 3 outputs"),
+    ({"data": (ROWS, np.array([0, 1, 2, -1]))}, ValueError, "image 3 of batch 0 has the label -1"),
+    ({"data": (ROWS, np.array([[0, 1.0, 0]] * 3 + [[0.5, 0.5, 0]]))}, ValueError, "Row 3 .* not one-hot"),
+    ({"data": [(ROWS, np.array([0]))]}, ValueError, "Batch 0 of the data has 4 images, but 1 labels"),
+    ({"data": (ROWS * np.nan, np.array([0, 1, 2, 0]))}, ValueError, "image 0 of a batch is not finite"),
+    ({"data": []}, ValueError, "no images"),
+    ({"data": [ROWS]}, TypeError, r"must be \(images, labels\)"),
+    ({"data": "folder"}, ValueError, "needs a model of keras_vit, .* and so do image files"),
+    ({"data": (ROWS, ROWS, ROWS)}, TypeError, r"data must be \(images, labels\)"),
+    ({"top": 0}, ValueError, "top must be"),
+    ({"outputs": "tanh"}, ValueError, "outputs must be one of"),
+    ({"batch_size": 0}, ValueError, "batch_size must be"),
+    ({"model": HEADLESS}, ValueError, "no head"),
+    ({"model": 3}, TypeError, "model must be"),
+]
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("case", BAD)
-def test_bad_data(case):
-    data, error, message = BAD[case]
+@pytest.mark.parametrize(("changes", "error", "message"), BAD)
+def test_what_makes_no_sense(changes, error, message):
+    options = {"model": same, "data": (ROWS, np.arange(4) % 3), "progress": False} | changes
+    if options["model"] is HEADLESS:
+        options["model"] = VisionTransformer(HEADLESS)
     with pytest.raises(error, match=message):
-        evaluate(same, data, progress=False)
-
-
-@pytest.mark.once
-def test_bad_arguments(model):
-    headless = VisionTransformer(CONFIG.replace(classes=None))
-    for evaluated, options, error, message in (
-        (model, {"top": 0}, ValueError, "top must be"),
-        (model, {"top": ()}, ValueError, "top must be"),
-        (model, {"outputs": "tanh"}, ValueError, "outputs must be one of"),
-        (model, {"batch_size": 0}, ValueError, "batch_size must be"),
-        (headless, {}, ValueError, "no head"),
-        (3, {}, TypeError, "model must be"),
-    ):
-        with pytest.raises(error, match=message):
-            evaluate(evaluated, (IMAGES, LABELS), progress=False, **options)
-
-
-@pytest.mark.once
-def test_the_bar_is_on_standard_error(capsys):
-    assert len(list(batches((IMAGES, LABELS), 20, title="looking"))) == 3
-    assert capsys.readouterr().out == ""
+        evaluate(**options)
 
 
 # The confusion matrix: what the picture shows, read off arrays and off the file.
@@ -166,19 +143,16 @@ def test_the_bar_is_on_standard_error(capsys):
 @pytest.mark.once
 def test_figures_of_a_matrix():
     np.testing.assert_array_equal(confusion_shares(np.array([[3, 1], [0, 0]])), [[0.75, 0.25], [0, 0]])
-    for bad in (np.ones((2, 3)), np.array([[-1]]), np.ones(4)):
-        with pytest.raises(ValueError, match="confusion must be counts"):
-            confusion_shares(bad)
+    with pytest.raises(ValueError, match="confusion must be counts"):
+        confusion_shares(np.ones((2, 3)))
     confusion = np.diag([9, 9, 9])
     confusion[2, 0], confusion[0, 1] = 5, 2
     assert most_confused(confusion) == [(2, 0, 5), (0, 1, 2)] and most_confused(confusion, 1) == [(2, 0, 5)]
-    assert confusion.trace() == 27  # left as it was
     # One confusion among a million stays visible.
     shares = np.eye(1003)
     shares[700, 20] = 0.5
     small, step = coarse(shares), -(-1003 // 250)
     assert len(small) <= 250 and small.max() == 1 and small[700 // step, 20 // step] == 0.5
-    assert len(coarse(np.eye(9))) == 9
 
 
 @pytest.mark.once
@@ -191,7 +165,6 @@ def test_picture(classes, tmp_path):
     confusion[1, 0] = 30
     names = [f"a rather long name $ {i}" for i in range(classes)]
     figure = draw_confusion(confusion, tmp_path / "confusion.png", names)
-    assert [path.name for path in tmp_path.iterdir()] == ["confusion.png"]
     with image.open(tmp_path / "confusion.png") as file:
         pixels = np.asarray(file.convert("RGB")).astype(int)
     matrix = figure.axes[0]
@@ -207,10 +180,8 @@ def test_picture(classes, tmp_path):
     assert wrong[0] > wrong[2] + 30 or classes > 30  # red
     texts = [text.get_text() for text in figure.texts]
     assert any(text.startswith(f"30 of {confusion[1].sum()}") for text in texts)
-    assert len(matrix.get_xticklabels()) == classes or classes > 30
-    # Nothing hangs over the edge of the picture.
     ticks = (*matrix.get_xticklabels(), *matrix.get_yticklabels()) if classes <= 30 else ()
-    for text in (*figure.texts, *ticks, matrix.xaxis.label):
+    for text in (*figure.texts, *ticks, matrix.xaxis.label):  # nothing hangs over the edge of the picture
         box = text.get_window_extent()
         if text.get_text():
             assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= 1430 and box.y1 <= pixels.shape[0], text.get_text()

@@ -109,17 +109,14 @@ def test_shards_are_slices(model, photos, tmp_path):
 @pytest.mark.once
 def test_what_is_complete_is_not_made_again_but_replaced_images_are(photos, tmp_path):
     folder, output = tmp_path / "photos", tmp_path / "x.npz"
-    shutil.copytree(photos, folder)
-    Image.open(folder / "a0.png").convert("RGB").save(folder / "a0.bmp")
+    shutil.copytree(photos / "b", folder)
+    Image.open(photos / "a0.png").convert("RGB").save(folder / "a0.bmp")
     done = embed("glyphs", folder, output, **QUIET)
     written = output.stat().st_mtime_ns
-    again = embed("glyphs", folder, output, **QUIET)
-    assert not done.already_complete and again == dataclasses.replace(done, already_complete=True)
-    assert done.count == 12 and output.stat().st_mtime_ns == written
+    assert embed("glyphs", folder, output, **QUIET) == dataclasses.replace(done, already_complete=True)
+    assert not done.already_complete and done.count == 3 and output.stat().st_mtime_ns == written
     # Another image of the same size in bytes.
-    size = (folder / "a0.bmp").stat().st_size
     Image.fromarray(255 - np.asarray(Image.open(folder / "a0.bmp"))).save(folder / "a0.bmp")
-    assert (folder / "a0.bmp").stat().st_size == size
     with pytest.raises(ValueError, match=r"x.npz holds other features: not the same images"):
         embed("glyphs", folder, output, **QUIET)
     assert not embed("glyphs", folder, output, overwrite=True, **QUIET).already_complete
@@ -198,9 +195,7 @@ def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped
     assert read(output)["features"].dtype == np.float16
     with pytest.raises(ValueError, match="x.npz holds other features: dtype was 'float16', not 'float32'"):
         embed(model, photos, output, **QUIET)
-    half = output.read_bytes()[:500]
-    np.savez(tmp_path / "foreign.npz", names=["a"])
-    for content in (b"", b"something else", half, (tmp_path / "foreign.npz").read_bytes()):
+    for content in (b"", b"something else", output.read_bytes()[:500]):
         output.write_bytes(content)
         with pytest.raises(ValueError, match=r"x.npz is damaged, or not a file that embed wrote"):
             embed(model, photos, output, **QUIET)
@@ -209,33 +204,28 @@ def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped
 
 @pytest.mark.once
 def test_files_that_are_no_images(model, photos, tmp_path):
-    bad = tmp_path / "bad"
+    bad, output = tmp_path / "bad", tmp_path / "x.npz"
     bad.mkdir()
     for name in ("a0.png", "a1.png"):
         (bad / name).write_bytes((photos / name).read_bytes())
     (bad / "a1.jpg").write_bytes(b"\xff\xd8 no image")
     (bad / "empty.png").touch()
     (bad / "notes.txt").write_text("a text")
-    output = tmp_path / "x.npz"
     with (
         pytest.warns(UserWarning, match="1 files are no images by their names, and left out: .*notes.txt"),
         pytest.raises(ValueError, match='a1.jpg cannot be read: .*on_bad_image="skip"'),
     ):
         embed(model, bad, output, **QUIET)
-    with pytest.warns(UserWarning) as warnings:
+    (bad / "notes.txt").unlink()
+    with pytest.warns(UserWarning, match=r"(a1.jpg|empty.png) is left out"):
         done = embed(model, bad, output, on_bad_image="skip", **QUIET)
-    messages = sorted(str(warning.message).partition(":")[0] for warning in warnings if warning.category is UserWarning)
-    left_out = ["a1.jpg is left out", "empty.png is left out"]
-    assert messages == ["1 files are no images by their names, and left out", *left_out]
-    assert done.skipped == ("a1.jpg", "empty.png") and done.count == 2
     file = read(output)
-    assert file["names"].tolist() == ["a0.png", "a1.png"] and file["skipped"].tolist() == ["a1.jpg", "empty.png"]
+    assert file["names"].tolist() == ["a0.png", "a1.png"] and done.count == 2
+    assert file["skipped"].tolist() == ["a1.jpg", "empty.png"] == [*done.skipped]
     good = embed(model, [bad / "a0.png", bad / "a1.png"], tmp_path / "good.npz", **QUIET)
     np.testing.assert_allclose(file["features"], read(good.path)["features"], rtol=1e-5, atol=SAME_FUNCTION)
-    (bad / "notes.txt").unlink()
     with pytest.raises(ValueError, match="x.npz .*: 'a1.jpg', 'empty.png' could not be read"):
         embed(model, bad, output, **QUIET)
-    # A file that is named is asked for, whatever it is called.
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="None of the 1 images can be read"):
         embed(model, [bad / "a1.jpg"], tmp_path / "none.npz", on_bad_image="skip", **QUIET)
 
@@ -244,26 +234,22 @@ def test_files_that_are_no_images(model, photos, tmp_path):
 def test_what_makes_no_sense_is_refused(model, photos, tmp_path):
     output = tmp_path / "x.npz"
     (tmp_path / "empty").mkdir()
-    for error, arguments, options, message in [
-        (TypeError, (None, photos, output), {}, "model must be a VisionTransformer, a BiT or .* but is NoneType"),
-        (ValueError, (make(channels=1, pixel_mean=0.5), photos, output), {}, "takes 1 channels"),
-        (ValueError, (model, photos, tmp_path / "x.csv"), {}, "end with .npz"),
-        (ValueError, (model, photos, output), {"features": "block_2"}, "features must be a list of names"),
-        (ValueError, (model, photos, output), {"batch_size": 0}, "batch_size must be"),
-        (ValueError, (model, photos, output), {"dtype": "int8"}, "dtype must be one of"),
-        (ValueError, (model, photos, output), {"on_bad_image": "go"}, "on_bad_image must be one of"),
-        (ValueError, (model, photos, output), {"shard": (2, 2)}, r"shard must be \(i, n\)"),
-        (ValueError, (model, photos, output), {"shard": "0/2"}, r"shard must be \(i, n\)"),
-        (ValueError, (model, photos, output), {"shard": (0.0, 2)}, r"shard must be \(i, n\)"),
-        (ValueError, (model, photos, output), {"shard": (0, 2), "distribution": "x"}, "must be None .* but 'x'"),
-        (ValueError, (model, tmp_path / "empty", output), {}, "There are no images in .*empty"),
-        (ValueError, (model, [photos / "z.png", photos / "z.png"], output), {}, "z.png is given twice"),
-        (TypeError, (model, None, output), {}, "images must be a folder, or a list of files"),
-        (FileNotFoundError, (model, photos / "none", output), {}, "no file or folder .*none"),
-        (FileNotFoundError, (model, photos, tmp_path / "no" / "x.npz"), {}, "no folder .* for x.npz"),
+    for error, changes, message in [
+        (TypeError, {"model": None}, "model must be a VisionTransformer, a BiT or .* but is NoneType"),
+        (ValueError, {"model": make(channels=1, pixel_mean=0.5)}, "takes 1 channels"),
+        (ValueError, {"output": tmp_path / "x.csv"}, "end with .npz"),
+        (ValueError, {"features": "block_2"}, "features must be a list of names"),
+        (ValueError, {"dtype": "int8"}, "dtype must be one of"),
+        (ValueError, {"shard": (2, 2)}, r"shard must be \(i, n\)"),
+        (ValueError, {"shard": "0/2"}, r"shard must be \(i, n\)"),
+        (ValueError, {"images": tmp_path / "empty"}, "There are no images in .*empty"),
+        (ValueError, {"images": [photos / "z.png", photos / "z.png"]}, "z.png is given twice"),
+        (TypeError, {"images": None}, "images must be a folder, or a list of files"),
+        (FileNotFoundError, {"images": photos / "none"}, "no file or folder .*none"),
+        (FileNotFoundError, {"output": tmp_path / "no" / "x.npz"}, "no folder .* for x.npz"),
     ]:
         with pytest.raises(error, match=message):
-            embed(*arguments, **QUIET, **options)
+            embed(**{"model": model, "images": photos, "output": output, **QUIET, **changes})
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     overflowing = make()
     overflowing.get_layer("encoder_norm").gamma.assign(np.full(16, 1e6))
@@ -303,7 +289,7 @@ def test_a_name_that_is_not_utf_8(model, photos, tmp_path):
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
     model = make(width=64, mlp_width=16, patch_size=2)
     for i in range(120):
-        Image.fromarray(np.zeros((16, 16, 3), "uint8")).save(tmp_path / f"{i:03}.png")
+        Image.new("RGB", (16, 16)).save(tmp_path / f"{i:03}.png")
     files = sorted(tmp_path.glob("*.png"))
     peaks = []
     for count in (20, 20, 120):  # the first warms up

@@ -16,6 +16,8 @@ from keras_vit.export.images import calibration_images
 from keras_vit.export.served_model import Signature
 from tests.data.sources import KINDS, NAMES, plain_colours
 
+Image = pytest.importorskip("PIL.Image")
+
 CONFIG = ViTConfig(
     image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3, class_names=tuple(NAMES)
 )
@@ -81,12 +83,11 @@ def test_few_shot(source, model):
     headless = VisionTransformer(CONFIG.replace(classes=2, class_names=None))  # the head has no say in a probe
     result = evaluation.few_shot(headless, source, source, shots=[3], preprocess=True, batch_size=5, progress=False)
     assert (result.train_examples, result.test_examples, result.classes) == (12, 12, 3)
-    features, labels = evaluation.extract_features(model, source, preprocess=True)
-    wanted, wanted_labels = evaluation.extract_features(model, DATA, preprocess=True)
-    np.testing.assert_array_equal(np.bincount(labels), [4, 4, 4])
+    (features, labels), (wanted, wanted_labels) = (
+        evaluation.extract_features(model, data, preprocess=True) for data in (source, DATA)
+    )
     order, wanted_order = (np.lexsort(np.round(x.T, 3)) for x in (features, wanted))
-    # Batches of other sizes: sums in another order.
-    np.testing.assert_allclose(features[order], wanted[wanted_order], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(features[order], wanted[wanted_order], rtol=0, atol=1e-5)  # sums in another order
     np.testing.assert_array_equal(labels[order], wanted_labels[wanted_order])
 
 
@@ -188,17 +189,12 @@ def test_names_that_do_not_match(root, model, tmp_path):
         evaluation.evaluate(model, root, progress=False)
     with pytest.raises(ValueError, match="test has classes that the model does not know: 'dog'"):
         evaluation.few_shot(model, {"train": tmp_path / "train"}, root, shots=[1], progress=False)
-
-
-@pytest.mark.once
-def test_data_that_makes_no_sense(root, model):
-    for function, arguments, options, message in (
-        (evaluation.evaluate, (DATA,), {}, "images reach 2.., but the model takes values of -1..1.*preprocess=True"),
-        (evaluation.evaluate, ("x",), {"preprocess": False}, "preprocess=False is for data that holds what the model"),
-        (evaluation.few_shot, (root, root), {"shots": [1]}, "has no test/ folder"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            function(model, *arguments, progress=False, **options)
+    with pytest.raises(ValueError, match="has no test/ folder"):
+        evaluation.few_shot(model, root, root, shots=[1], progress=False)
+    with pytest.raises(ValueError, match="images reach 2.., but the model takes values of -1..1.*preprocess=True"):
+        evaluation.evaluate(model, DATA, progress=False)
+    with pytest.raises(ValueError, match="preprocess=False is for data that holds what the model"):
+        evaluation.evaluate(model, "x", preprocess=False, progress=False)
 
 
 @pytest.mark.once
@@ -219,69 +215,28 @@ def test_names_that_are_given_known_or_neither(root, model):
     assert result.class_names[207] == "golden retriever"
 
 
-# Data is brought to size as the family of the model does it.
-
-SIZES = [(20, 31), (44, 23), (16, 16), (64, 20)] * 3
-
-
-@pytest.fixture(scope="module")
-def cropping():
+@pytest.mark.once
+def test_data_is_brought_to_size_as_the_family_does_it(tmp_path):
+    """In evaluation, calibration, processes that read files, and where `finetune` evaluates."""
     pipeline = {"resize": "shortest", "crop_ratio": 0.8, "filter": "bicubic", "pixel_mean": (0.1, 0.5, 0.6)}
-    return VisionTransformer(CONFIG.replace(classes=2, class_names=None, pixel_std=(0.5, 0.2, 0.3), **pipeline))
-
-
-@pytest.fixture(scope="module")
-def images():
+    model = VisionTransformer(CONFIG.replace(classes=2, class_names=None, pixel_std=(0.5, 0.2, 0.3), **pipeline))
     rng = np.random.default_rng(0)
-    return [rng.integers(0, 256, (*size, 3), dtype="uint8") for size in SIZES]
-
-
-@pytest.fixture(scope="module")
-def wanted(cropping, images):
-    return np.concatenate([cropping.preprocess(image) for image in images])
-
-
-@pytest.mark.once
-def test_evaluation_and_calibration_prepare_as_the_model(cropping, images, wanted):
-    with open_batches(cropping, (images, np.zeros(len(images), int)), "test", classes=2, title=None) as (batches, _):
+    images = [rng.integers(0, 256, (*size, 3), dtype="uint8") for size in [(20, 31), (44, 23), (16, 16), (64, 20)] * 2]
+    labels = np.arange(8) // 4
+    wanted = np.concatenate([model.preprocess(image) for image in images])
+    with open_batches(model, (images, labels), "test", classes=2, title=None) as (batches, _):
         np.testing.assert_array_equal(np.concatenate([inputs for inputs, _ in batches]), wanted)
-    pixels = calibration_images(images, cropping.config, Signature.of(cropping, None, False))
-    expected = np.concatenate([cropping.config.pipeline.resized(image) for image in images])
+    pixels = calibration_images(images, model.config, Signature.of(model, None, False))
+    expected = np.concatenate([model.config.pipeline.resized(image) for image in images])
     np.testing.assert_array_equal(pixels, np.rint(expected).astype("uint8"), strict=True)
-
-
-@pytest.mark.once
-def test_validation_prepares_as_the_model(monkeypatch, cropping, images, wanted):
-    """What `finetune` evaluates on."""
-    from keras_vit.training import run
-
-    inputs = []
-    train = run.train
-
-    def spy(*arguments, validation, **options):
-        inputs.extend(validation[number][0] for number in range(len(validation)))
-        return train(*arguments, validation=validation, **options)
-
-    monkeypatch.setattr(run, "train", spy)
-    labels = np.arange(len(images)) % 2
-    recipe = training.Recipe(steps=1, batch_size=4, learning_rate=0.1, image_size=8)
-    data = {"train": (images, labels), "test": (images, labels)}
-    training.finetune(cropping.with_config(), data, recipe, verbose=False)
-    np.testing.assert_array_equal(np.concatenate(inputs), wanted)
-
-
-@pytest.mark.once
-def test_processes_of_their_own_prepare_as_the_model(tmp_path, cropping, images):
-    """Where the pipeline travels as JSON."""
-    from PIL import Image
-
     for number, image in enumerate(images):
-        folder = tmp_path / "test" / f"class{number % 2}"
+        folder = tmp_path / "test" / f"class{labels[number]}"
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / f"{number:02}.png")
-    options = {"image_size": 8, "batch_size": 4, "split": "test", "resize": cropping.config.pipeline}
-    with open_data(tmp_path, processes=True, workers=1, **options) as stream:
-        pixels = np.concatenate([stream.batch(number)[0] for number in range(3)])
-    order = [*range(0, 12, 2), *range(1, 12, 2)]
-    expected = np.concatenate([cropping.config.pipeline.resized(images[number]) for number in order])
-    np.testing.assert_array_equal(pixels, expected)
+    options = {"image_size": 8, "batch_size": 8, "split": "test", "resize": model.config.pipeline}
+    with open_data(tmp_path, processes=True, workers=1, **options) as stream:  # the pipeline travels as JSON
+        np.testing.assert_array_equal(stream.batch(0)[0], expected)
+    recipe = training.Recipe(steps=1, batch_size=4, learning_rate=0.1, image_size=8)
+    done = training.finetune(model, {"train": (images, labels), "test": (images, labels)}, recipe, verbose=False)
+    loss = evaluation.evaluate(done.model, (wanted, labels), progress=False).loss
+    assert done.log[-1]["val_loss"] == pytest.approx(loss, rel=1e-5)

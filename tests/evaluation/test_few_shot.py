@@ -24,7 +24,7 @@ def planted(rng, examples=200, features=24, classes=5, distance=4.0):
 
 @pytest.mark.once
 @pytest.mark.parametrize("examples", [7, 25, 200])  # fewer than the 25 columns of X, as many, more
-@pytest.mark.parametrize("l2", [L2_SWEEP[0], 1.0, 1024.0, L2_SWEEP[-1]])
+@pytest.mark.parametrize("l2", [L2_SWEEP[0], 1024.0, L2_SWEEP[-1]])
 def test_equals_an_independent_solution(examples, l2):
     rng = np.random.default_rng(examples)
     (x, y), (x_test, _) = planted(rng, max(examples, 15)), planted(rng)
@@ -80,7 +80,6 @@ def test_strength_is_chosen_on_held_out_images():
     one = few_shot(None, train, test, shots=[1, 5], l2=L2_SWEEP[7], progress=False)
     np.testing.assert_array_equal(one.accuracy[:, 0], several.accuracy[:, 7])
     assert one.best_l2 == {1: L2_SWEEP[7], 5: L2_SWEEP[7]} and one.held_out is None
-    assert [row["shots"] for row in several.table()] == [1, 5]
 
 
 def test_features_of_a_model():
@@ -123,21 +122,20 @@ X, Y = np.ones((8, 3)), np.arange(8) % 2
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("train", "test", "options", "message"),
+    ("changes", "message"),
     [
-        ((X, Y), (X, Y), {"shots": 50}, "50 shots need 50 training images of each class"),
-        ((X, Y), (X, Y), {"shots": []}, "shots must be integers"),
-        ((X, Y), (X, Y), {"shots": [0.5]}, "shots must be integers"),
-        ((X, Y), (X, Y), {"l2": 0.0}, "l2 must be positive"),
-        ((X, Y), (X, Y), {"seeds": 0}, "seeds must be"),
-        ((X, Y), (X, Y), {"shots": 4, "l2": [1.0, 2.0]}, "none are left to choose"),
-        ((X, Y * 0), (X, Y), {}, "one class only"),
-        ((X, Y), (X, Y + 1), {}, "test has the label 2"),
-        ((X, Y), (X[:, :2], Y), {}, "3 features and test 2"),
-        ((X, Y[:7]), (X, Y), {}, "8 rows of features, but 7 labels"),
-        ((X * np.nan, Y), (X, Y), {}, "not finite"),
+        ({"shots": 50}, "50 shots need 50 training images of each class"),
+        ({"shots": []}, "shots must be integers"),
+        ({"l2": 0.0}, "l2 must be positive"),
+        ({"seeds": 0}, "seeds must be"),
+        ({"shots": 4, "l2": [1.0, 2.0]}, "none are left to choose"),
+        ({"train": (X, Y * 0)}, "one class only"),
+        ({"test": (X, Y + 1)}, "test has the label 2"),
+        ({"test": (X[:, :2], Y)}, "3 features and test 2"),
+        ({"train": (X, Y[:7])}, "8 rows of features, but 7 labels"),
+        ({"train": (X * np.nan, Y)}, "not finite"),
     ],
 )
-def test_what_makes_no_sense_is_refused(train, test, options, message):
+def test_what_makes_no_sense_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        few_shot(None, train, test, progress=False, **{"shots": 1, **options})
+        few_shot(None, **{"train": (X, Y), "test": (X, Y), "shots": 1, "progress": False, **changes})

@@ -11,8 +11,11 @@ pytestmark = pytest.mark.once
 ROUNDING = 1e-6
 
 
-@pytest.fixture
-def features():
+@pytest.fixture(params=[(4096, 1024), (7, 3)])
+def features(request, monkeypatch):
+    """Vectors; and blocks of them that are larger, and smaller, than all."""
+    for name, value in zip(("ROWS", "QUERIES"), request.param, strict=True):
+        monkeypatch.setattr(module, name, value)
     return np.random.default_rng(0).standard_normal((500, 16)).astype("float32")
 
 
@@ -21,10 +24,8 @@ def _cosines(a, b):
     return a @ b.T
 
 
-@pytest.mark.parametrize("rows, queries, k", [(4096, 1024, 10), (7, 3, 10), (64, 2, 1), (100, 50, 500), (1, 1, 3)])
-def test_search_finds_what_all_pairs_say(features, monkeypatch, rows, queries, k):
-    monkeypatch.setattr(module, "ROWS", rows)
-    monkeypatch.setattr(module, "QUERIES", queries)
+@pytest.mark.parametrize("k", [1, 10, 500])
+def test_search_finds_what_all_pairs_say(features, k):
     asked = features[:9] + np.random.default_rng(1).standard_normal((9, 16)) / 10
     indices, similarities = evaluation.search(features, asked, k)
     wanted = _cosines(asked, features)
@@ -53,17 +54,12 @@ def test_votes_are_those_of_dino(features):
     assert evaluation.knn(features, labels, asked, k, classes=9)[:, 7:].tolist() == [[0, 0]] * 40
 
 
-@pytest.mark.parametrize("rows, queries", [(4096, 1024), (7, 3)])
-def test_near_duplicates_are_all_pairs_above_the_threshold(features, monkeypatch, rows, queries):
-    monkeypatch.setattr(module, "ROWS", rows)
-    monkeypatch.setattr(module, "QUERIES", queries)
+def test_near_duplicates_are_all_pairs_above_the_threshold(features):
     features[400] = features[3] * 2
     features[7] = features[3] + 0.01
     wanted = np.triu(_cosines(features, features), 1)
     pairs, similarities = evaluation.near_duplicates(features, 0.6)
-    assert sorted(map(tuple, pairs.tolist())) == sorted(
-        zip(*map(np.ndarray.tolist, np.nonzero(wanted >= 0.6)), strict=True)
-    )
+    assert sorted(pairs.tolist()) == np.argwhere(wanted >= 0.6).tolist()
     assert pairs[0].tolist() == [3, 400]
     assert (np.diff(similarities) <= 0).all()
     assert evaluation.near_duplicates(np.eye(3))[0].shape == (0, 2)
@@ -76,14 +72,11 @@ EYE, LABELS = np.eye(3), np.array([0, 1, 1])
     "call, words",
     [
         (lambda: evaluation.search(EYE, EYE, 4), "k must be at most the number of features, 3"),
-        (lambda: evaluation.search(EYE, EYE, 0), "k must be"),
         (lambda: evaluation.search(EYE, np.ones((2, 4)), 1), r"queries must be numbers \(rows, 3\)"),
         (lambda: evaluation.search(np.ones((0, 3)), EYE, 1), "features must be"),
-        (lambda: evaluation.search(np.array([["a"]]), EYE, 1), "features must be"),
         (lambda: evaluation.search(np.zeros((2, 3)), EYE, 1), "Row 0 of features has no direction"),
         (lambda: evaluation.search(EYE, [[1, 2, 3], [1, np.nan, 0]], 1), "Row 1 of queries has no direction"),
         (lambda: evaluation.knn(EYE, LABELS[:2], EYE, 1), "labels must be 3 integers"),
-        (lambda: evaluation.knn(EYE, LABELS - 1, EYE, 1), "labels must be 3 integers"),
         (lambda: evaluation.knn(EYE, LABELS / 2, EYE, 1), "labels must be 3 integers"),
         (lambda: evaluation.knn(EYE, LABELS, EYE, 1, temperature=0), "temperature must be"),
         (lambda: evaluation.knn(EYE, LABELS, EYE, 1, classes=1), "classes must be"),

@@ -6,7 +6,6 @@ import pytest
 
 import keras_vit
 from keras_vit import inspection, training
-from keras_vit._arguments import to_numpy
 from tests.compute import forward
 from tests.inspection.models import KINDS, around, images_for, make
 from tests.layers import in_numpy
@@ -182,52 +181,49 @@ def test_after_training_adapters_and_saving(tmp_path):
     close(inspection.attention_rollout(model, images)[:, 0].shape, (2, 3))
 
 
-def test_the_same_as_the_model_computes(backend):
-    """Attention weights, multiplied by the values, are the model's own attention, fused or not."""
-    model = make("plain")
-    images = images_for(model)
-    names = ["block_0", "block_1/attention"]
-    features = forward(keras_vit.feature_extractor(model, names), images)
-    layer = model.get_layer("block_1")
-    y = to_numpy(layer.norm1(features["block_0"]))
-    w = in_numpy.inner(in_numpy.weights_of(layer), "attention")
-    values = in_numpy.dense(y, w, "value").reshape(2, 7, 2, 8)
-    mixed = np.einsum("bhqk,bkhd->bqhd", inspection.attention_maps(model, images, 1), values).reshape(2, 7, 16)
-    close(in_numpy.dense(mixed, w, "out"), features["block_1/attention"])
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"block": 2}, ValueError, "block must be from -2 to 1 in .*, but got 2"),
-        ({"block": -3}, ValueError, "block must be from -2 to 1"),
-        ({"block": True}, TypeError, "block must be the number of a block"),
-        ({"block": 0.0}, TypeError, "block must be the number of a block"),
         ({"block": "block_0"}, TypeError, "block must be the number of a block"),
         ({"block": "pooling"}, ValueError, "needs attention pooling, but .* pooling='token'"),
         ({"batch_size": 0}, ValueError, "batch_size must be"),
-        ({"batch_size": 1.5}, ValueError, "batch_size must be"),
         ({"images": np.zeros((0, 8, 12, 3))}, ValueError, "images must be one or more"),
         ({"images": np.zeros((8, 12, 3))}, ValueError, r"needs a batch axis: images\[None\]"),
         ({"images": np.full((1, 8, 12, 3), "a")}, TypeError, "images must be an array of numbers"),
         ({"images": np.zeros((1, 8, 4, 3))}, ValueError, "was built for images of 8 x 12 pixels"),
     ],
 )
+@pytest.mark.once
 def test_arguments_that_make_no_sense(options, error, message):
     model = make("plain")
     with pytest.raises(error, match=message):
         inspection.attention_maps(**{"model": model, "images": images_for(model), **options})
 
 
+class Wrapped(keras.Model):
+    """A subclassed model around one: nobody but its `call` knows what it does."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, images):
+        return self.inner(images) * 2
+
+
+@pytest.mark.once
 def test_what_is_no_model():
     model = make("plain")
-    images = images_for(model)
-    dense = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-    pixels = keras.Input((8, 12, 3))
+    images, pixels, wrapped = images_for(model), keras.Input((8, 12, 3)), Wrapped(model)
+    wrapped(images)
     two = keras.Model(pixels, [model(pixels), keras_vit.VisionTransformer(model.config, name="other")(pixels)])
     bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=3))
+    contains = "model must be a VisionTransformer.*that contains one, pass that"
     for wrong, error, message in (
-        (dense, TypeError, "model must be a VisionTransformer, a BiT, or a functional"),
+        (keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]), TypeError, contains),
+        (wrapped, TypeError, contains),
+        (keras.Model(pixels, keras.layers.Rescaling(1.0)(wrapped(pixels))), TypeError, contains),
         (3, TypeError, "model must be .* but int was given"),
         (two, ValueError, "several models of keras_vit inside: vision_transformer"),
         (bit, TypeError, "BiT bit has no attention"),
@@ -267,38 +263,6 @@ def test_of_families():
     assert inspection.gradient_attention(reading, images).shape == (2, 2, 3)
 
 
-class Wrapped(keras.Model):
-    """A subclassed model around one: nobody but its `call` knows what it does."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def call(self, images):
-        return self.inner(images) * 2
-
-
-def test_subclassed_models_are_refused_whatever_is_around_them():
-    model = make("plain")
-    images = images_for(model)
-    wrapped = Wrapped(model)
-    wrapped(images)
-    pixels = keras.Input((8, 12, 3))
-    outer = keras.Model(pixels, keras.layers.Rescaling(1.0)(wrapped(pixels)))
-    calls = (
-        inspection.attention_maps,
-        inspection.attention_rollout,
-        inspection.mean_attention_distance,
-        inspection.saliency,
-        inspection.gradient_attention,
-        inspection.class_evidence,
-    )
-    for call in calls:
-        for one in (wrapped, outer):
-            with pytest.raises(TypeError, match="model must be a VisionTransformer.*that contains one, pass that"):
-                call(one, images)
-
-
 def test_everything_at_once(tmp_path):
     """Adapters, mixed precision, saved and loaded again, frozen, and inside a sequential model: every call stands."""
     model = make("map", dtype="mixed_bfloat16", class_names=("a", "b", "c"))
@@ -309,21 +273,14 @@ def test_everything_at_once(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     loaded.trainable = False
     images = images_for(model)
-    close(inspection.attention_maps(loaded, images, 0).sum(-1), 1, 1e-5)
     outer = keras.Sequential([keras.Input((8, 12, 3)), keras.layers.Rescaling(1.0), loaded])
-    for call, arguments in (
-        (inspection.attention_maps, (images, 0)),
-        (inspection.attention_rollout, (images,)),
-        (inspection.mean_attention_distance, (images,)),
-        (inspection.saliency, (images, 1)),
-        (inspection.gradient_attention, (images, 1)),
-        (inspection.class_evidence, (images, 1)),
-        (inspection.position_similarity, ()),
-        (inspection.patch_filters, (3,)),
+    for name, *arguments in (
+        *(("attention_maps", images, 0), ("attention_rollout", images), ("mean_attention_distance", images)),
+        *(("class_evidence", images, 1), ("saliency", images, 1), ("gradient_attention", images, 1)),
+        *(("position_similarity",), ("patch_filters", 3)),
     ):
-        wanted, got = call(model, *arguments), call(outer, *arguments)
-        assert got.dtype.kind == "f" and np.isfinite(got).all(), call
+        wanted, got = (getattr(inspection, name)(one, *arguments) for one in (model, outer))
         # bfloat16 has 3 digits: what is computed in another order differs by that, and gradients by many times of it.
-        assert np.corrcoef(got.ravel(), wanted.ravel())[0, 1] > 0.99, call
-        if call not in (inspection.saliency, inspection.gradient_attention):
-            np.testing.assert_allclose(got, wanted, rtol=0, atol=0.02 * np.abs(wanted).max(), err_msg=str(call))
+        assert np.isfinite(got).all() and np.corrcoef(got.ravel(), wanted.ravel())[0, 1] > 0.99, name
+        if name not in ("saliency", "gradient_attention"):
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=0.02 * np.abs(wanted).max(), err_msg=name)

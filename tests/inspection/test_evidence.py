@@ -157,14 +157,13 @@ def test_nearest_patches():
     ("arguments", "options", "message"),
     [
         (((3, 0, 0),), {}, r"patch must be \(image, row, column\) of 3 images with 2 x 3 patches"),
-        (((0, 0),), {}, "patch must be"),
         (((0, -1, 0),), {}, "patch must be"),
         (((0, 0, 0), 18), {}, "count must be from 1 to 17"),
-        (((0, 0, 0), 0), {}, "count must be from 1 to 17"),
         (((0, 0, 0),), {"layer": "encoded"}, "layer must be the name of a layer .*'block_0'.* but 'encoded'"),
         (((0, 0, 0),), {"layer": "head"}, "'head' of .* has no places"),
     ],
 )
+@pytest.mark.once
 def test_patches_that_are_none(arguments, options, message):
     model = make("plain")
     with pytest.raises(ValueError, match=message):
@@ -177,16 +176,16 @@ HEADLESS, EVERY_TOKEN = {"classes": None}, {"pooling": "none"}
 @pytest.mark.parametrize(
     ("fields", "function", "classes", "message"),
     [
-        *(({}, "saliency", wrong, "classes must be from 0 to 2") for wrong in (3, -1, [0, 3])),
-        *(
-            ({}, "saliency", wrong, "classes must be a class, or one for each of the 2 images")
-            for wrong in ([0], [0, 1, 2], 0.5, "cat", [[0, 1]])
-        ),
+        ({}, "saliency", -1, "classes must be from 0 to 2"),
+        ({}, "saliency", [0, 3], "classes must be from 0 to 2"),
+        ({}, "saliency", [0, 1, 2], "classes must be a class, or one for each of the 2 images"),
+        ({}, "saliency", "cat", "classes must be a class, or one for each of the 2 images"),
         (HEADLESS, "saliency", None, "has no head"),
         (EVERY_TOKEN, "saliency", None, "one number for each class and image"),
         (EVERY_TOKEN, "class_evidence", None, "no head that would fit a single patch"),
     ],
 )
+@pytest.mark.once
 def test_classes_that_are_none(fields, function, classes, message):
     model = make("plain", **fields)
     with pytest.raises(ValueError, match=message):

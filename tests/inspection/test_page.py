@@ -89,21 +89,16 @@ def test_what_is_on_the_page(kind, tmp_path):
         assert page.count(f".i{i} {{ background-image: url(data:image/png;base64,") == 1
 
 
-def test_without_images_and_without_a_head(tmp_path):
-    page, reader = write(tmp_path, make("plain"))
-    text = " ".join(reader.text)
-    assert "How it is built" in text and "What it says" not in text and "Where it looks" not in text
-    headless = make("plain", classes=None)
-    _, reader = write(tmp_path, headless, photos())
-    text = " ".join(reader.text)
-    assert "no head" in text and "Where it looks" in text and "saliency" not in text
-
-
-def test_of_a_bit(tmp_path):
+def test_without_images_without_a_head_and_of_a_bit(tmp_path):
     bit = filled(keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=3)))
-    _, reader = write(tmp_path, bit, photos())
-    text = " ".join(reader.text)
-    assert "saliency" in text and "Where it looks" not in text and "ResNet" in text
+    for model, images, there, missing in (
+        (make("plain"), None, ["How it is built"], ["What it says", "Where it looks"]),
+        (make("plain", classes=None), photos(), ["no head", "Where it looks"], ["saliency"]),
+        (bit, photos(), ["saliency", "ResNet"], ["Where it looks"]),
+    ):
+        _, reader = write(tmp_path, model, images)
+        text = " ".join(reader.text)
+        assert all(words in text for words in there) and not any(words in text for words in missing)
 
 
 def test_parameters_by_part_add_up(tmp_path):

@@ -40,9 +40,6 @@ def test_filters_of_other_models():
     np.testing.assert_array_equal(inspection.patch_filters(around(model), 3), inspection.patch_filters(model, 3))
     with pytest.raises(ValueError, match="components must be from 1 to 16, because .* has 16 filters of 48 values"):
         inspection.patch_filters(model)
-    for wrong in (0, 2.0, None, True):
-        with pytest.raises(ValueError, match="components must be"):
-            inspection.patch_filters(model, wrong)
 
 
 @pytest.mark.parametrize("kind", ["plain", "gap", "hybrid", "dynamic"])
@@ -68,39 +65,27 @@ def test_similarities_of_embeddings_that_are_computed():
     assert inspection.position_similarity(patches).shape == (2, 3, 2, 3)
 
 
-def test_embeddings_of_zeros_are_like_nothing():
+def test_embeddings_of_zeros_are_like_nothing_and_a_bit_has_none():
     model = make("plain")
     table = model.get_layer("position_embedding").table
     table.assign(np.zeros(table.shape))
     assert (inspection.position_similarity(model) == 0).all()
-
-
-def test_a_model_without_position_embeddings():
     bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=3))
     with pytest.raises(TypeError, match="model must be a VisionTransformer"):
         inspection.position_similarity(bit)
 
 
-DOORS = {
-    "attention_maps": lambda model, x: inspection.attention_maps(model, x),
-    "patch_attention": lambda model, x: inspection.patch_attention(model, x),
-    "attention_rollout": lambda model, x: inspection.attention_rollout(model, x),
-    "mean_attention_distance": lambda model, x: inspection.mean_attention_distance(model, x),
-    "class_scores": lambda model, x: inspection.class_scores(model, x),
-    "saliency": lambda model, x: inspection.saliency(model, x),
-    "gradient_attention": lambda model, x: inspection.gradient_attention(model, x),
-    "class_evidence": lambda model, x: inspection.class_evidence(model, x),
-    "patch_filters": lambda model, x: inspection.patch_filters(model),
-    "position_similarity": lambda model, x: inspection.position_similarity(model),
-    "shown_pixels": lambda model, x: inspection.shown_pixels(model, x),
-}
+OF_IMAGES = ("attention_maps", "patch_attention", "attention_rollout", "mean_attention_distance", "class_scores")
+OF_IMAGES += ("saliency", "gradient_attention", "class_evidence", "shown_pixels")
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_model_by_its_name_or_file(door, tmp_path):
+def test_a_model_by_its_name_or_file(tmp_path):
     model = keras_vit.load("glyphs")
     model.save(tmp_path / "model.keras")
     x = np.random.default_rng(0).uniform(-1, 1, (1, *model.config.image_size, 3)).astype("float32")
-    expected = DOORS[door](model, x)
-    for source in ("glyphs", tmp_path / "model.keras"):
-        np.testing.assert_array_equal(DOORS[door](source, x), expected)
+    for name, *arguments in (*((name, x) for name in OF_IMAGES), ("patch_filters",), ("position_similarity",)):
+        expected, *found = (
+            getattr(inspection, name)(one, *arguments) for one in (model, "glyphs", tmp_path / "model.keras")
+        )
+        for one in found:
+            np.testing.assert_array_equal(one, expected, err_msg=name)
