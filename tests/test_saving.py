@@ -65,16 +65,11 @@ def assert_same_weights(got, wanted):
 # Files
 
 VARIETIES = {
-    "plain": (CONFIG, {}),
     "gap": (CONFIG.replace(class_token=False, pooling="avg"), {"name": "mine"}),
-    "map": (CONFIG.replace(class_token=False, pooling="map"), {}),
-    "tokens": (CONFIG.replace(pooling="none", classes=None, representation_size=None), {}),
-    "rates": (CONFIG.replace(**RATES, remat=True, gelu="exact", layer_norm_epsilon=1e-5), {}),
-    "pixels": (CONFIG.replace(include_preprocessing=True, classifier_activation="softmax"), {}),
-    "dynamic": (CONFIG.replace(dynamic=True, interpolation="bicubic"), {}),
-    "rectangles": (CONFIG.replace(image_size=(16, 32), patch_size=(4, 8), channels=1), {}),
-    "mixed": (CONFIG, {"dtype": "mixed_bfloat16"}),
-    "frozen": (CONFIG, {"trainable": False}),
+    "map": (CONFIG.replace(class_token=False, pooling="map"), {"dtype": "mixed_bfloat16"}),
+    "tokens": (CONFIG.replace(pooling="none", classes=None, representation_size=None), {"trainable": False}),
+    "rates": (CONFIG.replace(**RATES, remat=True, gelu="exact", include_preprocessing=True), {}),
+    "rectangles": (CONFIG.replace(image_size=(16, 32), patch_size=(4, 8), channels=1, dynamic=True), {}),
 }
 
 
@@ -93,17 +88,8 @@ def test_keras_file(tmp_path, variety):
 
 
 def test_the_loaded_model_gives_the_same_numbers(model, tmp_path):
-    wanted = forward(model, images())
     loaded = saved_and_loaded(model, tmp_path / "model.keras")
-    np.testing.assert_array_equal(forward(loaded, images()), wanted)
-
-    model.save_weights(tmp_path / "model.weights.h5")
-    other = make(seed=1)
-    other.load_weights(tmp_path / "model.weights.h5")
-    assert_same_weights(other, model)
-    make(CONFIG.replace(depth=1)).save_weights(tmp_path / "shallow.weights.h5")
-    with pytest.raises(ValueError):
-        model.load_weights(tmp_path / "shallow.weights.h5")
+    np.testing.assert_array_equal(forward(loaded, images()), forward(model, images()))
 
 
 @pytest.mark.parametrize(("writes", "reads"), [(RATES, {}), ({}, RATES), ({"remat": True}, {})])
@@ -153,9 +139,8 @@ def test_clone(original):
     assert clone.config == original.config and clone.dtype_policy.name == "mixed_bfloat16"
     assert not {id(weight) for weight in clone.weights} & {id(weight) for weight in original.weights}
     got, wanted = weights_by_path(clone), weights_by_path(original)
-    assert [(path, w.shape, w.trainable) for path, w in got.items()] == [
-        (path, w.shape, w.trainable) for path, w in wanted.items()
-    ]
+    assert list(got) == list(wanted)
+    assert all((w.shape, w.trainable) == (wanted[path].shape, wanted[path].trainable) for path, w in got.items())
     assert any("lora_kernel_a" in path for path in got) and not all(w.trainable for w in got.values())
     clone.set_weights(original.get_weights())
     np.testing.assert_array_equal(forward(clone, images()), forward(original, images()))
@@ -163,14 +148,6 @@ def test_clone(original):
     again = clone.with_config(image_size=32, name="other").with_config(image_size=16)
     assert again.config == original.config
     assert type(keras.models.clone_model(clone)) is type(original)
-
-
-def test_clones_of_compiled_models_train(model):
-    model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    clone = keras.models.clone_model(model)
-    before = clone.get_weights()
-    clone.train_on_batch(images(), np.array([0, 1, 2]))
-    assert any(np.any(a != b) for a, b in zip(clone.get_weights(), before, strict=True))
 
 
 @pytest.mark.once
@@ -201,27 +178,15 @@ def test_the_constructor_shows_its_arguments():
         assert list(inspect.signature(kind).parameters) == ["config", "input_tensor", "name", "dtype", "trainable"]
         with pytest.raises(TypeError):
             kind(CONFIG, "a name")
-        with pytest.raises(TypeError):
-            kind()
-    assert list(inspect.signature(make()).parameters) == ["args", "kwargs"]  # of a call, as of any Keras layer
-
-
-def test_part_of_a_model(model, tmp_path):
-    part = keras.Model(model.input, model.get_layer("block_1").output)
-    wanted = forward(part, images())
-    assert wanted.shape == (3, 5, 16)
-    loaded = saved_and_loaded(part, tmp_path / "part.keras")
-    np.testing.assert_array_equal(forward(loaded, images()), wanted)
-    # The weights are the model's own.
-    model.get_layer("embedding").kernel.assign(keras.ops.zeros((8, 8, 3, 16)))
-    assert np.abs(forward(part, images()) - wanted).max() > 1e-2
 
 
 @pytest.mark.once
-def test_inside_another_model(model, tmp_path):
+def test_parts_and_models_around(model, tmp_path):
+    part = keras.Model(model.input, model.get_layer("block_1").output)
+    loaded = saved_and_loaded(part, tmp_path / "part.keras")
+    np.testing.assert_array_equal(forward(loaded, images()), forward(part, images()))
     outer = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.RandomFlip(), model, keras.layers.Dense(2)])
-    loaded = saved_and_loaded(outer, tmp_path / "outer.keras")
-    inner = loaded.layers[1]
+    inner = saved_and_loaded(outer, tmp_path / "outer.keras").layers[1]
     assert type(inner) is keras_vit.VisionTransformer and inner.config == CONFIG
     assert_same_weights(inner, model)
 
@@ -274,54 +239,33 @@ def test_the_global_dtype_policy_is_remembered(tmp_path):
     keras.config.set_dtype_policy("mixed_bfloat16")
     model = make()
     keras.config.set_dtype_policy("float32")
-    copies = {
-        "keras": saved_and_loaded(model, tmp_path / "model.keras"),
-        "config": keras_vit.VisionTransformer.from_config(model.get_config()),
-        "image size": model.with_image_size(32),
-        "classes": model.with_classes(3),
-    }
-    for name, copy in copies.items():
-        assert copy.get_layer("block_0").dtype_policy.name == "mixed_bfloat16", name
-        assert copy.get_layer("block_0").attention.query.dtype_policy.name == "mixed_bfloat16", name
-        assert copy.get_layer("head").dtype_policy.name == "float32", name
-        assert copy.dtype_policy.name == "mixed_bfloat16", name
-    assert_same_weights(copies["keras"], model)
+    for copy in (saved_and_loaded(model, tmp_path / "model.keras"), model.with_image_size(32), model.with_classes(3)):
+        block = copy.get_layer("block_0")
+        for part in (copy, block, block.attention.query):
+            assert part.dtype_policy.name == "mixed_bfloat16"
+        assert copy.get_layer("head").dtype_policy.name == "float32"
 
 
 # Mixed precision
 
 
-@pytest.mark.parametrize(
-    ("policy", "tolerance"),
-    # A number of bfloat16 has 8 bits and one of float16 has 11: 0.4 % and 0.05 %, a few times over in two blocks.
-    [("mixed_bfloat16", 3e-2), ("mixed_float16", 4e-3)],
-)
+# A number of bfloat16 has 8 bits and one of float16 has 11: 0.4 % and 0.05 %, a few times over in two blocks.
+@pytest.mark.parametrize(("policy", "tolerance"), [("mixed_bfloat16", 3e-2), ("mixed_float16", 4e-3)])
 def test_mixed_precision(model, policy, tolerance):
     wanted = forward(model, images())
     mixed = make(dtype=policy)
-    assert mixed.dtype_policy.name == mixed.get_layer("block_1").mlp.fc1.dtype_policy.name == policy
-    assert {weight.dtype for weight in mixed.weights} == {"float32"}
-    assert mixed.output.dtype == "float32"
+    assert mixed.get_layer("block_1").mlp.fc1.dtype_policy.name == policy
+    assert {weight.dtype for weight in mixed.weights} == {mixed.output.dtype} == {"float32"}
     assert mixed.get_layer("encoder_norm").output.dtype == policy.removeprefix("mixed_")
-    got = forward(mixed, images())
-    assert got.dtype == np.float32
-    error = np.abs(got - wanted).max() / np.abs(wanted).max()
+    error = np.abs(forward(mixed, images()) - wanted).max() / np.abs(wanted).max()
     assert 1e-5 < error < tolerance  # more than float32's: it does compute in 16 bits
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_trains(policy):
-    model = make(CONFIG.replace(depth=1, representation_size=None), dtype=policy)
-    model.compile(keras.optimizers.SGD(0.05), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    mixed.compile(keras.optimizers.SGD(0.05), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     # Keras scales the loss of float16 models by itself, if the model says that it is one.
-    scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    assert scaled == (policy == "mixed_float16")
-    before = model.get_weights()
-    losses = [float(model.train_on_batch(images(), np.array([0, 1, 2]))) for _ in range(3)]
+    assert isinstance(mixed.optimizer, keras.optimizers.LossScaleOptimizer) == (policy == "mixed_float16")
+    before = mixed.get_weights()
+    losses = [float(mixed.train_on_batch(images(), np.array([0, 1, 2]))) for _ in range(3)]
     assert np.isfinite(losses).all() and losses[2] < losses[0]
-    after = model.get_weights()
-    assert all(np.isfinite(values).all() and values.dtype == np.float32 for values in after)
-    assert max(np.abs(a - b).max() for a, b in zip(after, before, strict=True)) > 1e-4
+    assert max(np.abs(a - b).max() for a, b in zip(mixed.get_weights(), before, strict=True)) > 1e-4
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -469,10 +413,8 @@ def test_another_backend_loads_what_this_one_saved(backend, tmp_path):
     with np.load(tmp_path / f"{other}.npz") as file:
         got = dict(file)
     assert got.keys() == wanted.keys()
-    differences = {name: float(np.abs(got[name] - wanted[name]).max()) for name in wanted}
-    print(backend, "->", other, differences)
-    for name, difference in differences.items():
+    for name in wanted:
         # int8 activations are rounded: where backends differ in the last bit, one may round up and one down,
         # which moves that activation by a 127th of the largest.
         tolerance = 2e-2 * np.abs(wanted[name]).max() if name == "quantized" else SAME_FUNCTION
-        assert difference <= tolerance, name
+        np.testing.assert_allclose(got[name], wanted[name], rtol=0, atol=tolerance, err_msg=name)

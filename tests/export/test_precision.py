@@ -22,13 +22,6 @@ if os.environ.get("KERAS_BACKEND", "torch") != "torch":
     pytest.skip("from file to file, without Keras: once is enough", allow_module_level=True)
 
 FILES = {"litert": "litert.tflite", "onnx": "onnx.onnx", "openvino": "openvino.xml"}
-REFUSED = [(format, name) for format, rows in PRECISIONS.items() for name, row in rows.items() if row.reason]
-CHANGED = [
-    (format, name)
-    for format in FILES
-    for name, row in PRECISIONS[format].items()
-    if name != "float32" and not row.reason
-]
 IMAGE = (16, 16, 3)
 
 # Root mean square of the differences in parts of that of the answers (around their mean). float16 rounds weights by
@@ -63,11 +56,10 @@ signature = Signature.of(model, None, False)
 litert.write(model, signature, folder / "litert.tflite")
 onnx.write(model, signature, folder / "onnx.onnx")
 openvino.write(model, signature, folder / "openvino.xml")
-litert.write(model, Signature.of(model, 3, False), folder / "three.tflite")
 for weight in model.weights:
     if weight.path.endswith("bias"):
         weight.assign(np.zeros(weight.shape))
-litert.write(model, signature, folder / "unbiased.tflite")
+litert.write(model, Signature.of(model, 3, False), folder / "unbiased.tflite")
 """
 
 
@@ -103,13 +95,9 @@ def images_for(batch, seed=1):
     return np.random.default_rng(seed).uniform(-1, 1, (batch, *IMAGE)).astype("float32")
 
 
-def calibration(count=32):
-    return images_for(count, seed=2)
-
-
 def change_precision(format, source, target, precision, images=None):
     if images is None and PRECISIONS[format][precision].calibration:
-        images = calibration()
+        images = images_for(32, seed=2)
     FORMATS[format].change_precision(source, target, precision, images)
 
 
@@ -126,7 +114,7 @@ def size_of(path):
     return sum(part.stat().st_size for part in path.parent.iterdir() if part.stem == path.stem)
 
 
-@pytest.mark.parametrize(("format", "precision"), CHANGED)
+@pytest.mark.parametrize(("format", "precision"), [(format, name) for format, sizes in SIZES.items() for name in sizes])
 def test_answers_are_close_to_float32_and_files_are_small_and_alone(format, precision, sources, changed):
     path = changed(format, precision)
     for batch in (1, 7):
@@ -158,73 +146,49 @@ def litert_operators(path):
         yield names[max(code.builtinCode, code.deprecatedBuiltinCode)], [constant(i) for i in operator.inputs]
 
 
-def test_what_is_in_a_litert_file(sources, changed):
-    products = {"FULLY_CONNECTED": 13, "CONV_2D": 1}
-    for precision, dtype, bias in (
-        ("float16", None, "FLOAT32"),  # widened by an operator of its own, when the file is loaded
-        ("dynamic_int8", "INT8", "FLOAT32"),
-        ("int8", "INT8", "INT32"),
-    ):
-        operators = list(litert_operators(changed("litert", precision)))
-        for name, count in products.items():
-            constants = [inputs[1:] for kind, inputs in operators if kind == name]
-            assert len(constants) == count
-            assert {weights and weights[0] for weights, _ in constants} == {dtype}
-            assert {biases[0] for _, biases in constants} == {bias}
-        halves = [i for kind, inputs in operators for i in inputs if kind == "DEQUANTIZE" and i and i[0] == "FLOAT16"]
-        assert len(halves) == (14 if precision == "float16" else 0)
-        # All that is left in float32: biases, scales, the class token, and the position embeddings.
+# The dtypes of weights and of biases; float16 is widened by an operator of its own, when the file is loaded.
+WIDTHS = {
+    **{"float32": ("FLOAT32", "FLOAT32"), "float16": (None, "FLOAT32")},
+    **{"dynamic_int8": ("INT8", "FLOAT32"), "int8": ("INT8", "INT32")},
+}
+
+
+@pytest.mark.parametrize("precision", WIDTHS)
+def test_what_is_in_a_litert_file(precision, sources, changed):
+    """Keras's products are what `tensorflow_module` makes of them: this fails when Keras changes them."""
+    path = sources / FILES["litert"] if precision == "float32" else changed("litert", precision)
+    operators = list(litert_operators(path))
+    names = [name for name, _ in operators]
+    for product, count in {"FULLY_CONNECTED": 13, "CONV_2D": 1}.items():
+        constants = [inputs[1:] for name, inputs in operators if name == product]
+        found = {(weights and weights[0], biases[0]) for weights, biases in constants}
+        assert len(constants) == count and found == {WIDTHS[precision]}
+    # What tf.tensordot leaves around each product, and a bias that is added after it.
+    assert not {"CUSTOM", "REDUCE_PROD", "GATHER"} & set(names)
+    # Residuals; epsilons; the shift of the last normalisation, because those of the others are part of the products
+    # behind them; the position embeddings. No bias is among them.
+    blocks, norms = 2, 5
+    assert names.count("ADD") == 2 * blocks + norms + 1 + 1
+    if precision != "float32":  # of what is large, the position embeddings are left in it
         large = {i for _, inputs in operators for i in inputs if i and i[0] == "FLOAT32" and i[1] > 256}
         assert large == {("FLOAT32", 17 * 64)}
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16", "dynamic_int8", "int8"])
-def test_litert_files_have_few_operators_all_builtin(precision, sources, changed):
-    """Keras's products are what `tensorflow_module` makes of them: this fails when Keras changes them."""
-    path = sources / FILES["litert"] if precision == "float32" else changed("litert", precision)
-    names = [name for name, _ in litert_operators(path)]
-    assert names.count("FULLY_CONNECTED") == 13
-    # What tf.tensordot leaves around each product, and a bias that is added after it.
-    assert not {"CUSTOM", "REDUCE_PROD", "GATHER"} & set(names)
-    blocks, norms = 2, 5
-    # Residuals; epsilons; the shift of the last normalisation, because those of the others are part of the products
-    # behind them; the position embeddings. No bias is among them.
-    assert names.count("ADD") == 2 * blocks + norms + 1 + 1
-
-
-def test_onnx_and_openvino_products_are_whole_too(sources):
-    import onnx
-    import openvino
-
-    graph = onnx.load_model(str(sources / FILES["onnx"])).graph
-    assert not [node.name for node in graph.node if "Tensordot" in node.name]
-    kinds = [o.get_type_name() for o in openvino.Core().read_model(str(sources / FILES["openvino"])).get_ops()]
-    assert kinds.count("MatMul") == 13 and "ReduceProd" not in kinds
-
-
-def test_a_new_model_has_no_biases(sources, tmp_path):
-    """TensorFlow leaves additions of zeros out, and the quantizer must not count on them."""
-    images = images_for(7)
-    expected = run("litert", sources / "unbiased.tflite", images)
+def test_a_fixed_batch_of_a_new_model(sources, tmp_path):
+    """32 images in threes. TensorFlow leaves out additions of a new model's zeros: the quantizer may not need them."""
+    images, source = images_for(3), sources / "unbiased.tflite"
+    expected = run("litert", source, images)
     for precision in ("dynamic_int8", "int8"):
         path = tmp_path / f"{precision}.tflite"
-        change_precision("litert", sources / "unbiased.tflite", path, precision)
+        change_precision("litert", source, path, precision)
         assert error_of(run("litert", path, images), expected) < ERRORS[precision]
-
-
-def test_a_fixed_batch_stays_and_is_calibrated(sources, tmp_path):
-    """32 images in threes: the last batch is filled with the first images."""
-    images = images_for(3)
-    change_precision("litert", sources / "three.tflite", tmp_path / "three.tflite", "int8")
-    expected = run("litert", sources / "three.tflite", images)
-    assert error_of(run("litert", tmp_path / "three.tflite", images), expected) < ERRORS["int8"]
 
 
 def test_calibration_sees_the_extremes(sources):
     """Not averages over batches, as the library has them: those clip outliers."""
     from ai_edge_quantizer import recipe, recipe_manager
 
-    images = calibration(9)
+    images = images_for(9, seed=2)
     images[4] *= 3
     recipes = recipe_manager.RecipeManager()
     recipes.load_quantization_recipe(recipe.static_wi8_ai8())
@@ -237,7 +201,7 @@ def test_calibration_sees_the_extremes(sources):
 def test_calibration_decides_the_ranges(format, sources, tmp_path):
     """Ranges of images that are nearly grey cut off what others have, and the check sees it."""
     path = tmp_path / FILES[format]
-    change_precision(format, sources / FILES[format], path, "int8", 0.05 * calibration())
+    change_precision(format, sources / FILES[format], path, "int8", 0.05 * images_for(32, seed=2))
     images = images_for(64)
     expected = run(format, sources / FILES[format], images)
     answers = run(format, path, images)
@@ -249,7 +213,7 @@ def test_calibration_decides_the_ranges(format, sources, tmp_path):
     Agreement.of([run(format, good, images)], [expected], classes=True).require(format, "int8", None)
 
 
-def test_what_is_in_an_onnx_file(changed):
+def test_what_is_in_an_onnx_file(sources, changed):
     import onnx
 
     def dtypes(precision):
@@ -260,48 +224,36 @@ def test_what_is_in_an_onnx_file(changed):
         arrays = [onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
         return {(array.dtype.name, array.ndim) for array in arrays if array.size >= 1024}
 
+    graph = onnx.load_model(str(sources / FILES["onnx"])).graph
+    assert not [node.name for node in graph.node if "Tensordot" in node.name]  # products are whole
     assert dtypes("float16") == {("float16", 2), ("float16", 3), ("float16", 4)}
     assert dtypes("dynamic_int8") == {("uint8", 2), ("float32", 3), ("float32", 4)}
     assert dtypes("int8") == {("uint8", 2), ("float32", 3), ("uint8", 4)}
 
 
-def test_two_onnx_operators_that_stay_in_float32_share_a_value(tmp_path):
-    import onnx
-    from onnx import TensorProto, helper
-
-    half = onnx.numpy_helper.from_array(np.array([0.5], "float32"), "half")
-    nodes = [
-        helper.make_node("Add", ["images", "half"], ["more"], "add"),
-        helper.make_node("Max", ["more", "half"], ["above"], "max"),
-        helper.make_node("Min", ["more", "above"], ["below"], "min"),
-        helper.make_node("Max", ["below", "half"], ["answer"], "max2"),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in ("images", "answer")]
-    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], [half])
-    onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "a")
-    change_precision("onnx", tmp_path / "a", tmp_path / "b", "float16")
-    images = np.array([-1, 0, 2], "float32")
-    np.testing.assert_allclose(run("onnx", tmp_path / "b", images), np.maximum(images + 0.5, 0.5), rtol=1e-3)
-
-
-def test_what_is_in_an_openvino_file(changed):
+def test_what_is_in_an_openvino_file(sources, changed):
     import openvino
 
-    def dtypes(precision):
-        operators = openvino.Core().read_model(str(changed("openvino", precision))).get_ops()
-        constants = [o for o in operators if o.get_type_name() == "Constant" and np.prod(o.get_output_shape(0)) >= 1024]
-        return sorted({o.get_output_element_type(0).get_type_name() for o in constants})
+    def constants(operators):
+        large = [o for o in operators if o.get_type_name() == "Constant" and np.prod(o.get_output_shape(0)) >= 1024]
+        return {o.get_output_element_type(0).get_type_name() for o in large}
 
-    assert dtypes("float32") == ["f32"]
-    assert dtypes("float16") == ["f16"]
-    assert dtypes("dynamic_int8") == ["f32", "i8"]
+    paths = {"float16": changed("openvino", "float16"), "dynamic_int8": changed("openvino", "dynamic_int8")}
+    paths["float32"] = sources / FILES["openvino"]
+    operators = {name: openvino.Core().read_model(str(path)).get_ops() for name, path in paths.items()}
+    kinds = [operator.get_type_name() for operator in operators["float32"]]
+    assert kinds.count("MatMul") == 13 and "ReduceProd" not in kinds
+    found = {name: constants(each) for name, each in operators.items()}
+    assert found == {"float32": {"f32"}, "float16": {"f16"}, "dynamic_int8": {"f32", "i8"}}
 
 
-@pytest.mark.parametrize(("format", "precision"), REFUSED)
-def test_refused_with_a_reason(format, precision):
-    with pytest.raises(ValueError, match="precision must be one of.*float32") as caught:
-        FORMATS[format].precision(precision)
-    assert PRECISIONS[format][precision].reason in str(caught.value)
+def test_refused_with_a_reason():
+    for format, rows in PRECISIONS.items():
+        for precision, row in rows.items():
+            if row.reason:
+                with pytest.raises(ValueError, match="precision must be one of.*float32") as caught:
+                    FORMATS[format].precision(precision)
+                assert row.reason in str(caught.value)
 
 
 def test_symmetric_int8():

@@ -14,13 +14,14 @@ from tests.export.tiny import fake_export, new_model, shared_model, skip_without
 pytestmark = pytest.mark.once
 
 SUFFIXES = {name: row.suffix for name, row in FORMATS.items()}
+KINDS = ("saved_model", "onnx", "openvino")  # a folder, a file, two files
 
 
 def everything_in(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", KINDS)
 @pytest.mark.parametrize("difference", [1e-2, np.nan])
 def test_a_file_that_disagrees_is_not_left(monkeypatch, tmp_path, format, difference):
     fake_export(monkeypatch, difference)
@@ -46,7 +47,7 @@ def test_the_tolerance_is_the_user_s_and_relative(monkeypatch, tmp_path):
     assert report.tolerance > 1e-2
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", KINDS)
 @pytest.mark.parametrize("old", ["file", "folder", "link"])
 def test_overwriting_has_to_be_asked_for(monkeypatch, tmp_path, format, old):
     fake_export(monkeypatch)
@@ -62,31 +63,29 @@ def test_overwriting_has_to_be_asked_for(monkeypatch, tmp_path, format, old):
     assert {entry.name for entry in tmp_path.iterdir()} == wanted
 
 
-def test_openvino_s_second_file_is_not_overwritten_either(monkeypatch, tmp_path):
+def test_what_else_is_never_replaced(monkeypatch, tmp_path):
+    """OpenVINO's second file, and a folder of other things."""
     fake_export(monkeypatch)
     (tmp_path / "model.bin").write_text("old")
-    with pytest.raises(FileExistsError, match=r"model\.bin exists"):
-        export(shared_model(), tmp_path / "model.xml")
-    assert everything_in(tmp_path) == ["model.bin"] and (tmp_path / "model.bin").read_text() == "old"
-
-
-def test_a_folder_of_other_things_is_never_replaced(monkeypatch, tmp_path):
-    fake_export(monkeypatch)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "precious.txt").write_text("old")
+    before = everything_in(tmp_path)
+    with pytest.raises(FileExistsError, match=r"model\.bin exists"):
+        export(shared_model(), tmp_path / "model.xml")
     with pytest.raises(FileExistsError, match="does not delete"):
         export(shared_model(), tmp_path / "results", "saved_model", overwrite=True)
-    assert everything_in(tmp_path) == ["results", "results/precious.txt"]
+    assert everything_in(tmp_path) == before and (tmp_path / "model.bin").read_text() == "old"
 
 
 def test_folders_are_made_and_go_again_where_nothing_was_left(monkeypatch, tmp_path):
+    path = tmp_path / "a" / "b" / "model.onnx"
     fake_export(monkeypatch, 1.0)
     with pytest.raises(RuntimeError):
-        export(shared_model(), tmp_path / "a" / "b" / "model.onnx")
+        export(shared_model(), path)
     assert everything_in(tmp_path) == []
     fake_export(monkeypatch)
-    export(shared_model(), str(tmp_path / "a" / "b" / "model.onnx"))
-    assert everything_in(tmp_path) == ["a", "a/b", "a/b/model.onnx"]
+    export(shared_model(), str(path))
+    assert path.exists()
 
 
 def test_a_read_only_folder(monkeypatch, tmp_path):
@@ -107,7 +106,7 @@ def full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", KINDS)
 def test_a_full_disk_while_writing(monkeypatch, tmp_path, format):
     fake_export(monkeypatch, write=lambda target: (target.write_text("half"), full()))
     path = tmp_path / f"model{SUFFIXES[format]}"
@@ -136,27 +135,25 @@ def test_a_disk_that_refuses_while_files_are_moved(monkeypatch, tmp_path, fails_
     assert {path.read_text() for path in tmp_path.iterdir()} == {"old"}
 
 
-def test_weights_that_are_not_finite_are_named(tmp_path):
-    model = new_model()
-    kernel = model.get_layer("block_0").mlp.fc1.kernel
-    value = keras.ops.convert_to_numpy(kernel).copy()
-    value[0, 0] = np.inf
-    kernel.assign(value)
-    model.get_layer("head").bias.assign(np.full(5, np.nan))
-    with pytest.raises(ValueError, match="NaN or infinite.*block_0/mlp/fc1/kernel', 'head/bias"):
-        export(model, tmp_path / "a" / "model.tflite")
-    assert everything_in(tmp_path) == []
-
-
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")  # Keras asks all layers
-def test_other_models_are_refused(tmp_path):
-    functional = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    with pytest.raises(TypeError, match="VisionTransformer or .*, but a Sequential"):
-        export(functional, tmp_path / "model.tflite")
-    model = new_model()
-    model.quantize("int8")
-    with pytest.raises(ValueError, match="quantized.*dynamic_int8"):
-        export(model, tmp_path / "model.tflite")
+def test_models_that_are_refused(tmp_path):
+    broken, quantized = new_model(), new_model()
+    value = np.ones((16, 24), "float32")
+    value[0, 0] = np.inf
+    broken.get_layer("block_0").mlp.fc1.kernel.assign(value)
+    broken.get_layer("head").bias.assign(np.full(5, np.nan))
+    quantized.quantize("int8")
+    for model, error, words in (
+        (broken, ValueError, "NaN or infinite.*block_0/mlp/fc1/kernel', 'head/bias"),
+        (quantized, ValueError, "quantized.*dynamic_int8"),
+        (
+            keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]),
+            TypeError,
+            "VisionTransformer or .* a Sequential",
+        ),
+    ):
+        with pytest.raises(error, match=words):
+            export(model, tmp_path / "a" / "model.tflite")
     assert everything_in(tmp_path) == []
 
 
@@ -170,29 +167,24 @@ def test_operators_that_the_runtime_lacks_have_to_be_allowed(monkeypatch, tmp_pa
     assert "FlexErf" in str(report)
 
 
-def worker(monkeypatch, tmp_path, script):
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("kill -9 $$", "(?s)killed by signal 9, perhaps for want of memory.*Nothing was written"),
+        ("echo The reason. >&2; exit 3", "(?s)exit status 3.*The reason"),
+    ],
+)
+def test_a_worker_that_fails(monkeypatch, tmp_path, script, words):
     """Another program in the place of the worker, and a format that needs one under this backend."""
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(processes.sys, "executable", str(program))
     format = "torch" if keras.backend.backend() == "jax" else "stablehlo"
     skip_without(format)
-    return tmp_path / "out" / f"model{SUFFIXES[format]}"
-
-
-def test_a_killed_worker(monkeypatch, tmp_path):
-    path = worker(monkeypatch, tmp_path, "echo half > $4; kill -9 $$")
-    with pytest.raises(RuntimeError, match="(?s)killed by signal 9, perhaps for want of memory.*Nothing was written"):
-        export(shared_model(), path)
-    assert not path.parent.exists()
-
-
-def test_what_the_worker_says_is_shown(monkeypatch, tmp_path):
-    path = worker(monkeypatch, tmp_path, "echo half > $4; echo The reason. >&2; exit 3")
-    with pytest.raises(RuntimeError, match="(?s)exit status 3.*The reason"):
-        export(shared_model(), path)
-    assert not path.parent.exists()
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\necho half > $4; {script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(processes.sys, "executable", str(program))
+    with pytest.raises(RuntimeError, match=words):
+        export(shared_model(), tmp_path / "out" / f"model{SUFFIXES[format]}")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_converter_that_fails_here(monkeypatch, tmp_path):
@@ -209,11 +201,8 @@ def test_a_converter_that_fails_here(monkeypatch, tmp_path):
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    wanted = {"litert": "ai_edge_litert.*export", "onnx": "tf2onnx.*onnx", "openvino": "openvino.*openvino"}
-    wanted |= {"saved_model": "tensorflow.*export", "torch": "torch.*torch", "stablehlo": "jax.*jax"}
-    for format, words in wanted.items():
-        # The precision's packages are asked for first.
-        monkeypatch.setattr(Format, "precision", lambda *_: Precision())
-        with pytest.raises(ImportError, match=rf"needs .*{words.split('.*')[0]}.*keras-vit\[{words.split('.*')[1]}\]"):
+    monkeypatch.setattr(Format, "precision", lambda *_: Precision())  # whose packages are asked for first
+    for format, row in FORMATS.items():
+        with pytest.raises(ImportError, match=rf"needs .*{row.needs[-1]}.*keras-vit\[{row.extra}\]"):
             export(shared_model(), tmp_path / f"model{SUFFIXES[format]}", format)
     assert everything_in(tmp_path) == []

@@ -39,6 +39,10 @@ def images_for(config, count, low=-1, high=1):
     return np.random.default_rng(count).uniform(low, high, shape).astype("float32")
 
 
+def pixels_for(config, count):
+    return images_for(config, count, 0, 255).astype("uint8")
+
+
 def skip_without(format):
     """Skips a test where packages for a format are missing."""
     missing = FORMATS[format].missing()
