@@ -88,10 +88,11 @@ def train(
             """Evaluates, logs and saves. The callbacks of the user come after this one and find it all in `logs`."""
             logs |= sharing.training_means({name: float(value) for name, value in logs.items()}, batch_size)
             if not np.isfinite(logs["loss"]):
-                kept = f" {folder.path} still holds step {log[-1]['step']}." if folder and log else ""
+                before = log[-1]["step"] if log else 0
+                kept = f" {folder.path} still holds step {before}." if folder and log else ""
                 raise FloatingPointError(
-                    f"The loss is {logs['loss']} between steps {log[-1]['step'] if log else 0} and {step}. "
-                    f"Lower the learning rate, warm up for longer or clip the gradients (recipe.replace(...)).{kept}"
+                    f"The loss is {logs['loss']} between steps {before} and {step}. Lower the learning rate, warm up "
+                    f"for longer or clip the gradients (recipe.replace(...)).{kept}"
                 )
             if validation is not None:
                 logs |= _evaluate(model, validation)
@@ -131,7 +132,7 @@ def train(
 
 
 def _evaluate(model: keras.Model, validation: FilledBatches) -> dict[str, float]:
-    """Loss and metrics, with the averaged weights where the optimizer keeps averages (`use_ema`)."""
+    """Loss and metrics of the averaged weights where the optimizer keeps averages (`use_ema`)."""
     # In float16 Keras wraps the optimizer in one that scales the loss and has a `use_ema` of its own, always False.
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     weights = model.trainable_variables if optimizer.use_ema else []
@@ -156,11 +157,9 @@ def report(text: str) -> None:
 class RunFolder:
     """One run's files, each moved into place when it is complete.
 
-    `run.json` holds the settings, `step-N.npz` the weights, the optimizer's state, the state of every random generator
-    and the log after N steps, `log.csv` the log for people: a row per evaluation.
-
-    A run goes on where `settings`, the plain data that decide its numbers, are the same, and `resume` is true; else it
-    starts afresh and removes the old one's files. Only the first of its processes reads and writes the folder.
+    `run.json` holds the settings, the plain data that decide the run's numbers, `step-N.npz` the weights, the
+    optimizer's state, the state of every random generator and the log after N steps, `log.csv` the log for people.
+    Only the first of the run's processes reads and writes the folder.
 
     Raises:
         ValueError: if the folder holds a run with other settings or of an older version, or something that is no run.
@@ -187,15 +186,14 @@ class RunFolder:
         except (ValueError, RecursionError):
             raise ValueError(f"{record} is damaged, so the run cannot go on. resume=False starts again.") from None
         now = _flat(json.loads(json.dumps(self._settings)))
-        differences = [
-            f"{name} was {saved.get(name)!r} and is now {now.get(name)!r}"
-            for name in saved | now
-            if saved.get(name) != now.get(name)
-        ]
-        if differences:
+        pairs = {name: (saved.get(name), now.get(name)) for name in saved | now}
+        changes = "; ".join(
+            f"{name} was {old!r} and is now {new!r}" for name, (old, new) in pairs.items() if old != new
+        )
+        if changes:
             raise ValueError(
-                f"{self.path} holds a run with other settings: {printable('; '.join(differences), 2000)}. "
-                "Choose another output, or pass resume=False to start again there."
+                f"{self.path} holds a run with other settings: {printable(changes, 2000)}. Choose another output, or "
+                "pass resume=False to start again there."
             )
 
     @contextlib.contextmanager
@@ -222,15 +220,14 @@ class RunFolder:
         if newest is not None and self._processes.first:
             arrays, about = _read_state(self._checkpoint(newest), model)
         share_state(model, arrays, self._processes)
-        found = [newest or 0, about.get("finished", False), about.get("log", [])]
-        step, finished, log = self._processes.from_first(found)
-        return step, finished, Table(log)
+        step, *rest = self._processes.from_first([newest or 0, about.get("finished", False), about.get("log", [])])
+        return step, rest[0], Table(rest[1])
 
     def save(self, model: keras.Model, step: int, log: list[dict[str, Any]], finished: bool = False) -> None:
-        """Writes a checkpoint, and the log as `log.csv` as well; older checkpoints go when it is complete.
+        """Writes a checkpoint and `log.csv`; older checkpoints go when it is complete, and stay on a full disk.
 
         A row of the log may lack what others have: a validation set can be added to a run. A run that is `finished`
-        has the weights that it gives. Where a disk is full, older checkpoints stay.
+        has the weights that it gives.
         """
         if not self._processes.first:
             return
@@ -266,7 +263,7 @@ def _flat(data: Any, name: str = "") -> dict[str, Any]:
 
 
 def _state(model: keras.Model) -> list[Any]:
-    """All that a run goes on from; Keras's weight files leave random generators out and add adapters to kernels."""
+    """All that a run goes on from, random generators too."""
     if not model.optimizer.built:  # within the first update, TensorFlow would trace that update a second time
         with scope_of(model):
             model.optimizer.build(model.trainable_variables)
@@ -274,12 +271,12 @@ def _state(model: keras.Model) -> list[Any]:
 
 
 def share_state(model: keras.Model, arrays: list[np.ndarray] | None, processes: Processes) -> None:
-    """Gives a compiled model the state that process 0 has read, or that its own model is in (None)."""
+    """Gives a compiled model the state that process 0 has read, or that its own model has (None)."""
     assign_everywhere(_state(model), arrays, processes)
 
 
 def _write_state(path: Path, model: keras.Model, about: dict[str, Any]) -> None:
-    """Writes an `.npz`, array by array. Python writes it and not HDF5, which crashes where a disk is full."""
+    """Writes an `.npz`, array by array: HDF5 crashes where a disk is full."""
     values = (np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in _state(model))
     # The format knows no bfloat16: its bits are kept.
     arrays = (value.view("uint16") if value.dtype == "bfloat16" else value for value in values)

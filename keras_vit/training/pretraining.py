@@ -23,18 +23,15 @@ def pretrain(
 ) -> Trained:
     """Trains a model from scratch by a recipe of Table 3 or of AugReg, or without labels as in appendix B.1.2.
 
-    Like `finetune` it is counted in updates and goes on after a kill.
-
     Args:
-        model: The name of a variant, for a model with random weights; or a model or a file of one, as in `finetune`,
-            which goes on with the weights and the head that it has.
+        model: The name of a variant, for a model with random weights; or a model or a file, as in `finetune`, which
+            goes on with its weights and its head.
         data: As in `finetune`. Labels are not looked at by `"masked_patches"`.
         recipe: A name (see `list_recipes`), or a `Recipe`.
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
-            to be predicted; the encoder is trained, and the head of the model stays as it is.
-        **options: All others of `finetune`. `seed` also decides the first weights of a variant, and which
-            patches are corrupted.
+            to be predicted; the head stays as it is.
+        **options: All others of `finetune`. `seed` also decides a variant's first weights, and what is corrupted.
 
     Returns:
         The model, the log and more (see `Trained`). Errors are those of `finetune`.
@@ -65,7 +62,7 @@ def model_for_labels(source: Model | Source, recipe: Recipe, images: ImageStream
 
 
 def model_with_any_head(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-    """The model to pre-train without labels, whose head stays as it is; that of a variant has random weights."""
+    """The model to pre-train without labels; that of a variant has random weights."""
     if not is_variant(source):
         return with_size_and_rates(source, recipe, dtype)
     options: dict[str, Any] = {"dtype": dtype, "classes": images.classes, "image_size": recipe.image_size}
@@ -107,10 +104,10 @@ def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, n
 
 
 def mean_colours(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """The 3-bit mean colour of each patch of `(images, height, width, 3)` with values 0..255, in a grid of patches.
+    """The 3-bit mean colour of each patch of `(images, height, width, 3)` with values 0..255.
 
     Returns:
-        int32 `(images, rows * columns)` in 0..511: 64 red + 8 green + blue, each 0..7.
+        int32 `(images, rows * columns)`: 64 red + 8 green + blue, each 0..7.
     """
     (images, height, width, _), (rows, columns) = pixels.shape, grid
     blocks = np.reshape(pixels, (images, rows, height // rows, columns, width // columns, 3))
@@ -143,8 +140,7 @@ class CorruptPatches(keras.layers.Layer):
 class MaskedPatchLoss(keras.losses.Loss):
     """Cross-entropy of the colours of corrupted patches: their mean over all of the batch.
 
-    Targets are `(batch, N)` integers, `NO_TARGET` where nothing is to be predicted; predictions `(batch, N, 512)`
-    logits. The loss of an image is such that the mean of all images is that over the corrupted patches.
+    Targets are `(batch, N)` integers, `NO_TARGET` where nothing is to be predicted; predictions `(batch, N, 512)`.
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
@@ -172,11 +168,7 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
     """A model that predicts the colours of corrupted patches, on the encoder of another, with the same weights.
 
     It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and gives logits
-    `(batch, N, 512)`. Only the mask token and the head are its own.
-
-    Raises:
-        TypeError: if `model` is no `VisionTransformer`.
-        ValueError: if it takes images of any size, or of a single patch.
+    `(batch, N, 512)`.
     """
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"Masked patch prediction needs a VisionTransformer, but {type(model).__name__} was given.")

@@ -62,8 +62,7 @@ def matches(name: str, pattern: str) -> bool:
 class Recipe:
     """How a model is trained: plain data, one row of a published table or your own.
 
-    `recipe("finetune/cifar10").replace(steps=100)` changes fields; `build_optimizer`, `build_schedule` and `build_loss`
-    make the Keras objects that it names.
+    `build_optimizer`, `build_schedule` and `build_loss` make the Keras objects that it names.
 
     Args:
         name: Its name in `list_recipes()`.
@@ -159,17 +158,15 @@ class Recipe:
         if self.lora_rank is None and self.lora_alpha is not None:
             raise ValueError(f"lora_alpha={self.lora_alpha!r} is the scale of adapters: give lora_rank as well.")
         if self.batch_size % self.accumulate:
-            raise ValueError(
-                f"batch_size must be a multiple of accumulate, but {self.batch_size} is none of {self.accumulate}."
-            )
+            found = f"{self.batch_size} is none of {self.accumulate}"
+            raise ValueError(f"batch_size must be a multiple of accumulate, but {found}.")
         if self.steps is not None and self.epochs is not None:
             raise ValueError(f"A recipe has steps or epochs, but {self.steps} and {self.epochs} were given.")
 
     def replace(self, **changes: Any) -> "Recipe":
-        """A copy with other values in some fields.
+        """A copy with other values in some fields; `steps` and `epochs` take each other's place.
 
-        `steps` and `epochs` take each other's place. A warm-up that would take more than half of the new `steps` is
-        shortened to a tenth of them, unless `warmup_steps` is among the changes.
+        A warm-up of more than half of the new `steps` becomes a tenth of them, unless it is among the changes.
         """
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
             if changes.get(one) is not None and changes.get(other) is None:
@@ -190,16 +187,14 @@ class Recipe:
         return cls(**{**fields, "sweep": sweep, "augmentation": Augmentation(**fields.get("augmentation", {}))})
 
     def total_steps(self, examples: int | None = None) -> int:
-        """Updates of the whole training; a recipe that counts epochs needs to know how many images there are."""
+        """Updates of the whole training, on as many images where the recipe counts epochs."""
         if self.steps is not None:
             return self.steps
         if self.epochs is None:
             raise ValueError(f"The recipe {self.name!r} has neither steps nor epochs: pass steps=...")
         if not examples:
-            raise ValueError(
-                f"The recipe {self.name!r} counts {self.epochs:g} epochs, and nothing says how many images an epoch "
-                "has: pass steps=recipe.total_steps(examples)."
-            )
+            unknown = f"counts {self.epochs:g} epochs, and nothing says how many images an epoch has"
+            raise ValueError(f"The recipe {self.name!r} {unknown}: pass steps=recipe.total_steps(examples).")
         return max(1, math.floor(self.epochs * examples / self.batch_size + 0.5))
 
 
@@ -236,10 +231,10 @@ def recipe(name: str) -> Recipe:
     """
     if not isinstance(name, str):
         raise TypeError(f"The name of a recipe must be a string, but {name!r} was given.")
-    recipes = {known.lower(): found for known, found in _recipes().items()}
+    recipes = {row.name.lower(): row for row in _recipes()}
     if name.lower() in recipes:
         return recipes[name.lower()]
-    suggestion = did_you_mean(name, {known: found.name for known, found in recipes.items()})
+    suggestion = did_you_mean(name, {known: row.name for known, row in recipes.items()})
     raise ValueError(f"There is no recipe {name!r}.{suggestion} list_recipes() shows all {len(recipes)}.")
 
 
@@ -257,7 +252,7 @@ def list_recipes(query: str | None = None) -> Table:
         10000
     """
     rows = RecipeTable()
-    for row in _recipes().values():
+    for row in _recipes():
         text = " ".join((row.name, row.models, row.dataset, row.source)).lower()
         if all(word in text for word in (query or "").lower().split()):
             duration = f"{row.steps} steps" if row.epochs is None else f"{row.epochs:g} epochs"
@@ -267,6 +262,5 @@ def list_recipes(query: str | None = None) -> Table:
 
 
 @functools.cache
-def _recipes() -> dict[str, Recipe]:
-    """All recipes by name."""
-    return {row["name"]: Recipe.from_dict(row) for row in ROWS}
+def _recipes() -> tuple[Recipe, ...]:
+    return tuple(map(Recipe.from_dict, ROWS))

@@ -122,16 +122,14 @@ def model_to_finetune(source: Model | Source, recipe: Recipe, images: ImageStrea
     if isinstance(model, VisionTransformer) and not model.config.dynamic:
         rows, columns = model.config.grid_size
         if rows * columns > MOST_PATCHES:
-            warn_caller(
-                f"The recipe {recipe.name} has images of {recipe.image_size} pixels, and this model cuts them into "
-                f"{rows} x {columns} patches: that is slow and takes much memory. Give image_size= a smaller one."
-            )
+            found = f"has images of {recipe.image_size} pixels, which this model cuts into {rows} x {columns} patches"
+            warn_caller(f"The recipe {recipe.name} {found}: slow, and much memory. Give a smaller image_size=.")
     # A head that fits by chance goes as well: the original always starts from zeros.
     return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
 
 
 def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **options: Any) -> Model:
-    """A model, or what `load` takes with options, with the image size and the dropout of a recipe."""
+    """A model, or what `load` takes, with the image size and the dropout of a recipe."""
     rates = {name: getattr(recipe, name) for name in ("dropout", "drop_path") if getattr(recipe, name)}
     if not isinstance(source, ImageModel):
         return load(source, image_size=recipe.image_size, dtype=dtype, **rates, **options)
@@ -191,19 +189,17 @@ def finetune(
 ) -> Trained:
     """Fine-tunes a model as the paper does (section 4.1, Table 4): new head of zeros, SGD, cosine decay, clipping.
 
-    The run is counted in updates of the weights, and batch n is the same images with the same augmentation whatever
-    happened before. With an `output` folder a run that was killed goes on from its last checkpoint when it is called
-    again in the same way, and ends with the same weights as one that was not. A run that is over is not trained again:
-    the call gives the same model once more.
+    The run is counted in updates of the weights, and batch n is a function of the seed. With an `output` folder a run
+    that was killed goes on from its last checkpoint when it is called again in the same way, and ends with the same
+    weights as one that was not. A run that is over is not trained again: the call gives the same model once more.
 
     Args:
-        model: A model, a `.keras` or `.weights.h5` file of one, what `from_checkpoint` takes (a file, a name of the
-            catalogue), or a variant such as `"ViT-B/16"` for its recommended weights. A model and its files keep
-            their head where it has the classes of the data; a checkpoint always gets a new head of zeros. What is
-            frozen, adapters, and the model's name stay. A model is trained in place, or a copy where its head, its
-            image size, the rates of the recipe's dropout or the devices differ.
-        data: A folder with `train/` and `test/` in it or with one folder per class, `(images, labels)` arrays, a
-            tf.data, grain or torch pipeline, or `"tfds:NAME"` (see `open_data`).
+        model: A model, or what `load` takes: a file, a name of the catalogue, a variant such as `"ViT-B/16"` for its
+            recommended weights. A model and its `.keras` or `.weights.h5` files keep their head where it has the
+            classes of the data; a checkpoint gets a new head of zeros. What is frozen, adapters, and the model's name
+            stay. A model is trained in place, or a copy where its head, its image size, the rates of the recipe's
+            dropout or the devices differ.
+        data: What `open_data` takes: a folder, arrays, a pipeline, `"tfds:NAME"`.
         recipe: A name (see `list_recipes`), or a `Recipe`.
         validation: What to evaluate on, like `data`; None for the `test/` of a folder, if there is one.
         output: Folder for checkpoints, log, learning curve and the trained model; None for no files.
@@ -211,21 +207,20 @@ def finetune(
         batch_size: Images per update.
         learning_rate: The highest of the run.
         warmup_steps: Updates until then, fewer than `steps`.
-        image_size: Pixels, an integer or (height, width). None for the size of the model where one is given, and for
-            the recipe's otherwise.
+        image_size: Pixels, an integer or (height, width). None for that of the model where one is given, else of the
+            recipe.
         classes: Number of classes, where the data does not say it (integer labels of a pipeline).
         class_names: Their names, where the data does not say them. They become `model.config.class_names`.
-        every: Updates between two evaluations and checkpoints; None for an epoch, or a tenth of the run where that
-            is shorter.
+        every: Updates between two evaluations and checkpoints; None for an epoch, at most a tenth of the run.
         seed: Decides the order of the images, their augmentation and all that is random in the model.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
         resume: Whether a run in `output` goes on. False starts again and removes all that the old one has left.
         callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch.
         dtype: Dtype policy of a model that is loaded, such as `"mixed_bfloat16"`.
-        distribution: What shares the batches. None: all processes that the program was started in (by torchrun or
-            Slurm: see `connect`), and the `keras.distribution` or `tf.distribute` scope around the call or the model.
-            Also such a distribution or strategy itself. `"alone"`: this process trains by itself.
-        verbose: Whether to print what was found and is going to be done, and to show a progress bar.
+        distribution: What shares the batches. None: all processes that the program was started in (see `connect`), and
+            the `keras.distribution` or `tf.distribute` scope around the call or the model. Also such a distribution
+            or strategy itself. `"alone"`: this process trains by itself.
+        verbose: Whether to print what was found, and to show a progress bar.
         task: What is trained, and on what; `pretrain` has others.
 
     Returns:
@@ -265,8 +260,9 @@ def finetune(
             "shard": processes.shard,
         }
         names = {"classes": classes, "class_names": class_names}
-        images = open_data(data, split="train", augmentation=recipe.augmentation, **names, **reading)
-        stack.enter_context(images)
+        images = stack.enter_context(
+            open_data(data, split="train", augmentation=recipe.augmentation, **names, **reading)
+        )
         recipe = recipe.replace(steps=recipe.total_steps(images.examples), **warmup)
         schedule = build_schedule(recipe)  # raises where steps and warm-up do not fit
         model = task.model(source, recipe, images, dtype)
@@ -348,7 +344,7 @@ def _opened(source: Any, dtype: DType, emptied: str | os.PathLike[str] | None) -
 
 def _moved(model: Model, distribution: Distribution, processes: Processes) -> Model:
     """The model, or a copy on the devices of the distribution where it was made outside its scope."""
-    active = keras.distribution.distribution()
+    active, outside = keras.distribution.distribution(), False
     if keras.backend.backend() == "tensorflow":
         strategy = distribution if hasattr(distribution, "scope") else model.distribute_strategy
         outside = not strategy.extended.variable_created_in_scope(model.weights[0].value)
@@ -356,8 +352,6 @@ def _moved(model: Model, distribution: Distribution, processes: Processes) -> Mo
         wanted = {str(device) for device in active.device_mesh.devices.flatten()}
         devices = (weight.value.devices() for weight in model.weights)
         outside = any({f"{device.platform}:{device.id}" for device in of_weight} != wanted for of_weight in devices)
-    else:
-        outside = False
     return model.with_config() if outside else model
 
 
@@ -372,7 +366,7 @@ def _choose_what_trains(model: Model, recipe: Recipe) -> None:
 
 
 def _write_results(done: Trained, processes: Processes) -> None:
-    """Writes the model without its adapters, the names of its classes, and the curve where matplotlib is installed."""
+    """Writes the model without its adapters, its class names, and the curve where matplotlib is installed."""
     adapted = bool(adapted_layers(done.model))
     # Not compiled: the file is half as large, and knows no optimizer, which other backends could not read.
     model = merge_lora(done.model) if adapted else done.model.with_config()  # in all processes: they share variables
@@ -389,10 +383,7 @@ def _write_results(done: Trained, processes: Processes) -> None:
 
 
 def jit_compile(model: keras.Model, updates: int) -> bool | str:
-    """What `compile(jit_compile=...)` gets: XLA where Keras leaves it out though it is quicker (docs/speed.md).
-
-    That is for float32 on TensorFlow's CPUs; in bfloat16 it depends on the processor. Masks of dropout differ with it.
-    """
+    """What `compile(jit_compile=...)` gets: XLA for float32 on TensorFlow's CPUs, where Keras leaves it out."""
     if updates < _UPDATES_WORTH_COMPILING or not keras_leaves_xla_out(model):
         return "auto"
     suitable = all(layer.supports_jit and layer.compute_dtype == "float32" for layer in layers_inside(model))
@@ -402,13 +393,12 @@ def jit_compile(model: keras.Model, updates: int) -> bool | str:
 def _summary(
     task: Task, recipe: Recipe, model: Model, images: ImageStream, test_images: ImageStream | None, sharing: Sharing
 ) -> str:
-    """What was found, and what is going to happen: a size, a number or a folder that nobody meant is seen at once."""
+    """What was found, and what is going to happen."""
     value = model.weights[0].value
     devices = list(value.devices()) if hasattr(value, "devices") else [value.device]  # JAX has several
-    shares = max(len(devices), sharing.shares)
+    shares, processes = max(len(devices), sharing.shares), sharing.processes.count
     where = str(devices[0]).rpartition("/device:")[2].lower() if shares == 1 else f"{shares} devices"
-    if sharing.processes.count > 1:
-        where += f", {sharing.processes.count} processes"
+    where += f", {processes} processes" if processes > 1 else ""
     names = list(images.class_names or ())
     listed = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
     count = [f"{one.examples:,}" if one and one.examples else "an unknown number of" for one in (images, test_images)]

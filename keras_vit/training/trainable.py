@@ -20,9 +20,7 @@ _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they
 
 
 def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
-    """Keeps layers from training. Compile the model after this.
-
-    What is frozen stays so in a `.keras` file.
+    """Keeps layers from training, also those of a `.keras` file of the model. Compile the model after this.
 
     Args:
         model: The model, changed in place.
@@ -80,7 +78,7 @@ def _named(patterns: Iterable[str], names: Iterable[str], known: Iterable[str]) 
 
 
 def _is_inside(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a layer or a weight is what a pattern names, or inside it."""
+    """Whether something is what a pattern names, or inside it."""
     return any(matches(name, pattern) or matches(name, f"{pattern}/*") for pattern in patterns)
 
 
@@ -117,14 +115,14 @@ def add_lora(
     """Gives layers adapters of low rank and freezes everything else. Compile the model after this.
 
     A kernel W becomes W + alpha / rank * A B, where A and B train, and W does not. B starts with zeros, so the outputs
-    are the same at first. `save_adapters` saves what trains. Keras's own files (`.keras`, `.weights.h5`), pickles and
-    copies hold the model with its adapters, and what is frozen; `merge_lora` gives a model without them.
+    are the same at first. `save_adapters` saves what trains. Keras's own files, pickles and copies hold the model with
+    its adapters, and what is frozen; `merge_lora` gives a model without them.
 
     Args:
         model: The model, changed in place.
         rank: Columns of A and rows of B.
-        targets: Dense layers that get adapters, or what they are in: patterns as for `freeze`. The default is the usual
-            choice; `("query", "key", "value", "out", "fc1", "fc2")` is all of a block.
+        targets: Dense layers that get adapters, or what they are in: patterns as for `freeze`;
+            `("query", "key", "value", "out", "fc1", "fc2")` is all of a block.
         alpha: Scale of the adapters; None for `rank`.
         train: Layers that train as they are, and get no adapters; a name that the model does not have is passed over.
 
@@ -132,8 +130,7 @@ def add_lora(
         The names of all weights that train now.
 
     Raises:
-        ValueError: if `rank` is no integer of at least 1, the model has adapters, or a target fits nothing that can
-            have them.
+        ValueError: if `rank` is wrong, the model has adapters, or a target fits nothing that can have them.
 
     Examples:
         >>> adapted = keras_vit.VisionTransformer(config)
@@ -182,11 +179,11 @@ def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
 
 
 def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]:
-    """Adds adapters of a file to a model; the head and whatever else was trained with them comes with it.
+    """Adds adapters of a file to a model, and the head and whatever else was trained with them.
 
     Args:
-        model: The model that the adapters were trained on, changed in place. It may have adapters of the same
-            layers and rank, which are overwritten.
+        model: The model that they were trained on, changed in place. Adapters of the same layers and rank are
+            overwritten.
         path: A file of `save_adapters`.
 
     Returns:
@@ -208,21 +205,18 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
         about = json.loads(arrays.pop(_ABOUT).tobytes())
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise ValueError(f"{os.fspath(path)!r} is no file of adapters written by save_adapters().") from error
-    layers = layers_by_path(model)
+    layers, new = layers_by_path(model), not adapted_layers(model)
     shapes = {name: tuple(weight.shape) for name, weight in weights_by_path(model).items()}
-    if not adapted_layers(model):
-        factors = ("lora_kernel_a", "lora_kernel_b")  # which the layers are about to get
-        shapes |= {
-            name: arrays[name].shape for name in arrays if name.endswith(factors) and name.rpartition("/")[0] in layers
-        }
     for name, array in arrays.items():
-        if shapes.get(name) != array.shape:
+        layer, _, kind = name.rpartition("/")
+        to_come = new and layer in layers and kind in ("lora_kernel_a", "lora_kernel_b")
+        if not to_come and shapes.get(name) != array.shape:
             raise ValueError(
                 f"{os.fspath(path)!r} belongs to another model: it holds {name!r} of shape {array.shape}, and that of "
                 f"{model.name} is {shapes.get(name)}. Build the model as it was, with the same variant, classes and "
                 "patch size, and with no adapters of other layers or of another rank (merge_lora)."
             )
-    if not adapted_layers(model):
+    if new:
         others = {name.rpartition("/")[0] for name in arrays} - set(about["targets"])
         add_lora(model, about["rank"], about["targets"], alpha=about["alpha"], train=sorted(others))
     weights = weights_by_path(model)
