@@ -65,21 +65,14 @@ class LocalServer:
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def log_message(self, *args):
-                pass
-
             def do_GET(handler):
                 self.answer(handler)
 
             do_HEAD = do_POST = do_GET
+            log_message = lambda *_: None
 
-        class Quiet(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, request, client_address):
-                pass  # clients that hang up are part of the tests
-
-        self._server = Quiet(("127.0.0.1", 0), Handler)
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.handle_error = lambda *_: None  # clients that hang up are part of the tests
         self.base = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -90,14 +83,13 @@ class LocalServer:
 
 
 class HubServer(LocalServer):
-    """The server; `seen` has the requests as `METHOD path`, and `tokens` what they were allowed with."""
+    """The server; `seen` has the requests as `METHOD path`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.repositories: dict[str, Repository] = {}
         self.pages: dict[str, bytes] = {}  # files elsewhere, by their paths
         self.seen: list[str] = []
-        self.tokens: set[str | None] = set()
         self.down = False
 
     def downloads(self) -> list[str]:
@@ -111,7 +103,6 @@ class HubServer(LocalServer):
         if path.startswith("/api/agent"):  # a registry that the library may ask for, and that has nothing to do with us
             return self._send(handler, 404, b"")
         self.seen.append(f"{method} {urllib.parse.unquote(path)}")
-        self.tokens.add(handler.headers.get("Authorization"))
         if self.down:
             return self._send(handler, 503, b"busy")
         if method == "POST":

@@ -93,18 +93,14 @@ def test_changed_words_about_the_model(files, tmp_path, kind, what):
     assert "\n" not in str(caught.value) and "\x1b" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize(
-    ("without", "more", "message"),
-    [
+def test_a_keras_file_with_other_members(files, tmp_path):
+    for without, more, message in (
         (["config.json"], [], "is not a .keras file"),
         (["model.weights.h5"], [], "is damaged"),
-        *(([], names, "is not .* other members than our models") for names in (["assets/../../x"], ["metadata.json"])),
-    ],
-)
-def test_a_keras_file_with_other_members(files, tmp_path, without, more, message):
-    with pytest.raises(ValueError, match=f"other.keras {message}") as caught:
-        read_keras(rewritten(files, tmp_path / "other.keras", without, more))
-    assert len(str(caught.value)) < 500
+        *(([], names, "is not .* other members than our models") for names in (["a/../../x"], ["metadata.json"])),
+    ):
+        with pytest.raises(ValueError, match=f"other.keras {message}"):
+            read_keras(rewritten(files, tmp_path / "other.keras", without, more))
 
 
 def test_a_config_that_unpacks_without_end(tmp_path):

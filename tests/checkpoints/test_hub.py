@@ -94,10 +94,8 @@ def test_a_new_commit_is_fetched_and_the_old_one_stays(server, repository):
     repository.files["model.safetensors"] = TWO
     new = find_checkpoint("hf://me/model")
     assert (first(old), first(new)) == (1, 2)
-    assert server.downloads().count("config.json") == 1  # it is the same
     assert read_sidecars(new)["config"] == {"architecture": "vit"}
     repository.revisions += (commit,)
-    server.seen.clear()
     server.down = True
     with pytest.warns(UserWarning, match="The copy in the cache is used"):
         assert find_checkpoint(f"hf://me/model@{commit}") == old
@@ -160,25 +158,10 @@ def test_a_file_in_parts(server):
             find_checkpoint("hf://me/large")
 
 
-def test_settings_of_the_library(server, repository, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    find_checkpoint("hf://me/model")
-    assert server.tokens == {"Bearer hf_secret"}
-
-
 def test_a_mirror_that_names_no_commit(server, repository, monkeypatch):
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", None)  # which would be asked for a revision "None"
     repository.describes_commit = False
     assert first(find_checkpoint("hf://me/model")) == 1
-
-
-def test_a_model_from_the_hub(server, golden):
-    """From an address to a model, with options, as from any other source."""
-    case = golden("mini_token")
-    server.repositories["me/mini"] = Repository({"model.npz": case.path.read_bytes()})
-    model = keras_vit.load("hf://me/mini", classifier_activation="softmax")
-    assert model.config.classes == case.ref["logits"].shape[-1]
-    assert keras_vit.inspect_checkpoint(find_checkpoint("hf://me/mini")).layout == "vit_jax"
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

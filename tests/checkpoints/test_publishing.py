@@ -35,17 +35,9 @@ def test_there_and_back(server, model):
     assert commit == f"{server.base}/me/pets/commit/{server.repositories['me/pets'].commit}"
     assert server.repositories["me/pets"].private is True
     card = files["README.md"].decode()
-    for text in (
-        "license: apache-2.0\n",
-        "pipeline_tag: image-classification\n",
-        "# pets\n",
-        "16 x 24 pixels",
-        "3 classes: cat, dog, ünicorn.",
-        "resized straight to 16 x 24 pixels (bilinear)",
-        "mean 0.5, 0.5, 0.5 and standard deviation 0.5, 0.5, 0.5",
-        "keras_vit.load('hf://me/pets')",
-        "## License\n\napache-2.0\n",
-    ):
+    how = "resized straight to 16 x 24 pixels (bilinear)", "mean 0.5, 0.5, 0.5 and standard deviation 0.5, 0.5, 0.5"
+    what = "# pets\n", "16 x 24 pixels", "3 classes: cat, dog, ünicorn.", "keras_vit.load('hf://me/pets')"
+    for text in ("pipeline_tag: image-classification\n", *what, *how, "## License\n\napache-2.0\n"):
         assert text in card
     index = yaml.safe_load(card.split("---")[1])
     assert index["license"] == "apache-2.0" and "keras-vit" in index["tags"]
