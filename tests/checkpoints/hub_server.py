@@ -69,7 +69,9 @@ class LocalServer:
                 self.answer(handler)
 
             do_HEAD = do_POST = do_GET
-            log_message = lambda *_: None
+
+            def log_message(self, *args):
+                pass
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.handle_error = lambda *_: None  # clients that hang up are part of the tests
