@@ -232,7 +232,7 @@ def test_what_is_imported_late_comes_with_a_dependency_or_an_extra():
 # One backend at a time, in processes of their own.
 
 FRAMEWORKS = {"tensorflow": {"tensorflow"}, "jax": {"jax", "jaxlib"}, "torch": {"torch"}}
-EXTRAS = {"PIL", "matplotlib", "sklearn", "pandas", "onnx", "onnxruntime", "openvino"}
+EXTRAS = {"PIL", "matplotlib", "sklearn", "pandas", "pyarrow", "onnx", "onnxruntime", "openvino"}
 EXTRAS |= {"ai_edge_litert", "ai_edge_quantizer"}
 # JAX is built on SciPy and brings it; with the other backends it may be missing.
 MISSING = {

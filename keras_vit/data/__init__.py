@@ -10,6 +10,7 @@ from keras_vit.data.randaugment import randaugment, randaugment_operation
 if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation
     from keras_vit.data.streams import Batches, ImageStream, as_dataset, open_data
+    from keras_vit.data.tables import LabelTable, open_table
 
 __getattr__ = lazy_names(__name__)
 
@@ -19,11 +20,13 @@ __all__ = [
     "BadImage",
     "Batches",
     "ImageStream",
+    "LabelTable",
     "as_dataset",
     "has_test_split",
     "image_files",
     "match_labels",
     "open_data",
+    "open_table",
     "pick_split",
     "randaugment",
     "randaugment_operation",

@@ -25,7 +25,7 @@ from keras_vit.preprocessing import Pipeline, bring_to_size, load_image
 CROPS = ("inception", "random", "resize")
 
 # What the first number of a random seed says it is for, so that no two uses share their numbers.
-ORDER, IMAGE, RANDAUGMENT, MIXUP = range(4)
+ORDER, IMAGE, RANDAUGMENT, MIXUP, HOLDOUT = range(5)
 
 # Defaults of tf.image.sample_distorted_bounding_box, which vit_jax and big_vision leave alone.
 ASPECTS, ATTEMPTS = (0.75, 1.33), 100

@@ -212,7 +212,6 @@ def open_folder(
     folder, training = folders[split], folders.get("train", folders[split])
     files, others = _class_files(folder)
     bad: list[BadImage] = []
-    converted: list[BadImage] = []
 
     def leave_out(path: Path, reason: str, advice: str) -> None:
         if on_bad_image == "stop":
@@ -248,17 +247,8 @@ def open_folder(
         warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
     paths = [path for name in names for path in files.get(name, ())]
     labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
-    if check != "none":
-        faults = _look_at_all(paths, check == "decode", converted)
-        if faults and on_bad_image == "stop":
-            i, fault = next(iter(faults.items()))
-            classes = sorted({paths[i].parent.name for i in faults})
-            more = f" There are {len(faults)} such files, in {listing(classes)}." if len(faults) > 1 else ""
-            hint = 'Repair them, or go on without: on_bad_image="skip".'
-            raise ValueError(f"{printable(paths[i])}: {fault}.{more} {hint}")
-        bad += [BadImage(str(paths[i]), fault) for i, fault in faults.items()]
-        keep = [i for i in range(len(paths)) if i not in faults]
-        paths, labels = [paths[i] for i in keep], labels[keep]
+    keep, unreadable, converted = good_files(paths, on_bad_image, check, lambda i: str(paths[i]))
+    paths, labels = [paths[i] for i in keep], labels[keep]
     for label, name in enumerate(names):
         if files.get(name) and not (labels == label).any():
             raise ValueError(f"Class {name!r}: none of the {len(files[name])} pictures in {folder / name} can be read.")
@@ -271,9 +261,25 @@ def open_folder(
         fingerprint=fingerprint(labels, [path.relative_to(folder).as_posix() for path in paths]),
         class_names=names,
         files=paths,
-        bad=bad,
+        bad=bad + unreadable,
         converted=converted,
     )
+
+
+def good_files(
+    paths: Sequence[Path], on_bad_image: str, check: str, name: Callable[[int], str]
+) -> tuple[list[int], list[BadImage], list[BadImage]]:
+    """Which image files can be read, those that cannot, and those that become RGB; arguments as in `open_data`."""
+    converted: list[BadImage] = []
+    faults = {} if check == "none" else _look_at_all(paths, check == "decode", converted)
+    if faults and on_bad_image == "stop":
+        i, fault = next(iter(faults.items()))
+        folders = sorted({paths[i].parent.name for i in faults})
+        more = f" There are {len(faults)} such files, in {listing(folders)}." if len(faults) > 1 else ""
+        hint = 'Repair them, or go on without: on_bad_image="skip".'
+        raise ValueError(f"{printable(name(i))}: {fault}.{more} {hint}")
+    bad = [BadImage(str(paths[i]), fault) for i, fault in faults.items()]
+    return [i for i in range(len(paths)) if i not in faults], bad, converted
 
 
 def image_files(folder: str | os.PathLike[str], others: list[str] | None = None) -> list[Path]:
@@ -317,7 +323,7 @@ def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     return files, others
 
 
-def _look_at_all(paths: list[Path], decode: bool, converted: list[BadImage]) -> dict[int, str]:
+def _look_at_all(paths: Sequence[Path], decode: bool, converted: list[BadImage]) -> dict[int, str]:
     """What is wrong with files, by their numbers."""
     text = "Decoding pictures" if decode else "Looking at pictures"
     faults = {}
@@ -386,11 +392,11 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
     A folder that is called like one of `class_names` is no split. Raises ValueError where it cannot be told.
     """
     folders = [entry.name for entry in _visible(root) if _is_folder(entry)]
-    is_class = class_names is not None and any(_split_of(name) and name in class_names for name in folders)
+    is_class = class_names is not None and any(split_of(name) and name in class_names for name in folders)
     splits = {} if is_class else _splits(folders, f"{str(root)!r}")
     if not splits:
         return {"train": root, "test": root}
-    others = [name for name in folders if _split_of(name) is None]
+    others = [name for name in folders if split_of(name) is None]
     if "train" not in splits and others:
         found = f"the folder {splits['test']!r}, which is called like a split, beside other folders: {listing(others)}"
         hint = "Move the training classes into train/. If it is a class itself, say so: class_names=[...] with all."
@@ -437,10 +443,10 @@ def has_test_split(source: Any) -> bool:
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
         folders = split_folders(Path(source))
         return "test" in folders and folders["test"] != folders.get("train")
-    return False
+    return getattr(source, "has_test_split", False)  # of a table
 
 
-def _split_of(name: object) -> tuple[str, int] | None:
+def split_of(name: object) -> tuple[str, int] | None:
     """Which split a name stands for, and how well: 0 is best."""
     letters = SUFFIX.sub("", re.sub("[^a-z]", "", str(name).lower()))
     return next(((split, names.index(letters)) for split, names in SPLITS.items() if letters in names), None)
@@ -448,7 +454,7 @@ def _split_of(name: object) -> tuple[str, int] | None:
 
 def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
     """From split to the best name of it."""
-    matches = [(found, name) for name in names if (found := _split_of(name))]
+    matches = [(found, name) for name in names if (found := split_of(name))]
     result = {}
     for split in SPLITS:
         ranks = [rank for (kind, rank), _ in matches if kind == split]

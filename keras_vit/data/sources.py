@@ -147,6 +147,7 @@ class PipelineBatches:
 
     converted: tuple[BadImage, ...] = ()
     examples: int | None = None
+    labels: np.ndarray | None = None
     last: int | None = None
 
     def __init__(

@@ -60,6 +60,8 @@ def open_data(
     processes: bool | None = None,
     prefetch: int = 1,
     shard: tuple[int, int] = (0, 1),
+    holdout: float | None = None,
+    sampling: str | None = None,
 ) -> "ImageStream":
     """A stream of batches.
 
@@ -74,6 +76,7 @@ def open_data(
             - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, a list
               of batches, or any iterable of (images, labels): used as it is, in its own order, with its own crops;
               `randaugment` and `mixup` of an augmentation are added.
+            - a table of image files and labels: `open_table`.
             - a dict with any of these for `"train"` and `"test"`.
         image_size: Of the images that come out, an integer or `(height, width)`.
         batch_size: Images in a batch.
@@ -99,6 +102,10 @@ def open_data(
         shard: (i, n): only the i-th of n parts of every batch, counted from 0, for the i-th of n processes; together
             they are the batch of `(0, 1)`. Of files and arrays only the part is read; a pipeline of another library is
             read as a whole by each process, and must give the same to all of them.
+        holdout: A share of the training images, drawn by the seed, every class alike: `split="train"` has the others,
+            `split="test"` has these. None: the data's own splits.
+        sampling: `"balanced"`: in training, each class is drawn as often as any other; `"sqrt"`: as often as the root
+            of its size says; None: each image once an epoch.
 
     Returns:
         The stream. Close it, or use it in a `with` statement, to end its threads early.
@@ -125,6 +132,9 @@ def open_data(
         check_choice("resize", resize, tuple(RESIZES))
     if len(shard) != 2 or not 0 <= shard[0] < shard[1]:
         raise ValueError(f"shard must be (i, n) with 0 <= i < n, but {shard!r} was given.")
+    check_choice("sampling", sampling, (None, "balanced", "sqrt"))
+    if holdout is not None and (isinstance(holdout, bool) or not 0 < holdout < 1):
+        raise ValueError(f"holdout must be a share between 0 and 1, such as 0.1, but {holdout!r} was given.")
     shuffle = split == "train" if shuffle is None else shuffle
     if not isinstance(shuffle, bool) or (shuffle and split == "test"):
         raise ValueError(f'shuffle must be True (for split="train"), False or None, but {shuffle!r} was given.')
@@ -132,8 +142,11 @@ def open_data(
         raise ValueError("Images that come in order, once, are not augmented: leave augmentation out.")
     if shuffle:
         augmentation = augmentation or Augmentation(crop="resize", flip=False)
+    if sampling is not None and not shuffle:
+        raise ValueError(f"sampling={sampling!r} is for shuffled training data: leave it out.")
+    part = "train" if holdout is not None else split
     if isinstance(source, Mapping):
-        source = pick_split(source, split)
+        source = pick_split(source, part)
     names = None if class_names is None else list(class_names)
     for name in names or ():
         if not isinstance(name, str):
@@ -147,11 +160,15 @@ def open_data(
         classes = len(names)
     transform = ImageTransform(size, augmentation, resize, seed)
     if isinstance(source, (str, os.PathLike)) and not str(source).startswith("tfds:"):
-        examples = open_folder(source, split, names, on_bad_image, check)
+        examples = open_folder(source, part, names, on_bad_image, check)
+    elif hasattr(source, "open_examples"):
+        examples = source.open_examples(part, names, on_bad_image, check)
     else:
         if isinstance(source, str):
-            examples = open_tfds(source.removeprefix("tfds:"), split)
+            examples = open_tfds(source.removeprefix("tfds:"), part)
         elif is_pipeline(source):
+            if holdout is not None or sampling is not None:
+                raise ValueError("A pipeline goes its own way: holdout and sampling are for other data.")
             batches = PipelineBatches(
                 source, transform, batch_size, classes, names, on_bad_image == "skip", shard, target
             )
@@ -165,7 +182,14 @@ def open_data(
         raise ValueError(f"target={target!r} is for arrays, pipelines and tables: these labels are classes.")
     if classes not in (None, examples.classes):
         raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
-    batches = ExampleBatches(examples, transform, batch_size, on_bad_image == "skip", workers, processes, shard)
+    draw = None
+    if holdout is not None or sampling is not None:
+        from keras_vit.data.sampling import evened, hold_out
+
+        examples = examples if holdout is None else hold_out(examples, holdout, seed, split)
+        draw = None if sampling is None else evened(examples, sampling)
+    batches = ExampleBatches(examples, transform, batch_size, on_bad_image == "skip", workers, processes, shard, draw)
+    batches.origin |= {} if sampling is None else {"sampling": sampling}
     # Two threads: images of the next batch are read while the last ones of this batch are, and while it is mixed.
     return ImageStream(batches, 2 if prefetch else 1, prefetch)
 
@@ -177,6 +201,7 @@ class ImageStream:
         class_names: In the order of the labels, or `None` if they have no names.
         classes: How many there are; 0 if nobody has said it of test data; 1 of numbers.
         target: What the labels are: `"class"`, `"multilabel"` or `"number"`, as in `open_data`.
+        labels: All of them, in the data's order: int64 `(examples,)`, or float32 rows; None of pipelines.
         examples: How many there are, or `None` if the data does not say.
         batch_size: Of full batches.
         steps_per_epoch: Full batches in the training data, at least 1; all batches of test data; `None` if unknown.
@@ -196,6 +221,7 @@ class ImageStream:
         self.class_names: list[str] | None = batches.class_names
         self.classes: int = batches.classes
         self.target: str = batches.target
+        self.labels: np.ndarray | None = batches.labels
         self.examples: int | None = batches.examples
         self.batch_size: int = batches.batch_size
         self.steps_per_epoch: int | None = batches.steps_per_epoch
@@ -300,11 +326,12 @@ class ExampleBatches:
         workers: int | None,
         processes: bool | None,
         shard: tuple[int, int],
+        draw: Callable[[np.random.Generator], np.ndarray] | None = None,
     ) -> None:
         self._data, self._transform, self._skip = examples, transform, skip
         self.origin = {"source": examples.kind, "fingerprint": examples.fingerprint}
         self.class_names, self.classes, self.batch_size = examples.class_names, examples.classes, batch_size
-        self.target = examples.target
+        self.target, self.labels = examples.target, examples.labels
         self.examples, self.endless, self.shard = len(examples.labels), transform.augmentation is not None, shard
         if not self.examples:
             raise ValueError("data must hold images, but none of them can be read.")
@@ -319,9 +346,8 @@ class ExampleBatches:
         self._processes: list[Worker] = []
         self._free: queue.SimpleQueue[Worker] | None = queue.SimpleQueue() if processes else None
         self._unreadable: set[int] = set()
-        self._permutation = functools.lru_cache(2)(
-            lambda epoch: np.random.default_rng([transform.seed, ORDER, epoch]).permutation(len(examples.labels))
-        )
+        draw = draw or (lambda generator: generator.permutation(self.examples))
+        self._order = functools.lru_cache(2)(lambda epoch: draw(np.random.default_rng([transform.seed, ORDER, epoch])))
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(self._workers, "keras_vit_read")
         # Also where nobody closes the stream.
@@ -373,7 +399,7 @@ class ExampleBatches:
         if not self.endless:
             return [(0, i) for i in range(first, min(first + self.batch_size, self.examples))]
         places = (divmod(place, self.examples) for place in range(first, first + self.batch_size))
-        return [(epoch, int(self._permutation(epoch)[place])) for epoch, place in places]
+        return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
 
     def _fill(self, images: np.ndarray, places: list[tuple[int, int]]) -> np.ndarray:
         """Makes the images of some places; returns the index of each, -1 where there is none."""

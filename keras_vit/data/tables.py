@@ -1,0 +1,270 @@
+"""Labels in a table: a CSV or Parquet file, or a table in memory, with a row for each image."""
+
+import csv
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit._arguments import check_choice, did_you_mean, listing, printable
+from keras_vit.data.examples import TARGETS, Examples, check_class_name, fingerprint, good_files, split_of
+from keras_vit.preprocessing import load_image
+
+_FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+Label = tuple[str, ...] | float  # the names of an image's classes, or its number
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelTable:
+    """Labelled images, each a row of a table: `open_table` makes it, and what takes `data` takes it.
+
+    Attributes:
+        files: The images.
+        labels: Of each image: the names of its classes, one for `"class"`, or its number.
+        target: `"class"`, `"multilabel"` or `"number"`.
+        class_names: In the order of the model's outputs; the name of the column for numbers.
+        splits: `"train"`, `"test"` or None (in neither) for each image; None where the table has no splits.
+        rows: What each row is called in messages.
+        source: What the table is called.
+
+    Examples:
+        >>> table = data.open_table({"file": ["photos/train/cat/0.png", "photos/train/dog/0.png"], "age": [3, 7]},
+        ...     label="age", target="number")
+        >>> len(table), table.labels
+        (2, [3.0, 7.0])
+    """
+
+    files: Sequence[Path]
+    labels: Sequence[Label]
+    target: str
+    class_names: tuple[str, ...]
+    splits: Sequence[str | None] | None
+    rows: Sequence[str]
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def has_test_split(self) -> bool:
+        """Whether rows say that they are there to test on."""
+        return "test" in (self.splits or ())
+
+    def open_examples(self, split: str, class_names: list[str] | None, on_bad_image: str, check: str) -> Examples:
+        """The images of a split, in the order of the rows; the arguments are those of `open_data`."""
+        splits = self.splits or [split] * len(self)
+        rows = [i for i, of_row in enumerate(splits) if of_row == split]
+        if not rows:
+            raise ValueError(f"{self.source} has no rows of the split {split!r}.")
+        paths, names = [self.files[i] for i in rows], class_names or list(self.class_names)
+        keep, bad, converted = good_files(paths, on_bad_image, check, lambda i: f"{paths[i]} ({self.rows[rows[i]]})")
+        paths, rows = [paths[i] for i in keep], [rows[i] for i in keep]
+        labels, classes = self._labels(rows, names), 1 if self.target == "number" else len(names)
+        if split == "train" and self.target == "class" and classes < 2:
+            raise ValueError(f"A classifier needs two classes or more, but {self.source} has {listing(names)}.")
+        without = [
+            name for i, name in enumerate(names) if not (labels == i if labels.ndim == 1 else labels[:, i]).any()
+        ]
+        if split == "train" and without and on_bad_image == "stop" and self.target != "number":
+            raise ValueError(f'No training row of {self.source} has {listing(without)}. on_bad_image="skip" goes on.')
+        return Examples(
+            labels=labels,
+            classes=classes,
+            read=lambda i: load_image(paths[i]),
+            name=lambda i: f"{paths[i]} ({self.rows[rows[i]]})",
+            kind="table",
+            fingerprint=fingerprint(labels, [os.path.relpath(path, self.files[0].parent) for path in paths]),
+            class_names=names,
+            files=paths,
+            bad=bad,
+            converted=converted,
+            target=self.target,
+        )
+
+    def _labels(self, rows: Sequence[int], names: Sequence[str]) -> np.ndarray:
+        """Labels of some rows, as `Examples` has them."""
+        if self.target == "number":
+            return np.array([[self.labels[i]] for i in rows], "float32").reshape(-1, 1)
+        number = {name: i for i, name in enumerate(names)}
+        matrix = np.zeros((len(rows), len(names)), "float32")
+        for place, row in enumerate(rows):
+            for name in self.labels[row]:
+                if name not in number:
+                    hint = f"The classes are {listing(names)}."
+                    raise ValueError(f"{self.rows[row]} has the label {name!r}, which is none of the classes. {hint}")
+                matrix[place, number[name]] = 1
+        return matrix if self.target == "multilabel" else matrix.argmax(axis=1).astype("int64")
+
+
+def open_table(
+    source: Any,
+    *,
+    file: str = "file",
+    label: str | Sequence[str] = "label",
+    split: str | None = None,
+    target: str | None = None,
+    separator: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> LabelTable:
+    """Labelled images from a table with a row for each: `finetune`, `evaluate`, `few_shot` and `open_data` take it.
+
+    Args:
+        source: A `.csv` (commas, semicolons or tabs, UTF-8), `.tsv` or `.parquet` file (which needs pyarrow), a pandas,
+            polars or Arrow table, or a dict of columns.
+        file: The column of image files.
+        label: The column of labels, or several columns, one for each class, of 0 and 1.
+        split: The column that says `train`, `test`, `val` and the like; None for a column `split`, if there is one.
+            Without splits, `holdout=` and `validation=0.1` draw one.
+        target: What the labels are: `"class"`, `"multilabel"` or `"number"` (a quantity such as an age). None:
+            `"multilabel"` where there are several columns, a `separator` or lists in the column, else `"class"`.
+        separator: What stands between the labels of an image in one column, such as `"|"`; an image may have none.
+        folder: What the files are relative to; None for the table's own folder, or the current one.
+
+    Returns:
+        The table. Images are read when they are used.
+
+    Raises:
+        FileNotFoundError: if there is no such table.
+        ValueError, TypeError: if a column is missing, or a row has no file or label; row and column are named.
+        ImportError: if pyarrow is needed and missing.
+
+    Examples:
+        >>> table = data.open_table({"file": ["photos/train/cat/0.png"], "label": ["cat|young"]}, separator="|")
+        >>> table.target, table.class_names
+        ('multilabel', ('cat', 'young'))
+    """
+    columns, where, first, home = _read(source)
+    home = home if folder is None else Path(folder)
+    several = not isinstance(label, str)
+    labels = [label] if isinstance(label, str) else list(label)
+    split = split or ("split" if "split" in columns else None)
+    for name in (file, *labels, *([split] if split else [])):
+        if name not in columns:
+            hint = did_you_mean(str(name), {str(known).lower(): str(known) for known in columns})
+            raise ValueError(f"{where} has no column {name!r}, only {listing(list(columns), 20)}.{hint}")
+    lists = not several and any(isinstance(cell, (list, tuple, np.ndarray)) for cell in columns[labels[0]])
+    target = target or ("multilabel" if several or separator or lists else "class")
+    check_choice("target", target, TARGETS)
+    if (several or separator or lists) and target != "multilabel":
+        raise ValueError(f"target={target!r} has one label in one column, but there are several, or a separator.")
+    rows = [f"{where}, row {first + i}" for i in range(len(columns[file]))]
+    if not rows:
+        raise ValueError(f"{where} has no rows.")
+
+    def cell(column: str, i: int) -> str:
+        text = _text(columns[column][i])
+        if not text:
+            raise ValueError(f"{rows[i]} has nothing in the column {column!r}.")
+        return text
+
+    def names(i: int) -> tuple[str, ...]:
+        if several:
+            flags = {name: cell(name, i).lower() for name in labels}
+            for name, flag in flags.items():
+                if flag not in _FLAGS:
+                    raise ValueError(f"{rows[i]} has {printable(flag, 40)!r} in the column {name!r}: 0 or 1 expected.")
+            return tuple(name for name, flag in flags.items() if _FLAGS[flag])
+        if target == "class":
+            return (cell(label, i),)
+        value = columns[label][i]
+        parts = value if isinstance(value, (list, tuple, np.ndarray)) else _text(value).split(separator or "\0")
+        return tuple(text for part in parts if (text := _text(part)))
+
+    def number(i: int) -> float:
+        try:
+            value = float(cell(label, i))
+        except ValueError as error:
+            raise ValueError(f"{rows[i]}, column {label!r}: a number was expected ({error}).") from None
+        if not np.isfinite(value):
+            raise ValueError(f"{rows[i]}, column {label!r}: a finite number was expected, but {value} was given.")
+        return value
+
+    found: list[Label] = [number(i) if target == "number" else names(i) for i in range(len(rows))]
+    classes = labels if several or target == "number" else _in_order({name for of_row in found for name in of_row})
+    for name in classes:
+        check_class_name(name, f"{name!r} in {where}")
+    return LabelTable(
+        files=[home / cell(file, i) for i in range(len(rows))],
+        labels=found,
+        target=target,
+        class_names=tuple(classes),
+        splits=_splits([cell(split, i) for i in range(len(rows))], rows) if split else None,
+        rows=rows,
+        source=where,
+    )
+
+
+def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
+    """The columns of a table by name, what it is called, the number of its first row, and its folder."""
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        if path.suffix.lower() == ".parquet":
+            try:
+                from pyarrow import parquet
+            except ImportError as error:
+                raise ImportError('Parquet files need pyarrow: pip install "keras-vit[tables]".') from error
+            with open(path, "rb") as stream:
+                columns = _columns(parquet.read_table(stream))
+            return columns, printable(path), 0, path.parent
+        return _read_csv(path), printable(path), 2, path.parent  # row 1 is that of the names
+    return _columns(source), "the table", 0, Path()
+
+
+def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as stream:
+            header = stream.readline()
+            stream.seek(0)
+            reader = csv.reader(stream, delimiter=max(",;\t", key=header.count), strict=True)
+            names, *rows = reader
+    except (csv.Error, UnicodeDecodeError, ValueError) as error:
+        raise ValueError(
+            f"{printable(path)} is not a table of text in UTF-8 with names of columns: {error}."
+        ) from error
+    if len(set(names)) < len(names):
+        raise ValueError(f"{printable(path)} has two columns of one name: {listing(names, 20)}.")
+    rows = [row for row in rows if row]
+    return {name: [row[i] if i < len(row) else "" for row in rows] for i, name in enumerate(names)}
+
+
+def _columns(table: Any) -> dict[str, Sequence[Any]]:
+    """The columns of a pandas, polars or Arrow table, or of a dict, as lists."""
+    names = table if isinstance(table, dict) else getattr(table, "column_names", getattr(table, "columns", None))
+    if names is None:
+        kinds = "a .csv, .tsv or .parquet file, a pandas, polars or Arrow table, or a dict of columns"
+        raise TypeError(f"source must be {kinds}, but {type(table).__name__} was given.")
+    columns = {}
+    for name in names:
+        column = table[name]
+        to_list = next((getattr(column, m) for m in ("to_pylist", "to_list", "tolist") if hasattr(column, m)), None)
+        columns[name] = list(column) if to_list is None else to_list()
+    if len({len(column) for column in columns.values()}) > 1:
+        raise ValueError("The columns of the table must be equally long.")
+    return columns
+
+
+def _text(cell: Any) -> str:
+    """What a cell holds; empty where it holds nothing. A column of whole numbers with gaps comes as floats."""
+    if cell is None or cell != cell or str(cell) == "<NA>":  # pandas's missing value
+        return ""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
+
+
+def _in_order(names: set[str]) -> list[str]:
+    """Names by number where all are numbers, else by letter."""
+    return sorted(names, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, names)) else str)
+
+
+def _splits(cells: Sequence[str], rows: Sequence[str]) -> list[str | None]:
+    """`"train"` or `"test"` for each row. Where there are test and validation rows, the test rows are the ones."""
+    known = {cell: split_of(cell) for cell in set(cells)}
+    for cell, row in zip(cells, rows, strict=True):
+        if known[cell] is None:
+            raise ValueError(f"{row} has the split {printable(cell, 40)!r}: train, test or val was expected.")
+    tests = [place[1] for place in known.values() if place and place[0] == "test"]
+    wanted = [("train", 0), ("test", min(tests, default=0))]
+    places = [known[cell] for cell in cells]
+    return [place[0] if place[0] == "train" or place in wanted else None for place in places]

@@ -1,0 +1,195 @@
+"""Labels in tables, shares that are held out, and uneven classes that are evened out."""
+
+import numpy as np
+import pytest
+
+from keras_vit.data import has_test_split, open_data, open_table
+
+Image = pytest.importorskip("PIL.Image")
+
+pytestmark = pytest.mark.once
+
+OPTIONS = {"image_size": 8, "batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Twelve pictures, each of one grey: its number."""
+    folder = tmp_path_factory.mktemp("photos")
+    for i in range(12):
+        Image.fromarray(np.full((9, 9, 3), 20 * i, "uint8")).save(folder / f"{i}.png")
+    return folder
+
+
+def write(photos, name="labels.csv", text=None, **columns):
+    columns = {"file": [f"{i}.png" for i in range(12)]} | columns
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    (photos / name).write_text(text or "\n".join(lines) + "\n", encoding="utf-8-sig")
+    return photos / name
+
+
+def contents(stream):
+    """The numbers of the pictures, and their labels."""
+    images, labels = (np.concatenate(part) for part in zip(*stream, strict=True))
+    return (images[:, 0, 0, 0] / 20).round().astype(int).tolist(), labels
+
+
+WORDS = ["2", "10", "1"] * 4
+
+
+def test_a_table_of_classes(photos):
+    table = open_table(write(photos, label=WORDS))
+    assert table.target == "class" and table.class_names == ("1", "2", "10") and not has_test_split(table)
+    with open_data(table, split="test", **OPTIONS) as stream:
+        numbers, labels = contents(stream)
+    assert numbers == list(range(12)) and labels.argmax(axis=1).tolist() == [1, 2, 0] * 4
+    with open_data(table, class_names=["10", "2", "1"], **OPTIONS) as stream:
+        images, labels = stream.batch(0)
+        assert stream.target == "class" and stream.describe()["source"] == "table"
+    assert labels.argmax(axis=1).tolist() == [[1, 0, 2][round(i / 20) % 3] for i in images[:, 0, 0, 0].tolist()]
+    with pytest.raises(ValueError, match=r"labels.csv, row 2 has the label '2', which is none of the classes"):
+        open_data(table, class_names=["1", "10"], **OPTIONS)
+
+
+@pytest.mark.parametrize("form", ["separator", "columns", "lists", "arrow", "parquet"])
+def test_several_labels(photos, form):
+    cells = [["a", "b"], ["b"], [], ["c", "a"]] * 3
+    expected = [[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 1]] * 3
+    files = [str(photos / f"{i}.png") for i in range(12)]
+    if form == "separator":
+        table = open_table(write(photos, label=["|".join(c) for c in cells]), separator="|")
+    elif form == "columns":
+        flags = {name: ["01"[name in c] for c in cells] for name in "abc"}
+        table = open_table(write(photos, **flags), label=["a", "b", "c"])
+    else:
+        table = {"file": files, "label": cells}
+        if form != "lists":
+            pyarrow = pytest.importorskip("pyarrow")
+            table = pyarrow.table(table)
+        if form == "parquet":
+            from pyarrow import parquet
+
+            parquet.write_table(table, photos / "labels.parquet")
+            table = photos / "labels.parquet"
+        table = open_table(table)
+    assert (table.target, table.class_names) == ("multilabel", ("a", "b", "c"))
+    with open_data(table, split="test", **OPTIONS) as stream:
+        numbers, labels = contents(stream)
+    assert numbers == list(range(12)) and labels.dtype == np.float32 and labels.tolist() == expected
+
+
+def test_numbers_and_splits(photos):
+    splits = ["train"] * 6 + ["val"] * 2 + ["Test set"] * 4
+    table = open_table(write(photos, age=[i / 2 for i in range(12)], split=splits), label="age", target="number")
+    assert has_test_split(table)
+    with open_data(table, split="test", **OPTIONS) as stream:
+        assert (stream.target, stream.classes, stream.class_names) == ("number", 1, ["age"])
+        numbers, labels = contents(stream)
+    assert numbers == [8, 9, 10, 11] and labels.tolist() == [[4], [4.5], [5], [5.5]]
+    with open_data(table, **OPTIONS) as stream:
+        assert stream.examples == 6
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"species": WORDS}, {}, r"no column 'label', only 'file', 'species'"),
+        ({"label": WORDS}, {"file": "files"}, "no column 'files'.* Did you mean 'file'"),
+        ({"label": ["a", ""] * 6}, {}, "row 3 has nothing in the column 'label'"),
+        ({"label": [1, "x"] * 6}, {"target": "number"}, "row 3, column 'label': a number was expected"),
+        ({"label": [1, "inf"] * 6}, {"target": "number"}, "row 3, column 'label': a finite number"),
+        ({"label": [1, 2] * 6}, {"label": ["label"]}, "row 3 has '2' in the column 'label': 0 or 1"),
+        ({"label": WORDS, "split": ["train", "later"] * 6}, {}, "row 3 has the split 'later'"),
+        ({"label": WORDS}, {"separator": "|", "target": "number"}, "one label in one column"),
+        ({"label": WORDS}, {"target": "text"}, "target must be one of"),
+        ({"label": ["a", "b\u2028c"] * 6}, {}, "cannot be the name of a class"),
+        ({"text": "file,label\n"}, {}, "has no rows"),
+        ({"text": "file,label,label\na,b,c\n"}, {}, "two columns of one name"),
+        ({"text": 'file,label\n"a,b\n'}, {}, "is not a table of text"),
+    ],
+)
+def test_tables_that_are_refused(photos, columns, options, message):
+    with pytest.raises(ValueError, match=message):
+        open_table(write(photos, **columns), **options)
+
+
+def test_other_faults(photos):
+    with pytest.raises(FileNotFoundError):
+        open_table(photos / "missing.csv")
+    with pytest.raises(TypeError, match="pandas, polars or Arrow table"):
+        open_table(3)
+    table = open_table(write(photos, file=[*[f"{i}.png" for i in range(11)], "gone.png"], label=WORDS))
+    with pytest.raises(ValueError, match=r"gone.png \(.*labels.csv, row 13\): not a picture .*No such file"):
+        open_data(table, **OPTIONS)
+    with pytest.warns(UserWarning, match="gone.png"), open_data(table, on_bad_image="skip", **OPTIONS) as stream:
+        assert stream.examples == 11
+    with pytest.raises(ValueError, match="two classes or more"):
+        open_data(open_table(write(photos, label=["a"] * 12)), **OPTIONS)
+    splits = ["test", *["train"] * 11]
+    with pytest.raises(ValueError, match="No training row of .* has 'z'"):
+        open_data(open_table(write(photos, label=["z", *"ab" * 5, "a"], split=splits)), **OPTIONS)
+    semicolons = write(photos, text="file;label\n0.png;a, b\n1.png;c\n")
+    assert open_table(semicolons).class_names == ("a, b", "c")
+
+
+# Held-out shares and sampling
+
+
+def arrays(counts, target="class"):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    images = np.zeros((len(labels), 8, 8, 3), "uint8")
+    images[:, 0, 0, 0], images[:, 0, 0, 1], images[..., 2] = (
+        np.arange(len(labels)) % 256,
+        np.arange(len(labels)) // 256,
+        99,
+    )
+    return images, np.eye(len(counts))[labels] if target == "multilabel" else labels
+
+
+@pytest.mark.parametrize("target", ["class", "multilabel", "number"])
+def test_a_share_is_held_out_of_every_class(target):
+    counts, drawn = [100, 40, 10, 1], []
+    for seed in (0, 0, 1):
+        parts = []
+        for split in ("train", "test"):
+            options = {"split": split, "shuffle": False, "holdout": 0.1, "seed": seed, "target": target}
+            with open_data(arrays(counts, target), **OPTIONS | options) as stream:
+                images = np.concatenate([images for images, _ in stream])
+                labels = stream.labels.argmax(axis=1) if target == "multilabel" else stream.labels.ravel()
+                parts.append((images[:, 0, 0, 0].astype(int).tolist(), np.bincount(labels.astype(int), minlength=4)))
+        assert sorted(parts[0][0] + parts[1][0]) == list(range(151)) and len(parts[1][0]) == 15
+        assert np.abs(parts[1][1] - np.array([10, 4, 1, 0])).max() <= 1 and parts[1][1][3] <= (target == "number")
+        drawn.append(parts[1][0])
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize("target", ["class", "multilabel"])
+@pytest.mark.parametrize(("sampling", "shares"), [("balanced", [1, 1, 1]), ("sqrt", [9, 6, 3**0.5])])
+def test_sampling(target, sampling, shares):
+    """Counts to within one an epoch, whatever was asked for before."""
+    data, options = arrays([81, 36, 3], target), {"batch_size": 40, "image_size": 8}
+    expected = 120 * np.array(shares) / sum(shares)
+    with open_data(data, sampling=sampling, target=target, **options) as stream:
+        assert stream.describe()["sampling"] == sampling
+        batches = [stream.batch(step) for step in range(6)]
+        for epoch in (batches[:3], batches[3:]):
+            assert np.abs(sum(labels.sum(axis=0) for _, labels in epoch) - expected).max() <= 1
+        assert not np.array_equal(batches[0][0], batches[3][0])
+    with open_data(data, sampling=sampling, target=target, prefetch=0, **options) as again:
+        np.testing.assert_array_equal(again.batch(4)[0], batches[4][0])
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (arrays([5, 5]), {"holdout": 1.0}, "holdout must be a share"),
+        (arrays([5, 5]), {"holdout": 0.01}, "cannot be held out"),
+        (arrays([5, 5]), {"sampling": "even"}, "sampling must be one of"),
+        (arrays([5, 5]), {"sampling": "sqrt", "split": "test"}, "for shuffled training data"),
+        (arrays([5, 5]), {"sampling": "sqrt", "target": "number"}, "labels are numbers"),
+        ([arrays([2, 2])], {"sampling": "sqrt", "classes": 2}, "A pipeline goes its own way"),
+    ],
+)
+def test_refusals(data, options, message):
+    with pytest.raises(ValueError, match=message):
+        open_data(data, **OPTIONS | options)
