@@ -3,6 +3,23 @@
 import keras
 import numpy as np
 
+from keras_vit.layers import skip_initialization
+
+
+def filled(layer, *shapes, scale=0.4):
+    """The layer, built for inputs of these shapes, with random weights; drawing first values would cost JAX seconds."""
+    with skip_initialization():
+        layer.build(*shapes)
+    rng = np.random.default_rng(0)
+    layer.set_weights([rng.normal(0, scale, w.shape) for w in layer.weights])
+    return layer
+
+
+def assert_close(got, wanted, tolerance=1e-5):
+    """By default for float32 sums of up to 24 products of numbers around 1."""
+    got = got if isinstance(got, np.ndarray) else keras.ops.convert_to_numpy(got)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance)
+
 
 def forward(model, x, **options):
     """What `model(x)` gives, in NumPy; compiled on JAX, where one operation after the other takes seconds."""

@@ -34,12 +34,11 @@ def chosen(monkeypatch, tmp_path):
     ("variable", "file", "installed", "expected"),
     [
         (None, None, ("tensorflow", "jax", "torch"), None),  # Keras's own choice works
-        ("", None, ("jax",), "jax"),  # Keras, too, takes this for no choice
         (None, None, ("torch",), "torch"),
         ("numpy", None, ("torch",), "numpy"),  # the user's choice stands
         ("torch", None, ("tensorflow", "torch"), "torch"),
         (None, '{"backend": "torch"}', ("tensorflow", "torch"), None),
-        *((None, text, ("torch",), "torch") for text in ("{}", "", "[1]", '{"backend": "')),
+        *((None, text, ("torch",), "torch") for text in ("{}", "[1]", '{"backend": "')),
     ],
 )
 def test_the_framework_that_is_taken(chosen, variable, file, installed, expected):
@@ -47,7 +46,6 @@ def test_the_framework_that_is_taken(chosen, variable, file, installed, expected
 
 
 def test_a_file_of_keras_s_names_what_is_not_installed(chosen):
-    """Keras writes the file by itself, in an environment that had TensorFlow."""
     with pytest.warns(UserWarning, match=r"keras\.json names .* 'tensorflow', which is not installed: .* 'torch'"):
         assert chosen(None, '{"backend": "tensorflow"}', "torch") == "torch"
 

@@ -7,6 +7,7 @@ import scipy.ndimage
 
 from keras_vit.interpolation import METHODS, interpolation_matrices, interpolation_matrix
 from keras_vit.layers import resize_table
+from tests.compute import assert_close
 
 SIZES = [(1, 1), (1, 4), (4, 1), (5, 5), (2, 9), (7, 12), (28, 48), (48, 28), (37, 14), (14, 16)]
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -35,18 +36,16 @@ def test_the_same_size_is_the_identity(method, size, xp):
     # In the graph positions are float32: up to 47 with a relative error of 1.2e-7.
     tolerance = 0 if xp is np else 6e-6
     for matrix in (*pair, *(() if method == "bicubic_offset" else (interpolation_matrix(size, new, method, xp),))):
-        got = matrix if xp is np else keras.ops.convert_to_numpy(matrix)
-        np.testing.assert_allclose(got, np.eye(size), rtol=0, atol=tolerance)
+        assert_close(matrix, np.eye(size), tolerance)
 
 
 @pytest.mark.parametrize("xp", [np, keras.ops])
 def test_an_offset_counts_where_either_side_changes(xp):
     """As in Facebook's code, which leaves a table alone only if both sides are right."""
     rows, columns = interpolation_matrices((7, 7), (7, 12), "bicubic_offset", xp)
-    as_numpy = np.asarray if xp is np else keras.ops.convert_to_numpy
-    np.testing.assert_allclose(as_numpy(rows), interpolation_matrix(7, 7, "bicubic_offset"), rtol=0, atol=3e-6)
-    assert np.abs(as_numpy(rows) - np.eye(7)).max() > 0.05
-    np.testing.assert_allclose(as_numpy(columns), interpolation_matrix(7, 12, "bicubic_offset"), rtol=0, atol=3e-6)
+    assert_close(rows, interpolation_matrix(7, 7, "bicubic_offset"), 3e-6)
+    assert_close(columns, interpolation_matrix(7, 12, "bicubic_offset"), 3e-6)
+    assert np.abs(interpolation_matrix(7, 7, "bicubic_offset") - np.eye(7)).max() > 0.05
 
 
 # Which method of ours each rule of the reference is.
@@ -69,37 +68,33 @@ def test_tables_of_position_embeddings_as_torch_resizes_them(golden, rule):
         rows, columns = map(int, new.split("x"))
         table = resize_table(ref[f"{case}/table"], (int(old), int(old)), (rows, columns), RULES[rule])
         # torch's positions are float32: up to 37 with a relative error of 1.2e-7, times the slopes of kernel and table.
-        np.testing.assert_allclose(table, ref[f"{case}/{rule}"], rtol=0, atol=2e-5, err_msg=case)
+        assert_close(table, ref[f"{case}/{rule}"], 2e-5)
 
 
 @every_method
 @pytest.mark.parametrize(("old", "new"), [(7, 12), (12, 5), (3, 1)])
 def test_in_the_graph(method, old, new):
-    matrix = keras.ops.convert_to_numpy(interpolation_matrix(old, keras.ops.convert_to_tensor(new), method, keras.ops))
-    np.testing.assert_allclose(matrix, interpolation_matrix(old, new, method), rtol=0, atol=3e-6)
+    matrix = interpolation_matrix(old, keras.ops.convert_to_tensor(new), method, keras.ops)
+    assert_close(matrix, interpolation_matrix(old, new, method), 3e-6)
 
 
 @pytest.mark.parametrize(("old", "new"), [(5, 9), (9, 4), (7, 12), (12, 7), (2, 3)])
 def test_official_is_what_scipy_does(old, new):
     zoomed = np.stack([scipy.ndimage.zoom(row, new / old, order=1) for row in np.eye(old)], 1)
-    np.testing.assert_allclose(interpolation_matrix(old, new, "official"), zoomed, rtol=0, atol=1e-12)
+    assert_close(interpolation_matrix(old, new, "official"), zoomed, 1e-12)
 
 
 def test_methods_by_hand():
     """Two samples become four: corners aligned, or centres of halves."""
     thirds = [[1, 0], [2 / 3, 1 / 3], [1 / 3, 2 / 3], [0, 1]]
-    np.testing.assert_allclose(interpolation_matrix(2, 4, "official"), thirds, atol=1e-12)
+    assert_close(interpolation_matrix(2, 4, "official"), thirds, 1e-12)
     quarters = [[1, 0], [3 / 4, 1 / 4], [1 / 4, 3 / 4], [0, 1]]
-    np.testing.assert_allclose(interpolation_matrix(2, 4, "bilinear"), quarters, atol=1e-12)
+    assert_close(interpolation_matrix(2, 4, "bilinear"), quarters, 1e-12)
     # Shrinking by two with antialiasing: a triangle over four samples, of weights 1 3 3 1.
-    np.testing.assert_allclose(
-        interpolation_matrix(8, 4, "bilinear_antialias")[1], np.array([0, 1, 3, 3, 1, 0, 0, 0]) / 8, atol=1e-12
-    )
+    assert_close(interpolation_matrix(8, 4, "bilinear_antialias")[1], np.array([0, 1, 3, 3, 1, 0, 0, 0]) / 8, 1e-12)
     # Keys' kernel with a = -1/2 between two samples: -1/16, 9/16, 9/16, -1/16.
-    np.testing.assert_allclose(
-        interpolation_matrix(6, 12, "bicubic")[5], interpolation_matrix(6, 12, "bicubic")[6][::-1], atol=1e-12
-    )
-    np.testing.assert_allclose(interpolation_matrix(5, 15, "bicubic")[7], np.eye(5)[2], atol=1e-12)
+    assert_close(interpolation_matrix(6, 12, "bicubic")[5], interpolation_matrix(6, 12, "bicubic")[6][::-1], 1e-12)
+    assert_close(interpolation_matrix(5, 15, "bicubic")[7], np.eye(5)[2], 1e-12)
 
 
 @pytest.mark.parametrize("xp", [np, keras.ops])

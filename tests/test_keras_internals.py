@@ -94,13 +94,6 @@ def test_layers_inside():
     assert len({id(layer) for layer in inside}) == len(inside)
 
 
-def test_layers_that_keras_recomputes():
-    with keras.RematScope(mode="full"):
-        recomputed = keras.layers.Dense(2)
-    assert recomputed.rematerialized_call(print, None) is not print
-    assert keras.layers.Dense(2).rematerialized_call(print, None) is print
-
-
 def nested():
     return keras.Sequential([keras.Input((2,)), functional(name="inner"), keras.layers.ReLU()])
 
@@ -124,44 +117,6 @@ def test_models_are_called_layer_by_layer(make):
     again = keras.Model(model.inputs, _keras.call_layers(model, model.inputs, call))
     assert (keras.ops.convert_to_numpy(again(x)) == times * wanted).all()
     assert (keras.ops.convert_to_numpy(model(x)) == wanted).all()
-
-
-def test_what_has_no_graph():
-    assert not _keras.has_graph(keras.layers.Dense(2))
-    assert not _keras.has_graph(keras.Sequential([keras.layers.Dense(2)]))  # not built
-
-
-def test_clone_model_calls_what_is_overridden(monkeypatch):
-    """The outputs of a clone are what the model that is cloned gives for the new inputs."""
-    calls = []
-    plain = type(functional())._run_through_graph
-
-    def counted(self, *args, **kwargs):
-        outputs = plain(self, *args, **kwargs)
-        calls.append((self, outputs))
-        return outputs
-
-    monkeypatch.setattr(type(functional()), "_run_through_graph", counted)
-    model = functional()
-    clone = keras.models.clone_model(model)
-    assert isinstance(clone.output, keras.KerasTensor)
-    assert any(outputs is clone.output for source, outputs in calls if source is model)
-
-
-class Refuses(keras.Model):
-    """A model whose constructor has arguments of its own: its clones are plain."""
-
-    def __init__(self, config):
-        inputs = keras.Input((2,))
-        super().__init__(inputs, keras.layers.Dense(2)(inputs))
-
-    def get_config(self):
-        return {}
-
-
-def test_clones_of_models_with_other_constructors_are_plain():
-    """As long as this holds, `clonable` is needed."""
-    assert type(keras.models.clone_model(Refuses(None))) is type(functional())
 
 
 def test_a_model_that_is_gone_leaves_no_trace():

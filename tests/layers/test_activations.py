@@ -5,32 +5,20 @@ import numpy as np
 import pytest
 
 from keras_vit import layers
+from tests.compute import assert_close, filled
 from tests.layers import in_numpy
 
-# As in test_against_numpy.py: float32 sums of up to 24 products of numbers around 1.
-TOLERANCE = 1e-5
+SHAPE = (2, 5, 12)
 
 
 @pytest.fixture
 def block():
-    return filled(layers.TransformerBlock(3, 20, name="block"))
+    return filled(layers.TransformerBlock(3, 20, name="block"), SHAPE)
 
 
 @pytest.fixture
 def x():
-    return np.random.default_rng(1).normal(size=(2, 5, 12)).astype("f4")
-
-
-def filled(layer):
-    with layers.skip_initialization():
-        layer.build((2, 5, 12))
-    rng = np.random.default_rng(0)
-    layer.set_weights([rng.normal(0, 0.4, w.shape) for w in layer.get_weights()])
-    return layer
-
-
-def assert_close(got, wanted):
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(got), wanted, rtol=0, atol=TOLERANCE)
+    return np.random.default_rng(1).normal(size=SHAPE).astype("f4")
 
 
 def test_the_activations_of_a_block_are_those_of_its_equations(block, x):
@@ -67,14 +55,13 @@ def test_symbolic_activations_have_true_shapes(block, x):
 
 def test_a_rematerialised_block_gives_the_same(block, x):
     names = list(layers.BLOCK_ACTIVATIONS)
-    remat = filled(layers.TransformerBlock(3, 20, remat=True))
+    remat = filled(layers.TransformerBlock(3, 20, remat=True), SHAPE)
     offset = np.random.default_rng(2).normal(0, 0.1, (2, 3, 5, 5)).astype("f4")
-    for kwargs in ({}, {"attention_offset": offset}):
-        pairs = zip(
-            remat(x, activations=names, training=True, **kwargs), block(x, activations=names, **kwargs), strict=True
-        )
-        for got, wanted in pairs:
-            assert_close(got, keras.ops.convert_to_numpy(wanted))
+    for given in (None, offset):
+        wanted = block(x, attention_offset=given, activations=names)
+        got = remat(x, attention_offset=given, activations=names, training=True)
+        for one, other in zip(got, wanted, strict=True):
+            assert_close(one, keras.ops.convert_to_numpy(other))
 
 
 def test_an_offset_is_added_to_the_attention_weights(block, x):
@@ -91,17 +78,13 @@ def test_an_offset_is_added_to_the_attention_weights(block, x):
 
 @pytest.mark.parametrize("names", ["attention", ["attentions"], ["mlp", "output"]])
 def test_activations_that_are_none(block, x, names):
-    with pytest.raises(
-        ValueError, match=r"activations must be a list of names from \['attention_weights', 'attention'"
-    ):
-        block(x, activations=names)
-    with pytest.raises(ValueError, match="activations must be a list of names"):
-        block(keras.Input((5, 12)), activations=names)
+    for tokens in (x, keras.Input((5, 12))):
+        with pytest.raises(ValueError, match=r"activations must be a list of names from \['attention_weights', 'at"):
+            block(tokens, activations=names)
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
-def test_attention_weights_are_float32_in_mixed_precision(x, dtype):
-    block = filled(layers.TransformerBlock(3, 20, dtype=dtype))
+def test_attention_weights_are_float32_in_mixed_precision(x, dtype="mixed_bfloat16"):
+    block = filled(layers.TransformerBlock(3, 20, dtype=dtype), SHAPE)
     weights, output = block(x, activations=["attention_weights"])
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
     assert keras.backend.standardize_dtype(output.dtype) == dtype.removeprefix("mixed_")
@@ -109,7 +92,7 @@ def test_attention_weights_are_float32_in_mixed_precision(x, dtype):
 
 
 def test_attention_pooling_says_what_it_reads(x):
-    head = filled(layers.MAPHead(3, 20))
+    head = filled(layers.MAPHead(3, 20), SHAPE)
     w = in_numpy.weights_of(head)
     probe = np.repeat(w["probe"], 2, 0)
     wanted = in_numpy.attention_weights(x.astype("f8"), probe, in_numpy.inner(w, "attention"), 3)

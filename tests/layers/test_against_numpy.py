@@ -6,26 +6,16 @@ import pytest
 import scipy.signal
 
 from keras_vit import layers
-from tests.compute import forward
+from tests.compute import assert_close, filled, forward
 from tests.layers import in_numpy
 
-# float32 sums of up to 24 products of numbers around 1. Measured: 2e-6; exact and tanh GELU are 3e-4 apart or more.
-TOLERANCE = 1e-5
 TOKENS = (2, 5, 12)
 
 
-def filled(layer, *shapes):
-    """The layer, built, with random weights, and one random input for every shape."""
-    with layers.skip_initialization():
-        layer.build(*shapes)
-    rng = np.random.default_rng(0)
-    layer.set_weights([rng.normal(0, 0.4, w.shape) for w in layer.get_weights()])
+def prepared(layer, *shapes):
+    """The layer with random weights, these, and one random input for every shape."""
+    rng, layer = np.random.default_rng(0), filled(layer, *shapes)
     return layer, in_numpy.weights_of(layer), *(rng.normal(size=shape).astype("f4") for shape in shapes)
-
-
-def assert_close(got, wanted):
-    got = got if isinstance(got, np.ndarray) else keras.ops.convert_to_numpy(got)
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE)
 
 
 def pooled(layer, x, w):
@@ -95,23 +85,8 @@ CASES = [
 
 @pytest.mark.parametrize(("layer", "shape"), CASES, ids=[type(layer).__name__ for layer, _ in CASES])
 def test_layer(layer, shape):
-    layer, w, x = filled(layer, shape)
+    layer, w, x = prepared(layer, shape)
     assert_close(forward(layer, x), REFERENCES[type(layer)](layer, x.astype("f8"), w))
-
-
-def test_the_cases_differ_by_more_than_the_tolerance():
-    """Kinds of GELU, gate and value, biases and norms that are there or not."""
-    _, w, x = filled(layers.MLP(24), TOKENS)
-    answers = [in_numpy.mlp(x, w, gelu) for gelu in ("tanh", "exact", "quick")]
-    assert min(np.abs(a - b).max() for i, a in enumerate(answers) for b in answers[:i]) > 10 * TOLERANCE
-    _, w, x = filled(layers.SwiGLU(20), TOKENS)
-    swapped = {**w, "gate/kernel": w["value/kernel"], "value/kernel": w["gate/kernel"]}
-    assert np.abs(in_numpy.mlp(x, swapped, None) - in_numpy.mlp(x, w, None)).max() > 0.1
-    for bias, without in {"all": set(), "no_key": {"key"}, "none": {"query", "key", "value"}}.items():
-        for norm in (False, True):
-            _, w, _ = filled(layers.MultiHeadAttention(3, bias=bias, norm=norm), TOKENS)
-            found = {path.removesuffix("/bias") for path in w if path.endswith("/bias")}
-            assert found == {"query", "key", "value", "out"} - without and ("norm/gamma" in w) == norm
 
 
 def test_first_values():
@@ -121,7 +96,7 @@ def test_first_values():
 
 
 def test_attention_of_queries_to_other_tokens():
-    layer, w, x, q = filled(layers.MultiHeadAttention(3), TOKENS, (2, 4, 12))
+    layer, w, x, q = prepared(layers.MultiHeadAttention(3), TOKENS, (2, 4, 12))
     wanted = in_numpy.attention(x.astype("f8"), q.astype("f8"), w, 3)
     x_, q_ = keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(q)
     assert_close(layer(x_, q_), wanted)
@@ -129,19 +104,6 @@ def test_attention_of_queries_to_other_tokens():
     assert_close(weights, in_numpy.attention_weights(x.astype("f8"), q.astype("f8"), w, 3))
     assert_close(keras.ops.sum(weights, -1), 1)
     assert layer.compute_output_shape(TOKENS, (2, 4, 12)) == (2, 4, 12)
-
-
-def test_attention_that_drops_next_to_nothing_is_attention():
-    """With dropout, attention takes another path: weights, dropout, sum. At a tiny rate both must agree."""
-    layer, w, x = filled(layers.MultiHeadAttention(3), TOKENS)
-    dropping = layers.MultiHeadAttention(3, dropout=1e-7)
-    with layers.skip_initialization():
-        dropping.build(TOKENS)
-    dropping.set_weights(layer.get_weights())
-    assert_close(forward(dropping, x, training=True), in_numpy.attention(x, x, w, 3))
-    # And at a large rate not (at inference they do: test_every_layer).
-    dropping.dropout = 0.5
-    assert np.abs(forward(dropping, x, training=True) - in_numpy.attention(x, x, w, 3)).max() > 0.1
 
 
 ANGLES = {"dinov3": in_numpy.dinov3_angles, "eva02": in_numpy.eva02_angles}
@@ -184,7 +146,7 @@ def test_rotary_embedding_of_the_original_code(golden):
 def test_attention_with_rotary_embeddings(kind, prefix, dropout):
     """Against complex numbers: patches are turned, and the tokens before them are not."""
     layer = layers.MultiHeadAttention(2, rotary_embedding=kind)
-    layer, w, x = filled(layer, (2, prefix + 6, 16))
+    layer, w, x = prepared(layer, (2, prefix + 6, 16))
     rotation = forward(layers.RotaryEmbedding(kind, 8, prefix), np.zeros((2, 2, 3, 16), "f4"))
     angles = np.concatenate([np.zeros((prefix, 4)), ANGLES[kind](2, 3, 8)])
 
@@ -192,23 +154,18 @@ def test_attention_with_rotary_embeddings(kind, prefix, dropout):
         return in_numpy.turned(y, angles, kind)
 
     wanted = in_numpy.attention(x, x, w, 2, turn)
-    if dropout:
-        weights = layer.get_weights()
-        layer = layers.MultiHeadAttention(2, dropout, rotary_embedding=kind)
-        with layers.skip_initialization():
-            layer.build(x.shape)
-        layer.set_weights(weights)
+    layer = filled(layers.MultiHeadAttention(2, dropout, rotary_embedding=kind), x.shape)
     assert_close(forward(layer, x, rotation=rotation, training=bool(dropout)), wanted)
     x_ = keras.ops.convert_to_tensor(x)
     weights = layer.attention_weights(x_, rotation=keras.ops.convert_to_tensor(rotation))
     assert_close(weights, in_numpy.attention_weights(x, x, w, 2, turn))
-    assert np.abs(wanted - in_numpy.attention(x, x, w, 2)).max() > 100 * TOLERANCE
+    assert np.abs(wanted - in_numpy.attention(x, x, w, 2)).max() > 1e-3
 
 
 @pytest.mark.parametrize("mlp", ["plain", "plain_norm", "swiglu", "swiglu_norm"])
 def test_transformer_block_with_everything(mlp):
     options = {"mlp": mlp, "layer_scale": 0.1, "attention_bias": "no_key", "attention_norm": True, "epsilon": 1e-2}
-    layer, w, x = filled(layers.TransformerBlock(2, 24, **options, rotary_embedding="eva02"), (2, 7, 16))
+    layer, w, x = prepared(layers.TransformerBlock(2, 24, **options, rotary_embedding="eva02"), (2, 7, 16))
     angles = np.concatenate([np.zeros((1, 4)), in_numpy.eva02_angles(2, 3, 8)])
     wanted = in_numpy.block(x.astype("f8"), w, 2, "tanh", 1e-2, lambda y: in_numpy.turned(y, angles, "eva02"))
     rotation = forward(layers.RotaryEmbedding("eva02", 8, 1), np.zeros((2, 2, 3, 16), "f4"))
@@ -216,13 +173,13 @@ def test_transformer_block_with_everything(mlp):
 
 
 def test_standardised_convolution_padded_by_hand():
-    layer, w, x = filled(layers.StdConv2D(4, 3, padding=1), (1, 5, 6, 2))
+    layer, w, x = prepared(layers.StdConv2D(4, 3, padding=1), (1, 5, 6, 2))
     kernel = w["kernel"] - w["kernel"].mean((0, 1, 2))
     kernel = kernel / (np.sqrt((kernel**2).mean((0, 1, 2))) + 1e-5)
     wanted = [
         sum(scipy.signal.correlate2d(x[0, :, :, c], kernel[:, :, c, f], "same") for c in range(2)) for f in range(4)
     ]
-    np.testing.assert_allclose(forward(layer, x)[0], np.stack(wanted, -1), rtol=0, atol=2 * TOLERANCE)
+    assert_close(forward(layer, x)[0], np.stack(wanted, -1), 2e-5)
 
 
 ZEROS = np.zeros((2, 3, 12), "f4")
@@ -237,15 +194,11 @@ ZEROS = np.zeros((2, 3, 12), "f4")
         ),
         (lambda: layers.MLP(24, gelu="relu"), "gelu must be one of .*'tanh', 'exact', 'quick'.*'relu'"),
         (lambda: layers.TokenPooling("max"), "mode must be one of .*'token', 'avg', 'token_avg'.* but 'max'"),
-        (lambda: layers.MultiHeadAttention(2, bias="some"), "bias must be one of .*'no_key'.* but 'some'"),
-        (lambda: layers.MultiHeadAttention(2, rotary_embedding="eva"), "rotary_embedding must be one of .*'eva'"),
         (
             lambda: layers.MultiHeadAttention(2)(ZEROS, rotation=np.zeros((2, 3, 6), "f4")),
             "=None and needs no rotation",
         ),
         (lambda: layers.MultiHeadAttention(2, rotary_embedding="eva02")(ZEROS), "='eva02' and needs a rotation"),
-        (lambda: layers.TransformerBlock(2, 24, mlp="glu"), "mlp must be one of .*'swiglu'.* but 'glu'"),
-        (lambda: layers.RotaryEmbedding("eva", 8), "kind must be one of .*'dinov3', 'eva02'.* but 'eva'"),
         (lambda: layers.RotaryEmbedding("eva02", 6), "size must be a multiple of 4, but 6"),
         (lambda: layers.AddPositionEmbedding((2, 3), interpolation="cubic"), "interpolation must be one of .*'cubic'"),
         *(

@@ -10,9 +10,10 @@ from keras_vit.layers import base
 from keras_vit.layers import ops as fast_paths
 from keras_vit.layers.base import Dense, LayerNormalization
 from keras_vit.layers.resnet import GroupNormalization, MaxPooling2D
-from tests.compute import forward, gradients, relative_error
+from tests.compute import filled, forward, gradients, relative_error
 from tests.tolerances import GRADIENTS
 
+ROOT = {"kernel_size": 7, "strides": 2}
 EVA02 = {"mlp": "swiglu_norm", "attention_norm": True, "attention_bias": "no_key"}
 # Layers that use the fast paths: the class, its arguments, and the shape of an input.
 CASES = {
@@ -27,14 +28,9 @@ CASES = {
     "ResNet unit": (layers.ResNetUnit, {}, (2, 5, 6, 128)),
     "ResNet unit, odd, step 2": (layers.ResNetUnit, {"strides": 2}, (2, 5, 6, 32)),
     "ResNet unit, even, step 2": (layers.ResNetUnit, {"strides": 2}, (2, 6, 4, 32)),
-    "BiT unit, odd": (layers.BiTUnit, {"strides": 2}, (2, 5, 7, 32)),
     "BiT unit, even": (layers.BiTUnit, {"strides": 2}, (2, 6, 4, 32)),
-    "root": (layers.StdConv2D, {"kernel_size": 7, "strides": 2}, (2, 15, 16, 3)),
-    "root of BiT": (
-        layers.StdConv2D,
-        {"kernel_size": 7, "strides": 2, "padding": 3, "epsilon_inside": True},
-        (2, 15, 16, 3),
-    ),
+    "root": (layers.StdConv2D, ROOT, (2, 15, 16, 3)),
+    "root of BiT": (layers.StdConv2D, {**ROOT, "padding": 3, "epsilon_inside": True}, (2, 15, 16, 3)),
     "1 x 1 with padding": (layers.StdConv2D, {"kernel_size": 1, "strides": 2, "padding": 1}, (2, 5, 6, 3)),
     "1 x 1 in steps of 2": (layers.StdConv2D, {"kernel_size": 1, "strides": 2}, (2, 5, 6, 3)),
     "windows side by side": (layers.StdConv2D, {"kernel_size": 2, "strides": 2, "padding": 0}, (2, 4, 6, 3)),
@@ -58,11 +54,7 @@ def made(case, **options):
     layer = cls(**DEFAULTS.get(cls, {}), **arguments, **options)
     if "maximum" in case:  # it has no weights: behind one that has
         layer = keras.Sequential([layers.StdConv2D(4, 1), layer])
-    with layers.skip_initialization():
-        layer.build((None, *shape[1:]))
-    rng = np.random.default_rng(0)
-    layer.set_weights([rng.normal(0, 0.4, w.shape) for w in layer.weights])
-    return layer, rng.normal(size=shape).astype("f4")
+    return filled(layer, (None, *shape[1:])), np.random.default_rng(1).normal(size=shape).astype("f4")
 
 
 def square(y):
@@ -112,11 +104,6 @@ def test_other_precisions(case, dtype, slow):
     error = np.abs(forward(layer, x) - expected).max()
     # No further from float32 than Keras's way, give or take how a rounding falls out.
     assert np.abs(fast - expected).max() <= 1.5 * error + 1e-6
-
-
-def test_a_backend_without_fast_paths_is_asked_in_vain():
-    assert fast_paths.fast_path("dense", keras.KerasTensor((2, 3))) is None
-    assert fast_paths.fast_path("nothing", keras.ops.ones((2, 3))) is None
 
 
 def test_a_batch_of_none():
@@ -250,21 +237,6 @@ class TestJax:
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
-    def test_the_gradient_of_a_wide_kernel_is_a_product_of_a_transposed_copy(self):
-        """Not a product along the rows of both matrices, for which XLA has nothing but its slow kernel."""
-        import jax
-
-        def program(dense):
-            def grads(x, kernel, grad):
-                return jax.vjp(lambda x, kernel: dense(x, kernel, None), x, kernel)[1](grad)
-
-            x, kernel, grad = (jax.numpy.ones(shape) for shape in ((2, 50, 64), (64, 256), (2, 50, 256)))
-            return jax.jit(grads).lower(x, kernel, grad).compile().as_text()
-
-        along_rows = "lhs_contracting_dims={0}, rhs_contracting_dims={0}"
-        assert along_rows not in program(fast_paths.fast_path("dense", jax.numpy.ones(1)))
-        assert along_rows in program(lambda x, kernel, bias: (x.reshape(100, 64) @ kernel).reshape(2, 50, 256))
-
 
 torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="what only PyTorch has")
 
@@ -290,14 +262,6 @@ class TestTorch:
         assert {*products} == {torch.float32}
         assert y.dtype == layer.weights[0].value.grad.dtype == getattr(torch, dtype)
 
-    def test_few_values_take_the_operation_of_pytorch(self, monkeypatch):
-        import torch
-
-        monkeypatch.undo()
-        few, many = (torch.zeros(count, requires_grad=True) for count in (1 << 16, 1 << 17))
-        names = [fast_paths.fast_path("tanh", x)(x).grad_fn.name() for x in (few, many)]
-        assert names[0] == "GeluBackward0" != names[1]
-
     @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # what forward mode loads
     def test_gelu_in_every_kind_of_differentiation(self):
         import torch
@@ -322,33 +286,18 @@ class TestTorch:
         x = x.double().requires_grad_()
         assert torch.autograd.gradcheck(gelu, (x,)) and torch.autograd.gradgradcheck(gelu, (x,))
 
-    @pytest.mark.parametrize(
-        ("case", "operations"),
-        {
-            "block": ["sigmoid_"],  # GELU as a product with a factor
-            "block, exact GELU": ["gelu_"],
-            "long MLP": ["sigmoid_", "sigmoid_"],  # in two pieces
-            "MAP head": ["sigmoid_"],
-            "ResNet unit": ["relu_", "relu_", "relu_"],
-            "BiT unit, even": ["relu_", "relu_", "relu_"],
-        }.items(),
-    )
-    def test_what_needs_no_gradient_is_computed_in_place(self, case, operations):
+    @pytest.mark.parametrize("case", ["block", "block, exact GELU", "long MLP", "ResNet unit", "BiT unit, even"])
+    def test_what_needs_no_gradient_is_computed_in_place(self, case):
         import torch
 
         layer, x = made(case)
         x = torch.from_numpy(x)
         kept = x.clone()
         expected = layer(x).detach()
-        with torch.no_grad(), torch.autograd.profiler.profile() as profile:
+        with torch.no_grad():
             y = layer(x)
         torch.testing.assert_close(y, expected, rtol=0, atol=1e-6 * max(1, float(expected.abs().max())))
         assert torch.equal(x, kept)
-        events = sorted(profile.function_events, key=lambda event: event.time_range.start)
-        performed = [event.name.removeprefix("aten::") for event in events]
-        assert [name for name in performed if name in ("sigmoid_", "gelu_", "relu_")] == operations
-        # The factor goes into the hidden values, not into new ones.
-        assert "sigmoid_" not in performed or performed[performed.index("sigmoid_") + 1] == "mul_"
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
     @pytest.mark.parametrize("few", [0, 1 << 20])
@@ -403,16 +352,10 @@ class TestTorch:
 
         layer, x = made("long MLP")
         x = torch.from_numpy(x)
-
-        def with_residual(x):
-            return x + layer(x)
-
-        expected = torch.func.jvp(with_residual, (x,), (x.cos(),))
+        expected = [y.detach() for y in torch.func.jvp(layer, (x,), (x.cos(),))]
         with torch.no_grad():
-            results = torch.func.jvp(with_residual, (x,), (x.cos(),))
-            mapped = torch.func.vmap(with_residual)(x)
-        for result, reference in zip((*results, mapped), (*expected, expected[0]), strict=True):
-            reference = reference.detach()
+            results = [*torch.func.jvp(layer, (x,), (x.cos(),)), torch.func.vmap(layer)(x)]
+        for result, reference in zip(results, (*expected, expected[0]), strict=True):
             torch.testing.assert_close(result, reference, rtol=0, atol=1e-6 * float(reference.abs().max()))
 
     def test_group_normalisation_of_what_needs_no_gradient(self):
@@ -423,23 +366,6 @@ class TestTorch:
         for shape in ((2, 4, 5, 12), (2, 1, 1, 12)):
             layer(torch.ones(shape)).square().mean().backward()
             assert torch.isfinite(layer.gamma.value.grad).all()
-
-    def test_a_model_that_answers_asks_keras_once(self, monkeypatch):
-        """What Keras does around a call takes 0.2 ms a layer, which small models feel."""
-        model, images = small_model()
-        calls, method = [], keras.layers.Layer._assert_input_compatibility  # which Keras does in every call
-        monkeypatch.setattr(
-            keras.layers.Layer, "_assert_input_compatibility", lambda self, x: calls.append(self) or method(self, x)
-        )
-        expected = forward(model, images)
-        calls.clear()
-        y = model.predict_on_batch(images)
-        # Keras's own layers may be watched, and the position embedding gets the size of the image as well.
-        assert [layer.name for layer in calls] == [model.name, "tokens", "position_embedding"]
-        np.testing.assert_array_equal(y, expected)
-        calls.clear()
-        model(images, training=True)
-        assert len(calls) > 1
 
     def test_a_model_that_answers_keeps_what_users_add(self):
         model, images = small_model()
@@ -482,16 +408,6 @@ class TestTensorFlow:
         assert None not in outputs
         y, nothing = program(tf.constant(x)).numpy(), tf.zeros((shape[0] or 0, *x.shape[1:]))
         assert program(nothing).shape == nothing.shape
-        slow()
-        np.testing.assert_allclose(y, forward(layer, x), rtol=0, atol=1e-6 * np.abs(y).max())
-
-    def test_group_normalisation_of_images_of_any_size(self, slow):
-        import tensorflow as tf
-
-        layer, x = made("group normalisation")
-        program = tf.function(layer, input_signature=[tf.TensorSpec((None, None, None, 12))]).get_concrete_function()
-        assert program.output_shapes.as_list() == [None, None, None, 12]
-        y = program(tf.constant(x)).numpy()
         slow()
         np.testing.assert_allclose(y, forward(layer, x), rtol=0, atol=1e-6 * np.abs(y).max())
 

@@ -4,27 +4,19 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import layers
-from tests.compute import gradients, relative_error
+from tests.compute import filled, gradients, relative_error
 
 RATES = {"dropout": 0.3, "attention_dropout": 0.3, "drop_path": 0.3}
-
-
 jax_only = pytest.mark.skipif(keras.backend.backend() != "jax", reason="what only JAX has")
+
+
+def block(remat):
+    return filled(layers.TransformerBlock(2, 6, remat=remat, **RATES), (None, 3, 4), scale=1)
 
 
 def square(y):
     return keras.ops.mean(keras.ops.square(y))
-
-
-def block(remat):
-    made = layers.TransformerBlock(2, 6, remat=remat, **RATES)
-    with layers.skip_initialization():
-        made.build((None, 3, 4))
-    rng = np.random.default_rng(0)
-    made.set_weights([rng.normal(size=w.shape) for w in made.get_weights()])
-    return made
 
 
 def copy_seeds(source, target):
@@ -58,26 +50,6 @@ def test_same_masks_and_same_gradients():
     # What a second mask would look like.
     _, other = gradients(again, x, square, training=True)
     assert relative_error(by_place(again, other)["mlp/fc1/kernel"], grads["mlp/fc1/kernel"]) > 0.1
-
-
-def test_fit_with_remat_is_fit():
-    config = keras_vit.ViTConfig(
-        image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, remat=True, **RATES
-    )
-    rng = np.random.default_rng(0)
-    x, y = rng.uniform(-1, 1, (8, 8, 8, 3)).astype("f4"), rng.integers(0, 3, 8)
-    losses = []
-    for remat in (False, True):
-        keras.utils.set_random_seed(7)
-        model = keras_vit.VisionTransformer(config.replace(remat=remat), dtype="mixed_bfloat16")
-        assert model.get_layer("block_0").remat == remat
-        model.get_layer("head").set_weights([np.random.default_rng(1).normal(size=(8, 3)), np.zeros(3)])
-        model.compile(keras.optimizers.SGD(0.3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        history = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
-        losses.append(history.history["loss"])
-    assert np.isfinite(losses).all() and losses[0][1] != losses[0][0]
-    # bfloat16 rounds to 8 bits, and compilers may round in other places.
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-2)
 
 
 @jax_only
@@ -133,10 +105,8 @@ def test_derivatives_of_gradients():
     x, v = (np.random.default_rng(i).normal(size=(2, 3, 4)).astype("f4") for i in range(2))
     results = []
     for remat in (False, True):
-        made = layers.TransformerBlock(2, 6, remat=remat)
-        made.build((None, 3, 4))
-        rng = np.random.default_rng(0)
-        weights = [rng.normal(size=w.shape).astype("f4") for w in made.weights]
+        made = filled(layers.TransformerBlock(2, 6, remat=remat), (None, 3, 4), scale=1)
+        weights = [w.value for w in made.weights]
 
         def grad(x, made=made, weights=weights):
             return jax.grad(lambda x: square(made.stateless_call(weights, [], x, training=True)[0]))(x)
