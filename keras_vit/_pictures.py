@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from keras_vit._files import replacing
 
 if TYPE_CHECKING:
@@ -83,3 +85,14 @@ def tile_axes(
             axes.set_anchor(anchor)
             result.append(axes)
     return result
+
+
+def coarse(values: np.ndarray, most: int) -> np.ndarray:
+    """A matrix with at most `most` rows and columns, each cell the largest value of those that it stands for.
+
+    The mean would hide single values among a million cells; the largest one keeps them visible.
+    """
+    step = max(1, -(-max(values.shape) // most))
+    padded = np.pad(values, [(0, -n % step) for n in values.shape])
+    rows, columns = (n // step for n in padded.shape)
+    return padded.reshape(rows, step, columns, step).max((1, 3))

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit._arguments import check_choice
 from keras_vit._files import write_text
-from keras_vit._pictures import BAD, GOOD, INK, MUTED, figure_for
+from keras_vit._pictures import BAD, GOOD, INK, MUTED, coarse, figure_for
 from keras_vit._processes import Processes, connect
 from keras_vit._terminal import Table, TableResult
 from keras_vit.data import match_labels
@@ -377,19 +377,8 @@ def draw_confusion(
     return figure
 
 
-def coarse(shares: np.ndarray, cells: int = CELLS) -> np.ndarray:
-    """A matrix with at most `cells` rows and columns, each cell the largest value of those that it stands for.
-
-    The mean would hide single confusions among a million cells; the largest value keeps them visible.
-    """
-    step = -(-len(shares) // cells)
-    padded = np.pad(shares, (0, -len(shares) % step))
-    side = len(padded) // step
-    return padded.reshape(side, step, side, step).max((1, 3))
-
-
 def _draw_matrix(axes: "Axes", shares: np.ndarray, confusion: np.ndarray, names: Sequence[str]) -> None:
-    classes, cells = len(shares), coarse(shares)
+    classes, cells = len(shares), coarse(shares, CELLS)
     # From white to one colour for what is right and another for what is wrong; the square root lifts small shares.
     colours = np.array([[int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in (BAD, GOOD)])
     image = 1 + np.sqrt(cells)[..., None] * (colours[np.eye(len(cells), dtype=int)] - 1)

@@ -87,21 +87,20 @@ def knn(
         >>> evaluation.knn(np.eye(4), np.array([0, 0, 1, 1]), np.eye(4)[1:3], k=1).argmax(axis=1)
         array([0, 1])
     """
-    labels, features = to_numpy(labels), _rows("features", features)
-    if labels.shape != (len(features),) or labels.dtype.kind not in "iu" or labels.min() < 0:
+    labels, features = to_numpy(labels), to_numpy(features)
+    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu" or labels.min(initial=0) < 0:
         raise ValueError(
             f"labels must be {len(features)} integers of at least 0, one for each feature, but {labels.dtype} "
             f"{labels.shape} was given."
         )
-    classes = int(labels.max()) + 1 if classes is None else whole_number("classes", classes, int(labels.max()) + 1)
+    most = int(labels.max(initial=-1)) + 1
+    classes = most if classes is None else whole_number("classes", classes, most)
     if not 0 < temperature < np.inf:
         raise ValueError(f"temperature must be a number above 0, but {temperature!r} was given.")
-    queries = _rows("queries", queries, features.shape[1])
     indices, similarities = search(features, queries, k)
-    votes = np.zeros((len(queries), classes))
-    np.add.at(
-        votes, (np.arange(len(queries))[:, None], labels[indices]), np.exp(similarities / np.float64(temperature))
-    )
+    votes = np.zeros((*indices.shape[:-1], classes))
+    weights = np.exp(similarities / np.float64(temperature))
+    np.add.at(votes, (*np.indices(indices.shape)[:-1], labels[indices]), weights)
     return votes
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit._files import write_text
+from keras_vit._pictures import coarse
 from keras_vit.inspection.attention import (
     all_blocks,
     filter_kernel,
@@ -181,22 +182,12 @@ def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.nd
     for i, image in enumerate(names):
         tiles = [(_tile(i), "the image")]
         for name, values in maps.items():
-            kind, one = MAPS[name], _smaller(values[i])
+            kind, one = MAPS[name], coarse(values[i], 224)
             tile = _tile(i, _map(kind, one), name, kind="bare" if name == "saliency" else "")
             tiles.append((tile, f"{name}: {kind.title}; {kind.words.format(*kind.ends(one))}"))
         cards += f'<div class="card"><h3>{escape(image)}</h3>{_figures(tiles)}</div>'
     words = "For the class that the model says." if classifies else "This model has no head, so there are no classes."
     return [("What it goes by", words, cards)] if maps else []
-
-
-def _smaller(values: np.ndarray, most: int = 224) -> np.ndarray:
-    """A map with at most `most` rows and columns, each the largest of those that it stands for."""
-    step = -(-max(values.shape) // most)
-    if step == 1:
-        return values
-    padded = np.pad(values, [(0, -n % step) for n in values.shape])
-    rows, columns = (n // step for n in padded.shape)
-    return padded.reshape(rows, step, columns, step).max((1, 3))
 
 
 def _weights(model: VisionTransformer | BiT) -> Section:

@@ -81,7 +81,6 @@ class MapKind:
 _BRIGHT = "bright patches count most, each map by its own largest"
 _EVIDENCE = "logit of the class, from {:.1f} (blue) over 0 (white) to {:.1f} (red)"
 HEADS = MapKind("Where each head looks", "bright patches are read most; each map by its own largest")
-PLACES = MapKind("What it knows of places", "cosine of each position's embedding with all others, from -1 to 1")
 # In the order of the page. Saliency: a few pixels have gradients far above all others.
 MAPS = {
     "rollout": MapKind("What the answer is made of", _BRIGHT, attention_rollout, attention=True, head=False),
@@ -264,9 +263,26 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
         >>> figure = inspection.plot_position_similarity(inspection.position_similarity(small), "positions.png")
     """
     similarity = _array("similarity", similarity, ("rows", "columns", "rows", "columns"))
-    columns = similarity.shape[1]
-    tiles = [("", palette("viridis")[levels(one, -1, 1)]) for row in similarity for one in row]
-    return _figure_of_tiles(tiles, columns, PLACES, path, title, 0.1, side=5.4 / columns)
+    rows, columns = similarity.shape[:2]
+    width, tall = 7, 5.4 * rows / columns  # a map has the shape of the image
+    height = tall + 1.7
+    with figure_for(path, width, height) as figure:
+        _headline(figure, title or "What it knows of places", "cosine of each position's embedding with all others")
+        box = (0.6 / width, 0.6 / height, 5.4 / width, tall / height)
+        every = [-(-count // 8) for count in (rows, columns)]  # at most 8 numbers along a side
+        places = zip(np.ndindex(rows, columns), tile_axes(figure, box, rows, columns, 0.1), strict=True)
+        for (row, column), axes in places:
+            drawn = axes.imshow(similarity[row, column], cmap="viridis", vmin=-1, vmax=1)
+            axes.spines[:].set_visible(False)
+            if row == rows - 1 and column % every[1] == 0:
+                axes.set_xlabel(str(column))
+            if column == 0 and row % every[0] == 0:
+                axes.set_ylabel(str(row), rotation=0, ha="right", va="center")
+        figure.supxlabel("column of the patch", x=box[0] + box[2] / 2, y=0.12 / height, size=10, color=MUTED)
+        figure.supylabel("row of the patch", x=0.12 / width, y=box[1] + box[3] / 2, size=10, color=MUTED)
+        bar = figure.add_axes((6.2 / width, box[1], 0.14 / width, box[3]))
+        figure.colorbar(drawn, cax=bar, ticks=[-1, 0, 1]).outline.set_visible(False)
+    return figure
 
 
 def plot_nearest_patches(

@@ -32,8 +32,8 @@ def data_parallel(
 
     Args:
         devices: Such as `["gpu:0", "gpu:1"]`; None for all, of all processes.
-        auto_shard_dataset: With several processes: whether Keras gives each its part of a `tf.data.Dataset` that is
-            the same everywhere. False: each process gives its own part of every batch, in any form.
+        auto_shard_dataset: With several processes: whether Keras gives each its part of a `tf.data.Dataset`. False:
+            each process gives its own part of every batch, in any form.
 
     Returns:
         The distribution, with the global batch along its axis `"batch"`.

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.evaluation.accuracy import coarse, confusion_shares, draw_confusion, evaluate, most_confused
+from keras_vit._pictures import coarse
+from keras_vit.evaluation.accuracy import confusion_shares, draw_confusion, evaluate, most_confused
 from tests.data.sources import Sequence
 from tests.data.sources import batches as cut
 
@@ -151,7 +152,7 @@ def test_figures_of_a_matrix():
     # One confusion among a million stays visible.
     shares = np.eye(1003)
     shares[700, 20] = 0.5
-    small, step = coarse(shares), -(-1003 // 250)
+    small, step = coarse(shares, 250), -(-1003 // 250)
     assert len(small) <= 250 and small.max() == 1 and small[700 // step, 20 // step] == 0.5
 
 

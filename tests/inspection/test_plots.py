@@ -20,7 +20,7 @@ PLOTS = {
     "plot_attention_rollout": ((MAPS, PIXELS), "What the answer is made of", 4),
     "plot_mean_attention_distance": ((RNG.uniform(1, 9, (3, 2)),), "How far each head looks", 1),
     "plot_patch_filters": ((RNG.normal(size=(9, 4, 5, 3)),), "What patches are filtered for", 9),
-    "plot_position_similarity": ((RNG.uniform(-1, 1, (2, 3, 2, 3)),), "What it knows of places", 6),
+    "plot_position_similarity": ((RNG.uniform(-1, 1, (2, 3, 2, 3)),), "What it knows of places", 7),
     "plot_saliency": ((RNG.uniform(0, 1, (2, 16, 24)), PIXELS), "Which pixels the class hangs on", 4),
     "plot_class_evidence": ((MAPS - 0.5, PIXELS), "What each patch says for the class", 4),
     "plot_nearest_patches": (
@@ -51,6 +51,13 @@ def test_figures_and_files(name, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
 
 
+def test_places_have_numbers_and_a_scale():
+    figure = inspection.plot_position_similarity(RNG.uniform(-1, 1, (14, 14, 14, 14)))
+    assert [axes.get_xlabel() for axes in figure.axes[-15:-1]] == [str(i) if i % 2 == 0 else "" for i in range(14)]
+    assert figure.get_supxlabel() == "column of the patch"
+    assert [text.get_text() for text in figure.axes[-1].get_yticklabels()] == ["−1", "0", "1"]
+
+
 def test_the_same_picture_is_the_same_file(tmp_path):
     for suffix in ("svg", "pdf"):
         for name in "ab":
@@ -62,17 +69,12 @@ def test_the_same_picture_is_the_same_file(tmp_path):
     ("name", "arguments", "message"),
     [
         ("mean_attention_distance", (np.ones((3, 2)), "picture"), "path must end with one of .*'.png', '.svg', '.pdf'"),
-        ("mean_attention_distance", (np.ones((3, 2)), "picture.jpg"), "path must end with one of"),
         ("mean_attention_distance", (np.ones(3),), r"distances must be numbers \(blocks, heads\), but float64 \(3,\)"),
         ("attention_heads", (np.ones((0, 2, 3)), PIXELS[0]), "attention must be numbers"),
         ("attention_rollout", (MAPS, PIXELS[:1]), "an image for each of the 2 maps, but there are 1"),
         ("attention_rollout", (MAPS, PIXELS / 127.5 - 1), r"shown_pixels\(model, images\) makes such"),
         ("patch_filters", (np.ones((2, 1, 1, 64)),), "filters must have 1 or 3 channels"),
-        (
-            "class_evidence",
-            (MAPS, PIXELS, None, "", ["cat"]),
-            "class_names must name the class of each",
-        ),
+        ("class_evidence", (MAPS, PIXELS, None, "", ["cat"]), "class_names must name the class of each"),
     ],
 )
 def test_what_is_refused(name, arguments, message, tmp_path, monkeypatch):

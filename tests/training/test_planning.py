@@ -101,13 +101,9 @@ def test_what_does_not_fit_says_what_would():
         ({"devices": 10**30}, "devices and batch_size must be at most"),
         ({"devices": 7, "batch_size": 8}, "8 images cannot be divided among 7 devices"),
         ({"memory": "80"}, "memory must be a number with a unit"),
-        ({"memory": "80 parsecs"}, "memory must be a number with a unit"),
         ({"memory": 80}, "memory must be that of one device"),
         ({"share": 40}, "share must be a number above 0 and at most 1"),
-        ({"peak_tflops": float("nan")}, "peak_tflops must be a number above 0"),
         ({"dtype": "int8"}, "dtype must be one of .*float32.*mixed_bfloat16"),
-        ({"classes": 0}, "classes must be at least 1"),
-        ({"image_size": 225}, "image_size must be a multiple"),
         ({"model": "ViT-X/16"}, "There is no variant 'ViT-X/16'"),
     ],
 )
@@ -125,9 +121,8 @@ def test_kinds_of_models(tmp_path):
     bit = plan("BiT-R50x1", devices=4, batch_size=8)
     assert [(option.shards, option.remat) for option in bit.options] == [(1, False)]
     assert bit.parameters == 25_549_352 and bit.best.flops == 8 * 6 * count_macs(variant_config("BiT-R50x1"))
-    for other in (None, 3):
-        with pytest.raises(TypeError, match="model must be the name of a variant, 'glyphs', the path"):
-            plan(other)
+    with pytest.raises(TypeError, match="model must be the name of a variant, 'glyphs', the path"):
+        plan(3)
 
 
 def test_the_arithmetic_of_the_page(capsys):
