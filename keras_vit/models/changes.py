@@ -54,10 +54,9 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
     for name, value in changes.items():
         before, after = getattr(config, name), tuple(value) if isinstance(value, list) else value
         if name not in CHANGES and after != before:
-            raise ValueError(
-                f"{name} cannot change from {before!r} to {after!r} with the same weights: it decides what the weights "
-                f"are. For new weights build another model: type(model)(model.config.replace({name}={after!r}))."
-            )
+            words = f"{name} cannot change from {before!r} to {after!r}: it decides what the weights are"
+            model = f"type(model)(model.config.replace({name}={after!r}))"
+            raise ValueError(f"{words}. For new weights build another model: {model}.")
         if name in _FOLDED and before and not after:
             raise ValueError(f"{name} cannot become {after}: the kernels of this model were standardised for good.")
     new = config.replace(**changes)
@@ -72,10 +71,9 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
         raise ValueError("patch_size cannot change together with preprocessing_folded. Change patch_size first.")
     if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:
         poolings = "'token', 'avg' or 'map'" if hasattr(new, "class_token") else "'avg'"
-        raise ValueError(
-            f"classes={new.classes}: this model has no pooling, so that a head would answer for every token. Pass "
-            f"model.with_config(classes={new.classes}, pooling=...), one of {poolings}, or 'none' to have that."
-        )
+        call = f"model.with_config(classes={new.classes}, pooling=...)"
+        words = "this model has no pooling, so that a head would answer for every token"
+        raise ValueError(f"{words}. Pass {call}, one of {poolings}, or 'none' to have that.")
     return new
 
 
@@ -103,10 +101,8 @@ def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[s
     lost = sorted(needed - absent - allowed)
     if lost:
         values = ", ".join(f"{name}={getattr(new, name)!r}" for name in changed if causes[name])
-        raise ValueError(
-            f"{values} needs new weights in {' and '.join(lost)}: those of this model read or compute something else. "
-            f"Pass fresh={sorted({*fresh, *lost})} to give them up."
-        )
+        words = f"{values} needs new weights in {' and '.join(lost)}"
+        raise ValueError(f"{words}. Pass fresh={sorted({*fresh, *lost})} to give the old ones up.")
     return (needed | set(fresh)) - absent
 
 
@@ -121,11 +117,8 @@ def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
     copy_structure(old, new, fresh)
     values, folded = weights_by_path(old), {}
     if any(name in _FOLDED for name in changed_fields(old.config, new.config)):
-        folded |= {
-            f"{path}/kernel": layer.standardized_kernel()
-            for path, layer in layers_by_path(old).items()
-            if isinstance(layer, StdConv2D)
-        }
+        resnet = {path: layer for path, layer in layers_by_path(old).items() if isinstance(layer, StdConv2D)}
+        folded |= {f"{path}/kernel": layer.standardized_kernel() for path, layer in resnet.items()}
     if "preprocessing_folded" in changed_fields(old.config, new.config):
         folded |= _normalizing_embedding(old, new.config)
     for path, variable in weights_by_path(new).items():
@@ -165,10 +158,8 @@ def _normalizing_embedding(model: Any, config: Any) -> dict[str, Any]:
     kernel = keras.ops.convert_to_numpy(keras.ops.cast(layer.kernel, "float32")).astype("float64")
     bias = keras.ops.convert_to_numpy(keras.ops.cast(layer.bias, "float32")) if layer.use_bias else 0.0
     mean, std = (np.asarray(values)[:, None] for values in (config.pixel_mean, config.pixel_std))
-    return {
-        "embedding/kernel": kernel / (255 * std),
-        "embedding/bias": bias - (kernel * (mean / std)).sum((0, 1, 2)),
-    }
+    bias = bias - (kernel * (mean / std)).sum((0, 1, 2))
+    return {"embedding/kernel": kernel / (255 * std), "embedding/bias": bias}
 
 
 class Shortcut(NamedTuple):

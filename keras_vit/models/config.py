@@ -26,6 +26,8 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
 }
 # What else a model with a second head has: it reads the distillation token just as the first reads the class token.
 _WITH_TWO_HEADS = {"pooling": "token", "final_norm": "tokens", "projection": None, "representation_size": None}
+# The patch embedding can normalise pixels where it reads them itself.
+_WITH_FOLDED_PIXELS = {"include_preprocessing": True, "stem_stages": None}
 
 
 class ModelConfig:
@@ -43,20 +45,18 @@ class ModelConfig:
         # NumPy's numbers become Python's: `labels.max() + 1` is one of them, and JSON knows none.
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, numbers.Integral) and not isinstance(value, int):
-                object.__setattr__(self, field.name, int(value))
-            elif isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
-                object.__setattr__(self, field.name, float(value))
+            if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
+                kind = int if isinstance(value, numbers.Integral) else float
+                object.__setattr__(self, field.name, kind(value))
             if isinstance(field.default, bool) and not isinstance(value, bool):
                 raise TypeError(f"{field.name} must be True or False, but {value!r} was given.")
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
         for name in ("width", "channels"):
             _check_integer(name, getattr(self, name))
         self._check_classes()
-        activation = self.classifier_activation
-        if activation is not None and not isinstance(activation, str):
-            words = "the name of a Keras activation, such as 'softmax', or None for logits"
-            raise TypeError(f"classifier_activation must be {words}, but {activation!r} was given.")
+        if not isinstance(self.classifier_activation, (str, type(None))):
+            words = f"the name of a Keras activation or None, but {self.classifier_activation!r} was given"
+            raise TypeError(f"classifier_activation must be {words}.")
 
     def replace(self, **changes: Any) -> Self:
         """A config like this one with the given fields changed.
@@ -83,11 +83,17 @@ class ModelConfig:
         for name in names:
             if not isinstance(name, str):
                 raise TypeError(f"class_names must be strings, but {name!r} was given.")
-            rule = "single lines without control characters and without space around them"
-            _require(is_class_name(name), f"class_names must be {rule}, but {name!r} was given.")
+            words = f"class_names must be single lines without control characters or space at the ends, but {name!r}"
+            _require(is_class_name(name), f"{words} was given.")
         fits = len(names) == classes
         _require(fits, f"class_names must name each of the {classes} classes, but has {len(names)} names.")
         object.__setattr__(self, "class_names", names)
+
+    def _check_stages(self, name: str) -> None:
+        """Makes the units of a ResNet's stages a tuple, and checks them."""
+        object.__setattr__(self, name, tuple(getattr(self, name)))
+        for units in getattr(self, name):
+            _check_integer(name, units)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data, for JSON."""
@@ -108,8 +114,7 @@ class ViTConfig(ModelConfig):
         channels: Channels of the images.
         dynamic: Whether images of any size are taken, the position embeddings being resized in the graph.
 
-        stem_stages: Units in each stage of the ResNet before the patches (the hybrids, section 3.1); an empty tuple
-            for its first convolution only; None for no ResNet.
+        stem_stages: Units of the stages of a hybrid's ResNet (section 3.1); () for its first convolution only; or None.
         stem_width: Channels of the ResNet's first convolution.
         stem_epsilons: What it adds where it divides: `"official"`, or `"timm"`, as timm computes the same weights.
         stem_folded: Whether its kernels have been standardised for good (see `VisionTransformer.folded`).
@@ -117,17 +122,15 @@ class ViTConfig(ModelConfig):
         patch_bias: Whether the projection of the patches has a bias; CLIP's has none.
         class_token: Whether a class token stands before the patches.
         distillation_token: Whether a second one follows it, which learned from a teacher (DeiT).
-        register_tokens: Number of register tokens between these and the patches (see `layers.RegisterTokens`).
+        register_tokens: Number of register tokens between these and the patches.
         position_embedding: `"learned"` for every token (vit_jax); `"learned_patches"` (big_vision);
             `"learned_without_registers"` (DINOv2); `"sincos2d"`: computed (see `layers.sincos2d`); `"none"`.
-        rotary_embedding: `"dinov3"` or `"eva02"`: queries and keys are turned by their patch's place (see
-            `layers.RotaryEmbedding`), beside whatever is added. None for none.
+        rotary_embedding: `"dinov3"` or `"eva02"` turns queries and keys (see `layers.RotaryEmbedding`); None for none.
         rotary_grid: Rows and columns of the grid in whose cells `"eva02"` counts places at any image size.
         interpolation: How position embeddings change size (see `keras_vit.interpolation`).
         pre_norm: Whether a layer normalisation comes before the blocks (CLIP).
 
-        attention_bias: Which projections have a bias: `"all"`; `"no_key"`; `"none"`: neither those to queries, keys
-            nor values. The output projection always has one.
+        attention_bias: Which of queries, keys and values have a bias: `"all"`, `"no_key"`, `"none"`.
         attention_norm: Whether the joined heads are normalised before the output projection (EVA-02-CLIP).
         mlp: `"plain"`, `"swiglu"` (see `layers.SwiGLU`); `"plain_norm"` (BEiT-3), `"swiglu_norm"`: normalised inside.
         gelu: `"tanh"`, as the official checkpoints were trained; `"exact"`, as timm and Hugging Face compute it;
@@ -236,9 +239,7 @@ class ViTConfig(ModelConfig):
             object.__setattr__(self, name, pair(name, getattr(self, name)))
         object.__setattr__(self, "trim", tuple(self.trim))
         if self.stem_stages is not None:
-            object.__setattr__(self, "stem_stages", tuple(self.stem_stages))
-            for units in self.stem_stages:
-                _check_integer("stem_stages", units)
+            self._check_stages("stem_stages")
         for name in ("depth", "heads", "mlp_width", "stem_width"):
             _check_integer(name, getattr(self, name))
         _check_integer("register_tokens", self.register_tokens, least=0)
@@ -250,13 +251,12 @@ class ViTConfig(ModelConfig):
         for name in ("dropout", "attention_dropout", "drop_path"):
             rate = _check_number(name, getattr(self, name))
             _require(0 <= rate < 1, f"{name} must be at least 0 and below 1, but {rate!r} was given.")
-        epsilon, scale = _check_number("layer_norm_epsilon", self.layer_norm_epsilon), self.layer_scale
+        epsilon = _check_number("layer_norm_epsilon", self.layer_norm_epsilon)
         _require(0 < epsilon < 1, f"layer_norm_epsilon must be above 0 and below 1, but {epsilon!r} was given.")
-        if scale is not None:
-            finite = math.isfinite(_check_number("layer_scale", scale, " or None"))
-            _require(finite, f"layer_scale must be finite, but {scale!r} was given.")
-        self._check_tokens()
-        self._check_output()
+        if self.layer_scale is not None:
+            finite = math.isfinite(_check_number("layer_scale", self.layer_scale, " or None"))
+            _require(finite, f"layer_scale must be finite, but {self.layer_scale!r} was given.")
+        self._check_parts()
         self._check_grid()
         for name in ("pixel_mean", "pixel_std"):
             object.__setattr__(self, name, _per_channel(name, getattr(self, name), self.channels))
@@ -274,47 +274,34 @@ class ViTConfig(ModelConfig):
         """Whether all tokens are given, and nothing is made of them."""
         return self.pooling == "none" and not (self.projection or self.representation_size or self.classes)
 
-    def _check_tokens(self) -> None:
-        """Raises unless tokens, heads and position embeddings fit each other."""
-        width, heads = self.width, self.heads
+    def _check_parts(self) -> None:
+        """Raises unless tokens, blocks and what comes after them fit each other."""
+        width, heads, size, pooling = self.width, self.heads, self.head_size, f"pooling={self.pooling!r}"
         _require(width % heads == 0, f"heads must divide width, but {heads} heads and width {width} were given.")
         fits = self.position_embedding != "sincos2d" or (width % 4 == 0 and width >= 8)
         _require(fits, f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {width}.")
-        if self.rotary_embedding is not None:
-            needs = f"rotary_embedding={self.rotary_embedding!r} needs heads of length 4, 8, 12, ..."
-            given = f"width {width} and {heads} heads give {self.head_size}"
-            _require(self.head_size % 4 == 0, f"{needs}, but {given}.")
-        fits = self.class_token or not self.distillation_token
-        _require(fits, "distillation_token=True needs class_token=True: it is the second one.")
-
-    def _check_output(self) -> None:
-        """Raises unless pooling and what comes after it fit each other."""
-        pooling = f"pooling={self.pooling!r}"
-        if self.pooling in ("token", "token_avg"):
-            _require(self.class_token, f"{pooling} needs class_token=True; without one use 'avg' or 'map'.")
-        if self.pooling == "token_dist":
-            _require(self.distillation_token, f"{pooling} needs distillation_token=True, which it reads.")
-        if self.pooling == "token_avg":
-            fits = self.final_norm != "pooled"
-            _require(fits, f"final_norm='pooled' normalises D numbers, but {pooling} gives 2 D.")
-        if self.class_token_only:
-            fits = self.pooling == "token"
-            _require(fits, f"class_token_only=True needs pooling='token', but {pooling} reads other tokens as well.")
-        if self.preprocessing_folded:
-            fits = self.include_preprocessing and self.stem_stages is None
-            _require(
-                fits, "preprocessing_folded=True needs include_preprocessing=True and no ResNet before the patches."
-            )
-        if self.distillation_head:
-            _require(self.distillation_token, "distillation_head=True needs distillation_token=True, which it reads.")
-            for name, value in _WITH_TWO_HEADS.items() if self.classes else ():
+        words = f"rotary_embedding={self.rotary_embedding!r} needs heads of length 4, 8, 12, ..., but"
+        fits = self.rotary_embedding is None or size % 4 == 0
+        _require(fits, f"{words} width {width} and {heads} heads give {size}.")
+        fits = self.pooling != "token_avg" or self.final_norm != "pooled"
+        _require(fits, f"final_norm='pooled' normalises D numbers, but {pooling} gives 2 D.")
+        two_heads = self.distillation_head and bool(self.classes)
+        for applies, what, needs in (
+            (self.pooling in ("token", "token_avg"), pooling, {"class_token": True}),
+            (self.pooling == "token_dist", pooling, {"distillation_token": True}),
+            (self.distillation_token, "distillation_token=True", {"class_token": True}),
+            (self.distillation_head, "distillation_head=True", {"distillation_token": True}),
+            (two_heads, "distillation_head=True", _WITH_TWO_HEADS),
+            (self.class_token_only, "class_token_only=True", {"pooling": "token"}),
+            (self.preprocessing_folded, "preprocessing_folded=True", _WITH_FOLDED_PIXELS),
+        ):
+            for name, value in needs.items() if applies else ():
                 given = getattr(self, name)
-                _require(given == value, f"distillation_head=True needs {name}={value!r}, but {given!r} was given.")
+                _require(given == value, f"{what} needs {name}={value!r}, but {given!r} was given.")
 
     def _check_grid(self) -> None:
-        for axis, size, cells, patch in zip(
-            ("height", "width"), self.image_size, self.feature_map_size, self.patch_size, strict=True
-        ):
+        lengths = zip(("height", "width"), self.image_size, self.feature_map_size, self.patch_size, strict=True)
+        for axis, size, cells, patch in lengths:
             step = patch * self.stem_stride
             below, above = size // step * step, (size // step + 1) * step
             words = f"image_size must be a multiple of the patch size: {axis} {size} is not a multiple of {step}."
@@ -323,16 +310,13 @@ class ViTConfig(ModelConfig):
     @property
     def stem_stride(self) -> int:
         """How many pixels of the image one cell of the map that is cut into patches stands for, in each direction."""
-        if self.stem_stages is None:
-            return 1
         # The first convolution and the pooling halve the image, and so does every stage but the first.
-        return 4 * 2 ** max(len(self.stem_stages) - 1, 0)
+        return 1 if self.stem_stages is None else 4 * 2 ** max(len(self.stem_stages) - 1, 0)
 
     @property
     def feature_map_size(self) -> tuple[int, int]:
         """Height and width of what is cut into patches: the image, or the ResNet's last map."""
-        # Halving rounds up each time, which is the same as dividing once and rounding up.
-        return (-(-self.image_size[0] // self.stem_stride), -(-self.image_size[1] // self.stem_stride))
+        return _halved(self.image_size, self.stem_stride)
 
     @property
     def feature_map_channels(self) -> int:
@@ -350,15 +334,8 @@ class ViTConfig(ModelConfig):
     @functools.cached_property
     def pipeline(self) -> Pipeline:
         """How pictures become what the model takes."""
-        return Pipeline(
-            self.image_size,
-            mean=self.pixel_mean,
-            std=self.pixel_std,
-            resize=self.resize,
-            crop_ratio=self.crop_ratio,
-            filter=self.filter,
-            trim=self.trim,
-        )
+        fields = {name: getattr(self, name) for name in ("resize", "crop_ratio", "filter", "trim")}
+        return Pipeline(self.image_size, mean=self.pixel_mean, std=self.pixel_std, **fields)
 
     def image_size_of(self, grid_size: tuple[int, int]) -> tuple[int, int]:
         """The image size, in pixels, that gives a grid of patches."""
@@ -377,20 +354,16 @@ class ViTConfig(ModelConfig):
     @property
     def answering_tokens(self) -> int | None:
         """How many tokens the last block computes; None for all."""
-        if not self.class_token_only:
-            return None
-        return 2 if self.distillation_head and self.classes else 1
+        return 1 + bool(self.distillation_head and self.classes) if self.class_token_only else None
 
     @property
     def position_rows(self) -> int:
         """Rows of the table of position embeddings; 0 where there is no table."""
-        prefix = {
-            "learned": self.prefix_tokens,
-            "learned_patches": 0,
-            "learned_without_registers": self.prefix_tokens - self.register_tokens,
-        }
-        rows, columns = self.grid_size
-        return prefix[self.position_embedding] + rows * columns if self.position_embedding in prefix else 0
+        if self.position_embedding in ("sincos2d", "none"):
+            return 0
+        registers = 0 if self.position_embedding == "learned" else self.register_tokens
+        prefix = 0 if self.position_embedding == "learned_patches" else self.prefix_tokens - registers
+        return prefix + math.prod(self.grid_size)
 
     @property
     def pooled_size(self) -> int:
@@ -405,18 +378,15 @@ class BiTConfig(ModelConfig):
     Attributes:
         image_size: Height and width of the images in pixels; an integer for squares. No weight depends on it.
         stages: Units in each stage; every stage but the first halves the map.
-        width: Channels of the first convolution: 64 times the width factor of the paper's names (R50x3: 192). Stage s,
-            from 1, has `width * 2**(s - 1)` inside its units and four times as many after them.
+        width: Channels of the first convolution: 64 times the factor in the paper's names (R50x3: 192).
         channels: Channels of the images.
-        dynamic: Whether images of any size are taken; `image_size` is then what `BiT.preprocess` resizes to.
-        pooling: What becomes of the last map: `"avg"` (mean over all places) or `"none"` (all of it goes on; a head is
-            then applied to every place).
+        dynamic: Whether images of any size are taken.
+        pooling: What becomes of the last map: `"avg"` (mean over all places) or `"none"` (a head reads every place).
         classes: Outputs of the head; None for no head.
         class_names: As in `ViTConfig`.
         classifier_activation: As in `ViTConfig`.
         include_preprocessing: As in `ViTConfig`.
-        pool_padding: What stands around the map before max pooling: `"-inf"`, as in big_vision's `models/bit_paper.py`,
-            or `"zeros"`, as in the older `big_transfer` code.
+        pool_padding: What pads the map before max pooling: `"-inf"` (big_vision), `"zeros"` (the older `big_transfer`).
         folded: Whether the kernels have been standardised for good (see `BiT.folded`).
 
     Raises:
@@ -444,11 +414,8 @@ class BiTConfig(ModelConfig):
         super().__post_init__()
         several = bool(self.stages) and not isinstance(self.stages, (str, int))
         _require(several, f"stages must be the units of each stage, as (3, 4, 6, 3), but {self.stages!r} was given.")
-        object.__setattr__(self, "stages", tuple(self.stages))
-        for units in self.stages:
-            _check_integer("stages", units)
-        fits = self.width % 32 == 0
-        _require(fits, f"width must be a multiple of 32, the groups of the normalisation, but is {self.width}.")
+        self._check_stages("stages")
+        _require(self.width % 32 == 0, f"width must be a multiple of 32, the groups, but {self.width} was given.")
         check_choice("pooling", self.pooling, ("avg", "none"))
         check_choice("pool_padding", self.pool_padding, tuple(choices.POOL_PADDINGS))
 
@@ -460,14 +427,18 @@ class BiTConfig(ModelConfig):
     @property
     def feature_map_size(self) -> tuple[int, int]:
         """Height and width of the last map for images of `image_size`."""
-        # The root halves twice and every stage but the first once, rounding up each time.
-        stride = 2 ** (len(self.stages) + 1)
-        return (-(-self.image_size[0] // stride), -(-self.image_size[1] // stride))
+        # The root halves twice and every stage but the first once.
+        return _halved(self.image_size, 2 ** (len(self.stages) + 1))
 
     @property
     def features(self) -> int:
         """Channels of the last map, which the head reads."""
         return 4 * self.width * 2 ** (len(self.stages) - 1)
+
+
+def _halved(size: tuple[int, int], stride: int) -> tuple[int, int]:
+    """The size of a map after halvings that round up, which is the same as dividing once and rounding up."""
+    return (-(-size[0] // stride), -(-size[1] // stride))
 
 
 def _require(fits: bool, message: str) -> None:

@@ -97,10 +97,8 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
         if "block_0" in table:
             message += f" A block also has {', '.join(f'block_0{name}' for name in inner)}."
         if getattr(model.config, "class_token_only", False):
-            message += (
-                f" {model.name} was optimized for inference, and its last block computes only the tokens that the "
-                "answer is read from. All tokens has model.with_config(class_token_only=False)."
-            )
+            message += f" {model.name} was optimized for inference: its last block does not compute all tokens."
+            message += " Those has model.with_config(class_token_only=False)."
         raise ValueError(message)
     tensors = _tensors(model, {name: table[name] for name in names.values()})
     if layout == "map":
@@ -115,10 +113,8 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
 def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
     """What can be asked for: the layer that gives it, and, for what lies inside a block, the name there."""
     if not isinstance(model, (VisionTransformer, BiT)):
-        raise TypeError(
-            f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given. Of a model that "
-            "contains one, pass that: outer.get_layer(name)."
-        )
+        words = f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given"
+        raise TypeError(f"{words}. Of a model that contains one, pass that: outer.get_layer(name).")
     config, layers = model.config, [layer.name for layer in model.layers]
     names = BIT_FEATURES if isinstance(model, BiT) else FEATURES
     # Which layer gives what

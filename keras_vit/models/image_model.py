@@ -67,15 +67,11 @@ class ImageModel(ClonableModel):
         trainable: bool = True,
     ) -> None:
         if not isinstance(config, self.config_type):
-            raise TypeError(
-                f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given. "
-                f"For a variant of the paper use a factory such as keras_vit.{self.factory}()."
-            )
+            words = f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given"
+            raise TypeError(f"{words}. For a variant of the paper use a factory such as keras_vit.{self.factory}().")
         if keras.config.image_data_format() == "channels_first":
-            raise ValueError(
-                "keras_vit takes images as (height, width, channels), but Keras is set to 'channels_first'. "
-                "Call keras.config.set_image_data_format('channels_last') first."
-            )
+            words = "images are (height, width, channels), but Keras is set to 'channels_first'"
+            raise ValueError(f"{words}. Call keras.config.set_image_data_format('channels_last') first.")
         shape = (*((None, None) if config.dynamic else config.image_size), config.channels)
         if input_tensor is None:
             input_tensor = keras.Input(shape, name="images", dtype="float32")
@@ -178,23 +174,18 @@ class ImageModel(ClonableModel):
         flat = keras.tree.flatten(images)  # Keras also takes the one input in a list or a dictionary
         given = tuple(getattr(flat[0], "shape", None) or ()) if len(flat) == 1 else ()
         if len(given) != 4:
-            raise ValueError(
-                f"{self.name} takes a batch of images (batch, height, width, channels), but the shape {given} was "
-                "given. A single image needs a batch axis: images[None]."
-            )
+            words = f"a batch of images (batch, height, width, channels), but the shape {given} was given"
+            raise ValueError(f"{self.name} takes {words}. A single image needs a batch axis: images[None].")
         if given[0] == 0 and not batch_of_none:
             raise ValueError(f"{self.name} takes at least one image, but the shape {given} was given.")
         if given[3] is not None and given[3] != config.channels:
-            raise ValueError(
-                f"{self.name} takes images with {config.channels} channels on the last axis, but the shape {given} was "
-                "given. Grey images can be repeated along it; an alpha channel has to go."
-            )
+            words = f"images with {config.channels} channels on the last axis, but the shape {given} was given"
+            raise ValueError(f"{self.name} takes {words}. See model.with_config(channels={given[3]}).")
         size = tuple(known or wanted for known, wanted in zip(given[1:3], config.image_size, strict=True))
         if not config.dynamic and size != config.image_size:
-            raise ValueError(
-                f"{self.name} was built for images of {_spell(config.image_size)} pixels, but the shape {given} was "
-                f"given. Resize them with model.preprocess(images), or use model.with_image_size({size}) or 'dynamic'."
-            )
+            words = f"images of {_spell(config.image_size)} pixels, but the shape {given} was given"
+            help_ = f"Resize them with model.preprocess(images), or use model.with_image_size({size}) or 'dynamic'."
+            raise ValueError(f"{self.name} was built for {words}. {help_}")
 
     def preprocess(self, images: Any) -> Any:
         """Pictures as this model takes them: read, resized, cropped and normalised as its publisher does.
@@ -242,14 +233,12 @@ class ImageModel(ClonableModel):
         fresh = {fresh} if isinstance(fresh, str) else set(fresh)
         anew = layers_to_start_anew(self._config, config, fresh)
         policies = quantized_policies(self)
-        if policies is not None and (
-            anew or dtype is not None or set(changed_fields(self._config, config)) - {"class_names"}
-        ):
+        changed = set(changed_fields(self._config, config)) - {"class_names"}
+        if policies is not None and (anew or changed or dtype is not None):
             raise ValueError(f"The weights of {self.name} were quantized. Change the model before it is quantized.")
+        options = {"name": name or self.name, "dtype": dtype or policies or self._policy, "trainable": self.trainable}
         with quick_initialization(anew):
-            model = type(self)(
-                config, name=name or self.name, dtype=dtype or policies or self._policy, trainable=self.trainable
-            )
+            model = type(self)(config, **options)
         unknown = sorted(fresh - {layer.name for layer in model.layers})
         if unknown:
             names = ", ".join(layer.name for layer in model.layers if layer.weights)
@@ -288,9 +277,8 @@ class ImageModel(ClonableModel):
         if verbose:
             print(f"{self.name}, optimized for inference:")
             for step in steps:
-                print(
-                    f"  {step.name}: {step.effect}" if step.obstacle is None else f"  no {step.name}: {step.obstacle}"
-                )
+                done = step.obstacle is None
+                print(f"  {step.name}: {step.effect}" if done else f"  no {step.name}: {step.obstacle}")
             if any(has_adapters(layer) for layer in layers_inside(self)):
                 print("  LoRA's adapters stay beside the kernels; keras_vit.training.merge_lora(model) adds them.")
         return model
@@ -349,10 +337,8 @@ def _answer(layer: Any, *args: Any, **options: Any) -> Any:
 
 def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:
     if not isinstance(tensor, keras.KerasTensor) or keras.utils.get_source_inputs(tensor)[0] is not tensor:
-        raise ValueError(
-            "input_tensor must be what keras.Input() returns. To put the model behind other layers, call it on their "
-            f"output: model(x). {type(tensor).__name__} was given."
-        )
+        words = f"input_tensor must be what keras.Input() returns, but {type(tensor).__name__} was given"
+        raise ValueError(f"{words}. To put the model behind other layers, call it on their output: model(x).")
     if tuple(tensor.shape[1:]) != shape:
         raise ValueError(f"input_tensor must have the shape (batch, {_spell(shape)}), but has {tensor.shape}.")
 

@@ -30,15 +30,8 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
 
 # The layers between the patches and the first block, in their order. Every model has the first, and some of the others.
-BEFORE_BLOCKS = (
-    "tokens",
-    "register_tokens",
-    "distillation_token",
-    "class_token",
-    "position_embedding",
-    "token_dropout",
-    "pre_norm",
-)
+BEFORE_BLOCKS = ("tokens", "register_tokens", "distillation_token", "class_token")
+BEFORE_BLOCKS += ("position_embedding", "token_dropout", "pre_norm")
 
 
 def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any:
@@ -62,7 +55,11 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
     x = _tokens(config, patches, policy)
 
     # Equations 2 and 3, L times
-    rotation = () if config.rotary_embedding is None else (_rotation(config, patches, policy),)
+    rotation = []  # by how much the blocks turn queries and keys, where positions are rotary
+    if config.rotary_embedding is not None:
+        sizes = (config.head_size, config.prefix_tokens, config.rotary_grid)
+        rotary = RotaryEmbedding(config.rotary_embedding, *sizes, dtype=policy, name="rotary_embedding")
+        rotation.append(rotary(patches))
     for i in range(config.depth):
         x = _block(config, i, policy)(x, *rotation)
 
@@ -117,8 +114,9 @@ def _tokens(config: ViTConfig, patches: Any, policy: Any) -> Any:
 def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
     """The layer that adds E_pos; it has weights where they are learned."""
     common = {"prefix_tokens": config.prefix_tokens, "dropout": config.dropout}
+    common |= {"dtype": policy, "name": "position_embedding"}
     if config.position_embedding == "sincos2d":
-        return AddSinCosPositionEmbedding(config.grid_size, **common, dtype=policy, name="position_embedding")
+        return AddSinCosPositionEmbedding(config.grid_size, **common)
     without_registers = config.position_embedding == "learned_without_registers"
     return AddPositionEmbedding(
         config.grid_size,
@@ -126,21 +124,7 @@ def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
         embed_prefix=config.position_embedding != "learned_patches",
         register_tokens=config.register_tokens if without_registers else 0,
         **common,
-        dtype=policy,
-        name="position_embedding",
     )
-
-
-def _rotation(config: ViTConfig, patches: Any, policy: Any) -> Any:
-    """By how much the blocks turn queries and keys, where positions are rotary."""
-    return RotaryEmbedding(
-        config.rotary_embedding,
-        config.head_size,
-        config.prefix_tokens,
-        config.rotary_grid,
-        dtype=policy,
-        name="rotary_embedding",
-    )(patches)
 
 
 def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
@@ -187,33 +171,23 @@ def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:
 
 def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
     """The answer: what was pooled, projected, classified; `tokens` are for the head of the distillation token."""
+    glorot = {"kernel_initializer": initializer("glorot_uniform")}
     if config.projection:
-        y = Dense(
-            config.projection,
-            use_bias=False,
-            kernel_initializer=initializer("glorot_uniform"),
-            dtype=at_least_float32(policy, "projection"),
-            name="projection",
-        )(y)
+        dtype = at_least_float32(policy, "projection")
+        y = Dense(config.projection, use_bias=False, **glorot, dtype=dtype, name="projection")(y)
     # Section 3.1: at pre-training a head with one hidden layer, at fine-tuning a single, zero-initialised one
     if config.representation_size:
-        y = Dense(
-            config.representation_size,
-            activation="tanh",
-            kernel_initializer=initializer("glorot_uniform"),
-            dtype=own_policy(policy, "pre_logits"),
-            name="pre_logits",
-        )(y)
+        dtype = own_policy(policy, "pre_logits")
+        y = Dense(config.representation_size, activation="tanh", **glorot, dtype=dtype, name="pre_logits")(y)
     if not config.classes:
         return y
+    dtype = float32_or_better(policy.compute_dtype)
     logits = _classifier(config, "head", policy)(y)
     if config.distillation_head:
         y = TokenPooling("token", token=1, dtype=policy, name="pooling_dist")(tokens)
-        second = _classifier(config, "head_dist", policy)(y)
-        logits = layers.Average(dtype=float32_or_better(policy.compute_dtype), name="logits")([logits, second])
+        logits = layers.Average(dtype=dtype, name="logits")([logits, _classifier(config, "head_dist", policy)(y)])
     if config.classifier_activation is None:
         return logits
-    dtype = float32_or_better(policy.compute_dtype)
     return layers.Activation(config.classifier_activation, dtype=dtype, name="predictions")(logits)
 
 
@@ -263,9 +237,8 @@ class VisionTransformer(ImageModel):
         """A new model that cuts images into patches of another size, with the same weights where they fit.
 
         The patch embedding is resized by FlexiViT's pseudo-inverse method (see `layers.resize_patch_kernel`), and
-        position embeddings with `config.interpolation`. A FlexiViT was trained with `"bilinear_antialias"`: load its
-        file with `from_checkpoint(path, interpolation="bilinear_antialias")`, and derive every size directly from that
-        model: resizing twice is not resizing once.
+        position embeddings with `config.interpolation`: load a FlexiViT with `interpolation="bilinear_antialias"`, and
+        derive every size directly from that model, as resizing twice is not resizing once.
 
         Args:
             patch_size: An integer or (height, width) in pixels; for hybrids in cells of the ResNet's map.
@@ -296,8 +269,5 @@ class VisionTransformer(ImageModel):
         )
 
     def folded(self) -> "VisionTransformer":
-        """A new model for inference whose ResNet kernels have been standardised for good.
-
-        The numbers stay the same. A plain Vision Transformer has no such kernels and comes back as a copy.
-        """
+        """A new model with the same numbers, for inference: kernels of a ResNet are standardised for good."""
         return self.with_config(stem_folded=self.config.stem_stages is not None)

@@ -200,7 +200,7 @@ TYPES = [
     ({"pre_norm": 1}, "pre_norm must be True or False, but 1"),
     ({"projection": 2.5}, "projection must be an integer, but 2.5"),
     ({"pixel_mean": "grey"}, "pixel_mean must be a number or one for each channel, but 'grey'"),
-    ({"crop_ratio": "0.9"}, "crop_ratio must be a number, but '0.9'"),
+    ({"crop_ratio": "0.9"}, "crop_ratio must be a number.*, but '0.9'"),
     *(({"class_names": names}, "class_names must be") for names in ("abc", 7, ("cat", 1, "dog"))),
 ]
 VALUES = [

@@ -70,7 +70,7 @@ def test_models_that_read_all_tokens_stay_as_they_are(capsys):
         model = make(FAMILIES[name])
         assert model.optimize_for_inference().config == model.config
         assert f"no class_token_only: pooling='{model.config.pooling}' reads all tokens" in capsys.readouterr().out
-        with pytest.raises(ValueError, match=f"needs pooling='token', but pooling='{model.config.pooling}'"):
+        with pytest.raises(ValueError, match=f"needs pooling='token', but '{model.config.pooling}'"):
             model.with_config(class_token_only=True)
 
 
