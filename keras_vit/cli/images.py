@@ -222,6 +222,8 @@ def _finetune_options() -> Iterator[Option]:
     yield of_recipe("--image-size", "pixels, as 384 or 384x512", type=image_size)
     yield of_recipe("--crop", "inception, random or resize")
     yield of_recipe("--mixup", "0 for none", type=at_least_0, metavar="P")
+    yield of_recipe("--keep", "best or last: which weights of the run it gives")
+    yield of_recipe("--patience", "evaluations without a better one until it stops", type=COUNT, metavar="N")
     yield of_recipe("--randaugment", "such as 2 15", type=int, nargs=2, metavar=("LAYERS", "MAGNITUDE"))
 
 
@@ -256,8 +258,8 @@ def finetune(options: argparse.Namespace) -> Answer:
     changes = chosen(options, "crop", "flip", "mixup", "randaugment")
     changes = {name: value for name, value in changes.items() if value is not None}
     recipe = recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **changes))
-    if options.lora is not None:
-        recipe = recipe.replace(lora_rank=options.lora)
+    changes = chosen(options, "keep", "patience") | {"lora_rank": options.lora}
+    recipe = recipe.replace(**{name: value for name, value in changes.items() if value is not None})
     check_source(options.weights)
     check_data(options.data)
     start_keras()

@@ -49,12 +49,14 @@ def train(
     verbose: bool = True,
     sharing: Sharing = UNSHARED,
     batch_size: int = 1,  # of whole batches, where several processes share them
+    keep: str = "last",  # or "best": whose weights the run gives, see `Recipe`
+    patience: int | None = None,
 ) -> Table:
     """Trains a compiled model, from the folder's newest checkpoint on if there is one.
 
     Returns:
         The log: a row per evaluation with `step`, `loss`, the metrics, those of the validation with `val_` before
-        them, `learning_rate` and `seconds`.
+        them, `learning_rate`, `seconds`, and with `keep="best"` whether its weights are `kept`.
 
     Raises:
         FloatingPointError: if the loss is not finite. The last checkpoint before that is kept.
@@ -72,7 +74,7 @@ def train(
                 folder.save(model, start, log, finished=True)
             return log
         bar = ProgressBar(title, steps, shown=verbose, stays=True)
-        step, batches = start, 0
+        step, batches, kept_state = start, 0, None
         begun = time.perf_counter() - (log[-1]["seconds"] if log else 0.0)
 
         def count(number: int, logs: Any) -> None:
@@ -86,6 +88,7 @@ def train(
 
         def record(epoch: int, logs: dict[str, float]) -> None:
             """Evaluates, logs and saves. The callbacks of the user come after this one and find it all in `logs`."""
+            nonlocal kept_state
             logs |= sharing.training_means({name: float(value) for name, value in logs.items()}, batch_size)
             if not np.isfinite(logs["loss"]):
                 before = log[-1]["step"] if log else 0
@@ -98,8 +101,13 @@ def train(
                 logs |= _evaluate(model, validation)
             rate = {} if schedule is None else {"learning_rate": float(schedule(max(step - 1, 0)))}
             log.append({"step": step, **logs, **rate, "seconds": time.perf_counter() - begun})
+            if keep == "best":
+                _mark_kept(log)
+                if log[-1]["kept"] and not folder and processes.first:
+                    kept_state = [np.copy(keras.ops.convert_to_numpy(variable.value)) for variable in _state(model)]
             if folder:
                 folder.save(model, step, log)
+            model.stop_training |= _out_of_patience(log, patience)
             shares = {"train": logs.get("accuracy"), "test": logs.get("val_accuracy")}
             noted = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
             bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
@@ -113,7 +121,7 @@ def train(
         last = keras.callbacks.LambdaCallback(on_train_batch_end=stop_together, on_epoch_end=stop_together)
         with bar, own_randomness(model, processes):
             bar.update(start)
-            if start < steps:
+            if start < steps and not _out_of_patience(log, patience):
                 model.fit(
                     # Keras looks at the first two batches before it takes them.
                     Batches(functools.lru_cache(2)(batch), range(start * batches_per_step, steps * batches_per_step)),
@@ -126,9 +134,36 @@ def train(
                 )
             else:  # it was killed after its last checkpoint
                 model.optimizer.finalize_variable_values(model.trainable_variables)
+        if keep == "best" and not log[-1]["kept"]:
+            kept = next(row["step"] for row in log if row["kept"])
+            share_state(model, folder.state(model, kept) if folder else kept_state, processes)
+            model.optimizer.finalize_variable_values(model.trainable_variables)
+            if verbose:
+                report(f"{title}: the weights of step {kept:,} were the best, and are kept.")
         if folder:  # with what callbacks and averages made of the weights
             folder.save(model, step, log, finished=True)
     return log
+
+
+def _best(log: list[dict[str, Any]]) -> int:
+    """The number of the row with the highest `val_accuracy`; among equals, or without it, the lowest `val_loss`."""
+
+    def score(number: int) -> tuple[float, float]:
+        accuracy, loss = (log[number].get(name) for name in ("val_accuracy", "val_loss"))
+        return accuracy or 0.0, -math.inf if loss is None or math.isnan(loss) else -loss
+
+    return max(range(len(log)), key=score)  # the first of several
+
+
+def _mark_kept(log: list[dict[str, Any]]) -> None:
+    best = _best(log)
+    for number, row in enumerate(log):
+        row["kept"] = number == best
+
+
+def _out_of_patience(log: list[dict[str, Any]], patience: int | None) -> bool:
+    """Whether the last `patience` evaluations were no better than one before. The log alone decides: runs go on."""
+    return patience is not None and bool(log) and len(log) - 1 - _best(log) >= patience
 
 
 def _evaluate(model: keras.Model, validation: FilledBatches) -> dict[str, float]:
@@ -223,8 +258,12 @@ class RunFolder:
         step, *rest = self._processes.from_first([newest or 0, about.get("finished", False), about.get("log", [])])
         return step, rest[0], Table(rest[1])
 
+    def state(self, model: keras.Model, step: int) -> list[np.ndarray] | None:
+        """What the checkpoint of a step holds of a compiled model's state; None in all processes but the first."""
+        return _read_state(self._checkpoint(step), model)[0] if self._processes.first else None
+
     def save(self, model: keras.Model, step: int, log: list[dict[str, Any]], finished: bool = False) -> None:
-        """Writes a checkpoint and `log.csv`; older checkpoints go when it is complete, and stay on a full disk.
+        """Writes a checkpoint and `log.csv`; when it is complete, all older ones go but the one that is `kept`.
 
         A row of the log may lack what others have: a validation set can be added to a run. A run that is `finished`
         has the weights that it gives.
@@ -238,7 +277,8 @@ class RunFolder:
             kept = f"The one of step {max(older)} is kept." if older else "There is no older one."
             reason = f"The checkpoint {path} cannot be written ({error.strerror or error}). {kept} Make room, and call "
             raise OSError(error.errno, f"{reason}again in the same way to go on.") from error
-        for number in older:
+        kept = {row["step"] for row in log if row.get("kept") and not finished}
+        for number in set(older) - kept:
             self._checkpoint(number).unlink(missing_ok=True)
         text = io.StringIO()
         writer = csv.DictWriter(text, dict.fromkeys(key for row in log for key in row), lineterminator="\n")

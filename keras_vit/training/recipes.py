@@ -17,11 +17,13 @@ _CHOICES = {
     "optimizer": ("sgd", "adam", "adamw"),
     "loss": ("softmax", "sigmoid"),
     "schedule": ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant"),
+    "keep": ("last", "best"),
 }
-_OPTIONAL = ("steps", "epochs", "clip_norm", "polyak", "layer_decay", "lora_rank", "lora_alpha")  # may be None
+# May be None:
+_OPTIONAL = ("steps", "epochs", "clip_norm", "polyak", "layer_decay", "lora_rank", "lora_alpha", "patience")
 # What the numbers of recipes and optimizers must be, and the test of it.
 _NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("steps batch_size accumulate lora_rank", "a whole number of at least 1", lambda n: _whole(n) and n >= 1),
+    ("steps batch_size accumulate lora_rank patience", "a whole number of at least 1", lambda n: _whole(n) and n >= 1),
     ("learning_rate end weight_decay", "a number of at least 0", lambda n: 0 <= n < math.inf),
     ("epochs clip_norm global_clipnorm lora_alpha", "a number above 0", lambda n: 0 < n < math.inf),
     ("momentum beta_1 beta_2 dropout drop_path label_smoothing", "a number from 0 to below 1", lambda n: 0 <= n < 1),
@@ -98,6 +100,10 @@ class Recipe:
         lora_alpha: Their scale; None for the rank.
         lora_targets: Patterns of the layers that get them.
         augmentation: What happens to training images.
+        keep: Whose weights a run gives: `"last"`, as the papers' runs, or `"best"`, those of the evaluation with the
+            highest `val_accuracy`; among equals, or without it, of the lowest `val_loss`, and then of the first.
+        patience: Evaluations in a row without a better one, by the measure of `keep`, after which a run ends; None to
+            make all steps.
 
     Raises:
         TypeError, ValueError: if a field is out of its range.
@@ -141,6 +147,8 @@ class Recipe:
     lora_alpha: float | None = None
     lora_targets: tuple[str, ...] = ("query", "value")
     augmentation: Augmentation = Augmentation()
+    keep: str = "last"
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         fields = vars(self)  # a frozen dataclass is changed here only

@@ -40,7 +40,8 @@ class Trained:
     Attributes:
         model: The trained model.
         recipe: The recipe as it was run, with all changes.
-        log: A row per evaluation: `step`, `loss`, `accuracy`, `val_loss`, `val_accuracy`, `learning_rate`, `seconds`.
+        log: A row per evaluation: `step`, `loss`, `accuracy`, `val_loss`, `val_accuracy`, `learning_rate`, `seconds`,
+            and with `keep="best"` whether it is the one that is `kept`.
         class_names: What the outputs of the model stand for; None where the data does not say.
         output: The folder of the run, or None.
         bad_images: Files that were left out, and why (only with `on_bad_image="skip"`).
@@ -61,7 +62,8 @@ class Trained:
     @property
     def accuracy(self) -> float | None:
         """Share of the validation images that the trained model names right; None without validation."""
-        return self.log[-1].get("val_accuracy") if self.log else None
+        kept = [row for row in self.log if row.get("kept")] or self.log[-1:]
+        return kept[0].get("val_accuracy") if kept else None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model, as plain data for JSON."""
@@ -272,6 +274,9 @@ def finetune(
             names = {"classes": images.classes, "class_names": images.class_names}
             test_images = open_data(test_data, split="test", resize=model.config.pipeline, **names, **reading)
             stack.enter_context(test_images)
+        elif recipe.keep == "best" or recipe.patience is not None:
+            option = "patience" if recipe.patience is not None else "keep='best'"
+            raise ValueError(f"{option} needs images to evaluate on: give validation=, or a folder with test/.")
         sharing = Sharing.of(processes, model)
         _choose_what_trains(model, recipe)
         every = every or max(1, min(images.steps_per_epoch or recipe.steps, -(-recipe.steps // 10)))
@@ -316,6 +321,8 @@ def finetune(
             verbose=verbose,
             sharing=sharing,
             batch_size=images.batch_size,
+            keep=recipe.keep,
+            patience=recipe.patience,
         )
         class_names = list(model.config.class_names or ()) or None
         done = Trained(model, recipe, log, class_names, folder and folder.path, list(images.bad))

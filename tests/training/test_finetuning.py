@@ -157,12 +157,13 @@ def test_a_finished_run_is_not_run_again(trained):
 def test_the_command_line_trains_and_predicts(trained, capsys, tmp_path):
     folder = trained[1]
     arguments = f"finetune {folder}/source.npz {folder}/data --steps 1 --batch-size 8 --image-size 8 --json --no-flip"
-    arguments += f" --output {tmp_path}/run --crop resize --mixup 0.2 --randaugment 2 10"
+    arguments += f" --output {tmp_path}/run --crop resize --mixup 0.2 --randaugment 2 10 --keep best --patience 3"
     assert cli.main(arguments.split()) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["class_names"] == ["blue", "green", "red"] and found["log"][-1]["step"] == 1
-    augmentation = training.Recipe.from_dict(found["recipe"]).augmentation
-    assert augmentation == training.Augmentation(crop="resize", flip=False, mixup=0.2, randaugment=(2, 10))
+    recipe = training.Recipe.from_dict(found["recipe"])
+    assert (recipe.keep, recipe.patience, found["log"][-1]["kept"]) == ("best", 3, True)
+    assert recipe.augmentation == training.Augmentation(crop="resize", flip=False, mixup=0.2, randaugment=(2, 10))
     picture = next((folder / "data/test/red").iterdir())
     assert cli.main(["predict", str(picture), "--weights", str(folder / "run/model.keras"), "--json"]) == 0
     (answer,) = json.loads(capsys.readouterr().out)
@@ -260,6 +261,7 @@ WRONG = {
     "nothing would be learned": lambda: finetune(frozen()),
     "also the new head": lambda: finetune(frozen(classes=5)),
     "a BiT has no dropout": lambda: finetune(BiT(RESNET)),
+    "patience needs images to evaluate on": lambda: finetune(new_model(), recipe=RECIPE.replace(patience=2)),
     "objective must be one": lambda: training.pretrain(new_model(), IMAGES, RECIPE, objective="rotation"),
     r"3 outputs.*data has 4 classes.*with_classes\(4\)": lambda: training.pretrain(new_model(), FOUR, RECIPE),
     "are one patch of": lambda: training.pretrain(new_model(patch_size=8), IMAGES, RECIPE, objective="masked_patches"),

@@ -147,13 +147,66 @@ def test_a_run_that_a_callback_stops_is_finished(tmp_path, callback, steps):
     assert_same_weights(again, first)
 
 
+def astray(number):
+    """Right labels first and wrong ones later: a model that gets worse from the fifth update on."""
+    images, labels = batch(number)
+    return images, np.roll(labels, number >= 4, axis=1)
+
+
+@pytest.mark.parametrize("make", [new_model, lambda: new_model(use_ema=True), half_model], ids=["plain", "ema", "half"])
+def test_the_best_weights_are_kept(tmp_path, make):
+    """Also where the run is cut off after them, or stops for want of patience, bit for bit."""
+    options = {"every": 2, "validation": VALIDATION, "verbose": False, "keep": "best"}
+    whole, model, last = make(), make(), make()
+    log = train(whole, astray, 12, **options)
+    best = max(log, key=lambda row: (row["val_accuracy"], -row["val_loss"]))
+    assert 2 <= best["step"] <= 8 and [row["kept"] for row in log] == [row is best for row in log]
+    found = whole.evaluate(VALIDATION, return_dict=True, verbose=0)
+    assert (found["loss"], found["accuracy"]) == pytest.approx((best["val_loss"], best["val_accuracy"]), rel=1e-6)
+    train(last, astray, 12, **options | {"keep": "last"})
+    assert any(np.any(a != b) for a, b in zip(weights_of(last), weights_of(whole), strict=True))
+
+    def cut(number):
+        assert number != 11, "cut off"
+        return astray(number)
+
+    with pytest.raises(Exception, match="cut off"):
+        train(make(), cut, 12, folder=RunFolder(tmp_path, {}), **options)
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [f"step-{s:08}.npz" for s in (best["step"], 10)]
+    for again in (model, make()):  # the rest of the run, and once more when it is over
+        resumed = train(again, astray, 12, folder=RunFolder(tmp_path, {}), **options)
+        assert [row | {"seconds": 0} for row in resumed] == [row | {"seconds": 0} for row in log]
+        assert_same_weights(again, whole)
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000012.npz"]
+    kept = [line.endswith("True") for line in (tmp_path / "log.csv").read_text().splitlines()[1:]]
+    assert kept == [row["kept"] for row in log]
+
+
+@pytest.mark.once
+def test_patience(tmp_path):
+    """A run that was killed before it could say that it is over makes no more updates."""
+    options = {"every": 2, "validation": VALIDATION, "verbose": False, "patience": 2}
+    log = train(new_model(), astray, 99, **options)
+    best = max(log, key=lambda row: (row["val_accuracy"], -row["val_loss"]))
+    assert log[-1]["step"] == best["step"] + 4 < 99 and "kept" not in log[-1]
+
+    class Fail(keras.callbacks.Callback):
+        def on_train_end(self, logs=None):
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        train(new_model(), astray, 99, folder=RunFolder(tmp_path, {}), callbacks=[Fail()], **options)
+    again = train(new_model(), astray, 99, folder=RunFolder(tmp_path, {}), **options)
+    assert [row["loss"] for row in again] == [row["loss"] for row in log]
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
-    def astray(number):
+    def broken(number):
         images, labels = batch(number)
         return (images * np.nan if number >= 2 else images), labels
 
     with pytest.raises(FloatingPointError, match="between steps 2 and 4.*still holds step 2"):
-        train(new_model(), astray, 6, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
+        train(new_model(), broken, 6, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000002.npz"]
 
 
