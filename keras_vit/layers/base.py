@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from keras import initializers, ops
 
-from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros
+from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros, warn_caller
 from keras_vit._keras import any_module_is_watched, layers_inside
 from keras_vit.layers.ops import (
     activate,
@@ -103,9 +103,27 @@ class BaseLayer(keras.layers.Layer):
                         config[name] = getattr(self, attribute)
         return config
 
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape  # of most layers; the others say theirs
+
     def draw(self, training: bool | None, *rates: float) -> list[Any]:
         """A seed for each rate; None where nothing is dropped."""
         return [self.seed_generator.next() if training and rate else None for rate in rates]
+
+
+class Renamed:
+    """Attributes that had another name (`renamed`: old to new), which still works, with a DeprecationWarning."""
+
+    renamed: dict[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        # No properties: Keras looks at all of these when it saves.
+        if new := type(self).renamed.get(name):
+            warn_caller(f"{type(self).__name__}.{name} is called {new} now.", DeprecationWarning)
+            return getattr(self, new)
+        if hasattr(super(), "__getattr__"):  # PyTorch's modules have it
+            return super().__getattr__(name)  # ty: ignore[unresolved-attribute]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class CompositeLayer(BaseLayer):

@@ -6,6 +6,7 @@ compare with finite differences in float64.
 """
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,17 @@ def fast_path(operation: str, x: Any) -> Callable[..., Any] | None:
     """The faster form of an operation on tensors such as `x`; None where there is none."""
     fast = FAST.get((operation, keras.backend.backend()))
     return fast if fast is not None and _on_cpu(x) else None
+
+
+def with_faster_forms(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of an operation `name` or `_name`: its faster form is called where there is one."""
+    operation = function.__name__.lstrip("_")
+
+    @functools.wraps(function)
+    def call(x: Any, *arguments: Any) -> Any:
+        return (fast_path(operation, x) or function)(x, *arguments)
+
+    return call
 
 
 def runs_eagerly_in_torch(x: Any) -> bool:
@@ -85,11 +97,9 @@ def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
     return x.reshape(shape) if runs_eagerly_in_torch(x) else ops.reshape(x, shape)
 
 
+@with_faster_forms
 def dense(x: Any, kernel: Any, bias: Any) -> Any:
     """The product of `x`, `(batch, ..., D)`, with a kernel `(D, units)` of the same dtype, and a bias or None."""
-    fast = fast_path("dense", x)
-    if fast is not None:
-        return fast(x, kernel, bias)
     if keras.backend.standardize_dtype(x.dtype) == "float64":  # which Keras's product rounds to float32 on PyTorch
         y = ops.einsum("...d,du->...u", x, kernel)
     else:
@@ -100,12 +110,9 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
 @faster("dense", "jax")
 def _dense_in_jax(x: Any, kernel: Any, bias: Any) -> Any:
     # A product of two axes: the gradients of one of three are transposed by XLA for CPUs.
-    import jax.numpy as jnp
-
-    rows, (units_in, units) = jnp.reshape(x, (-1, x.shape[-1])), kernel.shape
-    y = (_widening_product() if units > units_in else jnp.matmul)(rows, kernel)
-    y = y if bias is None else y + bias
-    return jnp.reshape(y, (*x.shape[:-1], units))
+    rows, (units_in, units) = x.reshape(-1, x.shape[-1]), kernel.shape
+    y = _widening_product()(rows, kernel) if units > units_in else rows @ kernel
+    return (y if bias is None else y + bias).reshape(*x.shape[:-1], units)
 
 
 @functools.cache
@@ -173,15 +180,12 @@ def _in_float32(function: Callable[..., Any], *tensors: Any) -> Any:
     return function(*(None if tensor is None else tensor.float() for tensor in tensors)).to(tensors[0].dtype)
 
 
+@with_faster_forms
 def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
     """A convolution of `(batch, height, width, channels)` without bias.
 
     The kernel is `(rows, columns, channels, filters)`; `padding` may be the number of zeros on every side.
     """
-    return (fast_path("conv", x) or _conv_in_keras)(x, kernel, strides, padding)
-
-
-def _conv_in_keras(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
     if isinstance(padding, int):
         x = ops.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
         padding = "valid"
@@ -191,18 +195,16 @@ def _conv_in_keras(x: Any, kernel: Any, strides: int | tuple[int, int], padding:
 @faster("conv", "jax")
 def _conv_in_jax(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
     # A product where no value is in two windows.
-    import jax.numpy as jnp
-
     rows, columns, channels, filters = kernel.shape
     strides = (strides, strides) if isinstance(strides, int) else tuple(strides)
     if (rows, columns) == (1, 1) and padding in ("same", "valid", 0):  # of a window of one place, "same" needs none
         x, strides, padding = x[:, :: strides[0], :: strides[1]], (1, 1), "valid"
     batch, height, width, _ = x.shape
     if padding != "valid" or strides != (rows, columns) or height % rows or width % columns:
-        return _conv_in_keras(x, kernel, strides, padding)
-    x = jnp.reshape(x, (batch, height // rows, rows, width // columns, columns, channels))
-    x = jnp.reshape(jnp.swapaxes(x, 2, 3), (batch, height // rows, width // columns, rows * columns * channels))
-    return _dense_in_jax(x, jnp.reshape(kernel, (-1, filters)), None)
+        return inspect.unwrap(conv)(x, kernel, strides, padding)
+    x = x.reshape(batch, height // rows, rows, width // columns, columns, channels)
+    x = x.swapaxes(2, 3).reshape(batch, height // rows, width // columns, rows * columns * channels)
+    return _dense_in_jax(x, kernel.reshape(-1, filters), None)
 
 
 @faster("conv", "torch")
@@ -249,10 +251,8 @@ def attention_weights(query: Any, key: Any) -> Any:
 @faster("attention", "jax")
 def _attention_in_jax(query: Any, key: Any, value: Any) -> Any:
     # Heads before tokens, so that XLA for CPUs sees products of matrices and transposes nothing inside them.
-    import jax.numpy as jnp
-
-    query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
-    return jnp.swapaxes(_attend()(query * query.shape[-1] ** -0.5, key, value), 1, 2)
+    query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
+    return _attend()(query * query.shape[-1] ** -0.5, key, value).swapaxes(1, 2)
 
 
 @functools.cache
@@ -312,12 +312,12 @@ def _attention_in_torch(query: Any, key: Any, value: Any) -> Any:
     return F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
 
 
+@with_faster_forms
 def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
     """Layer normalisation over the last axis, computed in at least float32."""
     # Not Keras's, whose variance has a `stop_gradient` of the mean on TensorFlow: second derivatives are wrong.
-    fast = _layer_norm_in_torch if keras.backend.backend() == "torch" else fast_path("layer_norm", x)
-    if fast is not None:
-        return fast(x, gamma, beta, epsilon)
+    if keras.backend.backend() == "torch":
+        return _layer_norm_in_torch(x, gamma, beta, epsilon)
     centred = widened(x)
     centred = centred - mean(centred, -1)
     scale = ops.rsqrt(mean(ops.square(centred), -1) + epsilon) * widened(gamma)
@@ -327,11 +327,9 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 @faster("layer_norm", "jax")
 def _layer_norm_in_jax(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
     # On two axes as the products beside it are.
-    import jax.numpy as jnp
-
-    rows = widened(jnp.reshape(x, (-1, x.shape[-1])))
+    rows = widened(x.reshape(-1, x.shape[-1]))
     y = _normalize()(rows, epsilon) * gamma.astype(rows.dtype) + beta.astype(rows.dtype)
-    return jnp.reshape(y.astype(x.dtype), x.shape)
+    return y.astype(x.dtype).reshape(x.shape)
 
 
 @functools.cache
@@ -400,8 +398,8 @@ def _gelu_tanh_in_jax(x: Any, fresh: bool = False) -> Any:
 def _gelu_of_jax() -> Any:
     """The tanh approximation of GELU, which keeps x and nothing else for its gradient.
 
-    The sigmoid is written in one way here and in another one there: XLA would keep what both have in common. The other
-    one loses nothing where the sigmoid is nearly 1, unlike one made of a tanh (2e-7 instead of 4e-6).
+    The sigmoid is written in two ways, as XLA would keep what both have in common. The second one loses nothing where
+    the sigmoid is nearly 1, unlike one made of a tanh (2e-7 instead of 4e-6).
     """
     import jax
     import jax.numpy as jnp

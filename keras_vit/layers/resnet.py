@@ -9,7 +9,7 @@ from keras import ops
 from keras_vit._arguments import DType, Shape, Tensor, check_choice
 from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered, tensor_of
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
-from keras_vit.layers.ops import activate, conv, fast_path, faster, mean, widened
+from keras_vit.layers.ops import activate, conv, faster, mean, widened, with_faster_forms
 
 # GroupNorm and StdConv in big_vision's `models/bit_paper.py`; both are added to a variance, inside the root.
 GROUP_NORM_EPSILON = 1e-5
@@ -97,14 +97,7 @@ def bit_conv(
 ) -> StdConv2D:
     """A `StdConv2D` as BiT has it: zeros on every side, its own epsilon, added to the variance.
 
-    Args:
-        name: Name of the layer.
-        filters: Number of output channels.
-        size: Height and width of the kernel.
-        strides: Step in both directions.
-        padding: Zeros on every side.
-        folded: Whether the stored kernel has been standardised already.
-        dtype: Dtype policy of the layer.
+    Arguments as in `StdConv2D`, whose `kernel_size` is the `size`.
 
     Returns:
         The layer; input `(batch, height, width, channels)`, output `(batch, rows, columns, filters)`.
@@ -128,10 +121,10 @@ class GroupNormalization(keras.layers.GroupNormalization, BaseLayer):
     def call(self, inputs: Any) -> Any:
         if self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
             return super().call(inputs)
-        normalize = fast_path("group_norm", inputs) or _group_norm
-        return normalize(inputs, self.groups, tensor_of(self.gamma), tensor_of(self.beta), self.epsilon)
+        return _group_norm(inputs, self.groups, tensor_of(self.gamma), tensor_of(self.beta), self.epsilon)
 
 
+@with_faster_forms
 def _group_norm(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
     # Computed in at least float32; not Keras's for the reason of `ops.layer_norm`.
     channels = x.shape[-1]
@@ -151,17 +144,14 @@ def _group_norm(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> A
 @faster("group_norm", "jax")
 def _group_norm_in_jax(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
     # Moments of channels first, then of their groups: sums over whole axes are what XLA for CPUs does sooner.
-    import jax
-    import jax.numpy as jnp
-
     wide = widened(x)
     shape = (x.shape[0], groups, x.shape[-1] // groups)
-    mean, variance = (jnp.reshape(moment, shape) for moment in (wide.mean((1, 2)), jnp.var(wide, (1, 2))))
+    mean, variance = (moment.reshape(shape) for moment in (wide.mean((1, 2)), wide.var((1, 2))))
     center = mean.mean(-1, keepdims=True)
-    variance = variance.mean(-1, keepdims=True) + jnp.var(mean, -1, keepdims=True)
-    scale = jax.lax.rsqrt(variance + epsilon) * jnp.reshape(gamma.astype(wide.dtype), shape[1:])
-    shift = jnp.reshape(beta.astype(wide.dtype), shape[1:]) - center * scale
-    scale, shift = (jnp.reshape(factor, (x.shape[0], 1, 1, x.shape[-1])) for factor in (scale, shift))
+    variance = variance.mean(-1, keepdims=True) + mean.var(-1, keepdims=True)
+    scale = ops.rsqrt(variance + epsilon) * gamma.astype(wide.dtype).reshape(shape[1:])
+    shift = beta.astype(wide.dtype).reshape(shape[1:]) - center * scale
+    scale, shift = (factor.reshape(x.shape[0], 1, 1, x.shape[-1]) for factor in (scale, shift))
     return (wide * scale + shift).astype(x.dtype)
 
 
@@ -280,10 +270,7 @@ class BiTUnit(_Bottleneck):
     Group normalisation and ReLU stand before each of the convolutions 1x1, 3x3 and 1x1; the stride is the 3x3's.
     Where the width or the stride changes, the shortcut is a projection of the first activation, otherwise the input.
 
-    Args:
-        filters: Channels of the first two convolutions; the output has four times as many.
-        strides: Step of the 3x3 convolution, and of the projection of the shortcut.
-        folded: Whether the stored kernels have been standardised already (see `StdConv2D`).
+    Arguments as in `ResNetUnit`, without `epsilons`.
 
     Input: `(batch, height, width, channels)`. Output: `(batch, rows, columns, 4 * filters)`.
 
@@ -325,8 +312,14 @@ class MaxPooling2D(keras.layers.MaxPooling2D, BaseLayer):
     """
 
     def call(self, inputs: Any) -> Any:
-        fast = fast_path("max_pool", inputs) if self.data_format == "channels_last" else None
-        return super().call(inputs) if fast is None else fast(inputs, self.pool_size, self.strides, self.padding)
+        if self.data_format != "channels_last":
+            return super().call(inputs)
+        return _max_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@with_faster_forms
+def _max_pool(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Any:
+    return ops.max_pool(x, size, strides, padding, data_format="channels_last")
 
 
 @faster("max_pool", "jax")
@@ -363,10 +356,7 @@ class PaddedMaxPooling2D(BaseLayer):
 
     def call(self, x: Tensor) -> Tensor:
         x = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=POOL_PADDINGS[self.padding])
-        fast = fast_path("max_pool", x)
-        if fast is not None:
-            return fast(x, (3, 3), (2, 2), "valid")
-        return ops.max_pool(x, (3, 3), (2, 2), "valid", data_format="channels_last")
+        return _max_pool(x, (3, 3), (2, 2), "valid")
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         rows, columns = (None if n is None else -(-n // 2) for n in input_shape[1:3])

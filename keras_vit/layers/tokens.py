@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
 from keras_vit.interpolation import METHODS, resize_table
-from keras_vit.layers.base import BaseLayer, SeedGenerator, dropout, initializer, registered
+from keras_vit.layers.base import BaseLayer, Renamed, SeedGenerator, dropout, initializer, registered
 from keras_vit.layers.ops import conv, mean
 from keras_vit.layers.positions import sincos2d
 
@@ -80,7 +80,7 @@ class PatchEmbedding(BaseLayer):
             return tf.reshape(images, tf.concat([tf.shape(images)[:1], size // patch * patch, images.shape[3:]], 0))
 
 
-class _LearnedTokens(BaseLayer):
+class _LearnedTokens(Renamed, BaseLayer):
     """Puts learned tokens, `count` times the same for every image, before the others."""
 
     count = 1
@@ -107,6 +107,8 @@ class ClassToken(_LearnedTokens):
         (1, 5, 8)
     """
 
+    renamed = {"token": "learned"}
+
     def build(self, input_shape: Shape) -> None:
         self.learned = self.add_weight(name="token", shape=(1, 1, input_shape[-1]), initializer="zeros")
 
@@ -127,6 +129,8 @@ class RegisterTokens(_LearnedTokens):
         >>> tuple(layers.RegisterTokens(4)(np.zeros((1, 5, 8), "float32")).shape)
         (1, 9, 8)
     """
+
+    renamed = {"tokens": "learned"}
 
     def __init__(self, count: int = 4, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -158,9 +162,6 @@ class TokenDropout(BaseLayer):
 
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         return dropout(tokens, self.dropout, *self.draw(training, self.dropout))
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
 
 
 class _AddTable(BaseLayer):
@@ -256,12 +257,9 @@ class AddSinCosPositionEmbedding(_AddTable):
 
     It has no weights, and for another grid it computes other values: nothing is ever resized.
 
-    Args:
-        grid_size: Rows and columns of the patches.
-        prefix_tokens: Number of tokens before the patches (1 for a class token); they pass unchanged.
-        dropout: Rate of dropout on the sum while training.
+    Arguments as in `AddPositionEmbedding`; tokens before the patches pass unchanged.
 
-    Call arguments and output: as of `AddPositionEmbedding`, `(batch, T, D)`; D is 8 or more and a multiple of 4.
+    Call arguments and output: as there, `(batch, T, D)`; D is 8 or more and a multiple of 4.
 
     Raises:
         ValueError: if D is no such number.

@@ -10,6 +10,7 @@ from keras_vit._arguments import Shape, Tensor, check_choice
 from keras_vit.layers.base import (
     BaseLayer,
     CompositeLayer,
+    Renamed,
     SeedGenerator,
     call_inside,
     drop_path,
@@ -173,9 +174,6 @@ class _HiddenLayer(CompositeLayer):
     def draw_seeds(self, training: bool | None) -> list[Any]:
         return self.draw(training, self.dropout, self.dropout)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
     def add_last(self, input_shape: Shape, bias: str | initializers.Initializer = "zeros") -> None:
         hidden = (*input_shape[:-1], self.width)
         self.fc2 = self.inner_dense("fc2", hidden, input_shape[-1], bias)
@@ -247,11 +245,7 @@ class SwiGLU(_HiddenLayer):
 
     The MLP of DINOv2's giant, of DINOv3's S+, H+ and 7B, and of EVA-02.
 
-    Args:
-        width: Length of the hidden layer, that is of gate and value each.
-        norm: Whether the product is normalised before `fc2`, as in EVA-02's B and L.
-        epsilon: Added to the variance by that normalisation.
-        dropout: Rate of both dropouts while training.
+    Arguments as in `MLP`; gate and value are as long as `width` each. EVA-02's B and L have the norm.
 
     Call arguments and output: as of `MLP`, `(..., D)`.
 
@@ -307,9 +301,6 @@ class LayerScale(BaseLayer):
     def call(self, x: Tensor) -> Tensor:
         return x * ops.cast(self.gamma, x.dtype)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
 
 BLOCK_ACTIVATIONS: dict[str, str] = {
     "attention_weights": "(batch, H, T, T)",
@@ -328,7 +319,7 @@ Examples:
 
 
 @registered
-class TransformerBlock(CompositeLayer):
+class TransformerBlock(Renamed, CompositeLayer):
     """Pre-norm Transformer block (`Encoder1DBlock` in the official `models_vit.py`).
 
     Args:
@@ -366,6 +357,8 @@ class TransformerBlock(CompositeLayer):
         >>> tuple(layers.TransformerBlock(heads=2, mlp_width=16)(np.zeros((1, 5, 8), "float32")).shape)
         (1, 5, 8)
     """
+
+    renamed = {"mlp_kind": "use_mlp"}
 
     def __init__(
         self,
