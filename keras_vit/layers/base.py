@@ -103,9 +103,6 @@ class BaseLayer(keras.layers.Layer):
                         config[name] = getattr(self, attribute)
         return config
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape  # of most layers; the others say theirs
-
     def draw(self, training: bool | None, *rates: float) -> list[Any]:
         """A seed for each rate; None where nothing is dropped."""
         return [self.seed_generator.next() if training and rate else None for rate in rates]

@@ -163,6 +163,9 @@ class TokenDropout(BaseLayer):
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         return dropout(tokens, self.dropout, *self.draw(training, self.dropout))
 
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
 
 class _AddTable(BaseLayer):
     """Adds a table to tokens, whose rows are for the first tokens and, row by row, for the patches of a grid.

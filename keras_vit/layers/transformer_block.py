@@ -174,6 +174,9 @@ class _HiddenLayer(CompositeLayer):
     def draw_seeds(self, training: bool | None) -> list[Any]:
         return self.draw(training, self.dropout, self.dropout)
 
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
     def add_last(self, input_shape: Shape, bias: str | initializers.Initializer = "zeros") -> None:
         hidden = (*input_shape[:-1], self.width)
         self.fc2 = self.inner_dense("fc2", hidden, input_shape[-1], bias)
@@ -300,6 +303,9 @@ class LayerScale(BaseLayer):
 
     def call(self, x: Tensor) -> Tensor:
         return x * ops.cast(self.gamma, x.dtype)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
 
 
 BLOCK_ACTIVATIONS: dict[str, str] = {
