@@ -119,7 +119,7 @@ class Renamed:
             warn_caller(f"{type(self).__name__}.{name} is called {new} now.", DeprecationWarning)
             return getattr(self, new)
         if hasattr(super(), "__getattr__"):  # PyTorch's modules have it
-            return super().__getattr__(name)  # ty: ignore[unresolved-attribute]
+            return super().__getattr__(name)  # ty: ignore[missing-attribute]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 

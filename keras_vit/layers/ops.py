@@ -37,7 +37,7 @@ def fast_path(operation: str, x: Any) -> Callable[..., Any] | None:
     return fast if fast is not None and _on_cpu(x) else None
 
 
-def with_faster_forms(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_faster_forms(function: Any) -> Callable[..., Any]:
     """Decorator of an operation `name` or `_name`: its faster form is called where there is one."""
     operation = function.__name__.lstrip("_")
 
