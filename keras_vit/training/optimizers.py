@@ -363,9 +363,10 @@ def _steps(name: str, value: int | float, total: int) -> int:
 class _Loss(keras.losses.Loss):
     """A loss per image, averaged over the batch, in at least float32."""
 
-    def __init__(self, label_smoothing: float = 0.0, **kwargs: Any) -> None:
+    def __init__(self, label_smoothing: float = 0.0, class_weight: Sequence[float] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.label_smoothing = check_number("label_smoothing", label_smoothing)
+        self.class_weight = None if class_weight is None else [float(weight) for weight in class_weight]
 
     def _prepare(self, labels: Any, logits: Any) -> tuple[Any, Any]:
         """Labels, smoothed, and logits in at least float32."""
@@ -379,7 +380,10 @@ class _Loss(keras.losses.Loss):
         return labels, logits
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "label_smoothing": self.label_smoothing}
+        return {**super().get_config(), "label_smoothing": self.label_smoothing, "class_weight": self.class_weight}
+
+    def _weighted(self, terms: Any) -> Any:
+        return terms if self.class_weight is None else terms * ops.convert_to_tensor(self.class_weight, terms.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -391,6 +395,7 @@ class SoftmaxLoss(_Loss):
 
     Args:
         label_smoothing: s makes `label * (1 - s) + s / classes` of a label.
+        class_weight: PyTorch's `weight`, of a `SigmoidLoss` its `pos_weight`, with a plain mean; None: all 1.
         **kwargs: `reduction`, `name` and `dtype`, as for every loss of Keras.
 
     Examples:
@@ -400,7 +405,7 @@ class SoftmaxLoss(_Loss):
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         labels, logits = self._prepare(y_true, y_pred)
-        return -ops.sum(labels * ops.log_softmax(logits, axis=-1), axis=-1)
+        return -ops.sum(self._weighted(labels * ops.log_softmax(logits, axis=-1)), axis=-1)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -417,21 +422,28 @@ class SigmoidLoss(_Loss):
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         labels, logits = self._prepare(y_true, y_pred)
-        likelihood = labels * ops.log_sigmoid(logits) + (1.0 - labels) * ops.log_sigmoid(-logits)
+        likelihood = self._weighted(labels * ops.log_sigmoid(logits)) + (1.0 - labels) * ops.log_sigmoid(-logits)
         return -ops.sum(likelihood, axis=-1)
 
 
 # What a recipe names
 
 
-def build_loss(recipe: Recipe) -> keras.losses.Loss:
-    """The loss of a `recipe` with its label smoothing, on logits and one-hot labels: `SoftmaxLoss` or `SigmoidLoss`.
+def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> keras.losses.Loss:
+    """The loss of a recipe with its label smoothing, on logits and one-hot labels.
+
+    Args:
+        recipe: The recipe.
+        class_weight: As in `SoftmaxLoss`.
+
+    Returns:
+        A `SoftmaxLoss` or a `SigmoidLoss`.
 
     Examples:
         >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
         'SoftmaxLoss'
     """
-    return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](label_smoothing=recipe.label_smoothing)
+    return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](recipe.label_smoothing, class_weight)
 
 
 def build_optimizer(

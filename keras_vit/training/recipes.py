@@ -16,6 +16,7 @@ from keras_vit.training.recipe_table import ROWS
 _CHOICES = {
     "optimizer": ("sgd", "adam", "adamw"),
     "loss": ("softmax", "sigmoid"),
+    "sampling": (None, "balanced", "sqrt"),
     "schedule": ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant"),
     "keep": ("last", "best"),
 }
@@ -91,7 +92,10 @@ class Recipe:
         drop_path: Rate of stochastic depth in the last block.
         loss: `"softmax"` or `"sigmoid"`.
         label_smoothing: See the losses.
-        head_bias: What the head's biases start with.
+        class_weight: What the terms of each class in the loss are multiplied by: `"balanced"` (by its number of
+            images), weights by the names of classes (others have 1), or None. Of several labels, those that are there.
+        sampling: How often images of each class are drawn, as in `open_data`.
+        head_bias: What the head's biases start with; of numbers, their mean is taken.
         polyak: Momentum of the moving average of the weights; None for none.
         layer_decay: Factor of the learning rate from one block to the one before it; None for none.
         accumulate: Batches per update; each has `batch_size / accumulate` images.
@@ -138,6 +142,8 @@ class Recipe:
     drop_path: float = 0.0
     loss: str = "softmax"
     label_smoothing: float = 0.0
+    class_weight: str | dict[str, float] | None = dataclasses.field(default=None, hash=False)
+    sampling: str | None = None
     head_bias: float = 0.0
     polyak: float | None = None
     layer_decay: float | None = None
@@ -163,6 +169,13 @@ class Recipe:
             fields[name] = check_patterns(name, fields[name])
         if not isinstance(self.augmentation, Augmentation):
             raise TypeError(f"augmentation must be an Augmentation, but {self.augmentation!r} was given.")
+        weights = self.class_weight
+        if isinstance(weights, dict):
+            for name, weight in weights.items():
+                if not isinstance(weight, numbers.Real) or not 0 <= weight < math.inf:
+                    raise ValueError(f"class_weight must have numbers of at least 0, but {name!r} has {weight!r}.")
+        elif weights not in (None, "balanced"):
+            raise ValueError(f'class_weight must be "balanced", a dict of weights or None, but {weights!r} was given.')
         if self.lora_rank is None and self.lora_alpha is not None:
             raise ValueError(f"lora_alpha={self.lora_alpha!r} is the scale of adapters: give lora_rank as well.")
         if self.batch_size % self.accumulate:

@@ -146,6 +146,9 @@ def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **
 def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool = False) -> Model:
     """The model, or a copy with a head of zeros where its classes are not those of the data (or `new_head`)."""
     names = tuple(images.class_names or ())
+    activation = {"multilabel": "sigmoid", "number": None}.get(images.target, model.config.classifier_activation)
+    if model.config.classifier_activation != activation:
+        model = model.with_config(classifier_activation=activation)
     known = model.config.class_names
     if model.config.classes == images.classes and not new_head and (not names or known in (None, names)):
         if names:
@@ -155,7 +158,8 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
     head = model.get_layer("head")
     if not head.trainable:
         raise ValueError(f"All of {model.name} is frozen, also the new head of zeros: unfreeze(model, 'head') first.")
-    head.bias.assign(np.full(images.classes, recipe.head_bias, "float32"))
+    bias = np.mean(images.labels) if images.target == "number" and images.labels is not None else recipe.head_bias
+    head.bias.assign(np.full(images.classes, bias, "float32"))
     return model
 
 
@@ -179,6 +183,7 @@ def finetune(
     image_size: ImageSize | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
+    target: str = "class",
     every: int | None = None,
     seed: int = 0,
     on_bad_image: str = "stop",
@@ -201,9 +206,10 @@ def finetune(
             classes of the data; a checkpoint gets a new head of zeros. What is frozen, adapters, and the model's name
             stay. A model is trained in place, or a copy where its head, its image size, the rates of the recipe's
             dropout or the devices differ.
-        data: What `open_data` takes: a folder, arrays, a pipeline, `"tfds:NAME"`.
+        data: What `open_data` takes: a folder, a table (`open_table`), arrays, a pipeline, `"tfds:NAME"`.
         recipe: A name (see `list_recipes`), or a `Recipe`.
-        validation: What to evaluate on, like `data`; None for the `test/` of a folder, if there is one.
+        validation: What to evaluate on, like `data`; a share such as 0.1 of the training images, which the seed draws
+            and which are not trained on; None for the `test/` of a folder, if there is one.
         output: Folder for checkpoints, log, learning curve and the trained model; None for no files.
         steps: Updates of the weights; None for the recipe's. Likewise the next three.
         batch_size: Images per update.
@@ -213,6 +219,9 @@ def finetune(
             recipe.
         classes: Number of classes, where the data does not say it (integer labels of a pipeline).
         class_names: Their names, where the data does not say them. They become `model.config.class_names`.
+        target: What the labels of arrays and pipelines are; a table says it. `"class"` is trained with the recipe's
+            loss, `"multilabel"` with a sigmoid for each label and logged as `ranking_precision`, `"number"` with the
+            mean squared error and logged as `mean_absolute_error`.
         every: Updates between two evaluations and checkpoints; None for an epoch, at most a tenth of the run.
         seed: Decides the order of the images, their augmentation and all that is random in the model.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
@@ -261,17 +270,18 @@ def finetune(
             "on_bad_image": on_bad_image,
             "shard": processes.shard,
         }
-        names = {"classes": classes, "class_names": class_names}
-        images = stack.enter_context(
-            open_data(data, split="train", augmentation=recipe.augmentation, **names, **reading)
-        )
+        if isinstance(validation, float):
+            reading["holdout"] = validation
+        names = {"classes": classes, "class_names": class_names, "target": target}
+        options = {"augmentation": recipe.augmentation, "sampling": recipe.sampling, **names, **reading}
+        images = stack.enter_context(open_data(data, split="train", **options))
         recipe = recipe.replace(steps=recipe.total_steps(images.examples), **warmup)
         schedule = build_schedule(recipe)  # raises where steps and warm-up do not fit
         model = task.model(source, recipe, images, dtype)
         test_images = None
         if validation is not None or has_test_split(data):
-            test_data = data if validation is None else validation
-            names = {"classes": images.classes, "class_names": images.class_names}
+            test_data = data if validation is None or "holdout" in reading else validation
+            names = {"classes": images.classes, "class_names": images.class_names, "target": images.target}
             test_images = open_data(test_data, split="test", resize=model.config.pipeline, **names, **reading)
             stack.enter_context(test_images)
         elif recipe.keep == "best" or recipe.patience is not None:
@@ -293,10 +303,16 @@ def finetune(
         folder = None if output is None else RunFolder(output, settings, resume, processes)
         reset_randomness(model, seed)
         learner, optimizer = task.learner(model), build_optimizer(recipe, model)
+        if task.loss is build_loss and (images.target != "class" or recipe.class_weight is not None):
+            from keras_vit.training.targets import loss_and_metric
+
+            loss, metric = loss_and_metric(recipe, images)
+        else:
+            loss, metric = task.loss(recipe), task.metric(name="accuracy")
         learner.compile(
             optimizer,
-            task.loss(recipe),
-            weighted_metrics=[task.metric(name="accuracy")],
+            loss,
+            weighted_metrics=[metric],
             jit_compile=jit_compile(learner, recipe.steps),
         )
         sharing.average_gradients(optimizer, learner.optimizer)
@@ -409,6 +425,7 @@ def _summary(
     names = list(images.class_names or ())
     listed = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
     count = [f"{one.examples:,}" if one and one.examples else "an unknown number of" for one in (images, test_images)]
+    what = {"number": "images with a number each"}.get(images.target, f"images of {images.classes} classes")
     tests = f"{count[1]} to evaluate on" if test_images else "no images to evaluate on (validation=, or test/)"
     parameters, trained = (sum(math.prod(w.shape) for w in ws) for ws in (model.weights, model.trainable_weights))
     pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
@@ -416,7 +433,7 @@ def _summary(
         pixels += f" ({math.prod(model.config.grid_size):,} patches)"
     warmup = f" after {recipe.warmup_steps:g} of warm-up" if recipe.warmup_steps else ""
     return f"""{task.title} on {keras.backend.backend()}, {where}
-  data    {count[0]} images of {images.classes} classes{listed} to train on, {tests}
+  data    {count[0]} {what}{listed} to train on, {tests}
   model   {type(model).__name__} {model.name}, {parameters:,} parameters, {trained:,} of them trained
   recipe  {recipe.steps:,} updates of {recipe.batch_size} images, {pixels}, learning rate {recipe.learning_rate:g}, \
 {recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {recipe.loss}"""

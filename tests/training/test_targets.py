@@ -1,0 +1,131 @@
+"""Several labels, numbers, uneven classes, tables and held-out shares in `finetune`."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import data, training
+from tests.training.test_finetuning import RECIPE, colours, finetune, new_model
+from tests.training.test_loop import assert_same_weights
+
+
+def softplus(x):
+    return np.logaddexp(0, x)
+
+
+@pytest.mark.parametrize("weights", [None, [0.5, 2.0, 7.0]])
+def test_losses_with_weights_of_classes(weights):
+    """An independent reading of PyTorch's `weight` and `pos_weight`, with a plain mean."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(6, 3)).astype("float32")
+    w = np.ones(3) if weights is None else np.array(weights)
+    one, several = np.eye(3, dtype="float32")[[0, 1, 2, 2, 1, 0]], rng.integers(0, 2, (6, 3)).astype("float32")
+    log_p = logits - np.log(np.exp(logits.astype("float64")).sum(1, keepdims=True))
+    expected = np.mean(-(w * one * log_p).sum(1))
+    np.testing.assert_allclose(float(training.SoftmaxLoss(class_weight=weights)(one, logits)), expected, rtol=1e-6)
+    expected = np.mean((w * several * softplus(-logits) + (1 - several) * softplus(logits)).sum(1))
+    loss = training.SigmoidLoss(class_weight=weights)
+    np.testing.assert_allclose(float(loss(several, logits)), expected, rtol=1e-6)
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert float(again(several, logits)) == float(loss(several, logits))
+
+
+def test_ranking_precision_is_scikit_learns():
+    metrics = pytest.importorskip("sklearn.metrics")
+    from keras_vit.training.targets import RankingPrecision
+
+    rng = np.random.default_rng(0)
+    labels, scores = rng.integers(0, 2, (20, 7)).astype("float32"), rng.normal(size=(20, 7)).astype("float32")
+    labels[3] = 0
+    metric = RankingPrecision()
+    metric.update_state(labels[:12], scores[:12])
+    metric.update_state(labels[12:], scores[12:])
+    expected = metrics.label_ranking_average_precision_score(labels, scores)
+    np.testing.assert_allclose(float(metric.result()), expected, rtol=1e-6)
+
+
+@pytest.mark.once
+def test_balanced_weights():
+    from keras_vit.training.targets import class_weights
+
+    images, labels = colours(12)
+    options = {"image_size": 8, "batch_size": 4}
+    labels = np.array([0] * 6 + [1] * 4 + [2] * 2)
+    with data.open_data((images, labels), **options) as stream:
+        assert class_weights("balanced", stream) == pytest.approx([12 / 18, 1, 2])  # n / (classes * count)
+        assert class_weights({"2": 3}, stream) == [1, 1, 3]
+        with pytest.raises(ValueError, match="class_weight has 'dog', but the classes are '0'"):
+            class_weights({"dog": 3}, stream)
+    rows = np.eye(3)[labels] + np.eye(3)[[1] * 12] > 0
+    with data.open_data((images, rows), target="multilabel", **options) as stream:
+        assert class_weights("balanced", stream) == pytest.approx([1, 0, 5])  # negatives / positives
+    with data.open_data([(images[:4], labels[:4])], classes=3, **options) as stream:
+        with pytest.raises(ValueError, match="A pipeline does not say"):
+            class_weights("balanced", stream)
+
+
+@pytest.mark.parametrize("target", ["multilabel", "number"])
+def test_it_learns(target):
+    images, labels = colours(48)
+    labels = np.eye(3)[labels][:, [0, 1, 2, 0]] if target == "multilabel" else 10.0 + labels
+    recipe = RECIPE.replace(optimizer="adamw", learning_rate=0.003, dropout=0)
+    done = finetune(new_model(dropout=0), (images, labels), recipe, 40, target=target, validation=0.25)
+    outputs = done.model.predict(done.model.preprocess(images), verbose=0)
+    if target == "multilabel":
+        assert done.model.config.classifier_activation == "sigmoid" and outputs.shape == (48, 4)
+        assert done.log[-1]["val_ranking_precision"] > 0.9 and ((outputs > 0.5) == labels).mean() > 0.9
+    else:
+        assert outputs.shape == (48, 1) and done.accuracy is None
+        # 0.67 where all are the mean, which the head's bias starts with.
+        assert done.log[-1]["val_mean_absolute_error"] < 0.4 and np.abs(outputs[:, 0] - labels).mean() < 0.4
+
+
+@pytest.mark.parametrize("weight", ["balanced", {"b": 4.0}])
+def test_a_killed_run_with_a_table_a_share_and_sampling_goes_on(weight, tmp_path):
+    """To the same weights, bit for bit."""
+    Image = pytest.importorskip("PIL.Image")
+    pixels, labels = colours(30)
+    for i, picture in enumerate(pixels):
+        Image.fromarray(picture).save(tmp_path / f"{i}.png")
+    names = [f"{'abc'[n]} {'de'[n % 2] if i % 3 else ''}" for i, n in enumerate(labels)]
+    columns = {"file": [f"{i}.png" for i in range(30)], "label": names}
+    table = data.open_table(columns, separator=" ", folder=tmp_path)
+    recipe = RECIPE.replace(class_weight=weight, sampling="sqrt", label_smoothing=0.1)
+    options = {"data": table, "recipe": recipe, "steps": 4, "every": 2, "validation": 0.2}
+    whole = finetune(new_model(), output=tmp_path / "whole", **options)
+    assert whole.class_names == ["a", "b", "c", "d", "e"]
+
+    class Killed(Exception):
+        pass
+
+    class Killer(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise Killed
+
+    with pytest.raises(Killed):
+        finetune(new_model(), output=tmp_path / "run", callbacks=[Killer()], **options)
+    resumed = finetune(new_model(), output=tmp_path / "run", **options)
+    assert_same_weights(resumed.model, whole.model)
+    drop = "seconds"
+    assert [{k: v for k, v in row.items() if k != drop} for row in resumed.log] == [
+        {k: v for k, v in row.items() if k != drop} for row in whole.log
+    ]
+    with pytest.raises(ValueError, match="holds a run with other settings: .*sampling"):
+        finetune(new_model(), output=tmp_path / "run", **options | {"recipe": recipe.replace(sampling=None)})
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"class_weight": "even"}, 'class_weight must be "balanced"'),
+        ({"class_weight": {"a": -1}}, "class_weight must have numbers"),
+        ({"sampling": "cube"}, "sampling must be one of"),
+    ],
+)
+def test_refusals(changes, message):
+    with pytest.raises(ValueError, match=message):
+        RECIPE.replace(**changes)
+    with pytest.raises(ValueError, match="label_smoothing is for classes"):
+        recipe = RECIPE.replace(label_smoothing=0.1)
+        finetune(new_model(), (colours(8)[0], np.arange(8.0)), recipe, target="number")
