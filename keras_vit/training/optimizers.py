@@ -412,8 +412,8 @@ class SoftmaxLoss(_Loss):
 class SigmoidLoss(_Loss):
     """Cross-entropy with a sigmoid per class, summed over the classes and averaged over the images.
 
-    As `sigmoid_xent` in big_vision/utils.py; what ImageNet-21k and JFT models are pre-trained with, where an image
-    may have several labels, with a head that starts at the bias -10. Arguments and labels are those of `SoftmaxLoss`.
+    As `sigmoid_xent` in big_vision/utils.py; what ImageNet-21k and JFT models are pre-trained with, with a head that
+    starts at the bias -10. Arguments and labels are those of `SoftmaxLoss`; an image may have several.
 
     Examples:
         >>> float(training.SigmoidLoss()(np.eye(2), np.zeros((2, 2)))) == 2 * float(np.log(np.float32(2)))
@@ -422,19 +422,18 @@ class SigmoidLoss(_Loss):
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         labels, logits = self._prepare(y_true, y_pred)
-        likelihood = self._weighted(labels * ops.log_sigmoid(logits)) + (1.0 - labels) * ops.log_sigmoid(-logits)
-        return -ops.sum(likelihood, axis=-1)
+        present = self._weighted(labels * ops.log_sigmoid(logits))
+        return -ops.sum(present + (1.0 - labels) * ops.log_sigmoid(-logits), axis=-1)
 
 
 # What a recipe names
 
 
 def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> keras.losses.Loss:
-    """The loss of a recipe with its label smoothing, on logits and one-hot labels.
+    """The loss of a recipe, on logits and one-hot labels.
 
     Args:
-        recipe: The recipe.
-        class_weight: As in `SoftmaxLoss`.
+        recipe, class_weight: The recipe, and the weights of classes as in `SoftmaxLoss`.
 
     Returns:
         A `SoftmaxLoss` or a `SigmoidLoss`.
