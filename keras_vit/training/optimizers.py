@@ -433,7 +433,8 @@ def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> k
     """The loss of a recipe, on logits and one-hot labels.
 
     Args:
-        recipe, class_weight: The recipe, and the weights of classes as in `SoftmaxLoss`.
+        recipe: The recipe.
+        class_weight: As in `SoftmaxLoss`.
 
     Returns:
         A `SoftmaxLoss` or a `SigmoidLoss`.
