@@ -374,10 +374,10 @@ class _Loss(keras.losses.Loss):
         if len(given) != len(wanted) or given[-1] != wanted[-1]:
             raise ValueError(f"Labels must be one-hot (keras.ops.one_hot), of shape {wanted}, but {given} was given.")
         dtype = keras.backend.result_type(logits.dtype, "float32")
-        labels, logits = ops.cast(labels, dtype), ops.cast(logits, dtype)
+        labels = ops.cast(labels, dtype)
         if self.label_smoothing:
             labels = labels * (1.0 - self.label_smoothing) + self.label_smoothing / logits.shape[-1]
-        return labels, logits
+        return labels, ops.cast(logits, dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "label_smoothing": self.label_smoothing, "class_weight": self.class_weight}
@@ -390,8 +390,7 @@ class _Loss(keras.losses.Loss):
 class SoftmaxLoss(_Loss):
     """Cross-entropy with a softmax: `-mean over images(sum over classes(label * log_softmax(logit)))`.
 
-    As `cross_entropy_loss` in vit_jax/train.py and `softmax_xent` in big_vision/utils.py. Labels are one-hot or mixed,
-    `(batch, classes)` as the logits; others are a ValueError.
+    As `cross_entropy_loss` in vit_jax/train.py and `softmax_xent` in big_vision/utils.py. Labels: one-hot or mixed.
 
     Args:
         label_smoothing: s makes `label * (1 - s) + s / classes` of a label.
