@@ -68,6 +68,7 @@ def load(
     pooling: str | None = None,
     classifier_activation: str | None = None,
     include_preprocessing: bool | None = None,
+    channels: int | None = None,
     interpolation: str | None = None,
     dropout: float | None = None,
     attention_dropout: float | None = None,
@@ -111,6 +112,7 @@ def load(
             None without the top for its last map.
         classifier_activation: Name of an activation on the head; `"linear"` for logits.
         include_preprocessing: Whether the model takes pixels of 0..255 and scales them to [-1, 1] itself.
+        channels: Channels of the images, where they are not red, green and blue: as `with_config(channels=...)`.
         interpolation: How position embeddings change size: `"official"` (as the original code), `"bicubic"` (as
             timm), `"bicubic_hf"` (as Hugging Face), `"bicubic_offset"` (as Facebook's DINO), `"bilinear"`,
             `"bilinear_antialias"` (as FlexiViT). None for the way of the code that the source comes from.
@@ -136,6 +138,8 @@ def load(
         >>> keras_vit.load("glyphs", image_size=32, classes=10).config.grid_size  # a new head, of zeros
         (8, 8)
     """
+    if channels is not None and input_tensor is not None:
+        raise ValueError("channels and input_tensor: call the model with other channels on the tensor instead.")
     path = find_recommended(str(source)) if is_variant(source) else resolve_source(source)
     from_keras = is_keras_file(path)
     arrays: dict[str, Any] = {"grid_size": grid_size, "heads": heads, "architecture": architecture}
@@ -173,10 +177,12 @@ def load(
     if not from_keras:
         keep_head = classes in (None, base.classes)
         build = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
-        return load_model(path, contents, config, keep_head=keep_head, **build)
+        model = load_model(path, contents, config, keep_head=keep_head, **build)
+        return model if channels in (None, config.channels) else model.with_config(channels=channels)
+    channels = None if channels == base.channels else channels
     names = [field.name for field in dataclasses.fields(config)]  # ty: ignore[invalid-argument-type]
     changes = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(model.config, name)}
-    asked = {"pooling": pooling, "name": name, "dtype": dtype}
+    asked = {"pooling": pooling, "name": name, "dtype": dtype, "channels": channels}
     changes |= {option: value for option, value in asked.items() if value is not None}
     return model.with_config(**changes) if changes else model
 
@@ -213,6 +219,7 @@ def create_model(
     pooling: str | None = None,
     classifier_activation: str | None = "softmax",
     include_preprocessing: bool = False,
+    channels: int | None = None,
     interpolation: str | None = None,
     class_token: bool | None = None,
     representation_size: int | None = None,
@@ -282,8 +289,9 @@ def create_model(
         for argument, value in (("class_token", class_token), ("representation_size", representation_size)):
             if value not in (None, getattr(base, argument, None)):
                 raise ValueError(f"{argument}={value} contradicts {weights}: leave it out, the file tells.")
-        return load(weights, **options, **build)
+        return load(weights, **options, **build, channels=channels)
 
+    base = base if channels is None else base.replace(channels=channels)
     if isinstance(base, ViTConfig):
         if class_token is not None:
             base = base.replace(class_token=class_token, pooling="token" if class_token else "avg")

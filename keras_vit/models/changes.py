@@ -13,13 +13,13 @@ from keras_vit._keras import layers_inside, own_trainable_weights
 from keras_vit._processes import keras_leaves_xla_out
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
 from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
-from keras_vit.models.config import BiTConfig, ModelConfig
+from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
 
 # The fields of a config that may change while the model keeps its weights, with the layers that have to start anew.
 # Any other field, such as width or depth, decides what all the weights are.
 CHANGES: dict[str, tuple[str, ...]] = {
-    # Position embeddings and the patch embedding are resized.
-    **dict.fromkeys(("image_size", "patch_size", "dynamic", "interpolation"), ()),
+    # Position embeddings and the patch embedding are resized, the first kernel is adapted to other channels.
+    **dict.fromkeys(("image_size", "patch_size", "dynamic", "interpolation", "channels"), ()),
     **dict.fromkeys(("dropout", "attention_dropout", "drop_path", "remat"), ()),
     **dict.fromkeys(("gelu", "layer_norm_epsilon", "stem_epsilons", "pool_padding", "classifier_activation"), ()),
     **dict.fromkeys(("include_preprocessing", "pixel_mean", "pixel_std", "resize", "crop_ratio", "filter", "trim"), ()),
@@ -34,7 +34,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
 }
 _FOLDED = ("stem_folded", "folded")
 # What the weights of a patch embedding that normalises pixels depend on.
-_PIXELS = ("include_preprocessing", "preprocessing_folded", "pixel_mean", "pixel_std", "patch_size")
+_PIXELS = ("include_preprocessing", "preprocessing_folded", "pixel_mean", "pixel_std", "patch_size", "channels")
 
 
 def changed_fields(old: ModelConfig, new: ModelConfig) -> list[str]:
@@ -69,6 +69,13 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
             raise ValueError(f"{words}. Change the model that it was made from.")
     if getattr(new, "preprocessing_folded", False) and new.patch_size != config.patch_size:
         raise ValueError("patch_size cannot change together with preprocessing_folded. Change patch_size first.")
+    if new.channels != config.channels:
+        words = f"channels cannot change from {config.channels} to {new.channels}"
+        if config.channels != 3:
+            raise ValueError(f"{words}: the rule is for weights of red, green and blue. Change the model with these.")
+        for name in (*_FOLDED, "preprocessing_folded"):
+            if getattr(new, name, False):
+                raise ValueError(f"{words} with {name}=True: those weights are made for good. Change channels first.")
     if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:
         poolings = "'token', 'avg' or 'map'" if hasattr(new, "class_token") else "'avg'"
         call = f"model.with_config(classes={new.classes}, pooling=...)"
@@ -146,10 +153,29 @@ def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
 def _resized(path: str, value: Any, old: Any, new: Any) -> Any:
     """A weight of a model with the config `old` as a model with the config `new` needs it."""
     if path == "embedding/kernel" and new.patch_size != old.patch_size:
-        return resize_patch_kernel(keras.ops.convert_to_numpy(value), new.patch_size)
+        value = resize_patch_kernel(keras.ops.convert_to_numpy(value), new.patch_size)
+    if path == _first_kernel(old) and new.channels != old.channels:
+        return adapt_kernel(keras.ops.convert_to_numpy(keras.ops.cast(value, "float32")), new.channels)
     if path == "position_embedding/table" and new.grid_size != old.grid_size:
         return resize_table(keras.ops.convert_to_numpy(value), old.grid_size, new.grid_size, new.interpolation)
     return value
+
+
+def _first_kernel(config: ModelConfig) -> str:
+    """The path of the weight that reads the image."""
+    plain = isinstance(config, ViTConfig) and config.stem_stages is None
+    return "embedding/kernel" if plain else "conv_root/kernel"
+
+
+def adapt_kernel(kernel: np.ndarray, channels: int) -> np.ndarray:
+    """A kernel `(height, width, 3, filters)` for other channels, by timm's rule (`adapt_input_conv`).
+
+    One channel gets the sum; more get the three in turn, times 3 / channels, so that activations stay as large. A
+    kernel that is standardised when it is used is adapted before.
+    """
+    if channels == 1:
+        return kernel[:, :, 0:1] + kernel[:, :, 1:2] + kernel[:, :, 2:3]
+    return kernel[:, :, np.arange(channels) % 3] * np.float32(3 / channels)
 
 
 def _normalizing_embedding(model: Any, config: Any) -> dict[str, Any]:

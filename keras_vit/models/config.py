@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import numbers
 from collections.abc import Iterable
@@ -263,7 +264,14 @@ class ViTConfig(ModelConfig):
         _ = self.pipeline  # which checks its fields
 
     def replace(self, **changes: Any) -> Self:
-        """As `ModelConfig.replace`; without pooling and head there is no normalisation after pooling, either."""
+        """As `ModelConfig.replace`; without pooling and head there is no normalisation after pooling, either.
+
+        With other `channels`, `pixel_mean` and `pixel_std` follow as weights do: one channel has the mean of them, more
+        repeat them in turn.
+        """
+        if changes.get("channels", self.channels) != self.channels:
+            for name in ("pixel_mean", "pixel_std"):
+                changes = {name: _repeated(getattr(self, name), changes["channels"]), **changes}
         new = super().replace(**changes)
         if "final_norm" in changes or new.final_norm != "pooled" or not new._gives_tokens or self._gives_tokens:
             return new
@@ -456,6 +464,13 @@ def _check_number(name: str, value: Any, otherwise: str = "") -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number{otherwise}, but {value!r} was given.")
     return value
+
+
+def _repeated(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """Values of other channels: the mean of them for one, the same in turn for more."""
+    if len({*values}) == 1 or channels == 1:
+        return (math.fsum(values) / len(values),)
+    return tuple(itertools.islice(itertools.cycle(values), channels))
 
 
 def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:

@@ -210,8 +210,10 @@ class ImageModel(ClonableModel):
     ) -> Self:
         """A new model that has some fields of the config changed and the same weights; it is not compiled.
 
-        Position and patch embeddings are resized; other `classes` get a new, zero-initialised head. Name, dtype policy,
-        adapters and what is frozen stay; layers that start anew train, unless the model is frozen as a whole. A
+        Position and patch embeddings are resized; other `classes` get a new, zero-initialised head; for other
+        `channels` than three, the kernel that reads them is adapted by timm's rule: their sum for one, repeated in turn
+        and scaled for more, with means and deviations in the same order. Name, dtype policy, adapters and what is
+        frozen stay; layers that start anew train, unless the model is frozen as a whole. A
         quantized model can change its name and `class_names` only.
 
         Args:

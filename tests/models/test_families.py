@@ -54,15 +54,15 @@ def make(config, seed=0, **options):
     return model
 
 
-def images(size=(16, 24), batch=2):
-    return np.random.default_rng(1).uniform(-1, 1, (batch, *size, 3)).astype("f4")
+def images(size=(16, 24), batch=2, channels=3):
+    return np.random.default_rng(1).uniform(-1, 1, (batch, *size, channels)).astype("f4")
 
 
 def answer(config, w, x):
     """The whole model once more, in float64 NumPy."""
     epsilon, (rows, columns) = config.layer_norm_epsilon, config.grid_size
     p, q = config.patch_size
-    patches = x.astype("f8").reshape(len(x), rows, p, columns, q, 3).transpose(0, 1, 3, 2, 4, 5)
+    patches = x.astype("f8").reshape(len(x), rows, p, columns, q, -1).transpose(0, 1, 3, 2, 4, 5)
     kernel = w["embedding/kernel"]
     x = patches.reshape(len(x), rows * columns, -1) @ kernel.reshape(-1, config.width) + w.get("embedding/bias", 0)
     names = ("class_token/token", "distillation_token/token", "register_tokens/tokens")

@@ -1,0 +1,80 @@
+"""Pretrained weights for other channels than red, green and blue: timm's rule, computed once more."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.models import weights_by_path
+from tests.compute import forward
+from tests.models.test_bit import definition
+from tests.models.test_bit import small as bit
+from tests.models.test_families import VIT, answer, float64, images, make
+from tests.tolerances import SAME_FUNCTION
+
+HYBRID = VIT.replace(image_size=32, patch_size=2, stem_stages=(1,), stem_width=32)
+
+
+def adapted(kernel, channels):
+    """The sum for one; else red, green, blue, red ..., times 3 / channels, all in float32."""
+    if channels == 1:
+        return (kernel[:, :, 0] + kernel[:, :, 1] + kernel[:, :, 2])[:, :, None]
+    return np.stack([kernel[:, :, c % 3] * np.float32(3 / channels) for c in range(channels)], 2)
+
+
+def values(model):
+    return {path: keras.ops.convert_to_numpy(weight) for path, weight in weights_by_path(model).items()}
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4, 5, 13])
+def test_against_numpy(channels):
+    x = images((16, 24), channels=channels)
+    model = make(VIT.replace(pixel_mean=(0.1, 0.2, 0.3), pixel_std=(0.4, 0.5, 0.9)))
+    other = model.with_config(channels=channels)
+    np.testing.assert_allclose(forward(other, x), answer(other.config, float64(other), x), rtol=1e-5, atol=3e-5)
+    residual = bit(image_size=(16, 24)).with_config(channels=channels)
+    np.testing.assert_allclose(forward(residual, x), definition(residual, x), rtol=0, atol=SAME_FUNCTION)
+    for old, new, first in (
+        (model, other, "embedding/kernel"),
+        (bit(), bit().with_config(channels=channels), "conv_root/kernel"),
+        (make(HYBRID), make(HYBRID).with_config(channels=channels), "conv_root/kernel"),
+    ):
+        for path, value in values(old).items():
+            wanted = adapted(value, channels) if path == first else value
+            np.testing.assert_array_equal(values(new)[path], wanted, err_msg=path)
+    # Means and deviations stand in the order of the weights.
+    turns = [(0.1, 0.2, 0.3)[c % 3] for c in range(channels)] if channels > 1 else [0.2]
+    np.testing.assert_allclose(other.config.pixel_mean, turns, rtol=1e-12)
+    assert model.with_config(channels=channels, pixel_std=0.25).config.pixel_std == (0.25,) * channels
+
+
+@pytest.mark.once
+def test_load_and_create_model(tmp_path):
+    model = make(VIT.replace(gelu="tanh", layer_norm_epsilon=1e-6, interpolation="official"), name="mine")
+    model.save(tmp_path / "model.keras")
+    keras_vit.to_checkpoint(model, tmp_path / "model.npz")
+    for path in ("model.keras", "model.npz"):
+        other = keras_vit.load(tmp_path / path, channels=4, classes=7)
+        assert other.input_shape == (None, 16, 24, 4) and other.output_shape == (None, 7)
+        assert keras_vit.load(tmp_path / path, channels=3).config == keras_vit.load(tmp_path / path).config
+    tiny = keras_vit.create_model("ViT-mu/16", image_size=32, classes=3, channels=5)
+    assert tiny.input_shape == (None, 32, 32, 5)
+    with pytest.raises(ValueError, match="channels and input_tensor"):
+        keras_vit.load(tmp_path / "model.npz", channels=4, input_tensor=tiny.input)
+
+
+@pytest.mark.once
+def test_what_is_refused():
+    grey, folded = make(VIT).with_config(channels=1), make(HYBRID).folded()
+    pixels = make(VIT.replace(include_preprocessing=True))
+    for model, changes, words in (
+        (grey, {"channels": 3}, "channels cannot change from 1 to 3: the rule is for weights of red, green and blue"),
+        (folded, {"channels": 4}, "from 3 to 4 with stem_folded=True: those weights are made for good"),
+        (pixels, {"channels": 4, "preprocessing_folded": True}, "from 3 to 4 with preprocessing_folded=True"),
+        (make(VIT), {"channels": 0}, "channels must be at least 1, but 0"),
+        (make(VIT), {"channels": 2, "pixel_mean": (0.1, 0.2, 0.3)}, "pixel_mean must be a number or 2"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model.with_config(**changes)
+    with pytest.raises(ValueError, match=r"takes images with 1 channels .*with_config\(channels=3\)"):
+        grey(images())
