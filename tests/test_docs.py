@@ -299,7 +299,7 @@ def test_the_code_on_each_page_runs_in_a_fresh_interpreter(framework, shared, tm
             blocks.insert(0, CHECKED_EXPORT)
         if blocks and BACKENDS.get(page, "torch") == backend:
             pages[page] = "".join(blocks)
-    variables = environment("matplotlib", KERAS_BACKEND=backend, MPLBACKEND="Agg")
+    variables = environment("matplotlib", "sklearn", KERAS_BACKEND=backend, MPLBACKEND="Agg")
     command = [sys.executable, "-c", FRESH]
     done = subprocess.run(command, input=json.dumps(pages), cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert pages and done.returncode == 0, done.stderr[-3000:]

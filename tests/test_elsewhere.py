@@ -35,6 +35,7 @@ PEERS = {
         ("torch",),
         {"model": "transformers:ViTForImageClassification", "from_pretrained": "transformers:ViTModel.from_pretrained"},
     ),
+    "tfvit_flaxvit": Peer(("transformers.models.vit.modeling_tf_vit",), ("tensorflow",), {}),  # up to version 4
     "keras": Peer(("keras_hub",), ("tensorflow", "jax", "torch"), {"keras": "keras", "keras_hub": "keras_hub"}),
     "vit_jax": Peer(
         ("vit_jax.checkpoint", "vit_jax.models_vit"),
