@@ -1,14 +1,7 @@
 """How good a model is: accuracy on a labelled set, and a linear probe from a few examples; features of many images."""
 
 from keras_vit._pictures import need_matplotlib
-from keras_vit.evaluation.accuracy import (
-    AccuracyResult,
-    confusion_shares,
-    draw_confusion,
-    evaluate,
-    most_confused,
-    write_files,
-)
+from keras_vit.evaluation.accuracy import AccuracyResult, Mistake, evaluate
 from keras_vit.evaluation.batches import batches
 from keras_vit.evaluation.embedding import EmbeddedImages, embed
 from keras_vit.evaluation.few_shot import (
@@ -19,9 +12,12 @@ from keras_vit.evaluation.few_shot import (
     LeastSquaresProbe,
     extract_features,
     few_shot,
+    knn_accuracy,
 )
 from keras_vit.evaluation.published import PublishedAnswer, VerificationTable, published_answers, verify
+from keras_vit.evaluation.report import confusion_shares, draw_confusion, most_confused, write_files, write_report
 from keras_vit.evaluation.similarity import knn, near_duplicates, search
+from keras_vit.evaluation.targets import MultilabelResult, NumberResult, average_precision, best_thresholds, f1_scores
 
 __all__ = [
     "L2",
@@ -31,16 +27,23 @@ __all__ = [
     "EmbeddedImages",
     "FewShotResult",
     "LeastSquaresProbe",
+    "Mistake",
+    "MultilabelResult",
+    "NumberResult",
     "PublishedAnswer",
     "VerificationTable",
+    "average_precision",
     "batches",
+    "best_thresholds",
     "confusion_shares",
     "draw_confusion",
     "embed",
     "evaluate",
     "extract_features",
+    "f1_scores",
     "few_shot",
     "knn",
+    "knn_accuracy",
     "most_confused",
     "near_duplicates",
     "need_matplotlib",
@@ -48,4 +51,5 @@ __all__ = [
     "search",
     "verify",
     "write_files",
+    "write_report",
 ]

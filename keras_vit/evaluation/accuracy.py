@@ -1,37 +1,53 @@
-"""How often a model is right, over all images and per class, and what it takes for what: figures and a picture."""
+"""How good a model is on labelled images: how often it is right, over all and per class, and what it takes for what."""
 
 import dataclasses
-import json
-import os
+import functools
+import itertools
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_choice
-from keras_vit._files import write_text
-from keras_vit._pictures import BAD, GOOD, INK, MUTED, coarse, figure_for
+from keras_vit._arguments import check_choice, whole_number
 from keras_vit._processes import Processes, connect
 from keras_vit._terminal import Table, TableResult
 from keras_vit.data import match_labels
-from keras_vit.evaluation.batches import open_batches, predictions
-from keras_vit.preprocessing import imagenet1k_classes
+from keras_vit.data.examples import TARGETS
+from keras_vit.evaluation.batches import Pairs, open_batches, predictions
+from keras_vit.evaluation.targets import measure_labels, measure_numbers
+from keras_vit.preprocessing import imagenet1k_classes, resize_images
 from keras_vit.zoo import as_model
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from keras_vit.evaluation.few_shot import FewShotResult
-
 CONFUSION_CLASSES = 4096  # a matrix for more classes would take over 128 MiB
-NAMED = 30  # classes at most that are named along the axes of the picture, with figures in the cells
-CELLS = 250  # cells of the picture at most along a side: smaller ones could not be seen
-LISTED = 20  # confusions in the list
+CROP = 7 / 8  # 224 of 256 pixels, as Krizhevsky et al. (2012) cut them
+View = Callable[[np.ndarray], np.ndarray]
 TINY = float(np.finfo("float32").tiny)  # a probability of 0 would make the loss infinite
 _OUTPUTS = {None: "logits", "linear": "logits", "softmax": "softmax", "sigmoid": "sigmoid"}  # by the activation
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mistake:
+    """An image that the model is wrong about.
+
+    Attributes:
+        number: Of the image in the data, from 0.
+        label: What it shows.
+        guess: What the model says.
+        margin: By how much the output of the guess is above that of the label.
+        image: uint8 `(height, width, 3)`, as the model gets it.
+
+    Examples:
+        >>> wrong = evaluation.evaluate(small, (small_images, labels), mistakes=4, progress=False).mistakes
+        >>> all(mistake.guess != mistake.label for mistake in wrong)
+        True
+    """
+
+    number: int
+    label: int
+    guess: int
+    margin: float
+    image: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,6 +66,7 @@ class AccuracyResult(TableResult):
             more than `CONFUSION_CLASSES` classes.
         class_names: What the classes are called, or None.
         seconds: How long it took, with reading the data.
+        mistakes: The worst ones, where they were asked for.
 
     Examples:
         >>> result = evaluation.evaluate(small, (small_images, labels), top=(1,), progress=False)
@@ -66,6 +83,7 @@ class AccuracyResult(TableResult):
     confusion: np.ndarray | None
     class_names: tuple[str, ...] | None
     seconds: float
+    mistakes: tuple[Mistake, ...] = ()
 
     @property
     def accuracy(self) -> float:
@@ -114,6 +132,8 @@ class AccuracyResult(TableResult):
         """Everything as plain data, for JSON; the accuracy of a class without images is None."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
+        names = ("number", "label", "guess", "margin")
+        plain["mistakes"] = [{name: getattr(mistake, name) for name in names} for mistake in self.mistakes]
         per_class = [None if np.isnan(share) else float(share) for share in self.per_class]
         top = {str(k): share for k, share in self.top.items()}
         return {**plain, "top": top, "accuracy": self.accuracy, "per_class": per_class}
@@ -128,18 +148,22 @@ def evaluate(
     preprocess: bool | None = None,
     batch_size: int = 64,
     class_names: Sequence[str] | None = None,
+    target: str | None = None,
+    threshold: float = 0.5,
+    views: str | None = None,
+    mistakes: int = 0,
     on_bad_image: str = "stop",
     distribution: str | None = None,
     progress: bool = True,
-) -> AccuracyResult:
+) -> Any:
     """Measures a classifier on labelled images, batch by batch: no more than a batch is held in memory.
 
     Args:
         model: A Keras model with outputs `(batch, classes)`, a function from images to such, or what `keras_vit.load`
             takes: a name, an address or a path.
         data: What `keras_vit.data.open_data` takes (a folder, of which the `test/` is taken, `(images, labels)`, a
-            pipeline, `"tfds:NAME"`, a dict of splits), what it returns, or a list or generator of batches. Labels are
-            integers or one-hot. Images in arrays and pipelines are as the model wants them, or pixels with
+            pipeline, `"tfds:NAME"`, a table, a dict of splits), what it returns, or a list or generator of batches.
+            Labels are integers or one-hot. Images in arrays and pipelines are as the model wants them, or pixels with
             `preprocess=True`.
         top: The ks of the top-k accuracies; those with more than the model's classes are left out.
         outputs: What the outputs are, for the loss: `"logits"`, `"softmax"` or `"sigmoid"`. None: what the model's
@@ -150,13 +174,21 @@ def evaluate(
         class_names: What the labels stand for, in their order, where the data does not say it (see `open_data`).
             Where the model knows the names of its outputs, too, labels and outputs are matched by name: the data
             may have fewer classes than the model, in another order.
+        target: What the labels are: `"class"`, `"multilabel"` (rows of 0 and 1) or `"number"`. None: what a table or
+            stream says, else `"class"`.
+        threshold: For several labels: the probability from which on a class is said.
+        views: What is averaged over for each image, the outputs as they are: `"flip"` for the image and its mirror
+            image, `"crops"` for those of its four corners and its middle, of 7/8 of its height and width each (the ten
+            crops of Krizhevsky et al., 2012). None for the image alone.
+        mistakes: How many of the worst mistakes are kept, with their images; none where processes share the images.
         on_bad_image: `"stop"` or `"skip"`, for pixels (see `open_data`).
         distribution: None: all processes that the program was started in share the images, and each gets the result
             for all (see `keras_vit.training.connect`). `"alone"`: this process looks at all of them.
         progress: Whether a bar is shown.
 
     Returns:
-        Accuracy over all images and per class, loss, and the confusion matrix.
+        An `AccuracyResult`: accuracy over all images and per class, loss, and the confusion matrix. For several labels
+        a `MultilabelResult` with mAP and F1, for numbers a `NumberResult` with R2 and the mean absolute error.
 
     Raises:
         TypeError, ValueError: if the data or an argument makes no sense, if the data has classes that the model does
@@ -181,12 +213,28 @@ def evaluate(
     top = (top,) if isinstance(top, int) else tuple(top)
     if not top or any(not isinstance(k, (int, np.integer)) or k < 1 for k in top):
         raise ValueError(f"top must be integers of at least 1, such as (1, 5), but {top!r} was given.")
+    check_choice("target", target, (None, *TARGETS))
+    check_choice("views", views, (None, *VIEWS))
+    if not 0 < threshold < 1:
+        raise ValueError(f"threshold must be a probability between 0 and 1, but {threshold!r} was given.")
     started, counts = time.perf_counter(), None
     reading: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "class_names": class_names}
     reading |= {"classes": getattr(config, "classes", None), "on_bad_image": on_bad_image, "processes": processes}
-    opened = open_batches(model, data, "test", title="images" if progress and processes.first else None, **reading)
-    with processes.failing_together(), opened as (pairs, data_names):
-        for scores, labels in predictions(model, pairs):
+    reading |= {"title": "images" if progress and processes.first else None, "target": target}
+    worst = _Worst(whole_number("mistakes", mistakes, 0) if processes.count == 1 else 0)
+    opened = open_batches(model, data, "test", **reading)
+    with processes.failing_together(), opened as (pairs, data_names, target):
+        rows = _predictions(model, pairs, views, worst)
+        if target == "number":
+            return measure_numbers(rows, processes, started)
+        if target == "multilabel":
+            if outputs not in ("logits", "sigmoid"):
+                raise ValueError(f'Several labels need outputs="logits" or "sigmoid", but the outputs are {outputs!r}.')
+            first = next(rows)
+            outputs_of, names = _match(config, data_names, first[0].shape[1])
+            rows = itertools.chain([first], rows)
+            return measure_labels(rows, processes, outputs, outputs_of, threshold, names, started)
+        for scores, labels in rows:
             if counts is None:
                 outputs_of, names = _match(config, data_names, scores.shape[1])
                 counts = _Counts(scores.shape[1], [int(k) for k in top if k <= scores.shape[1]], outputs)
@@ -197,7 +245,78 @@ def evaluate(
                     )
                 labels = outputs_of[labels]
             counts.add(scores, labels)
-        return counts.result(processes, names, started)
+            worst.add(scores, labels)
+        return counts.result(processes, names, started, worst.mistakes(config))
+
+
+def _predictions(model: Any, pairs: Pairs, views: str | None, worst: "_Worst") -> Pairs:
+    """The outputs for each batch, averaged over the views of each image, with the labels."""
+    chosen = VIEWS[views]
+
+    def every_view() -> Pairs:
+        for images, labels in pairs:
+            worst.images = images
+            for view in chosen:
+                yield view(images), labels
+
+    rows = predictions(model, every_view())
+    for outputs, labels in rows:
+        yield sum([next(rows)[0] for _ in chosen[1:]], outputs) / len(chosen), labels
+
+
+def _crop(bottom: float, right: float, images: np.ndarray) -> np.ndarray:
+    """A crop of 7/8 of height and width, at shares of what is left over, in the size of the image."""
+    height, width = images.shape[1:3]
+    size = max(1, round(CROP * height)), max(1, round(CROP * width))
+    top, left = round(bottom * (height - size[0])), round(right * (width - size[1]))
+    return resize_images(images[:, top : top + size[0], left : left + size[1]], (height, width))
+
+
+def _mirrored(images: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(images[:, :, ::-1])
+
+
+_CROPS: list[View] = [functools.partial(_crop, *place) for place in ((0, 0), (0, 1), (1, 0), (1, 1), (0.5, 0.5))]
+VIEWS: dict[str | None, list[View]] = {
+    None: [lambda images: images],
+    "flip": [lambda images: images, _mirrored],
+    "crops": [*_CROPS, *(lambda images, crop=crop: _mirrored(crop(images)) for crop in _CROPS)],
+}
+
+
+class _Worst:
+    """The worst mistakes so far; `images` are those of the batch whose outputs come next."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.seen, self.images = count, 0, np.empty(0)
+        self._found: list[tuple[float, int, int, int, np.ndarray]] = []
+
+    def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
+        """Keeps those of a batch that are among the worst."""
+        if self.count:
+            guesses, rows = scores.argmax(1), np.arange(len(labels))
+            margins = scores[rows, guesses] - scores[rows, labels]
+            for i in np.argsort(-margins, kind="stable")[: self.count]:
+                if guesses[i] != labels[i]:
+                    numbers = self.seen + int(i), int(labels[i]), int(guesses[i])
+                    self._found.append((float(margins[i]), *numbers, self.images[i]))
+            self._found = sorted(self._found, key=lambda one: (-one[0], one[1]))[: self.count]
+        self.seen += len(labels)
+
+    def mistakes(self, config: Any) -> tuple[Mistake, ...]:
+        """The worst first."""
+        return tuple(Mistake(*numbers, margin, _pixels(config, image)) for margin, *numbers, image in self._found)
+
+
+def _pixels(config: Any, image: np.ndarray) -> np.ndarray:
+    """What a model gets as pixels; what is no image of one or three channels as an empty one."""
+    if image.ndim != 3 or image.shape[2] not in (1, 3):
+        return np.zeros((1, 1, 3), "uint8")
+    pipeline = getattr(config, "pipeline", None)
+    if pipeline is not None and not config.include_preprocessing:
+        image = 255 * (image * np.asarray(pipeline.std) + np.asarray(pipeline.mean))
+    pixels = np.clip(np.round(image), 0, 255).astype("uint8")
+    return np.broadcast_to(pixels, (*pixels.shape[:2], 3))
 
 
 def _match(
@@ -250,7 +369,9 @@ class _Counts:
         if self.outputs is not None:
             self.loss += float(_losses(self.outputs, scores.astype("float64"), labels).sum())
 
-    def result(self, processes: Processes, class_names: tuple[str, ...] | None, started: float) -> AccuracyResult:
+    def result(
+        self, processes: Processes, class_names: tuple[str, ...] | None, started: float, mistakes: tuple[Mistake, ...]
+    ) -> AccuracyResult:
         """The figures over all processes."""
         images, correct, within, loss = map(processes.total, (self.images, self.correct, self.within, self.loss))
         examples = int(images.sum())
@@ -264,6 +385,7 @@ class _Counts:
             None if self.confusion is None else processes.total(self.confusion),
             class_names,
             time.perf_counter() - started,
+            mistakes,
         )
 
 
@@ -276,148 +398,3 @@ def _losses(outputs: str, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return -np.log(np.maximum(scores[rows, labels], TINY))
     yes, no = np.log(np.maximum(scores, TINY)), np.log(np.maximum(1 - scores, TINY))
     return -(yes[rows, labels] + no.sum(1) - no[rows, labels])
-
-
-def confusion_shares(confusion: np.ndarray) -> np.ndarray:
-    """Which share of the images of each class is taken for which.
-
-    Args:
-        confusion: Counts `(classes, classes)`, rows what the images show.
-
-    Returns:
-        float64 `(classes, classes)`; rows sum to 1, or are 0 where there are no images.
-
-    Raises:
-        ValueError: if `confusion` is not square, or has negative counts.
-
-    Examples:
-        >>> evaluation.confusion_shares(np.array([[3, 1], [0, 0]]))
-        array([[0.75, 0.25],
-               [0.  , 0.  ]])
-    """
-    confusion = np.asarray(confusion)
-    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1] or confusion.min(initial=0) < 0:
-        raise ValueError(f"confusion must be counts (classes, classes), but {confusion.shape} was given.")
-    return confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-
-
-def most_confused(confusion: np.ndarray, count: int = LISTED) -> list[tuple[int, int, int]]:
-    """The pairs of classes that are mistaken most often.
-
-    Args:
-        confusion: Counts `(classes, classes)`, rows what the images show.
-        count: How many pairs at most.
-
-    Returns:
-        Tuples of the true class, the class that it was taken for, and how often; the most frequent first.
-
-    Examples:
-        >>> evaluation.most_confused(np.array([[3, 1], [2, 4]]))
-        [(1, 0, 2), (0, 1, 1)]
-    """
-    counts = np.array(confusion)
-    np.fill_diagonal(counts, 0)
-    order = np.argsort(-counts, axis=None, kind="stable")[:count]
-    pairs = zip(*np.unravel_index(order, counts.shape), strict=True)
-    return [(int(i), int(j), int(counts[i, j])) for i, j in pairs if counts[i, j]]
-
-
-def draw_confusion(
-    result: AccuracyResult | np.ndarray,
-    path: str | os.PathLike[str] | None = None,
-    class_names: Sequence[str] | None = None,
-    title: str = "What is taken for what",
-) -> "Figure":
-    """Draws a confusion matrix, with the pairs that are mistaken most often and the classes' accuracies.
-
-    Args:
-        result: What `evaluate` returned, or counts `(classes, classes)`, rows what the images show.
-        path: A `.png` to write; it appears when it is complete. None for none.
-        class_names: What the classes are called; None for the result's names, or numbers.
-        title: The headline.
-
-    Returns:
-        The figure, for notebooks.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        ValueError: if there is no confusion matrix, or not a name for each class.
-
-    Examples:
-        >>> figure = evaluation.draw_confusion(np.array([[3, 1], [0, 4]]), "confusion.png", class_names=["cat", "dog"])
-    """
-    confusion = result.confusion if isinstance(result, AccuracyResult) else np.asarray(result)
-    if confusion is None:
-        raise ValueError("The result has no confusion matrix: it has too many classes for one.")
-    shares = confusion_shares(confusion)
-    if class_names is None:
-        class_names = getattr(result, "class_names", None) or [str(i) for i in range(len(shares))]
-    if len(class_names) != len(shares):
-        raise ValueError(f"There are {len(class_names)} names for {len(shares)} classes.")
-    names = [name if len(name) <= 18 else f"{name[:17]}…" for name in map(str, class_names)]
-    names = [name.replace("$", r"\$") for name in names]  # matplotlib would read formulas
-    with figure_for(path, 13, 8.4) as figure:
-        total, right = int(confusion.sum()), int(np.trace(confusion))
-        figure.text(0.035, 0.945, title, size=19, weight="bold")
-        words = f"{right:,} of {total:,} images are right ({right / max(total, 1):.2%}), {len(shares):,} classes"
-        figure.text(0.035, 0.908, words, size=11, color=MUTED)
-        _draw_matrix(figure.add_axes((0.13, 0.145, 0.49, 0.72)), shares, confusion, names)
-        pairs = most_confused(confusion)
-        figure.text(0.66, 0.85, "Mistaken most often" if pairs else "Nothing is mistaken", size=13, weight="bold")
-        for place, (i, j, count) in enumerate(pairs):
-            y = 0.82 - 0.024 * place
-            figure.text(0.66, y, f"{count} of {confusion[i].sum()}", size=9, color=BAD, weight="bold")
-            figure.text(0.735, y, f"{names[i]}  taken for  {names[j]}", size=9)
-        axes = figure.add_axes((0.66, 0.145, 0.3, 0.13))  # how many classes have which accuracy
-        axes.hist(100 * np.diag(shares)[confusion.sum(1) > 0], bins=20, range=(0, 100), color=GOOD)
-        axes.set(xlabel="accuracy of a class, %", ylabel="classes", xlim=(0, 100))
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(length=0)
-        axes.yaxis.get_major_locator().set_params(integer=True)
-    return figure
-
-
-def _draw_matrix(axes: "Axes", shares: np.ndarray, confusion: np.ndarray, names: Sequence[str]) -> None:
-    classes, cells = len(shares), coarse(shares, CELLS)
-    # From white to one colour for what is right and another for what is wrong; the square root lifts small shares.
-    colours = np.array([[int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in (BAD, GOOD)])
-    image = 1 + np.sqrt(cells)[..., None] * (colours[np.eye(len(cells), dtype=int)] - 1)
-    end = len(cells) * -(-classes // len(cells)) - 0.5
-    axes.imshow(np.clip(image, 0, 1), extent=(-0.5, end, end, -0.5), interpolation="none")
-    axes.set(xlim=(-0.5, classes - 0.5), ylim=(classes - 0.5, -0.5), ylabel="what the image shows")
-    axes.set_xlabel("what the model says")
-    axes.xaxis.set_label_position("top")  # below, names may need the room
-    axes.tick_params(length=0)
-    if classes > NAMED:
-        return
-    turned = max(map(len, names)) > 3
-    options: dict[str, Any] = {"rotation": 45 if turned else 0, "rotation_mode": "anchor", "va": "top"}
-    axes.set_xticks(range(classes), names, ha="right" if turned else "center", **options)
-    axes.set_yticks(range(classes), names)
-    for i, j in zip(*np.nonzero(confusion), strict=True):
-        colour = "white" if shares[i, j] > 0.4 else INK
-        axes.text(j, i, f"{confusion[i, j]}", ha="center", va="center", size=8, color=colour)
-
-
-def write_files(result: "AccuracyResult | FewShotResult", folder: str | os.PathLike[str]) -> list[Path]:
-    """Writes a result as `evaluation.json`, and its confusion matrix, if it has one, as `confusion.png`.
-
-    Args:
-        result: What `evaluate` or `few_shot` returned.
-        folder: Where to; made if it does not exist. Files of these names are replaced.
-
-    Returns:
-        What was written.
-
-    Examples:
-        >>> result = evaluation.evaluate(small, (small_images, labels), progress=False)
-        >>> [path.name for path in evaluation.write_files(result, "results")]
-        ['evaluation.json', 'confusion.png']
-    """
-    files = [Path(folder) / "evaluation.json"]
-    files[0].parent.mkdir(parents=True, exist_ok=True)
-    write_text(files[0], json.dumps(result.to_dict(), indent=2) + "\n")
-    if isinstance(result, AccuracyResult) and result.confusion is not None:
-        files.append(Path(folder) / "confusion.png")
-        draw_confusion(result, files[1])
-    return files

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -20,7 +20,17 @@ SCALED_MOST = 16  # No scaling of pixels that is in use reaches it: mean 0 and d
 Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
-def batches(data: Any, batch_size: int = 64, *, title: str = "images", progress: bool = True) -> Pairs:
+class Opened(NamedTuple):
+    """Labelled images for a model: batches, the names of the classes or None, and what labels are (see `open_data`)."""
+
+    pairs: Pairs
+    class_names: list[str] | None
+    target: str
+
+
+def batches(
+    data: Any, batch_size: int = 64, *, title: str = "images", progress: bool = True, target: str = "class"
+) -> Pairs:
     """Goes through labelled images once.
 
     Args:
@@ -29,9 +39,11 @@ def batches(data: Any, batch_size: int = 64, *, title: str = "images", progress:
         batch_size: Images per batch, for arrays.
         title: What stands before the progress bar.
         progress: Whether there is a bar.
+        target: What labels are: `"class"`, `"multilabel"` or `"number"` (see `keras_vit.data.open_data`).
 
     Yields:
-        Images or features as they are given `(batch, ...)`, and int64 labels `(batch,)`.
+        Images or features as they are given `(batch, ...)`, and int64 labels `(batch,)`; for several labels float32
+        `(batch, classes)`, for numbers `(batch, 1)`.
 
     Raises:
         TypeError: if `data` is none of these, or its labels are neither integers nor one-hot.
@@ -48,7 +60,7 @@ def batches(data: Any, batch_size: int = 64, *, title: str = "images", progress:
         for place, batch in enumerate(bar.track(source)):
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 raise TypeError(f"Batch {place} of the data must be (images, labels), but is a {type(batch).__name__}.")
-            images, labels = to_numpy(batch[0]), hard_labels(batch[1], f"batch {place}")
+            images, labels = to_numpy(batch[0]), hard_labels(batch[1], f"batch {place}", target)
             if len(images) != len(labels):
                 raise ValueError(f"Batch {place} of the data has {len(images)} images, but {len(labels)} labels.")
             if len(images) or part:
@@ -80,10 +92,10 @@ def _open(data: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
         return data, None
 
 
-def hard_labels(labels: Any, where: str = "the data") -> np.ndarray:
-    """One class for each image, int64 `(batch,)`, from integers or one-hot rows; an error for anything else."""
-    checked, _ = check_labels(labels, None, where)
-    if checked.ndim == 1:
+def hard_labels(labels: Any, where: str = "the data", target: str = "class") -> np.ndarray:
+    """One class for each image, int64 `(batch,)`, from integers or one-hot rows; or rows of 0 and 1, or of a number."""
+    checked, _ = check_labels(labels, None, where, target=target)
+    if checked.ndim == 1 or target != "class":
         return checked
     wrong = ((checked == 1).sum(1) != 1) | ((checked == 0).sum(1) != checked.shape[1] - 1)
     if wrong.any():
@@ -107,19 +119,21 @@ def open_batches(
     on_bad_image: str = "stop",
     title: str | None = "images",
     processes: Processes = ALONE,
-) -> Iterator[tuple[Pairs, list[str] | None]]:
+    target: str | None = None,
+) -> Iterator[Opened]:
     """Opens labelled images for a model, and closes them at the end of the `with` statement.
 
     Arguments as in `evaluate`; `classes` is for pixels whose labels have no names, and a `title` of None for no bar.
 
     Yields:
-        The batches once, images as the model takes them with int64 labels, of each this process's part, which may be
-        empty at the end; and the names of the classes, or None.
+        The batches once, images as the model takes them with labels as in `batches`, of each this process's part, which
+        may be empty at the end.
     """
     if isinstance(data, Mapping):
         data = pick_split(data, split)
-    # What cannot be anything but pixels: image files, a stream, images of different sizes.
-    pixels = isinstance(data, (str, os.PathLike, ImageStream))
+    # What cannot be anything but pixels: image files, a table of them, a stream, images of different sizes.
+    files = isinstance(data, (str, os.PathLike)) or hasattr(data, "open_examples")
+    pixels = files or isinstance(data, ImageStream)
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (tuple, list)):
         pixels = len({np.shape(image) for image in data[0]}) > 1
     if pixels and preprocess is False:
@@ -128,10 +142,9 @@ def open_batches(
     ours = isinstance(model, (VisionTransformer, BiT))
     if not (pixels or preprocess):
         limit = SCALED_MOST if ours and not model.config.include_preprocessing else np.inf
-        yield (
-            _parts(_checked(batches(data, batch_size, **bar), limit), processes),
-            list(class_names) if class_names else None,
-        )
+        target = target or "class"
+        pairs = _parts(_checked(batches(data, batch_size, target=target, **bar), limit), processes)
+        yield Opened(pairs, list(class_names) if class_names else None, target)
         return
     if not ours:
         raise ValueError(
@@ -141,7 +154,7 @@ def open_batches(
     with contextlib.ExitStack() as stack:
         stream = data
         if not isinstance(data, ImageStream):
-            named = class_names is not None or isinstance(data, (str, os.PathLike))
+            named = class_names is not None or files or target == "number"
             stream = open_data(
                 data,
                 image_size=model.config.image_size,
@@ -153,15 +166,18 @@ def open_batches(
                 on_bad_image=on_bad_image,
                 resize=model.config.pipeline,
                 shard=processes.shard,
+                target=target or "class",
             )
             stack.enter_context(stream)
-        pairs = batches(stream, **bar)
+        if target not in (None, stream.target):
+            raise ValueError(f"target={target!r}, but the labels of the data are of the kind {stream.target!r}.")
+        pairs = batches(stream, target=stream.target, **bar)
         if stream.shard != processes.shard:
             pairs = _parts(pairs, processes)
         if not model.config.include_preprocessing:
             mean, std = model.config.pipeline.mean, model.config.pipeline.std
             pairs = ((preprocess_input(images, mean, std), labels) for images, labels in pairs)
-        yield pairs, stream.class_names
+        yield Opened(pairs, stream.class_names, stream.target)
 
 
 def _checked(pairs: Pairs, limit: float) -> Pairs:

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import to_numpy
-from keras_vit._processes import ALONE, Processes, connect
+from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect
 from keras_vit._terminal import Table, TableResult
 from keras_vit.data import has_test_split, match_labels
+from keras_vit.evaluation.accuracy import AccuracyResult, evaluate
 from keras_vit.evaluation.batches import checked_rows, hard_labels, open_batches, predictions
+from keras_vit.evaluation.similarity import knn
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.zoo import as_model
 
@@ -230,17 +232,8 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
     strengths = (float(l2),) if np.isscalar(l2) else tuple(map(float, l2))
     if not strengths or not all(0 < strength < np.inf for strength in strengths):
         raise ValueError(f"l2 must be positive numbers, and one or more, but {l2!r} was given.")
-    if isinstance(train, (str, os.PathLike)) and str(train) == str(test) and not has_test_split(train):
-        raise ValueError(f"{train} has no test/ folder: the probe would be tested on the images that it was fitted to.")
-    processes = connect(distribution)  # before anything is computed
-    options = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image, "processes": processes}
-    model, bars = as_model(model), progress and processes.first
-    x_train, y_train, names = _features(model, train, "train", title="training images" if bars else None, **options)
-    x_test, y_test, test_names = _features(model, test, "test", title="test images" if bars else None, **options)
-    if names is not None and test_names is not None:
-        y_test = match_labels(test_names, names, "test")[y_test]
-    if x_train.shape[1] != x_test.shape[1]:
-        raise ValueError(f"train has {x_train.shape[1]} features and test {x_test.shape[1]}: they must be the same.")
+    options = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image, "progress": progress}
+    x_train, y_train, x_test, y_test, _ = _train_and_test(model, train, test, distribution, **options)
     classes = int(y_train.max()) + 1
     _check_classes(y_train, y_test, classes, max(shots))
     accuracy = np.empty((len(shots), len(strengths), len(seeds)))
@@ -261,6 +254,50 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
                 held_out[i, :, k] = [np.mean(one.argmax(1) == y_train[rest]) for one in scores]
     facts = (classes, x_train.shape[1], len(y_train), len(y_test))
     return FewShotResult(shots, strengths, seeds, accuracy, held_out, *facts)
+
+
+def knn_accuracy(  # noqa: D417 (the others are those of `few_shot`)
+    model: Any,
+    train: Any,
+    test: Any,
+    *,
+    k: int = 20,
+    temperature: float = 0.07,
+    top: Sequence[int] = (1, 5),
+    preprocess: bool | None = None,
+    batch_size: int = 64,
+    on_bad_image: str = "stop",
+    distribution: str | None = None,
+    progress: bool = True,
+) -> AccuracyResult:
+    """How often the votes of the k nearest training images are right: DINO's measure of frozen features.
+
+    Args:
+        model: As in `few_shot`, and so are the arguments that are not listed here.
+        train: As there.
+        test: As there.
+        k: How many neighbours vote, as in `evaluation.knn`.
+        temperature: As there.
+        top: As in `evaluate`.
+
+    Returns:
+        As `evaluate`, without a loss.
+
+    Raises:
+        TypeError, ValueError: as in `few_shot` and `evaluation.knn`.
+        ConnectionError: if another process ends before its time.
+
+    Examples:
+        >>> evaluation.knn_accuracy(model, (images, labels), (images, labels), k=1, progress=False).accuracy
+        1.0
+    """
+    options = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image, "progress": progress}
+    x_train, y_train, x_test, y_test, names = _train_and_test(model, train, test, distribution, **options)
+    classes = max(int(y_train.max()) + 1, len(names or ()))
+    votes = knn(x_train, y_train, x_test, min(k, len(x_train)), temperature, classes)
+    return evaluate(
+        _as_they_are, (votes, y_test), top=top, class_names=names, distribution=ALONE_BY_NAME, progress=False
+    )
 
 
 def extract_features(  # noqa: D417 (the others are those of `few_shot`)
@@ -292,6 +329,28 @@ def extract_features(  # noqa: D417 (the others are those of `few_shot`)
     return _features(as_model(model), data, split, title=title, **options)[:2]
 
 
+def _as_they_are(features: np.ndarray) -> np.ndarray:
+    return features
+
+
+def _train_and_test(
+    model: Any, train: Any, test: Any, distribution: str | None, progress: bool, **options: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str] | None]:
+    """Features and labels to learn from, those to test on, and the names of the classes."""
+    if isinstance(train, (str, os.PathLike)) and str(train) == str(test) and not has_test_split(train):
+        raise ValueError(f"{train} has no test/ folder: the probe would be tested on the images that it was fitted to.")
+    processes = connect(distribution)  # before anything is computed
+    model, bars = as_model(model), progress and processes.first
+    options["processes"] = processes
+    x_train, y_train, names = _features(model, train, "train", title="training images" if bars else None, **options)
+    x_test, y_test, test_names = _features(model, test, "test", title="test images" if bars else None, **options)
+    if names is not None and test_names is not None:
+        y_test = match_labels(test_names, names, "test")[y_test]
+    if x_train.shape[1] != x_test.shape[1]:
+        raise ValueError(f"train has {x_train.shape[1]} features and test {x_test.shape[1]}: they must be the same.")
+    return x_train, y_train, x_test, y_test, names
+
+
 def _features(
     model: Any, data: Any, split: str, processes: Processes = ALONE, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, list[str] | None]:
@@ -303,11 +362,13 @@ def _features(
         return checked_rows(features, len(features)), labels, None
     if model is not None and not callable(model):
         raise TypeError(f"model must be a Keras model, a function or None, but {type(model).__name__} was given.")
-    extractor = (lambda features: features) if model is None else model
+    extractor = _as_they_are if model is None else model
     if isinstance(model, (VisionTransformer, BiT)):
         extractor = feature_extractor(model, ["pre_logits"])
     opened = open_batches(model, data, split, processes=processes, **options)
-    with processes.failing_together(), opened as (pairs, names):
+    with processes.failing_together(), opened as (pairs, names, target):
+        if target != "class":
+            raise ValueError(f"A probe is for images of one class each, but the labels are of the kind {target!r}.")
         features, labels = zip(*predictions(extractor, pairs), strict=True)
         return processes.joined(features), processes.joined(labels), names
 

@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit._pictures import coarse
-from keras_vit.evaluation.accuracy import confusion_shares, draw_confusion, evaluate, most_confused
+from keras_vit.evaluation import confusion_shares, draw_confusion, evaluate, most_confused, write_report
 from tests.data.sources import Sequence
 from tests.data.sources import batches as cut
 
@@ -199,3 +199,54 @@ def test_picture_of_a_result(tmp_path):
         draw_confusion(result, class_names=["ant", "bee"])
     with pytest.raises(ValueError, match="must end with one of .*png"):
         draw_confusion(result, tmp_path / "x.txt")
+
+
+# Test-time views, mistakes and the page.
+
+
+def test_views_are_averaged(model):
+    corners = IMAGES[:, :, ::-1].copy()
+    flipped = evaluate(model, (IMAGES, LABELS), views="flip", batch_size=16, mistakes=3, progress=False)
+    logits = (model.predict(IMAGES, verbose=0) + model.predict(corners, verbose=0)) / 2
+    assert flipped.loss == pytest.approx(
+        evaluate(same, (logits, LABELS), outputs="logits", progress=False).loss, rel=1e-5
+    )
+    # From 7 pixels to 8, bilinear: pixel i reads at (i + 1/2) 7/8 - 1/2.
+    places = np.clip((np.arange(8) + 0.5) * 7 / 8 - 0.5, 0, 6)
+    stretch = np.maximum(0, 1 - np.abs(places[:, None] - np.arange(7)))
+    crops = []
+    for top, left in ((0, 0), (0, 1), (1, 0), (1, 1), (0, 0)):  # of the middle, half a pixel is rounded down
+        part = IMAGES[:, top : top + 7, left : left + 7]
+        grown = np.einsum("yi,xj,nijc->nyxc", stretch, stretch, part).astype("float32")
+        crops += [model.predict(images, verbose=0) for images in (grown, grown[:, :, ::-1].copy())]
+    found = evaluate(model, (IMAGES, LABELS), views="crops", progress=False)
+    wanted = evaluate(same, (np.mean(crops, 0), LABELS), outputs="logits", progress=False)
+    assert found.loss == pytest.approx(wanted.loss, rel=1e-5)
+
+
+def test_the_worst_mistakes_have_their_pictures(model):
+    result = evaluate(model, (IMAGES, LABELS), batch_size=16, mistakes=5, progress=False)
+    logits = model.predict(IMAGES, verbose=0)
+    margins = logits.max(1) - logits[range(50), LABELS]
+    assert [mistake.number for mistake in result.mistakes] == np.argsort(-margins)[:5].tolist()
+    for mistake in result.mistakes:
+        assert (mistake.label, mistake.guess) == (LABELS[mistake.number], logits[mistake.number].argmax())
+        assert mistake.margin == pytest.approx(margins[mistake.number], abs=1e-5)
+        pixels = np.round((IMAGES[mistake.number] + 1) * 127.5)
+        np.testing.assert_array_equal(mistake.image, pixels.astype("uint8"))
+
+
+@pytest.mark.once
+def test_the_page_of_a_result(model, tmp_path):
+    pytest.importorskip("matplotlib")
+    names = [f"<b>{i}" for i in range(7)]
+    options = {"class_names": names, "mistakes": 20, "progress": False}
+    result = evaluate(model, (IMAGES, LABELS), **options)
+    page = write_report(result, tmp_path / "page.html", "A & B").read_text()
+    assert "A &amp; B" in page and "&lt;b&gt;3 taken for" in page and "<b>" not in page and "http" not in page
+    assert page.count("<img") == 1 + len(result.mistakes) and page.count("<tr>") == 2 + 1 + 6
+    assert len(draw_confusion(result).subfigs[1].axes) == 12
+    several = evaluate(same, (np.eye(3), np.eye(3)), target="multilabel", outputs="logits", progress=False)
+    assert "mAP" in write_report(several, tmp_path / "several.html").read_text()
+    with pytest.raises(ValueError, match="path must end with .html"):
+        write_report(result, tmp_path / "page.txt")

@@ -224,7 +224,7 @@ def test_data_is_brought_to_size_as_the_family_does_it(tmp_path):
     images = [rng.integers(0, 256, (*size, 3), dtype="uint8") for size in [(20, 31), (44, 23), (16, 16), (64, 20)] * 2]
     labels = np.arange(8) // 4
     wanted = np.concatenate([model.preprocess(image) for image in images])
-    with open_batches(model, (images, labels), "test", classes=2, title=None) as (batches, _):
+    with open_batches(model, (images, labels), "test", classes=2, title=None) as (batches, *_):
         np.testing.assert_array_equal(np.concatenate([inputs for inputs, _ in batches]), wanted)
     pixels = calibration_images(images, model.config, Signature.of(model, None, False))
     expected = np.concatenate([model.config.pipeline.resized(image) for image in images])

@@ -1,0 +1,293 @@
+"""What an evaluation found as one picture and one page: the confusion matrix, classes, and the worst mistakes."""
+
+import base64
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_vit._arguments import printable
+from keras_vit._files import write_text
+from keras_vit._pictures import BAD, GOOD, INK, MUTED, coarse, figure_for, need_matplotlib, tile_axes
+from keras_vit._terminal import Table
+from keras_vit.evaluation.accuracy import AccuracyResult, Mistake
+from keras_vit.evaluation.targets import MultilabelResult, NumberResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from keras_vit.evaluation.few_shot import FewShotResult
+
+NAMED = 30  # classes at most that are named along the axes of the picture, with figures in the cells
+CELLS = 250  # cells of the picture at most along a side: smaller ones could not be seen
+LISTED = 20  # confusions in the list
+PICTURED = 12  # mistakes that are shown below the matrix
+STYLE = """body { font: 15px/1.5 system-ui, sans-serif; color: #1b1f27; max-width: 72rem; margin: 2rem auto }
+table { border-collapse: collapse } td, th { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #e6e8ec }
+td:first-child, th:first-child { text-align: left } .tiles { display: flex; flex-wrap: wrap; gap: 1rem }
+figure { margin: 0; width: 9rem } figure img { width: 100% } figcaption { color: #6b7280; font-size: 13px }
+img { max-width: 100% } .scroll { overflow-x: auto }"""
+
+
+def confusion_shares(confusion: np.ndarray) -> np.ndarray:
+    """Which share of the images of each class is taken for which.
+
+    Args:
+        confusion: Counts `(classes, classes)`, rows what the images show.
+
+    Returns:
+        float64 `(classes, classes)`; rows sum to 1, or are 0 where there are no images.
+
+    Raises:
+        ValueError: if `confusion` is not square, or has negative counts.
+
+    Examples:
+        >>> evaluation.confusion_shares(np.array([[3, 1], [0, 0]]))
+        array([[0.75, 0.25],
+               [0.  , 0.  ]])
+    """
+    confusion = np.asarray(confusion)
+    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1] or confusion.min(initial=0) < 0:
+        raise ValueError(f"confusion must be counts (classes, classes), but {confusion.shape} was given.")
+    return confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+
+
+def most_confused(confusion: np.ndarray, count: int = LISTED) -> list[tuple[int, int, int]]:
+    """The pairs of classes that are mistaken most often.
+
+    Args:
+        confusion: Counts `(classes, classes)`, rows what the images show.
+        count: How many pairs at most.
+
+    Returns:
+        Tuples of the true class, the class that it was taken for, and how often; the most frequent first.
+
+    Examples:
+        >>> evaluation.most_confused(np.array([[3, 1], [2, 4]]))
+        [(1, 0, 2), (0, 1, 1)]
+    """
+    counts = np.array(confusion)
+    np.fill_diagonal(counts, 0)
+    order = np.argsort(-counts, axis=None, kind="stable")[:count]
+    pairs = zip(*np.unravel_index(order, counts.shape), strict=True)
+    return [(int(i), int(j), int(counts[i, j])) for i, j in pairs if counts[i, j]]
+
+
+def draw_confusion(
+    result: AccuracyResult | np.ndarray,
+    path: str | os.PathLike[str] | None = None,
+    class_names: Sequence[str] | None = None,
+    title: str = "What is taken for what",
+) -> "Figure":
+    """Draws a confusion matrix, the pairs that are mistaken most often, the classes' accuracies, the worst mistakes.
+
+    Args:
+        result: What `evaluate` returned, or counts `(classes, classes)`, rows what the images show.
+        path: A `.png` to write; it appears when it is complete. None for none.
+        class_names: What the classes are called; None for the result's names, or numbers.
+        title: The headline.
+
+    Returns:
+        The figure, for notebooks.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if there is no confusion matrix, or not a name for each class.
+
+    Examples:
+        >>> figure = evaluation.draw_confusion(np.array([[3, 1], [0, 4]]), "confusion.png", class_names=["cat", "dog"])
+    """
+    confusion = result.confusion if isinstance(result, AccuracyResult) else np.asarray(result)
+    if confusion is None:
+        raise ValueError("The result has no confusion matrix: it has too many classes for one.")
+    shares = confusion_shares(confusion)
+    if class_names is None:
+        class_names = getattr(result, "class_names", None) or [str(i) for i in range(len(shares))]
+    if len(class_names) != len(shares):
+        raise ValueError(f"There are {len(class_names)} names for {len(shares)} classes.")
+    names = [name if len(name) <= 18 else f"{name[:17]}…" for name in map(str, class_names)]
+    names = [name.replace("$", r"\$") for name in names]  # matplotlib would read formulas
+    mistakes = getattr(result, "mistakes", ())[:PICTURED]
+    with figure_for(path, 13, 10.2 if mistakes else 8.4) as whole:
+        figure: Any = whole
+        if mistakes:
+            figure, below = whole.subfigures(2, 1, height_ratios=(8.4, 1.8), hspace=0)
+            below.text(0.035, 0.9, "Worst mistakes", size=13, weight="bold")
+            places = tile_axes(below, (0.035, 0.14, 0.93, 0.6), 1, PICTURED, 0.12)
+            for axes in places[len(mistakes) :]:
+                axes.remove()
+            for mistake, axes in zip(mistakes, places, strict=False):
+                axes.imshow(mistake.image)
+                axes.spines[:].set_visible(False)
+                axes.set_title(names[mistake.label], size=8, pad=3, color=GOOD)
+                axes.set_xlabel(names[mistake.guess], size=8, labelpad=3, color=BAD)
+        total, right = int(confusion.sum()), int(np.trace(confusion))
+        figure.text(0.035, 0.945, title, size=19, weight="bold")
+        words = f"{right:,} of {total:,} images are right ({right / max(total, 1):.2%}), {len(shares):,} classes"
+        figure.text(0.035, 0.908, words, size=11, color=MUTED)
+        _draw_matrix(figure.add_axes((0.13, 0.145, 0.49, 0.72)), shares, confusion, names)
+        pairs = most_confused(confusion)
+        figure.text(0.66, 0.85, "Mistaken most often" if pairs else "Nothing is mistaken", size=13, weight="bold")
+        for place, (i, j, count) in enumerate(pairs):
+            y = 0.82 - 0.024 * place
+            figure.text(0.66, y, f"{count} of {confusion[i].sum()}", size=9, color=BAD, weight="bold")
+            figure.text(0.735, y, f"{names[i]}  taken for  {names[j]}", size=9)
+        axes = figure.add_axes((0.66, 0.145, 0.3, 0.13))  # how many classes have which accuracy
+        axes.hist(100 * np.diag(shares)[confusion.sum(1) > 0], bins=20, range=(0, 100), color=GOOD)
+        axes.set(xlabel="accuracy of a class, %", ylabel="classes", xlim=(0, 100))
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(length=0)
+        axes.yaxis.get_major_locator().set_params(integer=True)
+    return whole
+
+
+def _draw_matrix(axes: "Axes", shares: np.ndarray, confusion: np.ndarray, names: Sequence[str]) -> None:
+    classes, cells = len(shares), coarse(shares, CELLS)
+    # From white to one colour for what is right and another for what is wrong; the square root lifts small shares.
+    colours = np.array([[int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in (BAD, GOOD)])
+    image = 1 + np.sqrt(cells)[..., None] * (colours[np.eye(len(cells), dtype=int)] - 1)
+    end = len(cells) * -(-classes // len(cells)) - 0.5
+    axes.imshow(np.clip(image, 0, 1), extent=(-0.5, end, end, -0.5), interpolation="none")
+    axes.set(xlim=(-0.5, classes - 0.5), ylim=(classes - 0.5, -0.5), ylabel="what the image shows")
+    axes.set_xlabel("what the model says")
+    axes.xaxis.set_label_position("top")  # below, names may need the room
+    axes.tick_params(length=0)
+    if classes > NAMED:
+        return
+    turned = max(map(len, names)) > 3
+    options: dict[str, Any] = {"rotation": 45 if turned else 0, "rotation_mode": "anchor", "va": "top"}
+    axes.set_xticks(range(classes), names, ha="right" if turned else "center", **options)
+    axes.set_yticks(range(classes), names)
+    for i, j in zip(*np.nonzero(confusion), strict=True):
+        colour = "white" if shares[i, j] > 0.4 else INK
+        axes.text(j, i, f"{confusion[i, j]}", ha="center", va="center", size=8, color=colour)
+
+
+def write_report(
+    result: AccuracyResult | MultilabelResult | NumberResult, path: str | os.PathLike[str], title: str = "Evaluation"
+) -> Path:
+    """Writes a result as one page: the figures, the confusion matrix, every class, and the worst mistakes.
+
+    The file needs no network and no other files.
+
+    Args:
+        result: What `evaluate` returned; with `evaluate(..., mistakes=48)` it has mistakes to show.
+        path: A `.html` to write; it appears when it is complete.
+        title: The headline.
+
+    Returns:
+        The path.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if the path has another ending.
+
+    Examples:
+        >>> result = evaluation.evaluate(small, (small_images, labels), mistakes=4, progress=False)
+        >>> evaluation.write_report(result, "report.html").name
+        'report.html'
+    """
+    need_matplotlib()
+    parts = [_html_table(result.table())]
+    if isinstance(result, AccuracyResult) and result.confusion is not None:
+        buffer = io.BytesIO()
+        draw_confusion(result).savefig(buffer, format="png")
+        parts.append(f'<img src="{_address(buffer)}" alt="confusion matrix">')
+    if isinstance(result, AccuracyResult) and result.mistakes:
+        names = result.class_names or [str(i) for i in range(result.classes)]
+        parts += ["<h2>Worst mistakes</h2>", _tiles((_words(one, names), one.image) for one in result.mistakes)]
+    if not isinstance(result, NumberResult):
+        parts += ["<h2>Classes, the worst first</h2>", _html_table(result.class_table())]
+    return write_page(path, title, parts)
+
+
+def _words(mistake: Mistake, names: Sequence[str]) -> str:
+    return f"image {mistake.number}: {names[mistake.label]} taken for {names[mistake.guess]}"
+
+
+def write_page(path: str | os.PathLike[str], title: str, parts: Iterable[str]) -> Path:
+    """Writes a page that stands alone, of pieces of HTML."""
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"path must end with .html, but {os.fspath(path)!r} was given.")
+    title = escape(printable(title, 200))
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+    write_text(path, "\n".join([head, f"<h1>{title}</h1>", *parts, "</html>\n"]))
+    return path
+
+
+def write_sheet(path: str | os.PathLike[str], title: str, tiles: Sequence[tuple[str, np.ndarray]]) -> None:
+    """Writes images, uint8 `(height, width, 3)`, with words to each: a page, or a `.png`, `.svg` or `.pdf`."""
+    if Path(path).suffix.lower() in (".html", ".htm"):
+        write_page(path, title, [_tiles(tiles)])
+        return
+    columns, width = min(len(tiles), 6), 2 * min(len(tiles), 6) + 0.4
+    rows = -(-len(tiles) // columns)
+    height = 2.3 * rows + 0.9
+    with figure_for(path, width, height) as figure:
+        figure.text(0.2 / width, 1 - 0.45 / height, title.replace("$", r"\$"), size=14, weight="bold")
+        box = (0.2 / width, 0.2 / height, 1 - 0.4 / width, 1 - 1.1 / height)
+        for (words, image), axes in zip(tiles, tile_axes(figure, box, rows, columns, 0.15), strict=False):
+            axes.imshow(image)
+            axes.set_title(words.replace("$", r"\$"), size=8, pad=3, color=MUTED)
+        for axes in figure.axes:
+            axes.set_axis_off()
+
+
+def _tiles(tiles: Iterable[tuple[str, np.ndarray]]) -> str:
+    from PIL import Image
+
+    figures = []
+    for words, pixels in tiles:
+        image, buffer = Image.fromarray(np.ascontiguousarray(pixels)), io.BytesIO()
+        image.thumbnail((288, 288))
+        image.save(buffer, "PNG")
+        words = escape(printable(words, 200))
+        figures.append(f'<figure><img src="{_address(buffer)}" alt="{words}"><figcaption>{words}</figcaption></figure>')
+    return f'<div class="tiles">{"".join(figures)}</div>'
+
+
+def _address(buffer: io.BytesIO) -> str:
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def _html_table(table: Table) -> str:
+    lines = [table[0].keys(), *(row.values() for row in table)] if table else []
+    cells = (
+        [f"<{kind}>{escape(printable('' if value is None else value, 200))}</{kind}>" for value in line]
+        for line, kind in zip(lines, ["th", *["td"] * len(table)], strict=False)
+    )
+    rows = "".join("<tr>" + "".join(line) + "</tr>" for line in cells)
+    return f'<div class="scroll"><table>{rows}</table></div>'
+
+
+def write_files(
+    result: "AccuracyResult | MultilabelResult | NumberResult | FewShotResult", folder: str | os.PathLike[str]
+) -> list[Path]:
+    """Writes a result as `evaluation.json`, and its confusion matrix, if it has one, as `confusion.png`.
+
+    Args:
+        result: What `evaluate`, `few_shot` or `knn_accuracy` returned.
+        folder: Where to; made if it does not exist. Files of these names are replaced.
+
+    Returns:
+        What was written.
+
+    Examples:
+        >>> result = evaluation.evaluate(small, (small_images, labels), progress=False)
+        >>> [path.name for path in evaluation.write_files(result, "results")]
+        ['evaluation.json', 'confusion.png']
+    """
+    files = [Path(folder) / "evaluation.json"]
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    write_text(files[0], json.dumps(result.to_dict(), indent=2) + "\n")
+    if isinstance(result, AccuracyResult) and result.confusion is not None:
+        files.append(Path(folder) / "confusion.png")
+        draw_confusion(result, files[1])
+    return files

@@ -1,0 +1,307 @@
+"""How good outputs are where an image has several labels, or a number: figures over arrays, and their results."""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit._arguments import to_numpy
+from keras_vit._processes import Processes
+from keras_vit._terminal import Table, TableResult
+
+Rows = Iterator[tuple[np.ndarray, np.ndarray]]
+
+
+def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The average precision of each class: the mean precision over its images, the images ordered by their score.
+
+    As scikit-learn's `average_precision_score`: each step of recall counts with the precision that is reached there,
+    without interpolation, and images of equal scores come at once. The mean over the classes is mAP.
+
+    Args:
+        scores: `(n, classes)`, larger for what is likelier.
+        labels: `(n, classes)` of 0 and 1.
+
+    Returns:
+        float64 `(classes,)`; NaN for a class that no image has.
+
+    Raises:
+        ValueError: if the arrays are not of these shapes, or labels are other than 0 and 1.
+
+    Examples:
+        >>> evaluation.average_precision(np.array([[0.9], [0.8], [0.1]]), np.array([[1], [0], [1]])).round(3)
+        array([0.833])
+    """
+    found = np.full(np.shape(scores)[1:], np.nan)
+    for number, (_, chosen, right) in enumerate(_curves(scores, labels)):
+        if right[-1]:
+            found[number] = np.sum(np.diff(right, prepend=0) / right[-1] * right / chosen)
+    return found
+
+
+def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """F1 of each class, the harmonic mean of precision and recall.
+
+    Args:
+        chosen: `(n, classes)` of 0 and 1: what the model says.
+        labels: `(n, classes)` of 0 and 1.
+
+    Returns:
+        float64 `(classes,)`; NaN for a class that no image has, and that is said of none.
+
+    Raises:
+        ValueError: as in `average_precision`.
+
+    Examples:
+        >>> evaluation.f1_scores(np.array([[1], [1], [0]]), np.array([[1], [0], [1]]))
+        array([0.5])
+    """
+    chosen, labels = _pair("chosen", chosen, labels)
+    both, total = (chosen * labels).sum(0), (chosen + labels).sum(0)
+    return np.where(total > 0, 2 * both / np.maximum(total, 1), np.nan)
+
+
+def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The threshold of each class at which F1 is best: images of at least this score have the class.
+
+    Choose them on validation data: on the data that is measured they flatter.
+
+    Args:
+        scores: As in `average_precision`.
+        labels: As there.
+
+    Returns:
+        float64 `(classes,)`, each one of the scores, the largest of equally good ones; NaN for a class that no image
+        has.
+
+    Raises:
+        ValueError: as in `average_precision`.
+
+    Examples:
+        >>> evaluation.best_thresholds(np.array([[0.9], [0.4], [0.1]]), np.array([[1], [1], [0]]))
+        array([0.4])
+    """
+    found = np.full(np.shape(scores)[1:], np.nan)
+    for number, (values, chosen, right) in enumerate(_curves(scores, labels)):
+        if right[-1]:
+            found[number] = values[np.argmax(right / (chosen + right[-1]))]
+    return found
+
+
+def _curves(scores: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """For each class its different scores, falling; how many images have at least it; how many of these are right."""
+    scores, labels = _pair("scores", scores, labels)
+    for column, truth in zip(scores.T, labels.T, strict=True):
+        order = np.argsort(-column, kind="stable")
+        ends = np.flatnonzero(np.diff(column[order], append=-np.inf))
+        yield column[order][ends], ends + 1, np.cumsum(truth[order])[ends]
+
+
+def _pair(name: str, values: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both as float64 `(n, classes)`."""
+    values, labels = to_numpy(values).astype("float64"), to_numpy(labels).astype("float64")
+    if values.ndim != 2 or values.shape != labels.shape or not len(values):
+        raise ValueError(
+            f"{name} and labels must both be (n, classes), n at least 1, but have {values.shape} and {labels.shape}."
+        )
+    if not np.isin(labels, (0, 1)).all() or not np.isfinite(values).all():
+        raise ValueError(f"labels must be 0 and 1, and {name} finite numbers.")
+    return values, labels
+
+
+class _Result(TableResult):
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, for JSON; what is not defined is None."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # ty: ignore
+        return {name: _plain(value) for name, value in (fields | self._means()).items()}
+
+    def _means(self) -> dict[str, float]:
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return [_plain(one) for one in value.tolist()]
+    return None if isinstance(value, float) and np.isnan(value) else value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MultilabelResult(_Result):
+    """What `evaluate` found where an image may have several labels. Printing it draws a table.
+
+    Attributes:
+        examples: How many images there were.
+        classes: How many outputs the model has.
+        loss: Mean over the images of the classes' binary cross-entropies, summed, in nats.
+        average_precision: float64 `(classes,)`, see `evaluation.average_precision`.
+        f1: float64 `(classes,)`: F1 where the probability is at least `threshold`.
+        threshold: The probability from which on a class is said.
+        best_thresholds: float64 `(classes,)`: the probabilities at which F1 would have been best on these images.
+        best_f1: float64 `(classes,)`: F1 there.
+        images_per_class: int64 `(classes,)`.
+        class_names: What the classes are called, or None.
+        seconds: How long it took, with reading the data.
+
+    Examples:
+        >>> data = small_images, np.array([[1, 0], [1, 1], [0, 1], [0, 0]])
+        >>> result = evaluation.evaluate(small, data, target="multilabel", outputs="logits", progress=False)
+        >>> result.average_precision.shape
+        (2,)
+    """
+
+    examples: int
+    classes: int
+    loss: float
+    average_precision: np.ndarray
+    f1: np.ndarray
+    threshold: float
+    best_thresholds: np.ndarray
+    best_f1: np.ndarray
+    images_per_class: np.ndarray
+    class_names: tuple[str, ...] | None
+    seconds: float
+
+    @property
+    def mean_average_precision(self) -> float:
+        """MAP: the mean of `average_precision` over the classes that there are images of."""
+        return _mean(self.average_precision)
+
+    @property
+    def mean_f1(self) -> float:
+        """Macro F1: the mean of `f1` over the classes for which it is defined."""
+        return _mean(self.f1)
+
+    def _means(self) -> dict[str, float]:
+        return {"mean_average_precision": self.mean_average_precision, "mean_f1": self.mean_f1}
+
+    def class_table(self, worst: int | None = None) -> Table:
+        """The classes that there are images of, that of the lowest average precision first.
+
+        Args:
+            worst: How many; None for all.
+
+        Returns:
+            Rows with `class`, `images`, `AP %`, `F1 %`, and the threshold at which F1 is best, with that F1.
+        """
+        names = self.class_names or [str(i) for i in range(self.classes)]
+        order = [int(i) for i in np.argsort(self.average_precision, kind="stable") if self.images_per_class[i]]
+        return Table(
+            {
+                "class": names[i],
+                "images": int(self.images_per_class[i]),
+                "AP %": round(100 * float(self.average_precision[i]), 2),
+                "F1 %": round(100 * float(self.f1[i]), 2),
+                "best threshold": round(float(self.best_thresholds[i]), 4),
+                "F1 there %": round(100 * float(self.best_f1[i]), 2),
+            }
+            for i in order[:worst]
+        )
+
+    def table(self) -> Table:
+        """One row with the figures over all images."""
+        row: dict[str, Any] = {"images": self.examples, "classes": int((self.images_per_class > 0).sum())}
+        row |= {"mAP %": round(100 * self.mean_average_precision, 2), "F1 %": round(100 * self.mean_f1, 2)}
+        row |= {"loss": f"{self.loss:.4f}", "images/s": round(self.examples / max(self.seconds, 1e-9))}
+        return Table([row])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NumberResult(_Result):
+    """What `evaluate` found where the label of an image is a number. Printing it draws a table.
+
+    Attributes:
+        examples: How many images there were.
+        r2: The share of the labels' variance that the outputs explain, 1 at best; NaN where all labels are the same.
+        mean_absolute_error: Of the outputs, in the labels' unit.
+        root_mean_squared_error: As well.
+        seconds: How long it took, with reading the data.
+
+    Examples:
+        >>> data = np.array([[1.0], [2.0], [4.0]]), np.array([1.0, 2.0, 3.0])
+        >>> result = evaluation.evaluate(lambda x: x, data, target="number", progress=False)
+        >>> result.r2, round(result.mean_absolute_error, 3)
+        (0.5, 0.333)
+    """
+
+    examples: int
+    r2: float
+    mean_absolute_error: float
+    root_mean_squared_error: float
+    seconds: float
+
+    def table(self) -> Table:
+        """One row with the figures."""
+        row: dict[str, Any] = {"images": self.examples, "R2": round(self.r2, 4)}
+        row |= {"mean abs. error": f"{self.mean_absolute_error:.5g}"}
+        row |= {"RMS error": f"{self.root_mean_squared_error:.5g}"}
+        return Table([{**row, "images/s": round(self.examples / max(self.seconds, 1e-9))}])
+
+
+def measure_labels(
+    rows: Rows,
+    processes: Processes,
+    outputs: str | None,
+    outputs_of: np.ndarray | None,
+    threshold: float,
+    class_names: Sequence[str] | None,
+    started: float,
+) -> MultilabelResult:
+    """The figures of `MultilabelResult` for outputs and labels that come batch by batch.
+
+    `outputs_of` has the number of the output for each column of the labels, where names say it.
+    """
+    scores, labels = _joined(rows, processes)
+    if outputs_of is not None:
+        columns, labels = labels, np.zeros((len(labels), scores.shape[1]), "float32")
+        labels[:, outputs_of] = columns
+    if labels.shape != scores.shape:
+        raise ValueError(f"The labels are rows of {labels.shape[1]}, but the model has {scores.shape[1]} outputs.")
+    scores, labels = scores.astype("float64"), labels.astype("float64")
+    tiny = float(np.finfo("float32").tiny)  # a probability of 0 would make the loss infinite
+    if outputs == "logits":
+        losses = np.logaddexp(0, scores) - scores * labels
+        scores = np.exp(-np.logaddexp(0, -scores))
+    else:
+        losses = -(labels * np.log(np.maximum(scores, tiny)) + (1 - labels) * np.log(np.maximum(1 - scores, tiny)))
+    best = best_thresholds(scores, labels)
+    return MultilabelResult(
+        examples=len(scores),
+        classes=scores.shape[1],
+        loss=float(losses.sum(1).mean()),
+        average_precision=average_precision(scores, labels),
+        f1=f1_scores(scores >= threshold, labels),
+        threshold=threshold,
+        best_thresholds=best,
+        best_f1=np.where(np.isnan(best), np.nan, f1_scores(scores >= np.nan_to_num(best, nan=np.inf), labels)),
+        images_per_class=labels.sum(0).astype("int64"),
+        class_names=None if class_names is None else tuple(class_names),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def measure_numbers(rows: Rows, processes: Processes, started: float) -> NumberResult:
+    """The figures of `NumberResult` for outputs and labels `(batch, 1)` that come batch by batch."""
+    outputs, labels = (array.astype("float64") for array in _joined(rows, processes))
+    if outputs.shape != labels.shape:
+        raise ValueError(f"Labels that are numbers need a model with one output, but it has {outputs.shape[1]}.")
+    errors, spread = outputs - labels, float(((labels - labels.mean()) ** 2).sum())
+    squares = float((errors**2).sum())
+    return NumberResult(
+        examples=len(labels),
+        r2=1 - squares / spread if spread else float("nan"),
+        mean_absolute_error=float(np.abs(errors).mean()),
+        root_mean_squared_error=float(np.sqrt(squares / len(labels))),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _joined(rows: Rows, processes: Processes) -> tuple[np.ndarray, np.ndarray]:
+    scores, labels = zip(*rows, strict=True)
+    return processes.joined(scores), processes.joined(labels)
+
+
+def _mean(values: np.ndarray) -> float:
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else float("nan")

@@ -1,0 +1,121 @@
+"""Several labels and numbers as labels: beside scikit-learn, and formulas read off the definitions."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, ViTConfig, data, evaluation
+
+pytestmark = pytest.mark.once
+
+Image = pytest.importorskip("PIL.Image")
+RNG = np.random.default_rng(0)
+LABELS = (RNG.uniform(size=(60, 5)) < [0.5, 0.3, 0.1, 0.05, 0]).astype("float64")
+SCORES = np.round(RNG.normal(size=(60, 5)) + LABELS, 1)  # with ties
+
+
+def same(scores):
+    return scores
+
+
+def precision_by_hand(scores, labels):
+    """Of every threshold: how much recall it adds, times the precision there."""
+    total, before = 0.0, 0.0
+    for threshold in sorted(set(scores), reverse=True):
+        chosen = scores >= threshold
+        recall = labels[chosen].sum() / labels.sum()
+        total, before = total + (recall - before) * labels[chosen].mean(), recall
+    return total
+
+
+def f1_by_hand(chosen, labels):
+    precision, recall = labels[chosen].mean() if chosen.any() else 0, chosen[labels == 1].mean()
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def test_figures_are_those_of_the_definitions_and_of_scikit_learn():
+    result = evaluation.evaluate(same, (SCORES, LABELS), target="multilabel", outputs="logits", progress=False)
+    probabilities = 1 / (1 + np.exp(-SCORES))
+    for i in range(4):
+        truth = LABELS[:, i]
+        assert result.average_precision[i] == pytest.approx(precision_by_hand(SCORES[:, i], truth), rel=1e-12)
+        assert result.f1[i] == pytest.approx(f1_by_hand(probabilities[:, i] >= 0.5, truth), rel=1e-12)
+        every = {t: f1_by_hand(probabilities[:, i] >= t, truth) for t in probabilities[:, i]}
+        assert result.best_f1[i] == pytest.approx(max(every.values()), rel=1e-12)
+        at_best = f1_by_hand(probabilities[:, i] >= result.best_thresholds[i] - 1e-12, truth)
+        assert at_best == pytest.approx(max(every.values()), rel=1e-12)
+    assert np.isnan([result.average_precision[4], result.best_thresholds[4]]).all() and result.f1[4] == 0
+    losses = -np.log(np.where(LABELS == 1, probabilities, 1 - probabilities)).sum(1)
+    assert result.loss == pytest.approx(losses.mean(), rel=1e-12)
+    metrics = pytest.importorskip("sklearn.metrics")
+    wanted = metrics.average_precision_score(LABELS[:, :4], SCORES[:, :4], average=None)
+    np.testing.assert_allclose(result.average_precision[:4], wanted, rtol=1e-12)
+    wanted = metrics.f1_score(LABELS, probabilities >= 0.5, average="macro", zero_division=0)
+    assert result.mean_f1 == pytest.approx(wanted, rel=1e-12)
+    assert result.mean_average_precision == result.average_precision[:4].mean()
+    again = evaluation.evaluate(same, (probabilities, LABELS), target="multilabel", outputs="sigmoid", progress=False)
+    np.testing.assert_array_equal(again.average_precision, result.average_precision)
+    assert again.loss == pytest.approx(result.loss, rel=1e-9)
+    assert json.loads(json.dumps(result.to_dict()))["average_precision"][4] is None
+    assert [row["images"] for row in result.class_table()] == [int(LABELS[:, i].sum()) for i in _by_precision(result)]
+
+
+def _by_precision(result):
+    return [i for i in np.argsort(result.average_precision) if i < 4]
+
+
+def test_numbers():
+    labels = RNG.normal(30, 10, 50).astype("float32")
+    outputs = labels[:, None].astype("float64") + RNG.normal(size=(50, 1))
+    result = evaluation.evaluate(same, [(outputs[:30], labels[:30]), (outputs[30:], labels[30:])], target="number")
+    metrics = pytest.importorskip("sklearn.metrics")
+    assert result.r2 == pytest.approx(metrics.r2_score(labels, outputs[:, 0]), rel=1e-9)
+    assert result.mean_absolute_error == pytest.approx(np.abs(outputs[:, 0] - labels).mean(), rel=1e-9)
+    assert result.root_mean_squared_error == pytest.approx(np.sqrt(((outputs[:, 0] - labels) ** 2).mean()), rel=1e-9)
+    assert "R2" in str(result) and result.to_dict()["examples"] == 50
+    assert np.isnan(evaluation.evaluate(same, (outputs, np.ones(50)), target="number", progress=False).r2)
+
+
+def test_a_table_says_what_its_labels_are_and_names_decide_the_columns(tmp_path):
+    """The model knows more classes, in another order."""
+    for i in range(6):
+        Image.fromarray(RNG.integers(0, 256, (8, 8, 3), dtype="uint8")).save(tmp_path / f"{i}.png")
+    lines = ["file,label,age", *(f"{i}.png,{'cat|young' if i % 2 else 'dog'},{i}" for i in range(6))]
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    names = ("young", "owl", "dog", "cat")
+    config = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=4, class_names=names)
+    model = VisionTransformer(config)
+    model.get_layer("head").bias.assign([3.0, -3.0, -3.0, 3.0])
+    table = data.open_table(tmp_path / "labels.csv", separator="|")
+    result = evaluation.evaluate(model, table, batch_size=4, progress=False)
+    assert result.class_names == names and result.images_per_class.tolist() == [3, 0, 3, 3]
+    np.testing.assert_allclose(result.f1, [2 / 3, np.nan, 0, 2 / 3])
+    ages = data.open_table(tmp_path / "labels.csv", label="age", target="number")
+    one = VisionTransformer(config.replace(classes=1, class_names=None))
+    one.get_layer("head").kernel.assign(np.zeros((8, 1)))
+    one.get_layer("head").bias.assign([2.0])
+    assert evaluation.evaluate(one, ages, progress=False).mean_absolute_error == np.abs(np.arange(6) - 2).mean()
+    for evaluated, source, options, words in (
+        (model, table, {"target": "number"}, "target='number'"),
+        (model, ages, {}, "need a model with one output, but it has 4"),
+        (VisionTransformer(config.replace(classifier_activation="softmax")), table, {}, "outputs are 'softmax'"),
+        (model, table, {"threshold": 5}, "threshold must be a probability"),
+        (same, (SCORES, LABELS), {"target": "several"}, "target must be one of"),
+        (same, (SCORES, LABELS[:, :4]), {"target": "multilabel", "outputs": "logits"}, "rows of 4, but .* 5 outputs"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            evaluation.evaluate(evaluated, source, progress=False, **options)
+    with pytest.raises(ValueError, match="labels are of the kind 'multilabel'"):
+        evaluation.few_shot(model, table, table, shots=[1], progress=False)
+
+
+@pytest.mark.parametrize("function", ["average_precision", "f1_scores", "best_thresholds"])
+def test_arrays_that_make_no_sense(function):
+    for scores, labels, words in (
+        (SCORES, LABELS[:5], "must both be"),
+        (SCORES, LABELS + 1, "labels must be 0 and 1"),
+        (SCORES * np.nan, LABELS, "finite numbers"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            getattr(evaluation, function)(scores, labels)
