@@ -7,8 +7,6 @@ import pytest
 
 from keras_vit import VisionTransformer, ViTConfig, data, evaluation
 
-pytestmark = pytest.mark.once
-
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(0)
 LABELS = (RNG.uniform(size=(60, 5)) < [0.5, 0.3, 0.1, 0.05, 0]).astype("float64")
@@ -34,6 +32,7 @@ def f1_by_hand(chosen, labels):
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
+@pytest.mark.once
 def test_figures_are_those_of_the_definitions_and_of_scikit_learn():
     result = evaluation.evaluate(same, (SCORES, LABELS), target="multilabel", outputs="logits", progress=False)
     probabilities = 1 / (1 + np.exp(-SCORES))
@@ -65,6 +64,7 @@ def _by_precision(result):
     return [i for i in np.argsort(result.average_precision) if i < 4]
 
 
+@pytest.mark.once
 def test_numbers():
     labels = RNG.normal(30, 10, 50).astype("float32")
     outputs = labels[:, None].astype("float64") + RNG.normal(size=(50, 1))
@@ -110,6 +110,7 @@ def test_a_table_says_what_its_labels_are_and_names_decide_the_columns(tmp_path)
         evaluation.few_shot(model, table, table, shots=[1], progress=False)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("function", ["average_precision", "f1_scores", "best_thresholds"])
 def test_arrays_that_make_no_sense(function):
     for scores, labels, words in (
