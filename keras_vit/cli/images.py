@@ -222,6 +222,8 @@ def _finetune_options() -> Iterator[Option]:
     yield of_recipe("--image-size", "pixels, as 384 or 384x512", type=image_size)
     yield of_recipe("--crop", "inception, random or resize")
     yield of_recipe("--mixup", "0 for none", type=at_least_0, metavar="P")
+    yield of_recipe("--cutmix", "0 for none", type=at_least_0, metavar="P")
+    yield of_recipe("--erasing", "share of the images, 0 for none", type=at_least_0, metavar="SHARE")
     yield of_recipe("--keep", "best or last: which weights of the run it gives")
     yield of_recipe("--patience", "evaluations without a better one until it stops", type=COUNT, metavar="N")
     yield of_recipe("--randaugment", "such as 2 15", type=int, nargs=2, metavar=("LAYERS", "MAGNITUDE"))
@@ -255,7 +257,7 @@ def finetune(options: argparse.Namespace) -> Answer:
     from keras_vit import training
 
     recipe = training.recipe(options.recipe)
-    changes = chosen(options, "crop", "flip", "mixup", "randaugment")
+    changes = chosen(options, "crop", "flip", "mixup", "cutmix", "erasing", "randaugment")
     changes = {name: value for name, value in changes.items() if value is not None}
     recipe = recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **changes))
     changes = chosen(options, "keep", "patience") | {"lora_rank": options.lora}

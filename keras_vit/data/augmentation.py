@@ -1,4 +1,4 @@
-"""What happens to images after they are read: crops, flips, RandAugment and mixup, in NumPy.
+"""What happens to images after they are read: crops, flips, RandAugment, erasing, mixup and CutMix, in NumPy.
 
 They are the same on every backend. What is random depends on a seed and the place of the image or the batch alone.
 `Augmentation` says which of them as plain data: it is a part of every recipe.
@@ -25,11 +25,13 @@ from keras_vit.preprocessing import Pipeline, bring_to_size, load_image
 CROPS = ("inception", "random", "resize")
 
 # What the first number of a random seed says it is for, so that no two uses share their numbers.
-ORDER, IMAGE, RANDAUGMENT, MIXUP, HOLDOUT = range(5)
+ORDER, IMAGE, RANDAUGMENT, MIXUP, HOLDOUT, ERASING = range(6)
 
 # Defaults of tf.image.sample_distorted_bounding_box, which vit_jax and big_vision leave alone.
 ASPECTS, ATTEMPTS = (0.75, 1.33), 100
 BAD, GOOD = b"\0", b"\1"  # what an answer of a worker begins with
+# Of timm's `RandomErasing`: share of the area, height by width, and how often a box is drawn.
+ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
 ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 
@@ -48,6 +50,17 @@ class Augmentation:
         mixup: `p` of the Beta(p, p) distribution that pairs of images are mixed by, at most 1; 0: none.
         randaugment: `(layers, magnitude)` of RandAugment, the magnitude as AugReg counts it (0 to 30; its tables
             have 0, 10, 15 and 20); `None`: none.
+        cutmix: `p` of the Beta(p, p) distribution of the area that CutMix takes from another image (arXiv 1905.04899,
+            timm's `Mixup`); 0: none. With mixup as well, a coin decides for each batch.
+        erasing: How often a box of an image is erased (arXiv 1708.04896), after all else but mixup and CutMix; boxes
+            as in timm's `RandomErasing`, 2 % to a third of the image.
+        erasing_fill: `"pixel"`: normal noise; `"const"`: the mean.
+        erasing_mean: Mean of the noise, of pixels of 0..1; a number, or one for each channel. It and the deviation are
+            those that the model normalises by, so that it sees standard normal noise, or zeros.
+        erasing_std: Standard deviation of the noise.
+
+    Raises:
+        TypeError, ValueError: if a field is out of its range.
 
     Examples:
         >>> data.Augmentation(crop="resize", flip=False).mixup  # for digits and text, which no one mirrors
@@ -59,18 +72,31 @@ class Augmentation:
     flip: bool = True
     mixup: float = 0.0
     randaugment: tuple[int, int] | None = None
+    cutmix: float = 0.0
+    erasing: float = 0.0
+    erasing_fill: str = "pixel"
+    erasing_mean: float | tuple[float, ...] = 0.5
+    erasing_std: float | tuple[float, ...] = 0.5
 
     def __post_init__(self):
         check_choice("crop", self.crop, CROPS)
+        check_choice("erasing_fill", self.erasing_fill, ("pixel", "const"))
         if not isinstance(self.flip, bool):
             raise TypeError(f"flip must be True or False, but {self.flip!r} was given.")
-        for name, value in (("min_area", self.min_area), ("mixup", self.mixup)):
+        for name in ("erasing_mean", "erasing_std"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, tuple(value) if isinstance(value, (tuple, list)) else value)
+        numbers = {name: getattr(self, name) for name in ("min_area", "mixup", "cutmix", "erasing")}
+        for name, value in numbers.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(f"{name} must be a number, but {value!r} was given.")
         if not 0 < self.min_area <= 1:
             raise ValueError(f"min_area must lie in (0, 1], a share of the image, but {self.min_area} was given.")
-        if not 0 <= self.mixup <= 1:
-            raise ValueError(f"mixup must be 0 (none) or the p of Beta(p, p), at most 1, but {self.mixup} was given.")
+        for name, value in (("mixup", self.mixup), ("cutmix", self.cutmix)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} must be 0 (none) or the p of Beta(p, p), at most 1, but {value} was given.")
+        if not 0 <= self.erasing <= 1:
+            raise ValueError(f"erasing must be a share of the images, 0 to 1, but {self.erasing} was given.")
         if self.randaugment is not None:
             given = self.randaugment
             wanted = f"(layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or None"
@@ -101,7 +127,7 @@ class ImageTransform:
         image = crop_and_flip(pixels, self.image_size, self.augmentation, generator)
         if self.augmentation.randaugment is not None:
             image = augmented(image, self.augmentation, [self.seed, RANDAUGMENT, epoch, index])
-        return image
+        return erased(image, self.augmentation, [self.seed, ERASING, epoch, index])
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
@@ -117,6 +143,56 @@ def augmented(image: np.ndarray, augmentation: Augmentation, seed: list[int]) ->
     whole = image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype("uint8")
     layers, magnitude = augmentation.randaugment or (0, 0)
     return randaugment(whole, layers, magnitude, np.random.default_rng(seed))
+
+
+def erased(image: np.ndarray, augmentation: Augmentation, seed: list[int]) -> np.ndarray:
+    """An image `(height, width, channels)` in 0..255, perhaps without what was in a box; then it is float32."""
+    generator = np.random.default_rng(seed) if augmentation.erasing else None
+    if generator is None or generator.random() >= augmentation.erasing:
+        return image
+    height, width, channels = image.shape
+    for _ in range(ERASING_ATTEMPTS):
+        area = generator.uniform(*ERASED_AREA) * height * width
+        aspect = math.exp(generator.uniform(*map(math.log, ERASED_ASPECT)))
+        rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if rows < height and columns < width:
+            top, left = generator.integers(height - rows + 1), generator.integers(width - columns + 1)
+            normal = augmentation.erasing_fill == "pixel"
+            noise = generator.standard_normal((rows, columns, channels)) if normal else np.zeros(channels)
+            image = image.astype("float32")
+            values = np.asarray(augmentation.erasing_mean) + np.asarray(augmentation.erasing_std) * noise
+            image[top : top + rows, left : left + columns] = 255 * values
+            break
+    return image
+
+
+def mixed(
+    images: np.ndarray, labels: np.ndarray, augmentation: Augmentation, seed: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """A batch after mixup or CutMix, whichever an augmentation has; of both, one by a coin (timm's `switch_prob`)."""
+    generator = np.random.default_rng(seed)
+    if augmentation.cutmix and (not augmentation.mixup or generator.random() < 0.5):
+        return cutmix(images, labels, augmentation.cutmix, generator)
+    return mixup(images, labels, augmentation.mixup, generator) if augmentation.mixup else (images, labels)
+
+
+def cutmix(
+    images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Put a box of the image before it in the batch into every image; labels are mixed by its area.
+
+    One box for the whole batch, of a share of the area from Beta(p, p) around a place anywhere; what lies outside the
+    image is cut off: timm's `Mixup`. The images are overwritten; labels are float32 rows `(batch, classes)`.
+    """
+    side, box, area = math.sqrt(1 - generator.beta(p, p)), [], 1.0
+    for size in images.shape[1:3]:
+        cut, centre = int(size * side), int(generator.integers(size))
+        first, end = max(centre - cut // 2, 0), min(centre + (cut + 1) // 2, size)
+        box.append(slice(first, end))
+        area *= (end - first) / size
+    rest = np.float32(area)
+    images[:, *box] = np.roll(images[:, *box], 1, axis=0)
+    return images, (1 - rest) * labels + rest * np.roll(labels, 1, axis=0)
 
 
 def mixup(

@@ -15,7 +15,16 @@ import numpy as np
 
 from keras_vit._arguments import to_numpy, warn_caller
 from keras_vit._processes import share
-from keras_vit.data.augmentation import MIXUP, RANDAUGMENT, ImageTransform, augmented, mixup, resize_for_evaluation
+from keras_vit.data.augmentation import (
+    ERASING,
+    MIXUP,
+    RANDAUGMENT,
+    ImageTransform,
+    augmented,
+    erased,
+    mixed,
+    resize_for_evaluation,
+)
 from keras_vit.data.examples import BadImage, EndOfData, Examples, check_labels, count_steps, fingerprint, one_hot
 from keras_vit.preprocessing import check_pixels, load_image
 
@@ -214,11 +223,12 @@ class PipelineBatches:
         images, labels = pulled
         labels = one_hot(labels, self.classes) if self.classes else labels
         augmentation, seed = self._transform.augmentation, self._transform.seed
-        if augmentation is not None and augmentation.randaugment is not None:
+        if augmentation is not None:
             for i, image in enumerate(images):
-                images[i] = augmented(image, augmentation, [seed, RANDAUGMENT, step, i])
-        if augmentation is not None and augmentation.mixup:
-            images, labels = mixup(images, labels, augmentation.mixup, np.random.default_rng([seed, MIXUP, step]))
+                if augmentation.randaugment is not None:
+                    image = augmented(image, augmentation, [seed, RANDAUGMENT, step, i])
+                images[i] = erased(image, augmentation, [seed, ERASING, step, i])
+            images, labels = mixed(images, labels, augmentation, [seed, MIXUP, step])
         self._lengths = {step: len(images), step - 1: self._lengths.get(step - 1, len(images))}
         rows = share(len(images), self.shard)
         return images[rows], labels[rows]

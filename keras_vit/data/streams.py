@@ -2,8 +2,8 @@
 
 A batch of a training stream is a function of the seed and the number of the step alone, whatever was asked for before:
 the order is a permutation for every epoch, drawn from (seed, epoch); crop, flip and RandAugment of an image are drawn
-from (seed, epoch, image), mixup from (seed, step). So a run that was stopped goes on with the very batches that it
-would have seen. Pipelines of other libraries cannot be asked for a step: `keras_vit.data.sources`.
+from (seed, epoch, image), mixup and CutMix from (seed, step). So a run that was stopped goes on with the very batches
+that it would have seen. Pipelines of other libraries cannot be asked for a step: `keras_vit.data.sources`.
 """
 
 import functools
@@ -22,7 +22,7 @@ import numpy as np
 
 from keras_vit._arguments import ImageSize, check_choice, pair, printable, warn_caller, whole_number
 from keras_vit._processes import share
-from keras_vit.data.augmentation import MIXUP, ORDER, Augmentation, ImageTransform, Worker, mixup
+from keras_vit.data.augmentation import MIXUP, ORDER, Augmentation, ImageTransform, Worker, mixed
 from keras_vit.data.examples import (
     TARGETS,
     BadImage,
@@ -372,9 +372,10 @@ class ExampleBatches:
                     self._free.put(self._processes[-1])
         places = self._places(step)
         rows = share(len(places), self.shard)
-        mixed = self.endless and bool(self._transform.augmentation.mixup)
-        # Mixup takes the image before, which for the first one of a part is in another part.
-        before = places[rows.start - 1 :][:1] if mixed and rows != slice(0, len(places)) else []
+        augmentation = self._transform.augmentation
+        mixes = self.endless and bool(augmentation.mixup or augmentation.cutmix)
+        # Both take the image before, which for the first one of a part is in another part.
+        before = places[rows.start - 1 :][:1] if mixes and rows != slice(0, len(places)) else []
         places = [*before, *places[rows]]
         images = np.empty((len(places), *self._transform.image_size, 3), "float32")
         if not places:
@@ -388,9 +389,8 @@ class ExampleBatches:
         if (indices < 0).any():
             images, indices = images[indices >= 0], indices[indices >= 0]
         labels = one_hot(self._data.labels[indices], self.classes)
-        if mixed:
-            generator = np.random.default_rng([self._transform.seed, MIXUP, step])
-            images, labels = mixup(images, labels, self._transform.augmentation.mixup, generator)
+        if mixes:
+            images, labels = mixed(images, labels, augmentation, [self._transform.seed, MIXUP, step])
         return images[len(before) :], labels[len(before) :]
 
     def _places(self, step: int) -> list[tuple[int, int]]:

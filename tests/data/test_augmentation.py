@@ -5,13 +5,17 @@ import json
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from keras_vit.data import Augmentation, randaugment
 from keras_vit.data.augmentation import (
     RANDAUGMENT,
     ImageTransform,
     crop_and_flip,
+    cutmix,
+    erased,
     inception_box,
+    mixed,
     mixup,
     resize_for_evaluation,
 )
@@ -41,6 +45,9 @@ def test_defaults_are_those_of_fine_tuning():
         ({"flip": 1}, TypeError, "flip must be True or False"),
         ({"mixup": float("nan")}, ValueError, "mixup must be 0"),
         ({"mixup": True}, TypeError, "mixup must be a number"),
+        ({"cutmix": 1.5}, ValueError, "cutmix must be 0"),
+        ({"erasing": -0.1}, ValueError, "erasing must be a share"),
+        ({"erasing_fill": "rand"}, ValueError, "erasing_fill must be one of.*'rand'"),
         ({"randaugment": 2}, TypeError, r"\(layers, magnitude\)"),
         ({"randaugment": (0, 10)}, ValueError, "at least 1 layer"),
         ({"randaugment": (2, 31)}, ValueError, "0 to 30"),
@@ -174,3 +181,91 @@ def test_mixup_is_big_visions(rng):
         np.testing.assert_allclose(shares, a * labels + (1 - a) * np.roll(labels, 1, axis=0), rtol=0, atol=1e-6)
         np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=0, atol=1e-6)
         assert mixed.dtype == shares.dtype == np.float32
+
+
+def same_distribution(ours, theirs):
+    """Kolmogorov and Smirnov's test of each column; of equal ones, one in ten thousand fails."""
+    for a, b in zip(np.transpose(ours), np.transpose(theirs), strict=True):
+        assert scipy.stats.ks_2samp(a, b).pvalue > 1e-4
+
+
+def timm_cutmix_box(height, width, alpha, random):
+    """`rand_bbox` of timm's `data/mixup.py`, read anew: rows and columns, first and end."""
+    lam = random.beta(alpha, alpha)
+    sizes = np.array([height, width])
+    cut = np.floor(sizes * np.sqrt(1 - lam)).astype(int)
+    centre = np.array([random.randint(0, size) for size in sizes])
+    return [*np.clip([centre - cut // 2, centre + (cut + 1) // 2], 0, sizes).T.ravel()]
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+def test_cutmix_takes_boxes_as_timm_does_and_labels_follow(alpha):
+    boxes, labels, random = [], np.eye(3, dtype="float32"), np.random.RandomState(1)
+    for seed in range(1000):
+        images = np.broadcast_to(np.arange(3, dtype="float32")[:, None, None, None], (3, 12, 20, 1)).copy()
+        images, shares = cutmix(images, labels, alpha, np.random.default_rng(seed))
+        changed = images[1, ..., 0] == 0
+        rows, columns = (np.flatnonzero(changed.any(axis)) for axis in (1, 0))
+        assert changed.sum() == len(rows) * len(columns) and set(np.unique(images[0])) <= {0, 2}
+        # float32 shares
+        expected = (1 - changed.mean()) * labels + changed.mean() * np.roll(labels, 1, axis=0)
+        np.testing.assert_allclose(shares, expected, rtol=0, atol=1e-6)
+        assert shares.dtype == images.dtype == np.float32
+        if changed.any():
+            boxes.append([rows[0], rows[-1] + 1, columns[0], columns[-1] + 1])
+    theirs = [timm_cutmix_box(12, 20, alpha, random) for _ in range(2000)]
+    same_distribution(boxes, [box for box in theirs if box[0] < box[1] and box[2] < box[3]])
+
+
+def test_a_coin_decides_between_mixup_and_cutmix():
+    images, labels = np.eye(4, dtype="float32").reshape(4, 2, 2, 1), np.eye(4, dtype="float32")
+    both, first = Augmentation(mixup=0.8, cutmix=1.0), [0, 0]
+    for seed in range(400):
+        generator = np.random.default_rng([7, seed])
+        is_cutmix = generator.random() < 0.5
+        first[is_cutmix] += 1
+        function, p = (cutmix, 1.0) if is_cutmix else (mixup, 0.8)
+        wanted = function(images.copy(), labels, p, generator)
+        for a, b in zip(mixed(images.copy(), labels, both, [7, seed]), wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert min(first) > 150  # five standard deviations from 200
+    for one, function in ((Augmentation(mixup=0.8), mixup), (Augmentation(cutmix=0.8), cutmix)):
+        wanted = function(images.copy(), labels, 0.8, np.random.default_rng([7, 1]))
+        np.testing.assert_array_equal(mixed(images.copy(), labels, one, [7, 1])[1], wanted[1])
+
+
+def timm_erased_box(height, width, random):
+    """`_erase` of timm's `data/random_erasing.py`, read anew: rows and columns, first and end."""
+    for _ in range(10):
+        area, aspect = random.uniform(0.02, 1 / 3) * height * width, random.uniform(np.log(0.3), -np.log(0.3))
+        h, w = np.rint(np.sqrt(area * np.exp([aspect, -aspect]))).astype(int)
+        if h < height and w < width:
+            top, left = random.randint(0, height - h + 1), random.randint(0, width - w + 1)
+            return [top, top + h, left, left + w]
+    return None
+
+
+@pytest.mark.parametrize("fill", ["pixel", "const"])
+def test_boxes_are_erased_as_timm_erases_them(fill):
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    augmentation = Augmentation(erasing=0.25, erasing_fill=fill, erasing_mean=mean, erasing_std=list(std))
+    boxes, values, random = [], [], np.random.RandomState(1)
+    for seed in range(3000):
+        image = np.full((24, 16, 3), 7, "uint8")
+        out = erased(image, augmentation, [seed])
+        assert (image == 7).all()
+        changed = (out != 7).any(-1)
+        if changed.any():
+            rows, columns = (np.flatnonzero(changed.any(axis)) for axis in (1, 0))
+            assert changed.sum() == len(rows) * len(columns) and out.dtype == np.float32
+            boxes.append([rows[0], rows[-1] + 1, columns[0], columns[-1] + 1])
+            # What a model sees: its own mean and deviation.
+            values.append((out[changed] / 255 - mean) / np.asarray(std))
+    assert abs(len(boxes) / 3000 - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 3000)
+    same_distribution(boxes, [box for _ in range(2000) if (box := timm_erased_box(24, 16, random))])
+    values = np.concatenate(values)
+    if fill == "const":
+        np.testing.assert_allclose(values, 0, atol=1e-6)
+    else:
+        assert scipy.stats.kstest(values[::50].ravel(), "norm").pvalue > 1e-4
+    np.testing.assert_array_equal(out, erased(image, augmentation, [seed]))

@@ -70,7 +70,8 @@ def test_attributes_of_a_stream(root):
 
 
 @pytest.mark.parametrize(
-    "augmentation", [Augmentation(), Augmentation(mixup=0.2, randaugment=(1, 15)), Augmentation("random")]
+    "augmentation",
+    [Augmentation(), Augmentation(mixup=0.2, randaugment=(1, 15)), Augmentation("random", cutmix=1.0, erasing=0.5)],
 )
 def test_a_batch_depends_on_seed_and_step_alone(root, augmentation):
     with train(root, augmentation) as stream:

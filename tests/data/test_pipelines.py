@@ -199,8 +199,8 @@ def test_pipelines_are_iterated_as_they_are(source, data):
             test.batch(3)
 
 
-def test_randaugment_and_mixup_are_added_to_pipelines(data):
-    augmentation = Augmentation(mixup=0.5, randaugment=(1, 15))
+def test_what_is_added_to_pipelines(data):
+    augmentation = Augmentation(mixup=0.5, randaugment=(1, 15), cutmix=1.0, erasing=0.5)
     with open_data(Iterable(batches(data)), classes=3, augmentation=augmentation, **OPTIONS) as stream:
         first = [stream.batch(step) for step in range(2)]
         for a, b in zip(stream.batch(1), first[1], strict=True):  # starts again
