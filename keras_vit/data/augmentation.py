@@ -30,8 +30,8 @@ ORDER, IMAGE, RANDAUGMENT, MIXUP, HOLDOUT, ERASING = range(6)
 # Defaults of tf.image.sample_distorted_bounding_box, which vit_jax and big_vision leave alone.
 ASPECTS, ATTEMPTS = (0.75, 1.33), 100
 BAD, GOOD = b"\0", b"\1"  # what an answer of a worker begins with
-# Of timm's `RandomErasing`: share of the area, height by width, and how often a box is drawn.
-ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
+# Of timm's `RandomErasing`: share of the area, greatest ratio of its sides, and how often a box is drawn.
+ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), 1 / 0.3, 10
 ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 
@@ -153,7 +153,7 @@ def erased(image: np.ndarray, augmentation: Augmentation, seed: list[int]) -> np
     height, width, channels = image.shape
     for _ in range(ERASING_ATTEMPTS):
         area = generator.uniform(*ERASED_AREA) * height * width
-        aspect = math.exp(generator.uniform(*map(math.log, ERASED_ASPECT)))
+        aspect = ERASED_ASPECT ** generator.uniform(-1, 1)
         rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if rows < height and columns < width:
             top, left = generator.integers(height - rows + 1), generator.integers(width - columns + 1)
