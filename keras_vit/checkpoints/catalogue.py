@@ -59,7 +59,7 @@ class Entry:
         if self.layout == "bit":
             return "BiT"
         names = {"big_vision/siglip2/": "SigLIP2", "big_vision/siglip/": "SigLIP", "big_vision/zoo/deit3/": "DeiT-III"}
-        other = "hybrid" if self.variant.startswith("R") else "ViT"
+        other = "hybrid" if self.variant.startswith("R") else "Mixer" if self.variant.startswith("Mixer") else "ViT"
         return next((family for folder, family in names.items() if self.name.startswith(folder)), other)
 
     @property

@@ -152,6 +152,7 @@ def load_model(
         advice = "Pass the image_size that it was trained at, or grid_size=(rows, columns)."
         raise ValueError(f"The position embeddings of {source} {words}. {advice}")
 
+    models.check_tokens(contents.stored, config)
     published = contents.config
     unknown, assumed = (
         [sentence for field, sentence in found.items() if getattr(config, field) == getattr(published, field)]
@@ -366,7 +367,7 @@ def _set_grid(contents: Contents, grid_size: Any, source: str) -> None:
     if not isinstance(contents.stored, ViTConfig):
         raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
     config, (rows, columns) = contents.stored, pair("grid_size", grid_size)
-    if config.position_rows and rows * columns != np.prod(config.grid_size):
+    if (config.position_rows or config.tokens_mlp_width) and rows * columns != np.prod(config.grid_size):
         wanted = f"{np.prod(config.grid_size)} patches as the position embeddings of {source} do"
         raise ValueError(f"grid_size must have {wanted}, but {rows} x {columns} was given.")
     contents.stored = config.replace(image_size=config.image_size_of((rows, columns)))

@@ -79,7 +79,7 @@ def write_page(
         raise ValueError(f"path must end with .html, but {os.fspath(path)!r} was given.")
     if importlib.util.find_spec("PIL") is None:
         raise ImportError('The page needs Pillow, which is not installed: pip install "keras-vit[images]"')
-    attentive, style, sections = isinstance(model, VisionTransformer), "", []
+    attentive, style, sections = _has_attention(model), "", []
     if images:
         names = [printable(name, 200) for name in images]
         batch = np.concatenate([model.preprocess(image) for image in images.values()])
@@ -119,6 +119,10 @@ def _facts(model: VisionTransformer | BiT, title: str, notes: Sequence[str]) -> 
     odd = "".join(f"<li>{escape(printable(note, 500))}</li>" for note in notes)
     aside = f'<aside class="notes"><strong>Good to know</strong><ul>{odd}</ul></aside>' if odd else ""
     return f'<header><h1>{title}</h1><dl class="facts">{items}</dl></header>{aside}\n'
+
+
+def _has_attention(model: VisionTransformer | BiT) -> bool:
+    return isinstance(model, VisionTransformer) and model.config.tokens_mlp_width is None
 
 
 def _classifies(model: VisionTransformer | BiT) -> bool:
@@ -172,7 +176,7 @@ def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray
 
 
 def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> list[Section]:
-    attentive, classifies = isinstance(model, VisionTransformer), _classifies(model)
+    attentive, classifies = _has_attention(model), _classifies(model)
     maps: dict[str, np.ndarray] = {}
     for name, kind in MAPS.items():
         missing = (kind.attention and not attentive) or (kind.head and not classifies)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from keras_vit.interpolation import resize_patch_kernel, resize_table
     from keras_vit.layers.base import assign, skip_initialization
     from keras_vit.layers.map_head import MAPHead
+    from keras_vit.layers.mixer_block import MixerBlock
     from keras_vit.layers.positions import RotaryEmbedding, sincos2d
     from keras_vit.layers.resnet import BiTUnit, PaddedMaxPooling2D, ResNetUnit, StdConv2D, bit_conv, group_norm
     from keras_vit.layers.tokens import (
@@ -40,6 +41,7 @@ __all__ = [
     "ClassToken",
     "LayerScale",
     "MAPHead",
+    "MixerBlock",
     "MultiHeadAttention",
     "PaddedMaxPooling2D",
     "PatchEmbedding",

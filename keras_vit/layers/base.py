@@ -139,13 +139,18 @@ class CompositeLayer(BaseLayer):
         return config
 
     def inner_dense(
-        self, name: str, input_shape: Shape, units: Any, bias: Any = "zeros", use_bias: bool = True
+        self,
+        name: str,
+        input_shape: Shape,
+        units: Any,
+        bias: Any = "zeros",
+        use_bias: bool = True,
+        kernel: str = "glorot_uniform",
     ) -> "Dense":
-        """A dense layer inside this one, built; `bias` is what its bias starts with."""
-        policy, kernel = own_policy(self.dtype_policy, f"{self.path}/{name}"), initializer("glorot_uniform")
-        layer = Dense(
-            units, use_bias=use_bias, kernel_initializer=kernel, bias_initializer=bias, dtype=policy, name=name
-        )
+        """A dense layer inside this one, built; `bias` and `kernel` are what its weights start with."""
+        first = {"kernel_initializer": initializer(kernel), "bias_initializer": bias}
+        policy = own_policy(self.dtype_policy, f"{self.path}/{name}")
+        layer = Dense(units, use_bias=use_bias, **first, dtype=policy, name=name)
         layer.build(input_shape)
         return layer
 

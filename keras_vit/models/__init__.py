@@ -22,7 +22,7 @@ from keras_vit.models.variants import (
 if TYPE_CHECKING:
     from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
     from keras_vit.models.bit import BiT
-    from keras_vit.models.changes import adapted_layers, merge_lora, require_adapters
+    from keras_vit.models.changes import adapted_layers, check_tokens, merge_lora, require_adapters
     from keras_vit.models.features import MODELS, feature_extractor, feature_names
     from keras_vit.models.image_model import ImageModel, pixel_scaling
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
@@ -44,6 +44,7 @@ __all__ = [
     "ViTConfig",
     "VisionTransformer",
     "adapted_layers",
+    "check_tokens",
     "convolutions",
     "count_macs",
     "count_weights",

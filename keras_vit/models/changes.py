@@ -76,12 +76,20 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
         for name in (*_FOLDED, "preprocessing_folded"):
             if getattr(new, name, False):
                 raise ValueError(f"{words} with {name}=True: those weights are made for good. Change channels first.")
+    check_tokens(config, new)
     if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:
         poolings = "'token', 'avg' or 'map'" if hasattr(new, "class_token") else "'avg'"
         call = f"model.with_config(classes={new.classes}, pooling=...)"
         words = "this model has no pooling, so that a head would answer for every token"
         raise ValueError(f"{words}. Pass {call}, one of {poolings}, or 'none' to have that.")
     return new
+
+
+def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
+    """Raises ValueError where the weights of an MLP-Mixer are to mix another grid of tokens."""
+    if getattr(old, "tokens_mlp_width", None) is not None and old.grid_size != new.grid_size:
+        grids = f"{old.grid_size[0]} x {old.grid_size[1]} patches, not {new.grid_size[0]} x {new.grid_size[1]}"
+        raise ValueError(f"image_size cannot be {new.image_size}: the weights of this MLP-Mixer are for {grids}.")
 
 
 def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[str]) -> set[str]:

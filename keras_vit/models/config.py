@@ -25,6 +25,12 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "final_norm": choices.FINAL_NORMS,
     "pooling": choices.POOLINGS,
 }
+# What else an MLP-Mixer has: its blocks have a perceptron in place of attention, for as many tokens as its weights.
+_MIXER = {
+    **{"heads": 1, "class_token": False, "register_tokens": 0, "position_embedding": "none", "rotary_embedding": None},
+    **{"dynamic": False, "stem_stages": None, "mlp": "plain", "layer_scale": None, "attention_bias": "all"},
+    **{"attention_norm": False, "attention_dropout": 0},
+}
 # What else a model with a second head has: it reads the distillation token just as the first reads the class token.
 _WITH_TWO_HEADS = {"pooling": "token", "final_norm": "tokens", "projection": None, "representation_size": None}
 # The patch embedding can normalise pixels where it reads them itself.
@@ -131,6 +137,8 @@ class ViTConfig(ModelConfig):
         interpolation: How position embeddings change size (see `keras_vit.interpolation`).
         pre_norm: Whether a layer normalisation comes before the blocks (CLIP).
 
+        tokens_mlp_width: Length of the hidden layer of a perceptron across tokens that each block has in place of
+            attention (MLP-Mixer), for images of one size, with `heads=1`; None for attention.
         attention_bias: Which of queries, keys and values have a bias: `"all"`, `"no_key"`, `"none"`.
         attention_norm: Whether the joined heads are normalised before the output projection (EVA-02-CLIP).
         mlp: `"plain"`, `"swiglu"` (see `layers.SwiGLU`); `"plain_norm"` (BEiT-3), `"swiglu_norm"`: normalised inside.
@@ -203,6 +211,7 @@ class ViTConfig(ModelConfig):
     interpolation: str = "official"
     pre_norm: bool = False
     # The blocks
+    tokens_mlp_width: int | None = None
     attention_bias: str = "all"
     attention_norm: bool = False
     mlp: str = "plain"
@@ -244,7 +253,7 @@ class ViTConfig(ModelConfig):
         for name in ("depth", "heads", "mlp_width", "stem_width"):
             _check_integer(name, getattr(self, name))
         _check_integer("register_tokens", self.register_tokens, least=0)
-        for name in ("representation_size", "projection"):
+        for name in ("representation_size", "projection", "tokens_mlp_width"):
             if getattr(self, name) is not None:
                 _check_integer(name, getattr(self, name), "Use None for no such layer.")
         for name, values in CHOICES.items():
@@ -301,6 +310,7 @@ class ViTConfig(ModelConfig):
             (self.distillation_head, "distillation_head=True", {"distillation_token": True}),
             (two_heads, "distillation_head=True", _WITH_TWO_HEADS),
             (self.class_token_only, "class_token_only=True", {"pooling": "token"}),
+            (self.tokens_mlp_width is not None, f"tokens_mlp_width={self.tokens_mlp_width}", _MIXER),
             (self.preprocessing_folded, "preprocessing_folded=True", _WITH_FOLDED_PIXELS),
         ):
             for name, value in needs.items() if applies else ():

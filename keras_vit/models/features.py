@@ -131,7 +131,7 @@ def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
     given["pre_logits"] = next(layer.name for layer in model.layers if layer.output is last)
     table: dict[str, tuple[str, str | None]] = {}
     for layer in layers:
-        if _BLOCK.fullmatch(layer):
+        if _BLOCK.fullmatch(layer) and config.tokens_mlp_width is None:
             table |= {f"{layer}/{name}": (layer, name) for name in BLOCK_ACTIVATIONS}
         if layer.startswith("block"):
             table[layer] = (layer, None)

@@ -75,6 +75,9 @@ def count_weights(config: ViTConfig | BiTConfig) -> int:
     block = 2 * norm + 4 * width**2 + biases * width + norm * config.attention_norm
     hidden = config.mlp_width
     plain_mlp = 2 * width * hidden + hidden + width
+    if config.tokens_mlp_width is not None:  # a perceptron across tokens in place of attention
+        tokens, mixed = math.prod(config.grid_size), config.tokens_mlp_width
+        block = 2 * norm + 2 * tokens * mixed + tokens + mixed
     block += plain_mlp if config.mlp.startswith("plain") else 3 * width * hidden + 2 * hidden + width
     block += 2 * hidden if config.mlp.endswith("norm") else 0
     block += 0 if config.layer_scale is None else 2 * width
@@ -101,6 +104,8 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
     total += patches * math.prod(config.patch_size) * config.feature_map_channels * width
     projections, attention = 4 * tokens * width**2, 2 * tokens**2 * width
     mlp = (2 if config.mlp.startswith("plain") else 3) * tokens * width * hidden
+    if config.tokens_mlp_width is not None:
+        projections, attention = 0, 2 * tokens * config.tokens_mlp_width * width
     total += config.depth * (projections + attention + mlp)
     if config.answering_tokens is not None:
         # The last block has keys and values of all tokens; everything else of those that go on.

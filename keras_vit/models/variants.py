@@ -81,6 +81,7 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
     },
     "SigLIP": _SIGLIP,
     "SigLIP2": _SIGLIP,
+    "Mixer": {"position_embedding": "none"},
     "EVA-02": {
         **_TIMM,
         **_OPENAI,
@@ -117,6 +118,15 @@ VARIANTS: dict[str, Variant] = {
     "ViT-g/14": Variant(1408, 40, 16, 6144, 14, class_token=False),
     "ViT-g-opt/16": Variant(1536, 40, 16, 6144, 16, class_token=False),
     "ViT-G/14": Variant(1664, 48, 16, 8192, 14, class_token=False),
+    # MLP-Mixer (arXiv 2105.01601, Table 1)
+    "Mixer-S/32": Variant(512, 8, 1, 2048, 32, class_token=False, family="Mixer", fields={"tokens_mlp_width": 256}),
+    "Mixer-S/16": Variant(512, 8, 1, 2048, 16, class_token=False, family="Mixer", fields={"tokens_mlp_width": 256}),
+    "Mixer-S/8": Variant(512, 8, 1, 2048, 8, class_token=False, family="Mixer", fields={"tokens_mlp_width": 256}),
+    "Mixer-B/32": Variant(768, 12, 1, 3072, 32, class_token=False, family="Mixer", fields={"tokens_mlp_width": 384}),
+    "Mixer-B/16": Variant(768, 12, 1, 3072, 16, class_token=False, family="Mixer", fields={"tokens_mlp_width": 384}),
+    "Mixer-L/32": Variant(1024, 24, 1, 4096, 32, class_token=False, family="Mixer", fields={"tokens_mlp_width": 512}),
+    "Mixer-L/16": Variant(1024, 24, 1, 4096, 16, class_token=False, family="Mixer", fields={"tokens_mlp_width": 512}),
+    "Mixer-H/14": Variant(1280, 32, 1, 5120, 14, class_token=False, family="Mixer", fields={"tokens_mlp_width": 640}),
     # DeiT (arXiv 2012.12877) and DeiT-III (arXiv 2204.07118)
     "DeiT-Ti/16": Variant(192, 12, 3, 768, 16, family="DeiT"),
     "DeiT-S/16": Variant(384, 12, 6, 1536, 16, family="DeiT"),
@@ -221,6 +231,7 @@ def find_variant(name: str) -> str:
     if _plain(name, lower=False) in exact:
         return exact[_plain(name, lower=False)]
     known = {_plain(variant): variant for variant in variants}
+    known |= {f"{_plain(variant)}{row.image_size}": variant for variant, row in VARIANTS.items()}  # as timm has it
     plain = _plain(name)
     if plain in known:
         return known[plain]
@@ -263,7 +274,7 @@ def _layers(config: ViTConfig) -> tuple[Any, ...]:
     sizes = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size, config.stem_stages)
     tokens = (config.distillation_token, config.register_tokens, config.patch_bias, config.pre_norm)
     block = (config.mlp, config.rotary_embedding, config.layer_scale is None, config.attention_norm)
-    return (sizes, tokens, block)
+    return (sizes, tokens, block, config.tokens_mlp_width)
 
 
 @functools.cache

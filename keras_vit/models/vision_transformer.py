@@ -12,6 +12,7 @@ from keras_vit.layers import (
     AddSinCosPositionEmbedding,
     ClassToken,
     MAPHead,
+    MixerBlock,
     PatchEmbedding,
     RegisterTokens,
     ResNetUnit,
@@ -128,6 +129,18 @@ def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
 
 
 def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
+    if config.tokens_mlp_width is not None:
+        return MixerBlock(
+            config.tokens_mlp_width,
+            config.mlp_width,
+            config.dropout,
+            drop_path=config.drop_path * i / max(config.depth - 1, 1),
+            remat=config.remat,
+            gelu=config.gelu,
+            epsilon=config.layer_norm_epsilon,
+            dtype=policy,
+            name=f"block_{i}",
+        )
     return TransformerBlock(
         config.heads,
         config.mlp_width,

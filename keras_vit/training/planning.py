@@ -63,7 +63,8 @@ def count_split_weights(config: ViTConfig) -> int:
     width, hidden = config.width, config.mlp_width
     biases = {"all": 3, "no_key": 2, "none": 0}[config.attention_bias]
     matrices = 1 if config.mlp.startswith("plain") else 2  # before the activation
-    block = 4 * width**2 + biases * width + (matrices + 1) * width * hidden + matrices * hidden
+    block = (matrices + 1) * width * hidden + matrices * hidden
+    block += 4 * width**2 + biases * width if config.tokens_mlp_width is None else 0
     total = config.depth * block
     if config.pooling == "map":
         total += 4 * width**2 + 3 * width + 2 * width * hidden + hidden
@@ -328,6 +329,8 @@ def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_at
     scores = config.heads * tokens * (tokens if not fused_attention or config.attention_dropout else 2)
     masks = (2 * tokens * width if config.dropout else 0) + (scores // shards if config.attention_dropout else 0)
     scores *= 2 if config.attention_dropout else 1
+    if config.tokens_mlp_width is not None:  # what goes into the perceptron across tokens, and into and out of its GELU
+        numbers, scores = numbers + 2 * width * config.tokens_mlp_width, 0
     block = size * (numbers + (split + scores) // shards) + masks
     blocks = config.depth * size * tokens * width + block if config.remat else config.depth * block
     return sum(maps) + blocks + size * tokens * width, block - masks  # and what the last normalisation takes

@@ -24,6 +24,7 @@ import numpy as np
 
 from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, check_fields, shape_of
+from keras_vit.checkpoints.layouts import mixer
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import BiTConfig, ViTConfig, convolutions
 
@@ -52,6 +53,8 @@ _USUAL_SIZE = 224  # pixels: what the published files without position embedding
 
 
 def _rows(config: ViTConfig, layout: str) -> list[Row]:
+    if mixer.is_mixer(config):
+        return mixer.flax_rows(config)
     rows = _stem(config) if config.stem_stages is not None else []
     width = config.width
     rows.append(Row(_PATCHES, _PATCHES, (*config.patch_size, config.feature_map_channels, width)))
@@ -128,6 +131,9 @@ def _model_under(prefixes: set[str], file: Mapping[str, StoredArray]) -> tuple[s
 
 
 def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str) -> Contents | None:
+    mixers = {name.removesuffix(mixer.FLAX_ANCHOR) for name in file if name.endswith(mixer.FLAX_ANCHOR)}
+    if layout == "vit_jax" and mixers:
+        return _read_mixer(file, mixers)
     starts = (f"{_BLOCK}0/LayerNorm_0/scale", f"{_STACK}LayerNorm_0/scale")
     found = _model_under(
         {
@@ -164,6 +170,18 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str
     contents.layout = VIT_JAX if layout == "vit_jax" else BIG_VISION
     contents.dialect, contents.stored = dialect, config
     contents.square = grid[0] == grid[1] or not config.position_rows
+    return contents
+
+
+def _read_mixer(file: Mapping[str, StoredArray], prefixes: set[str]) -> Contents:
+    prefix, arrays = _model_under(prefixes, file)  # ty: ignore[not-iterable]
+    unused = sorted(file.keys() - {array.name for array in arrays.values()})
+    contents = Contents(prefix=prefix, arrays=arrays, unused=unused, head=("head/bias", "head/kernel"))
+    config, old = mixer.flax_config(arrays)
+    rows = functools.partial(mixer.flax_rows, old=old)
+    contents.layout = dataclasses.replace(VIT_JAX, rows=rows) if old else VIT_JAX
+    contents.dialect, contents.stored = "old" if old else "published", config
+    contents.square = config.grid_size[0] == config.grid_size[1]
     return contents
 
 
@@ -292,12 +310,14 @@ _FOLDED = "its kernels have been standardised by folded(): write the model that 
 
 
 def _check_writable(config: ViTConfig, layout: str) -> None:
-    token, position = config.class_token, config.position_embedding
+    token, position, mixes = config.class_token, config.position_embedding, mixer.is_mixer(config)
     poolings = ("token",) if token else ("avg",) if layout == "vit_jax" else ("avg", "map")
     problems = (
         (config.stem_folded, _FOLDED),
         (config.pooling == "map" and token and not config.map_prefix, "its attention pooling leaves the token out"),
-        (position in ("learned_without_registers", "none"), f"position_embedding={position!r}"),
+        (position in ("learned_without_registers", "none") and not mixes, f"position_embedding={position!r}"),
+        (mixes and layout == "big_vision", "an MLP-Mixer, but 'vit_jax' has"),
+        (mixes and config.representation_size, "an MLP-Mixer with pre-logits"),
         (
             config.pooling not in (*poolings, "none"),
             f"pooling={config.pooling!r} {'with' if token else 'without'} a class token",

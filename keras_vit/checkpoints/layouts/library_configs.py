@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_vit.checkpoints.accounting import check_fields, usual
-from keras_vit.checkpoints.layouts.pytorch import FILTER_NAMES, FILTER_NUMBERS
+from keras_vit.checkpoints.layouts import mixer
+from keras_vit.checkpoints.layouts.pytorch import FILTER_NAMES, FILTER_NUMBERS, mlp_ratio
 from keras_vit.models import ViTConfig
 
 # timm
@@ -41,6 +42,9 @@ def is_eva(config: ViTConfig) -> bool:
 
 def check_writable_by_timm(config: ViTConfig) -> None:
     """Raises ValueError unless timm can compute what the model computes."""
+    if mixer.is_mixer(config):
+        mixer.check_writable_by_timm(config)
+        return
     advice = "timm has no others. Change it with model.with_config({field}=...) where that is what you mean. "
     check_fields(config, "'timm'", _TIMM_ACCEPTED, _timm_problems(config), advice)
 
@@ -91,7 +95,7 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "std": list(config.pixel_std),
         "num_classes": outputs,
         "pool_size": None,
-        "first_conv": f"patch_embed.{stem or 'proj'}",
+        "first_conv": "stem.proj" if mixer.is_mixer(config) else f"patch_embed.{stem or 'proj'}",
         "classifier": ["head", "head_dist"] if config.distillation_head else "head",
     }
     arguments: dict[str, Any] = {
@@ -103,12 +107,15 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "embed_dim": config.width,
         "depth": config.depth,
         "num_heads": config.heads,
-        "mlp_ratio": _ratio(config.mlp_width, config.width),
+        "mlp_ratio": mlp_ratio(config.mlp_width, config.width),
         "class_token": config.class_token,
         "init_values": config.layer_scale,
         "qkv_bias": config.attention_bias != "none",
     }
-    architecture, more = (_eva_arguments if is_eva(config) else _arguments)(config)
+    if mixer.is_mixer(config):
+        (architecture, arguments), more = mixer.timm_architecture(config), {}
+    else:
+        architecture, more = (_eva_arguments if is_eva(config) else _arguments)(config)
     return {
         "config.json": {
             "architecture": architecture,
@@ -137,7 +144,7 @@ def _arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     if config.distillation_token:
         return "deit_base_distilled_patch16_224", arguments
     if config.mlp == "swiglu":
-        arguments["mlp_ratio"] = _ratio(2 * config.mlp_width, config.width)
+        arguments["mlp_ratio"] = mlp_ratio(2 * config.mlp_width, config.width)
         return f"vit_giant_patch14_{'reg4_' if registers else ''}dinov2", arguments
     arguments["act_layer"] = TIMM_ACTIVATIONS[gelu]
     if config.stem_stages is not None:
@@ -179,12 +186,6 @@ def _eva_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     return "eva02_base_patch14_448" if config.rotary_embedding else "eva_giant_patch14_224", arguments
 
 
-def _ratio(hidden: int, width: int) -> float:
-    """A ratio from which timm computes `hidden` as `int(width * ratio)`."""
-    ratio = hidden / width
-    return ratio if int(width * ratio) == hidden else (hidden + 0.5) / width
-
-
 # transformers
 
 # The classes of transformers that resample floats instead of whole numbers.
@@ -192,7 +193,7 @@ RESAMPLE_FLOATS = "DINOv3ViTImageProcessor"
 _ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
 
 # For each family its class's name and, for fields of a config, the values that its code can compute.
-_COMMON = usual("stem_stages", "attention_norm", "final_norm")
+_COMMON = usual("stem_stages", "tokens_mlp_width", "attention_norm", "final_norm")
 _PLAIN = {**_COMMON, **usual("mlp", "layer_scale", "register_tokens", "rotary_embedding")}
 _BIASES = {"attention_bias": ("all", "none")}
 _NO_TOWER = usual("patch_bias", "pre_norm", "projection")

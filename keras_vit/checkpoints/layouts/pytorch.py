@@ -428,6 +428,12 @@ def _positions(
     return kinds[extra], squarest_grid(rows - extra)
 
 
+def mlp_ratio(hidden: int, width: int) -> float:
+    """A ratio from which timm computes `hidden` as `int(width * ratio)`."""
+    exact = hidden / width
+    return exact if int(width * exact) == hidden else (hidden + 0.5) / width
+
+
 def mapping(config: Mapping[str, Any] | None, *keys: str) -> Mapping[str, Any]:
     """An object within objects of a config; empty where there is none."""
     for key in keys:

@@ -7,6 +7,7 @@ under `visual.trunk.`. What no array tells is told by `architecture` in a reposi
 import dataclasses
 import difflib
 import functools
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, collect, finish, shape_of
-from keras_vit.checkpoints.layouts import library_configs, pytorch
+from keras_vit.checkpoints.layouts import library_configs, mixer, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Fields, linear, mapping, norm, packed, preparation, trunk
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
@@ -73,18 +74,19 @@ _PREPARATIONS = {
     r"tipsv2": preparation(pytorch.NONE, "shortest", 1.0),
     r"deit|dino|mae|ijepa": preparation(pytorch.IMAGENET, "shortest", 0.9),
     r"_384": preparation(pytorch.HALF, "shortest", 1.0),
+    r"^mixer_": preparation(pytorch.HALF, "shortest", 0.875),
     r"": preparation(pytorch.HALF, "shortest", 0.9),
 }
 
 # What the names of timm's Transformers are made of, to find misspelt ones.
 _NAME_PARTS = frozenset(
     """
-    18x2 196 1b 224 240 256 336 36x1 378 384 3b 448 512 560 5b 7b 896 aimv2 ape base beit beit3 beitv2 betwixt clip
-    cls clsgap core deit deit3 dino dinov2 dinov3 distilled dlittle dpwee dwee enormous eva eva02 flexivit gap giant
-    giantopt gigantic huge in1k in21k intern300m laion2b lang large lingbot little map mci medium mediumd miil mixed
-    naflexvit openai p8 par parfac patch14 patch16 patch32 patch8 pe plus pwee qkvb quickgelu r r26 r50 radio reg1
-    reg4 relpos resnet26d resnet50d rope rpn s16 s32 sam samvit sapiens2 siglip small so150m so150m2 so400m spatial
-    srelpos test tiny tipsv2 v3 v4 vit vit2 vit3 vit4 wee xp xsmall
+    18x2 196 1b 224 240 256 336 36x1 378 384 3b 448 512 560 5b 7b 896 aimv2 ape b16 b32 base beit beit3 beitv2
+    betwixt clip cls clsgap core deit deit3 dino dinov2 dinov3 distilled dlittle dpwee dwee enormous eva eva02
+    flexivit gap giant giantopt gigantic huge in1k in21k intern300m l16 l32 laion2b lang large lingbot little map
+    mci medium mediumd miil mixed mixer naflexvit openai p8 par parfac patch14 patch16 patch32 patch8 pe plus pwee
+    qkvb quickgelu r r26 r50 radio reg1 reg4 relpos resnet26d resnet50d rope rpn s16 s32 sam samvit sapiens2 siglip
+    small so150m so150m2 so400m spatial srelpos test tiny tipsv2 v3 v4 vit vit2 vit3 vit4 wee xp xsmall
     """.split()
 )
 
@@ -99,6 +101,8 @@ def _first(table: Mapping[str, Any], architecture: str) -> Any:
 
 def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     """The rows in the names of a family; None for those that timm itself has for a model."""
+    if mixer.is_mixer(config):
+        return mixer.timm_rows(config)
     width = config.width
     rows = (_stem_rows(config) if config.stem_stages is not None else []) + trunk(config, family or _own(config))
     if config.pooling == "map":
@@ -151,7 +155,7 @@ def _stem_rows(config: ViTConfig) -> list[Row]:
 def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
     found = collect(file, hints, _ANCHOR, _MODULES, _BESIDE)
     if found is None:
-        return None
+        return _read_mixer(file, hints)
     contents, outer, module = found
     contents.head = ("head.bias", "head.weight")
     contents.arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in contents.arrays.items()}
@@ -167,6 +171,28 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
         config = pytorch.used_at(contents, config, size)
     unused = _UNUSED if module else rf"{_UNUSED}|{_BESIDE}"
     return finish(contents, _layout(family), family.title, config, unused)
+
+
+def _read_mixer(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
+    found = collect(file, hints, mixer.TIMM_ANCHOR, _MODULES, _BESIDE)
+    if found is None:
+        return None
+    contents, *_ = found
+    contents.head = ("head.bias", "head.weight")
+    stated = _stated(contents, False)
+    architecture, size = stated["architecture"], stated["image_size"] or stated.get("input_size")
+    default = _first(_PREPARATIONS, architecture or "mixer_")
+    if not stated["published"].get("mean"):
+        sentence = "no config.json says how its pictures are prepared; means, deviations and crop are assumed"
+        pytorch.note(contents, "crop_ratio", sentence, architecture)
+    config = mixer.timm_config(contents.arrays, pytorch.preparation_in(stated["published"], default))
+    labels = pytorch.class_names(stated.get("labels"), config.classes or 0)
+    config = config.replace(pooling="none" if stated["pooling"] == "" else "avg", class_names=labels or None)
+    grid = size and (size[0] // config.patch_size[0], size[1] // config.patch_size[1])
+    if grid and math.prod(grid) == math.prod(config.grid_size):
+        config = config.replace(image_size=config.image_size_of(grid))
+    contents.square = grid is not None or config.grid_size[0] == config.grid_size[1]
+    return finish(contents, LAYOUT, "timm", config, "")
 
 
 def _stated(contents: Contents, is_trunk: bool) -> dict[str, Any]:
