@@ -24,11 +24,15 @@ B16 = "augreg/B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 B16_FINE_TUNED = f"{B16}--imagenet2012-steps_20k-lr_0.03-res_384"
 
 
+MIXER = {"imagenet1k": 2, "imagenet21k": 2, "sam": 2, "gsam": 5}
+
+
 def test_every_published_family_is_there():
     folders = collections.Counter(name.rpartition("/")[0] for name in catalogue())
     official = {"imagenet21k": 9, "imagenet21k+imagenet2012": 8, "augreg": 20, "sam": 5, "gsam": 4, "lit": 5}
     big_vision = {"": 3, "/flexivit": 17, "/zoo/deit3": 12, "/siglip": 10, "/siglip2": 15}
     bit = {"bit_models": 18, "bit_models/distill": 4}
+    bit |= {f"mixer_models/{folder}": count for folder, count in MIXER.items()}
     assert folders == official | {f"big_vision{folder}": count for folder, count in big_vision.items()} | bit
 
 
@@ -51,7 +55,7 @@ def test_every_row_makes_sense():
             assert entry.bytes > 3 * 4 * entry.params
         elif entry.size is not None:
             assert entry.bytes * 0.98 - 400 * 300 <= 4 * entry.params <= entry.bytes * 1.02, entry.name
-    assert sum(entry.size is not None for entry in catalogue().values()) == 9 + 8 + 10 + 4
+    assert sum(entry.size is not None for entry in catalogue().values()) == 9 + 8 + 10 + 4 + 11
 
 
 # models_test.py of the original code, and its output for the hybrids and BiT.

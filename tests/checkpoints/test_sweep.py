@@ -182,7 +182,8 @@ def answers_of_timm(model):
 def check_against_timm(name, folder, classes=7, options=()):
     import timm
 
-    options = {"depth": 2, "num_classes": classes, **dict(options)}
+    depth = {} if name.startswith("mixer") else {"depth": 2}  # theirs is fixed
+    options = {**depth, "num_classes": classes, **dict(options)}
     theirs = randomize(timm.create_model(name, **options))
     timm.models.save_for_hf(theirs, folder / "theirs", safe_serialization=True)
     ours = loaded(folder / "theirs")
@@ -214,6 +215,35 @@ def test_arguments_of_timm(case, tmp_path):
     pytest.importorskip("timm")
     refused = "load" if case in REFUSED_ARGUMENTS else None
     agrees_or_is_refused(check_against_timm, refused, "vit_tiny_patch16_224", tmp_path, 7, ARGUMENTS[case])
+
+
+@pytest.mark.parametrize("name", ["mixer_s32_224", "mixer_b16_224"])
+def test_mixers_of_timm(name, tmp_path):
+    pytest.importorskip("timm")
+    size = (128, 64)
+    options = {"img_size": size, "pretrained_cfg_overlay": {"input_size": (3, *size)}, "mlp_ratio": (0.3, 1.7)}
+    check_against_timm(name, tmp_path, 7, options)
+    check_gradients_against_timm(tmp_path / "theirs")
+
+
+def check_gradients_against_timm(folder):
+    """Of a weighted sum of the answers to noise; timm's matrices are those of our rows."""
+    import keras
+    import timm
+    import torch
+
+    theirs, ours = timm.create_model(f"local-dir:{folder}", pretrained=True).eval(), keras_vit.load(folder)
+    pixels = np.random.default_rng(0).normal(size=(2, 3, *ours.config.image_size)).astype("f4")
+    weights = torch.linspace(-1, 1, 14).reshape(2, 7)
+    (theirs(torch.from_numpy(pixels)) * weights).sum().backward()
+    wanted = {name: weight.grad.numpy() for name, weight in theirs.named_parameters()}
+    (ours(np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))) * weights).sum().backward()
+    found = {path: weight.value.grad for path, weight in keras_vit.models.weights_by_path(ours).items()}
+    assert keras.backend.backend() == "torch" and len(found) == len(wanted)
+    for row in keras_vit.checkpoints.LAYOUTS["timm"].rows(ours.config):
+        if not row.name.endswith("mlp_tokens.fc2.bias"):  # which is zero: a normalised number does not see it
+            got, reference = row.values(found[row.path].numpy()), wanted[row.name]
+            assert np.linalg.norm(got - reference) <= 1e-4 * np.linalg.norm(reference), row.name
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "eva02_tiny_patch14_224"])

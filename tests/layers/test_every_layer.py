@@ -12,7 +12,11 @@ from tests.compute import forward
 
 # Arguments that are no defaults, and the shape of the input without its batch.
 EXAMPLES = {
-    "MixerBlock": ({"tokens_mlp_width": 3, "mlp_width": 20, "dropout": 0.1, "drop_path": 0.2}, (5, 12)),
+    "MixerBlock": (
+        {"tokens_mlp_width": 3, "mlp_width": 20, "dropout": 0.1, "drop_path": 0.2}
+        | {"remat": True, "gelu": "exact", "epsilon": 1e-4},
+        (5, 12),
+    ),
     "AddPositionEmbedding": (
         {
             "grid_size": (2, 3),

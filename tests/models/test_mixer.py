@@ -98,13 +98,17 @@ def test_gradients(remat, tmp_path):
     by_path, exact = weights_by_path(model), exactly(arrays)
     for row in LAYOUTS["vit_jax"].rows(CONFIG):
         values, wanted = exact[row.name].reshape(-1), np.empty(exact[row.name].size)
+        got = found[by_path[row.path].path].reshape(-1)
         for i, value in enumerate(values.copy()):
             sums = []
             for step in (1e-5, -1e-5):
                 values[i] = value + step
                 sums.append((mixer_in_numpy(exact, x.astype("f8"), 4)[0] * weights).sum())
             wanted[i], values[i] = (sums[0] - sums[1]) / 2e-5, value
-        assert relative_error(found[by_path[row.path].path].reshape(-1), wanted) < GRADIENTS, row.name
+        if row.name.endswith("token_mixing/Dense_1/bias"):  # the same for all channels: no normalised number sees it
+            assert max(np.abs(got).max(), np.abs(wanted).max()) < 1e-6
+        else:
+            assert relative_error(got, wanted) < GRADIENTS, row.name
 
 
 def test_drops_the_same_branches_again():
