@@ -33,12 +33,17 @@ def is_mixer(config: Any) -> bool:
     return getattr(config, "tokens_mlp_width", None) is not None
 
 
+def _mixed_sizes(config: ViTConfig) -> tuple[int, int]:
+    """The number of tokens, and the length of the hidden layer across them."""
+    return math.prod(config.grid_size), config.tokens_mlp_width or 0
+
+
 # Flax
 
 
 def flax_rows(config: ViTConfig, old: bool = False) -> list[Row]:
     """The rows in the official names; `old` for those without a module for the perceptron across tokens."""
-    width, mixed, tokens = config.width, config.tokens_mlp_width, math.prod(config.grid_size)
+    width, (tokens, mixed) = config.width, _mixed_sizes(config)
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {
         "stem/kernel": ("embedding/kernel", (*config.patch_size, config.channels, width)),
         "stem/bias": ("embedding/bias", (width,)),
@@ -99,15 +104,13 @@ def _config(arrays: Mapping[str, StoredArray], block: str, tokens: int, fields: 
 
 def timm_rows(config: ViTConfig) -> list[Row]:
     """The rows in timm's names."""
-    width, tokens = config.width, math.prod(config.grid_size)
+    width, (tokens, mixed) = config.width, _mixed_sizes(config)
     kernel = (width, config.channels, *config.patch_size)
     rows = [Row("stem.proj.weight", "embedding/kernel", kernel, pytorch.CONVOLUTION)]
     rows.append(Row("stem.proj.bias", "embedding/bias", (width,)))
     for i in range(config.depth):
-        mixing = (("tokens", "token_mixing", tokens, config.tokens_mlp_width),)
-        for number, (name, layer, size, hidden) in enumerate(
-            (*mixing, ("channels", "mlp", width, config.mlp_width)), 1
-        ):
+        parts = (("tokens", "token_mixing", tokens, mixed), ("channels", "mlp", width, config.mlp_width))
+        for number, (name, layer, size, hidden) in enumerate(parts, 1):
             rows += pytorch.norm(f"blocks.{i}.norm{number}", f"block_{i}/norm{number}", width)
             rows += pytorch.linear(f"blocks.{i}.mlp_{name}.fc1", f"block_{i}/{layer}/fc1", hidden, size)
             rows += pytorch.linear(f"blocks.{i}.mlp_{name}.fc2", f"block_{i}/{layer}/fc2", size, hidden)
@@ -137,7 +140,11 @@ def check_writable_by_timm(config: ViTConfig) -> None:
 
 def timm_architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     """The name of one of timm's models, and the arguments that make it this one."""
-    ratios = [pytorch.mlp_ratio(hidden, config.width) for hidden in (config.tokens_mlp_width, config.mlp_width)]
-    arguments = {"img_size": list(config.image_size), "in_chans": config.channels, "num_classes": config.classes or 0}
+    ratios = [pytorch.mlp_ratio(n, config.width) for n in (_mixed_sizes(config)[1], config.mlp_width)]
+    arguments: dict[str, Any] = {
+        "img_size": list(config.image_size),
+        "in_chans": config.channels,
+        "num_classes": config.classes or 0,
+    }
     arguments |= {"mlp_ratio": ratios, "global_pool": "avg" if config.pooling == "avg" else ""}
     return _TIMM[config.patch_size[0], config.depth, config.width], arguments
