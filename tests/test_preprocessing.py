@@ -416,6 +416,13 @@ def test_decode_given_names():
     assert decode_predictions(np.array([[0, 0.75, 0.25]]), top=1) == [[("class_1", "class_1", 0.75)]]
 
 
+def test_several_labels_above_a_threshold():
+    names = ["cat", "dog", "old"]
+    for threshold, expected in ((0.5, [["old", "cat"], []]), ([0.9, 0.2, 0.5], [["old", "dog"], []])):
+        decoded = decode_predictions([[0.8, 0.3, 0.9], [0.1, 0.1, 0.1]], 3, names, threshold=threshold)
+        assert [[name for _, name, _ in row] for row in decoded] == expected
+
+
 @pytest.mark.parametrize("scores", [[[0.5, 3.5]], [[0.25, 0.75], [0.9, 0.9]]])
 def test_scores_that_are_no_probabilities(scores):
     """They come back as they are, as from keras.applications."""

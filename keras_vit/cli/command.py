@@ -125,6 +125,8 @@ SOURCE = "a file, a folder, an address, a name of the catalogue, or a variant"
 WEIGHTS = option("weights", metavar="WEIGHTS", help=SOURCE)
 WEIGHTS_OPTION = option("--weights", default="ViT-B/16", help=SOURCE)
 OVERWRITE = option("--overwrite", action="store_true", help="replace OUT if it exists")
+DATA = "a folder with train/ and test/ or one folder per class, a table such as labels.csv, or tfds:NAME"
+TABLE = ("file", "label", "separator", "target")
 ON_BAD_IMAGE = option("--on-bad-image", choices=("stop", "skip"), default="stop")
 
 
@@ -151,6 +153,30 @@ def check_data(source: str) -> None:
             what = "It is a file." if os.path.exists(source) else "There is no such folder."
             raise FileNotFoundError(f"DATA must be an image folder or tfds:NAME, but {source!r} was given. {what}")
         split_folders(Path(source))
+
+
+def table_options() -> Iterable[Option]:
+    """Those that say what a table of labels holds, for `labelled_data`."""
+    yield option("--file", metavar="COLUMN", help="of a table: the column of image files (default: file)")
+    text = "of a table: the column of labels, or several of 0 and 1, one for each class (default: label)"
+    yield option("--label", metavar="COLUMN", nargs="+", help=text)
+    yield option("--separator", metavar="TEXT", help="of a table: what stands between the labels of an image")
+    yield option("--target", choices=("class", "multilabel", "number"), help="of a table: what the labels are")
+
+
+def labelled_data(options: argparse.Namespace) -> Any:
+    """DATA as `open_data` takes it; ValueError or FileNotFoundError if it cannot be read, without Keras."""
+    given = {name: value for name, value in chosen(options, *TABLE).items() if value is not None}
+    if Path(options.data).suffix.lower() in (".csv", ".tsv", ".parquet"):
+        from keras_vit.data.tables import open_table
+
+        if len(given.get("label", ())) == 1:
+            given["label"] = given["label"][0]
+        return open_table(options.data, **given)
+    if given:
+        raise ValueError(f"--{next(iter(given))} is about a table, but DATA is {options.data!r}.")
+    check_data(options.data)
+    return options.data
 
 
 def check_target(path: str, overwrite: bool) -> None:

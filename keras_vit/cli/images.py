@@ -11,6 +11,7 @@ from keras_vit._terminal import Table
 from keras_vit.cli.command import (
     COUNT,
     COUNT_OR_0,
+    DATA,
     DTYPES,
     ON_BAD_IMAGE,
     OVERWRITE,
@@ -25,8 +26,10 @@ from keras_vit.cli.command import (
     chosen,
     command,
     image_size,
+    labelled_data,
     option,
     start_keras,
+    table_options,
 )
 
 TOP = 5  # classes that `predict` shows
@@ -38,6 +41,7 @@ RECIPE = "finetune/cifar10"
     option("images", nargs="+", metavar="IMAGE"),
     WEIGHTS_OPTION,
     option("--top", type=COUNT, help=f"how many classes to show (default: {TOP}, or all if fewer)"),
+    option("--threshold", type=at_least_0, metavar="P", help="of several labels: from where on (default: 0.5)"),
     examples=("photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
 )
 def predict(options: argparse.Namespace) -> Answer:
@@ -65,13 +69,25 @@ def predict(options: argparse.Namespace) -> Answer:
     if options.top is not None and options.top > count:
         raise ValueError(f"--top must be at most {count}, the classes of {options.weights}, but got {options.top}.")
     outputs = model.predict(np.concatenate([model.preprocess(picture) for picture in pictures]), verbose=0)
+    several = model.config.classifier_activation == "sigmoid"
+    if options.threshold is not None and not several:
+        raise ValueError(f"--threshold is for models of several labels, but {options.weights} has one for each image.")
+    if count == 1 and not several:
+        name, values = (model.config.class_names or ("number",))[0], [float(value) for value in outputs[:, 0]]
+        pairs = list(zip(options.images, values, strict=True))
+        data = [{"image": path, "number": value} for path, value in pairs]
+        return Answer(data, Table({"image": path, name: f"{value:.4g}"} for path, value in pairs))
     if model.config.classifier_activation in (None, "linear"):
         outputs = keras.ops.convert_to_numpy(keras.ops.softmax(outputs))
-    decoded = decode_predictions(outputs, top=options.top or min(TOP, count), class_names=model.config.class_names)
+    limits = {"top": options.top or (count if several else min(TOP, count)), "class_names": model.config.class_names}
+    limits["threshold"] = (0.5 if options.threshold is None else options.threshold) if several else None
+    decoded = decode_predictions(outputs, **limits)
     data, table = [], Table()
     for path, classes in zip(options.images, decoded, strict=True):
         entries = [{"id": key, "name": name, "probability": float(p)} for key, name, p in classes]
         data.append({"image": path, "classes": entries})
+        if not classes:
+            table.append({"image": path, "class": "(none)", "probability": ""})
         for place, (_, name, p) in enumerate(classes):
             table.append({"image": "" if place else path, "class": name, "probability": f"{100 * p:.1f} %"})
     return Answer(data, table)
@@ -224,15 +240,36 @@ def _finetune_options() -> Iterator[Option]:
     yield of_recipe("--mixup", "0 for none", type=at_least_0, metavar="P")
     yield of_recipe("--cutmix", "0 for none", type=at_least_0, metavar="P")
     yield of_recipe("--erasing", "share of the images, 0 for none", type=at_least_0, metavar="SHARE")
+    yield of_recipe("--sampling", "balanced or sqrt: draws images of small classes more often")
+    weights = "balanced, or NAME=WEIGHT: factors of classes in the loss"
+    yield of_recipe("--class-weight", weights, nargs="+", metavar="WEIGHT")
     yield of_recipe("--keep", "best or last: which weights of the run it gives")
     yield of_recipe("--patience", "evaluations without a better one until it stops", type=COUNT, metavar="N")
     yield of_recipe("--randaugment", "such as 2 15", type=int, nargs=2, metavar=("LAYERS", "MAGNITUDE"))
 
 
+def _class_weight(words: list[str] | None) -> str | dict[str, float] | None:
+    """The weights of classes that NAME=WEIGHT say; a single word as it is, for the recipe to check."""
+    if words is None or (len(words) == 1 and "=" not in words[0]):
+        return words and words[0]
+    pairs = [word.rpartition("=") for word in words]
+    try:
+        return {name: float(weight) for name, _, weight in pairs}
+    except ValueError:
+        raise ValueError(f"--class-weight must be balanced or NAME=WEIGHT ..., but {words} was given.") from None
+
+
 @command(
     "Fine-tunes a checkpoint on images of your own, as in the paper.",
     WEIGHTS,
-    option("data", metavar="DATA", help="a folder with train/ and test/ or with one folder per class, or tfds:NAME"),
+    option("data", metavar="DATA", help=DATA),
+    table_options,
+    option(
+        "--validation",
+        type=at_least_0,
+        metavar="SHARE",
+        help="of the training images, to evaluate on, such as 0.1 (default: the test images of DATA, if it has some)",
+    ),
     option("--recipe", default=RECIPE, help="see `keras-vit recipes`"),
     option("--output", default="runs/finetune", help="folder of the run"),
     _finetune_options,
@@ -250,6 +287,7 @@ def _finetune_options() -> Iterator[Option]:
     examples=(
         "glyphs photos --steps 500 --image-size 32",
         "ViT-B/16 photos --recipe finetune/imagenet2012 --batch-size 32 --lora 8",
+        "ViT-B/16 labels.csv --file image --label tags --separator '|' --validation 0.1 --sampling sqrt",
     ),
 )
 def finetune(options: argparse.Namespace) -> Answer:
@@ -260,15 +298,17 @@ def finetune(options: argparse.Namespace) -> Answer:
     changes = chosen(options, "crop", "flip", "mixup", "cutmix", "erasing", "randaugment")
     changes = {name: value for name, value in changes.items() if value is not None}
     recipe = recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **changes))
-    changes = chosen(options, "keep", "patience") | {"lora_rank": options.lora}
+    changes = chosen(options, "keep", "patience", "sampling") | {"lora_rank": options.lora}
+    changes["class_weight"] = _class_weight(options.class_weight)
     recipe = recipe.replace(**{name: value for name, value in changes.items() if value is not None})
     check_source(options.weights)
-    check_data(options.data)
+    data = labelled_data(options)
     start_keras()
     done = training.finetune(
         options.weights,
-        options.data,
+        data,
         recipe,
+        validation=options.validation,
         resume=not options.restart,
         **chosen(options, "output", "steps", "batch_size", "learning_rate", "warmup_steps", "image_size"),
         **chosen(options, "every", "seed", "dtype", "on_bad_image"),

@@ -58,7 +58,10 @@ def _to_float32(tensor: Any) -> Any:
 
 
 def decode_predictions(
-    probabilities: Any, top: int = 5, class_names: Sequence[str] | Sequence[tuple[str, str]] | None = None
+    probabilities: Any,
+    top: int = 5,
+    class_names: Sequence[str] | Sequence[tuple[str, str]] | None = None,
+    threshold: float | Sequence[float] | None = None,
 ) -> list[list[tuple[str, str, float]]]:
     """Name the best classes of each image, as `keras.applications` does.
 
@@ -70,6 +73,8 @@ def decode_predictions(
             with a warning if they do not sum to 1: softmax makes probabilities of logits, which are ranked alike.
         top: How many classes to return for each image.
         class_names: One name, or one `(id, name)` pair, for each class in order.
+        threshold: For images with several labels: from where on a class counts, one number or one for each class. None
+            for the best classes, whatever their scores.
 
     Returns:
         For each image `top` tuples `(id, name, score)`, best first, equal scores by index. The id is the
@@ -93,13 +98,17 @@ def decode_predictions(
         raise ValueError(f"top must lie between 1 and the number of classes, {classes}, but {top} was given.")
     names = _pairs(classes, class_names)
     sums = scores.sum(axis=1)
-    if np.any(np.abs(sums - 1) > SUM_TOLERANCE):
+    if threshold is None and np.any(np.abs(sums - 1) > SUM_TOLERANCE):
         warn_caller(
             f"The rows of probabilities do not sum to 1, but to {sums.min():.4g} up to {sums.max():.4g}. For logits "
             'give keras.ops.softmax(logits), or load the model with classifier_activation="softmax".'
         )
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top].tolist()
-    return [[(*names[i], float(row[i])) for i in order] for row, order in zip(scores, best, strict=True)]
+    least = np.broadcast_to(-np.inf if threshold is None else np.asarray(threshold, "float32"), (classes,))
+    return [
+        [(*names[i], float(row[i])) for i in order if row[i] >= least[i]]
+        for row, order in zip(scores, best, strict=True)
+    ]
 
 
 def imagenet1k_classes() -> tuple[tuple[str, str], ...]:

@@ -275,7 +275,8 @@ def finetune(
         names = {"classes": classes, "class_names": class_names, "target": target}
         options = {"augmentation": recipe.augmentation, "sampling": recipe.sampling, **names, **reading}
         images = stack.enter_context(open_data(data, split="train", **options))
-        recipe = recipe.replace(steps=recipe.total_steps(images.examples), **warmup)
+        kind = "sigmoid" if images.target == "multilabel" else recipe.loss
+        recipe = recipe.replace(steps=recipe.total_steps(images.examples), loss=kind, **warmup)
         schedule = build_schedule(recipe)  # raises where steps and warm-up do not fit
         model = task.model(source, recipe, images, dtype)
         test_images = None
@@ -425,7 +426,9 @@ def _summary(
     names = list(images.class_names or ())
     listed = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
     count = [f"{one.examples:,}" if one and one.examples else "an unknown number of" for one in (images, test_images)]
-    what = {"number": "images with a number each"}.get(images.target, f"images of {images.classes} classes")
+    what, loss = f"images of {images.classes} classes", recipe.loss
+    if images.target == "number":
+        what, loss = "images with a number each", "squared errors"
     tests = f"{count[1]} to evaluate on" if test_images else "no images to evaluate on (validation=, or test/)"
     parameters, trained = (sum(math.prod(w.shape) for w in ws) for ws in (model.weights, model.trainable_weights))
     pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
@@ -436,4 +439,4 @@ def _summary(
   data    {count[0]} {what}{listed} to train on, {tests}
   model   {type(model).__name__} {model.name}, {parameters:,} parameters, {trained:,} of them trained
   recipe  {recipe.steps:,} updates of {recipe.batch_size} images, {pixels}, learning rate {recipe.learning_rate:g}, \
-{recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {recipe.loss}"""
+{recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {loss}"""

@@ -27,7 +27,7 @@ def loss_and_metric(recipe: Recipe, images: ImageStream) -> tuple[keras.losses.L
     weights = class_weights(recipe.class_weight, images)
     if images.target == "class":
         return build_loss(recipe, weights), keras.metrics.CategoricalAccuracy(name="accuracy")
-    return build_loss(recipe.replace(loss="sigmoid"), weights), RankingPrecision(name="ranking_precision")
+    return build_loss(recipe, weights), RankingPrecision(name="ranking_precision")
 
 
 def class_weights(given: str | dict[str, float] | None, images: ImageStream) -> list[float] | None:

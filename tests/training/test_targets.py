@@ -1,10 +1,13 @@
 """Several labels, numbers, uneven classes, tables and held-out shares in `finetune`."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
 
-from keras_vit import data, training
+from keras_vit import cli, data, training
+from keras_vit.checkpoints import save_model
 from tests.training.test_finetuning import RECIPE, colours, finetune, new_model
 from tests.training.test_loop import assert_same_weights
 
@@ -129,3 +132,30 @@ def test_refusals(changes, message):
     with pytest.raises(ValueError, match="label_smoothing is for classes"):
         recipe = RECIPE.replace(label_smoothing=0.1)
         finetune(new_model(), (colours(8)[0], np.arange(8.0)), recipe, target="number")
+
+
+@pytest.mark.once
+def test_the_command_line_trains_on_tables_and_predicts(tmp_path, capsys):
+    Image = pytest.importorskip("PIL.Image")
+    pixels, labels = colours(24)
+    for i, picture in enumerate(pixels):
+        Image.fromarray(picture).save(tmp_path / f"{i}.png")
+    rows = [f"{i}.png,{'abc'[n]}|{'de'[i % 2]},{n}" for i, n in enumerate(labels)]
+    (tmp_path / "labels.csv").write_text("\n".join(["image,tags,age", *rows]))
+    save_model(new_model(), tmp_path / "start.keras")
+    start, run = str(tmp_path / "start.keras"), str(tmp_path / "run")
+    table = [str(tmp_path / "labels.csv"), "--file", "image", "--validation", "0.2", "--steps", "2", "--restart"]
+    common = ["finetune", start, *table, "--output", run, "--batch-size", "8", "--image-size", "8"]
+    several = ["--label", "tags", "--separator", "|", "--sampling", "sqrt", "--class-weight", "a=2", "b=0.5"]
+    assert cli.main([*common, *several]) == 0
+    assert "val ranking precision" in capsys.readouterr().out
+    predict = ["predict", "--json", str(tmp_path / "0.png"), "--weights", f"{run}/model.keras"]
+    assert cli.main([*predict, "--threshold", "0"]) == 0
+    found = json.loads(capsys.readouterr().out)[0]["classes"]
+    assert sorted(entry["name"] for entry in found) == ["a", "b", "c", "d", "e"]
+    assert cli.main([*common, "--label", "age", "--target", "number"]) == 0
+    assert cli.main(predict) == 0
+    assert 0 <= json.loads(capsys.readouterr().out.splitlines()[-1])[0]["number"] <= 2
+    for wrong, words in ((["--class-weight", "a=b"], "NAME=WEIGHT"), (["--label", "nothing"], "no column 'nothing'")):
+        assert cli.main([*common, *wrong]) == 2
+        assert words in capsys.readouterr().err
