@@ -154,8 +154,9 @@ def test_the_command_line_trains_on_tables_and_predicts(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)[0]["classes"]
     assert sorted(entry["name"] for entry in found) == ["a", "b", "c", "d", "e"]
     assert cli.main([*common, "--label", "age", "--target", "number"]) == 0
+    capsys.readouterr()
     assert cli.main(predict) == 0
-    assert 0 <= json.loads(capsys.readouterr().out.splitlines()[-1])[0]["number"] <= 2
+    assert 0 <= json.loads(capsys.readouterr().out)[0]["number"] <= 2
     for wrong, words in ((["--class-weight", "a=b"], "NAME=WEIGHT"), (["--label", "nothing"], "no column 'nothing'")):
         assert cli.main([*common, *wrong]) == 2
         assert words in capsys.readouterr().err
