@@ -250,8 +250,10 @@ def _finetune_options() -> Iterator[Option]:
 
 def _class_weight(words: list[str] | None) -> str | dict[str, float] | None:
     """The weights of classes that NAME=WEIGHT say; a single word as it is, for the recipe to check."""
-    if words is None or (len(words) == 1 and "=" not in words[0]):
-        return words and words[0]
+    if words is None:
+        return None
+    if len(words) == 1 and "=" not in words[0]:
+        return words[0]
     pairs = [word.rpartition("=") for word in words]
     try:
         return {name: float(weight) for name, _, weight in pairs}
