@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         split_weights,
     )
     from keras_vit.training.loop import draw_curve
+    from keras_vit.training.muon import Muon
     from keras_vit.training.optimizers import (
         AdamW,
         MomentumSGD,
@@ -53,6 +54,7 @@ __all__ = [
     "BadImage",
     "ImageStream",
     "MomentumSGD",
+    "Muon",
     "Plan",
     "Processes",
     "Recipe",

@@ -227,7 +227,13 @@ class AdamW(ViTOptimizer):
         if self.built:
             return
         super().build(variables)
-        self.velocities = self.add_optimizer_variables(variables, "velocity")
+        kept = [v for v in variables if self.has_velocity(v)]
+        found = dict(zip(map(id, kept), self.add_optimizer_variables(kept, "velocity"), strict=True))
+        self.velocities = [found.get(id(v)) for v in variables]
+
+    def has_velocity(self, variable: keras.Variable) -> bool:
+        """Whether Adam moves a weight: all, but in `Muon`."""
+        return True
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one weight."""
@@ -448,7 +454,7 @@ def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> k
 def build_optimizer(
     recipe: Recipe, model: keras.Model | None = None, steps: int | None = None
 ) -> keras.optimizers.Optimizer:
-    """The optimizer of a recipe with its schedule, for `model.compile`: `MomentumSGD` or `AdamW`.
+    """The optimizer of a recipe with its schedule, for `model.compile`: `MomentumSGD`, `AdamW` or `Muon`.
 
     Args:
         recipe: The recipe. With `accumulate`, its batches have `batch_size / accumulate` images.
@@ -473,7 +479,10 @@ def build_optimizer(
         common |= {"use_ema": True, "ema_momentum": recipe.polyak}
     if recipe.optimizer == "sgd":
         return MomentumSGD(momentum=recipe.momentum, **common)
-    return AdamW(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
+    kind = AdamW
+    if recipe.optimizer == "muon":
+        from keras_vit.training.muon import Muon as kind
+    return kind(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
 
 
 def build_schedule(recipe: Recipe, steps: int | None = None) -> WarmupDecay:

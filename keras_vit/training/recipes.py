@@ -14,7 +14,7 @@ from keras_vit.data import Augmentation
 from keras_vit.training.recipe_table import ROWS
 
 _CHOICES = {
-    "optimizer": ("sgd", "adam", "adamw"),
+    "optimizer": ("sgd", "adam", "adamw", "muon"),
     "loss": ("softmax", "sigmoid"),
     "sampling": (None, "balanced", "sqrt"),
     "schedule": ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant"),
@@ -80,7 +80,8 @@ class Recipe:
         schedule: How the rate decays, see `WarmupDecay`.
         warmup_steps: Updates of the warm-up; a float between 0 and 1 is a share of all.
         end: Last rate of a linear decay.
-        optimizer: `"sgd"` with momentum, or `"adam"` and `"adamw"`, which are the same: decay is always decoupled.
+        optimizer: `"sgd"` with momentum, `"adam"` and `"adamw"`, which are the same: decay is always decoupled, or
+            `"muon"` with AdamW for what is no matrix of a block.
         momentum: SGD's.
         momentum_dtype: dtype of the optimizer's momentum; None for the weights'.
         beta_1: Adam's.

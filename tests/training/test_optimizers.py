@@ -8,9 +8,9 @@ import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.layers import skip_initialization
 from keras_vit.models import weights_by_path
-from keras_vit.training import AdamW, MomentumSGD, SoftmaxLoss, WarmupDecay, layer_decay
+from keras_vit.training import AdamW, MomentumSGD, Muon, SoftmaxLoss, WarmupDecay, layer_decay
 from keras_vit.training.optimizers import DECAYED, build_optimizer
-from keras_vit.training.recipes import matches, recipe
+from keras_vit.training.recipes import Recipe, matches, recipe
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
 
@@ -68,8 +68,8 @@ def test_six_steps_of_the_original(golden, after, kind, dtype, record_property):
 # Formulas, on a model that is one kernel and one bias, with gradients of our own
 
 
-def updates(made, gradients, kernel, bias):
-    layer = keras.layers.Dense(kernel.shape[1], name="head")
+def updates(made, gradients, kernel, bias, name="head"):
+    layer = keras.layers.Dense(kernel.shape[1], name=name)
     layer.build((None, kernel.shape[0]))
     layer.set_weights([kernel, bias])
     made.build(layer.trainable_variables)
@@ -107,6 +107,42 @@ def test_adamw_is_optax_and_spares_all_but_kernels(numbers):
     rounded = updates(AdamW(schedule, momentum_dtype="bfloat16", weight_decay=0.3), gradients, kernel, bias)
     # bfloat16 has 8 bits: 0.4 % of steps that sum up to 0.3, and the share 0.9 becomes 0.8984.
     assert 1e-6 < np.abs(rounded[0] - found[0]).max() < 5e-3
+
+
+def muon(gradients, weight, schedule, decay):
+    """`torch.optim.Muon(adjust_lr_fn="match_rms_adamw")` in float64; its weights are `(out, in)`."""
+    w, m = weight.T.astype("float64"), 0.0
+    for k, gradient in enumerate(gradients):
+        g = gradient.T.astype("float64")
+        m = 0.95 * m + 0.05 * g
+        u = 0.05 * g + 0.95 * m
+        u = (u.T if u.shape[0] > u.shape[1] else u) / np.linalg.norm(u)
+        for _ in range(5):
+            u = 3.4445 * u + (-4.7750 * (u @ u.T) + 2.0315 * (u @ u.T) @ (u @ u.T)) @ u
+        u = u if u.shape == w.shape else u.T
+        rate = float(schedule(k))
+        w = w * (1 - rate * decay) - rate * 0.2 * np.sqrt(max(w.shape)) * u
+    return w.T
+
+
+def test_muon_is_torch_s_for_matrices_of_blocks_and_adamw_for_the_rest(numbers):
+    gradients, kernel, bias = numbers
+    schedule, rest = WarmupDecay(0.1, 5, warmup_steps=2), [g[1] for g in gradients]
+    for name, shape in (("block_0", (4, 3)), ("block_11", (3, 4)), ("head", (4, 3))):
+        given = [(g[0].reshape(shape), g[1][:1].repeat(shape[1])) for g in gradients]
+        weight, vector = kernel.reshape(shape), bias[:1].repeat(shape[1])
+        optimizer = Muon(schedule, weight_decay=0.3)
+        found = updates(optimizer, given, weight, vector, name)
+        formula = optax_adamw if name == "head" else muon
+        wanted = formula([g[0] for g in given], weight, schedule, 0.3)
+        np.testing.assert_allclose(found[0], wanted, atol=5e-6)  # float32; updates sum up to 0.1
+        np.testing.assert_allclose(found[1][0], optax_adamw(rest, bias, schedule, 0.0)[0], atol=2e-6)
+        assert [v is None for v in optimizer.velocities] == [name != "head", False]
+    model = VisionTransformer(CONFIG)
+    made = build_optimizer(Recipe(steps=9, optimizer="muon", learning_rate=0.1), model)
+    by_adam = {name for name, weight in weights_by_path(model).items() if made.has_velocity(weight)}
+    kernels = {name for name in weights_by_path(model) if name.endswith("/kernel")}
+    assert by_adam & kernels == {"embedding/kernel", "head/kernel"} and made.momentum == 0.95
 
 
 @pytest.mark.once
@@ -174,8 +210,8 @@ LABELS = np.eye(2, dtype="float32")[RNG.integers(0, 2, 8)]
 
 def one_weight(optimizer):
     """A model whose gradient is the mean of its images: it compiles in no time."""
-    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2, name="head")])
-    model.get_layer("head").set_weights([np.full((3, 2), 0.5, "float32"), np.zeros(2, "float32")])
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2, name="block_0")])
+    model.get_layer("block_0").set_weights([np.full((3, 2), 0.5, "float32"), np.zeros(2, "float32")])
     model.compile(optimizer, SoftmaxLoss())
     return model
 
@@ -204,6 +240,7 @@ def test_accumulation_counts_updates(kind):
 
 OPTIMIZERS = {
     "sgd": (MomentumSGD, {"momentum_dtype": "bfloat16", "global_clipnorm": 1.0}),
+    "muon": (Muon, {"momentum_dtype": "bfloat16", "gradient_accumulation_steps": 2}),
     "adamw": (AdamW, {"use_ema": True, "ema_momentum": 0.9, "gradient_accumulation_steps": 2}),
 }
 
@@ -212,7 +249,7 @@ OPTIMIZERS = {
 def test_a_saved_run_goes_on_with_the_same_numbers(kind, tmp_path):
     make, options = OPTIMIZERS[kind]
     rate = WarmupDecay(0.1, 9, warmup_steps=2)
-    model = one_weight(make(rate, weight_decay=0.1, rate_multipliers={"head/bias": 0.5}, **options))
+    model = one_weight(make(rate, weight_decay=0.1, rate_multipliers={"block_0/bias": 0.5}, **options))
     for _ in range(3):
         model.train_on_batch(IMAGES, LABELS)
     model.save(tmp_path / "run.keras")
