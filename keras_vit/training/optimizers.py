@@ -13,6 +13,7 @@ from keras import ops
 from keras_vit._arguments import check_choice
 from keras_vit._keras import HookedOptimizer, layout_of
 from keras_vit.training.recipes import Recipe, check_number, matches
+from keras_vit.training.sharing import over_replicas
 from keras_vit.training.trainable import layer_decay
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
@@ -38,7 +39,7 @@ class ViTOptimizer(HookedOptimizer):
             if value is not None:
                 check_number(name, value)
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
-        self._schedule = _schedule_or_none(learning_rate)
+        self._note_schedule(learning_rate)
         self.rate_multipliers: dict[str, float] = dict(rates or {})
         self.momentum_dtype = momentum_dtype
         # From the gradients of this process to the means of all; None where the backend does it, or there is one.
@@ -72,14 +73,17 @@ class ViTOptimizer(HookedOptimizer):
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
-        self._schedule = _schedule_or_none(value)
+        self._note_schedule(value)
         keras.optimizers.Optimizer.learning_rate.fset(self, value)
+
+    def _note_schedule(self, rate: Any) -> None:
+        self._schedule = rate if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) else None
 
     def clip_gradients(self, grads: list[Any]) -> list[Any]:
         """The gradients of an update, scaled where their common norm is too large; the norm is kept."""
         if self.average_gradients is not None:
             grads = self.average_gradients(grads)
-        grads, replicas = _over_replicas(grads)
+        grads, replicas = over_replicas(grads)
         squares = [ops.sum(ops.square(ops.cast(grad, "float32"))) for grad in grads]
         norm = ops.sqrt(ops.sum(ops.stack(squares)))
         self.gradient_norm.assign(norm)
@@ -119,22 +123,6 @@ class ViTOptimizer(HookedOptimizer):
     def get_config(self) -> dict[str, Any]:
         own = {"rate_multipliers": dict(self.rate_multipliers), "momentum_dtype": self.momentum_dtype}
         return {**super().get_config(), **own}
-
-
-def _schedule_or_none(rate: Any) -> Any:
-    return rate if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) else None
-
-
-def _over_replicas(grads: list[Any]) -> tuple[list[Any], int]:
-    """The gradients of the whole batch under `tf.distribute`, where Keras would clip each replica's, and how many."""
-    if keras.backend.backend() != "tensorflow":
-        return grads, 1
-    import tensorflow as tf
-
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
-        return grads, 1
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, grads), context.num_replicas_in_sync
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -169,6 +169,18 @@ def assign_everywhere(
         variable.assign(value)
 
 
+def over_replicas(grads: list[Any]) -> tuple[list[Any], int]:
+    """The gradients of the whole batch under `tf.distribute`, where Keras would clip each replica's, and how many."""
+    if keras.backend.backend() != "tensorflow":
+        return grads, 1
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return grads, 1
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, grads), context.num_replicas_in_sync
+
+
 def reset_randomness(model: keras.Model, seed: int) -> None:
     """Gives every random generator of a model the state that a seed and its place among the others decide.
 
