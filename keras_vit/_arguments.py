@@ -1,6 +1,7 @@
 """Arguments: their types, checks of them, tensors as arrays, and names in messages."""
 
 import difflib
+import fnmatch
 import math
 import numbers
 import os
@@ -8,7 +9,7 @@ import re
 import sys
 import unicodedata
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
@@ -135,3 +136,42 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and re.match(r"keras_vit\.(?!cli\.)", frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+# What the numbers of recipes, optimizers and schedules must be, and the test of it.
+_NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("steps batch_size accumulate lora_rank patience", "a whole number of at least 1", lambda n: _whole(n) and n >= 1),
+    ("learning_rate end weight_decay", "a number of at least 0", lambda n: 0 <= n < math.inf),
+    ("epochs clip_norm global_clipnorm lora_alpha", "a number above 0", lambda n: 0 < n < math.inf),
+    ("momentum beta_1 beta_2 dropout drop_path label_smoothing", "a number from 0 to below 1", lambda n: 0 <= n < 1),
+    ("polyak", "a number between 0 and 1", lambda n: 0 < n < 1),
+    ("layer_decay", "a number above 0 and at most 1", lambda n: 0 < n <= 1),
+    ("head_bias", "a finite number", math.isfinite),
+    ("warmup_steps", "a number of steps, or a share of all below 1", lambda n: n >= 0 and (_whole(n) or n < 1)),
+)
+RANGES = {name: (expected, fits) for names, expected, fits in _NUMBERS for name in names.split()}
+
+
+def _whole(number: Any) -> bool:
+    return isinstance(number, numbers.Integral)
+
+
+def check_number(name: str, value: Any) -> int | float:
+    """A number as Python's, which JSON knows; a ValueError unless it is in the range of the field `name`."""
+    expected, fits = RANGES[name]
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(value):
+        raise ValueError(f"{name} must be {expected}, but {value!r} was given.")
+    return int(value) if _whole(value) else float(value)
+
+
+def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
+    """Patterns of names as a tuple, from one or several strings; a TypeError if they are anything else."""
+    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(f"{argument} must be a string or several, but {patterns!r} was given.")
+    return patterns
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether the path of a layer or a weight fits a pattern with file names' wildcards, all of it or from a `/` on."""
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")

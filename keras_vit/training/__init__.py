@@ -6,7 +6,7 @@ from keras_vit._arguments import warn_caller
 from keras_vit._lazy import lazy_names
 from keras_vit.data import Augmentation
 from keras_vit.training.planning import Plan, plan
-from keras_vit.training.recipes import Recipe, list_recipes, recipe
+from keras_vit.training.recipes import Recipe, build_loss, build_optimizer, build_schedule, list_recipes, recipe
 
 # What needs Keras.
 if TYPE_CHECKING:
@@ -23,16 +23,7 @@ if TYPE_CHECKING:
     )
     from keras_vit.training.loop import draw_curve
     from keras_vit.training.muon import Muon
-    from keras_vit.training.optimizers import (
-        AdamW,
-        MomentumSGD,
-        SigmoidLoss,
-        SoftmaxLoss,
-        WarmupDecay,
-        build_loss,
-        build_optimizer,
-        build_schedule,
-    )
+    from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
     from keras_vit.training.pretraining import pretrain
     from keras_vit.training.run import Trained, finetune
     from keras_vit.training.trainable import add_lora, freeze, layer_decay, load_adapters, save_adapters, unfreeze
@@ -44,7 +35,7 @@ def __getattr__(name: str) -> object:
     if name in ("loss", "optimizer", "schedule"):  # their names until version 0.2
         text = f"training.{name} is called training.build_{name} now; the old name goes with the next version."
         warn_caller(text, DeprecationWarning)
-        name = f"build_{name}"
+        return globals()[f"build_{name}"]
     return _later(name)
 
 

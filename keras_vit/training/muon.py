@@ -7,8 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit._arguments import check_number, matches
 from keras_vit.training.optimizers import AdamW
-from keras_vit.training.recipes import check_number, matches
 
 MATRICES = "block_[0-9]*/kernel"  # hidden layers; the embedding, a stem and the head are AdamW's
 COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5

@@ -1,4 +1,4 @@
-"""Optimizers, learning rates and losses of the original code (optax, vit_jax, big_vision), and those of a recipe."""
+"""Optimizers, learning rates and losses of the original code (optax, vit_jax, big_vision), as Keras objects."""
 
 import math
 import numbers
@@ -10,11 +10,9 @@ import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_choice
+from keras_vit._arguments import check_choice, check_number, matches
 from keras_vit._keras import HookedOptimizer, layout_of
-from keras_vit.training.recipes import Recipe, check_number, matches
 from keras_vit.training.sharing import over_replicas
-from keras_vit.training.trainable import layer_decay
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
 DECAYED = "*/kernel"
@@ -417,80 +415,3 @@ class SigmoidLoss(_Loss):
         labels, logits = self._prepare(y_true, y_pred)
         present = self._weighted(labels * ops.log_sigmoid(logits))
         return -ops.sum(present + (1.0 - labels) * ops.log_sigmoid(-logits), axis=-1)
-
-
-# What a recipe names
-
-
-def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> keras.losses.Loss:
-    """The loss of a recipe, on logits and one-hot labels.
-
-    Args:
-        recipe: The recipe.
-        class_weight: As in `SoftmaxLoss`.
-
-    Returns:
-        A `SoftmaxLoss` or a `SigmoidLoss`.
-
-    Examples:
-        >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
-        'SoftmaxLoss'
-    """
-    return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](recipe.label_smoothing, class_weight)
-
-
-def build_optimizer(
-    recipe: Recipe, model: keras.Model | None = None, steps: int | None = None
-) -> keras.optimizers.Optimizer:
-    """The optimizer of a recipe with its schedule, for `model.compile`: `MomentumSGD`, `AdamW` or `Muon`.
-
-    Args:
-        recipe: The recipe. With `accumulate`, its batches have `batch_size / accumulate` images.
-        model: The model that it will train; a recipe with `layer_decay` needs it.
-        steps: As in `build_schedule`; the errors, too.
-
-    Examples:
-        >>> type(training.build_optimizer(training.recipe("finetune/cifar10"))).__name__
-        'MomentumSGD'
-    """
-    if recipe.layer_decay is not None and model is None:
-        raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
-    common: dict[str, Any] = {
-        "learning_rate": build_schedule(recipe, steps),
-        "momentum_dtype": recipe.momentum_dtype,
-        "weight_decay": recipe.weight_decay or None,
-        "global_clipnorm": recipe.clip_norm,
-        "rate_multipliers": None if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay),
-        "gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None,
-    }
-    if recipe.polyak is not None:
-        common |= {"use_ema": True, "ema_momentum": recipe.polyak}
-    if recipe.optimizer == "sgd":
-        return MomentumSGD(momentum=recipe.momentum, **common)
-    kind = AdamW
-    if recipe.optimizer == "muon":
-        from keras_vit.training.muon import Muon as kind
-    return kind(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
-
-
-def build_schedule(recipe: Recipe, steps: int | None = None) -> WarmupDecay:
-    """The learning rate of a recipe, as a function of the update.
-
-    Args:
-        recipe: The recipe.
-        steps: Updates of the whole training; None for the recipe's. A warm-up that would take more than half of them
-            is shortened: to its share of the recipe's own steps, or else to a tenth.
-
-    Raises:
-        ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.
-
-    Examples:
-        >>> float(training.build_schedule(training.recipe("finetune/cifar10"), steps=100)(0))
-        0.0
-    """
-    warmup = recipe.warmup_steps
-    if steps is not None and warmup > max(steps / 2, 1):
-        share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
-        warmup = int(steps * share)
-    total = recipe.total_steps() if steps is None else steps
-    return WarmupDecay(recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end)

@@ -1,17 +1,21 @@
-"""The papers' recipes by name, as plain data that needs no Keras; `optimizers.py` makes Keras objects of them."""
+"""The papers' recipes by name, as plain data that needs no Keras, and what makes Keras objects of them."""
 
 import dataclasses
-import fnmatch
 import functools
 import math
 import numbers
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from keras_vit._arguments import check_choice, did_you_mean, pair
+from keras_vit._arguments import RANGES, check_choice, check_number, check_patterns, did_you_mean, pair
 from keras_vit._terminal import Table
 from keras_vit.data import Augmentation
 from keras_vit.training.recipe_table import ROWS
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.training.optimizers import WarmupDecay
 
 _CHOICES = {
     "optimizer": ("sgd", "adam", "adamw", "muon"),
@@ -22,43 +26,6 @@ _CHOICES = {
 }
 # May be None:
 _OPTIONAL = ("steps", "epochs", "clip_norm", "polyak", "layer_decay", "lora_rank", "lora_alpha", "patience")
-# What the numbers of recipes and optimizers must be, and the test of it.
-_NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("steps batch_size accumulate lora_rank patience", "a whole number of at least 1", lambda n: _whole(n) and n >= 1),
-    ("learning_rate end weight_decay", "a number of at least 0", lambda n: 0 <= n < math.inf),
-    ("epochs clip_norm global_clipnorm lora_alpha", "a number above 0", lambda n: 0 < n < math.inf),
-    ("momentum beta_1 beta_2 dropout drop_path label_smoothing", "a number from 0 to below 1", lambda n: 0 <= n < 1),
-    ("polyak", "a number between 0 and 1", lambda n: 0 < n < 1),
-    ("layer_decay", "a number above 0 and at most 1", lambda n: 0 < n <= 1),
-    ("head_bias", "a finite number", math.isfinite),
-    ("warmup_steps", "a number of steps, or a share of all below 1", lambda n: n >= 0 and (_whole(n) or n < 1)),
-)
-_RANGES = {name: (expected, fits) for names, expected, fits in _NUMBERS for name in names.split()}
-
-
-def _whole(number: Any) -> bool:
-    return isinstance(number, numbers.Integral)
-
-
-def check_number(name: str, value: Any) -> int | float:
-    """A number as Python's, which JSON knows; a ValueError unless it is in the range of the field `name`."""
-    expected, fits = _RANGES[name]
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(value):
-        raise ValueError(f"{name} must be {expected}, but {value!r} was given.")
-    return int(value) if _whole(value) else float(value)
-
-
-def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
-    """Patterns of names as a tuple, from one or several strings; a TypeError if they are anything else."""
-    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-    if not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError(f"{argument} must be a string or several, but {patterns!r} was given.")
-    return patterns
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Whether the path of a layer or a weight fits a pattern with file names' wildcards, all of it or from a `/` on."""
-    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +129,7 @@ class Recipe:
         for name, choices in _CHOICES.items():
             check_choice(name, fields[name], choices)
         for name, value in fields.items():
-            if name in _RANGES and (value is not None or name not in _OPTIONAL):
+            if name in RANGES and (value is not None or name not in _OPTIONAL):
                 fields[name] = check_number(name, value)
         size = pair("image_size", self.image_size)
         fields["image_size"] = size if isinstance(self.image_size, (tuple, list)) else size[0]
@@ -286,3 +253,87 @@ def list_recipes(query: str | None = None) -> Table:
 @functools.cache
 def _recipes() -> tuple[Recipe, ...]:
     return tuple(map(Recipe.from_dict, ROWS))
+
+
+# The Keras objects that a recipe names
+
+
+def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> "keras.losses.Loss":
+    """The loss of a recipe, on logits and one-hot labels.
+
+    Args:
+        recipe: The recipe.
+        class_weight: As in `SoftmaxLoss`.
+
+    Returns:
+        A `SoftmaxLoss` or a `SigmoidLoss`.
+
+    Examples:
+        >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
+        'SoftmaxLoss'
+    """
+    from keras_vit.training.optimizers import SigmoidLoss, SoftmaxLoss
+
+    return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](recipe.label_smoothing, class_weight)
+
+
+def build_optimizer(
+    recipe: Recipe, model: "keras.Model | None" = None, steps: int | None = None
+) -> "keras.optimizers.Optimizer":
+    """The optimizer of a recipe with its schedule, for `model.compile`: `MomentumSGD`, `AdamW` or `Muon`.
+
+    Args:
+        recipe: The recipe. With `accumulate`, its batches have `batch_size / accumulate` images.
+        model: The model that it will train; a recipe with `layer_decay` needs it.
+        steps: As in `build_schedule`; the errors, too.
+
+    Examples:
+        >>> type(training.build_optimizer(training.recipe("finetune/cifar10"))).__name__
+        'MomentumSGD'
+    """
+    from keras_vit.training.optimizers import AdamW, MomentumSGD
+    from keras_vit.training.trainable import layer_decay
+
+    if recipe.layer_decay is not None and model is None:
+        raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
+    common: dict[str, Any] = {
+        "learning_rate": build_schedule(recipe, steps),
+        "momentum_dtype": recipe.momentum_dtype,
+        "weight_decay": recipe.weight_decay or None,
+        "global_clipnorm": recipe.clip_norm,
+        "rate_multipliers": None if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay),
+        "gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None,
+    }
+    if recipe.polyak is not None:
+        common |= {"use_ema": True, "ema_momentum": recipe.polyak}
+    if recipe.optimizer == "sgd":
+        return MomentumSGD(momentum=recipe.momentum, **common)
+    kind = AdamW
+    if recipe.optimizer == "muon":
+        from keras_vit.training.muon import Muon as kind
+    return kind(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
+
+
+def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
+    """The learning rate of a recipe, as a function of the update.
+
+    Args:
+        recipe: The recipe.
+        steps: Updates of the whole training; None for the recipe's. A warm-up that would take more than half of them
+            is shortened: to its share of the recipe's own steps, or else to a tenth.
+
+    Raises:
+        ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.
+
+    Examples:
+        >>> float(training.build_schedule(training.recipe("finetune/cifar10"), steps=100)(0))
+        0.0
+    """
+    from keras_vit.training.optimizers import WarmupDecay
+
+    warmup = recipe.warmup_steps
+    if steps is not None and warmup > max(steps / 2, 1):
+        share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
+        warmup = int(steps * share)
+    total = recipe.total_steps() if steps is None else steps
+    return WarmupDecay(recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end)

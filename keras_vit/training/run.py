@@ -20,8 +20,7 @@ from keras_vit._terminal import Table
 from keras_vit.data import ImageStream, has_test_split, open_data
 from keras_vit.models import BiT, ImageModel, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.training.loop import RunFolder, draw_curve, report, train
-from keras_vit.training.optimizers import build_loss, build_optimizer, build_schedule
-from keras_vit.training.recipes import Recipe
+from keras_vit.training.recipes import Recipe, build_loss, build_optimizer, build_schedule
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.sharing import Batch, Distribution, FilledBatches, Sharing, distributed, reset_randomness
 from keras_vit.training.trainable import add_lora, freeze, save_adapters

@@ -8,8 +8,7 @@ from keras import ops
 
 from keras_vit._arguments import listing, warn_caller
 from keras_vit.data import ImageStream
-from keras_vit.training.optimizers import build_loss
-from keras_vit.training.recipes import Recipe
+from keras_vit.training.recipes import Recipe, build_loss
 
 WIDE = 5  # standard deviation of numbers that steps of the recipes' size hardly reach
 

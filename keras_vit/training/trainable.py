@@ -10,11 +10,10 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_vit._arguments import listing, whole_number
+from keras_vit._arguments import check_number, check_patterns, listing, matches, whole_number
 from keras_vit._keras import layers_inside, own_trainable_weights
 from keras_vit.checkpoints.files import write_npz
 from keras_vit.models import adapted_layers, layers_by_path, require_adapters, weights_by_path
-from keras_vit.training.recipes import check_number, check_patterns, matches
 
 _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they belong to
 

@@ -6,11 +6,12 @@ import pytest
 
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
+from keras_vit._arguments import matches
 from keras_vit.layers import skip_initialization
 from keras_vit.models import weights_by_path
 from keras_vit.training import AdamW, MomentumSGD, Muon, SoftmaxLoss, WarmupDecay, layer_decay
-from keras_vit.training.optimizers import DECAYED, build_optimizer
-from keras_vit.training.recipes import Recipe, matches, recipe
+from keras_vit.training.optimizers import DECAYED
+from keras_vit.training.recipes import Recipe, build_optimizer, recipe
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
 

@@ -10,9 +10,8 @@ from keras_vit import VisionTransformer, ViTConfig, training
 from keras_vit.data import Augmentation
 from keras_vit.layers import skip_initialization
 from keras_vit.training import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss
-from keras_vit.training.optimizers import build_loss, build_optimizer, build_schedule
 from keras_vit.training.recipe_table import ROWS
-from keras_vit.training.recipes import Recipe, list_recipes, recipe
+from keras_vit.training.recipes import Recipe, build_loss, build_optimizer, build_schedule, list_recipes, recipe
 
 pytestmark = pytest.mark.once
 
