@@ -149,7 +149,9 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("head_bias", "a finite number", math.isfinite),
     ("warmup_steps", "a number of steps, or a share of all below 1", lambda n: n >= 0 and (_whole(n) or n < 1)),
 )
-RANGES = {name: (expected, fits) for names, expected, fits in _NUMBERS for name in names.split()}
+RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    name: (expected, fits) for names, expected, fits in _NUMBERS for name in names.split()
+}
 
 
 def _whole(number: Any) -> bool:

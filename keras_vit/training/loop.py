@@ -146,10 +146,11 @@ def train(
 
 
 def _best(log: list[dict[str, Any]]) -> int:
-    """The number of the row with the highest `val_accuracy`; among equals, or without it, the lowest `val_loss`."""
+    """The number of the row with the highest accuracy; among equals, or without one, the lowest `val_loss`."""
 
     def score(number: int) -> tuple[float, float]:
-        accuracy, loss = (log[number].get(name) for name in ("val_accuracy", "val_loss"))
+        row = log[number]
+        loss, accuracy = row.get("val_loss"), row.get("val_accuracy") or row.get("val_ranking_precision")
         return accuracy or 0.0, -math.inf if loss is None or math.isnan(loss) else -loss
 
     return max(range(len(log)), key=score)  # the first of several

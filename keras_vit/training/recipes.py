@@ -73,7 +73,8 @@ class Recipe:
         lora_targets: Patterns of the layers that get them.
         augmentation: What happens to training images.
         keep: Whose weights a run gives: `"last"`, as the papers' runs, or `"best"`, those of the evaluation with the
-            highest `val_accuracy`; among equals, or without it, of the lowest `val_loss`, and then of the first.
+            highest `val_accuracy`, of several labels `val_ranking_precision`; among equals, or for numbers, of the
+            lowest `val_loss`, and then of the first.
         patience: Evaluations in a row without a better one, by the measure of `keep`, after which a run ends; None to
             make all steps.
 
