@@ -1,5 +1,6 @@
 """Models to the Hugging Face Hub, with a card that says what they are and how to load them."""
 
+import contextlib
 import pathlib
 import re
 import tempfile
@@ -101,11 +102,9 @@ def _layout_of(config: ModelConfig) -> str:
     """The preferred layout that can say a model: those of others first, then that of the published files."""
     for name in _OTHERS:
         if isinstance(config, LAYOUTS[name].config_type):
-            try:
+            with contextlib.suppress(ValueError):
                 LAYOUTS[name].check_writable(config)
-            except ValueError:
-                continue
-            return name
+                return name
     return PUBLISHED[type(config)]
 
 

@@ -183,11 +183,8 @@ def is_shape(numbers: Any) -> bool:
 class ArrayFile(Mapping[str, StoredArray]):
     """The arrays of a file by name, whatever its format, and what else it says. No values are read.
 
-    Attributes:
-        path: The file. It is closed between the calls.
-        note: What is noted beside the arrays, as plain data; empty where the format has no place for notes.
-        container: The name of the dict that the arrays are in, joined by dots, in a training state of PyTorch.
-        outside: The names of the arrays that are not in it, such as an optimizer's.
+    `note` is what is noted beside the arrays, as plain data. In a training state of PyTorch, `container` is the name of
+    the dict that the arrays are in, joined by dots, and `outside` names those that are not, such as an optimizer's.
     """
 
     def __init__(

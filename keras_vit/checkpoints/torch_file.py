@@ -114,8 +114,8 @@ def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
         raise ValueError(f"{path} {_ORDER}")
     if not isinstance(keys, list) or not all(type(key) is str for key in keys) or len(set(keys)) < len(keys):
         raise ValueError(f"{path} is damaged: its list of storages makes no sense.")
-    storages = [tensor.storage for _, tensor in _tensors(root)]
-    types = {storage.key: storage.stored for storage in storages if type(storage) is Storage}
+    storages = [tensor.storage for _, tensor in _tensors(root) if type(tensor.storage) is Storage]
+    types = {storage.key: storage.stored for storage in storages}
     extents, at = {}, stream.tell()
     with path.open("rb") as file:
         for key in keys:
@@ -260,15 +260,12 @@ class _Function:
 
 def _make_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *more: Any) -> Tensor:
     # What follows: requires_grad, hooks, and flags, such as that all values count negative.
-    if len(more) > 3 or (len(more) == 3 and more[2]):
+    if len(more) > 3 or any(more[2:]):
         raise ValueError("it has a tensor with flags, which are not known here")
     return Tensor(storage, offset, shape, strides)
 
 
-def _first(value: Any, *_: Any) -> Any:
-    return value
-
-
+_FIRST = _Function(lambda value, *_: value)
 _STORAGES = {
     **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16"},
     **{"LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8"},
@@ -280,9 +277,9 @@ _NAMES: dict[tuple[str, str], Any] = {
     ("argparse", "Namespace"): _Object,
     ("torch._utils", "_rebuild_tensor"): _Function(_make_tensor),
     ("torch._utils", "_rebuild_tensor_v2"): _Function(_make_tensor),
-    ("torch._utils", "_rebuild_parameter"): _Function(_first),
-    **{("torch.jit._pickle", f"build_{kind}list"): _Function(_first) for kind in ("int", "bool", "double", "tensor")},
-    ("torch.jit._pickle", "restore_type_tag"): _Function(_first),
+    ("torch._utils", "_rebuild_parameter"): _FIRST,
+    **{("torch.jit._pickle", f"build_{kind}list"): _FIRST for kind in ("int", "bool", "double", "tensor")},
+    ("torch.jit._pickle", "restore_type_tag"): _FIRST,
     **{("torch", name): stored for name, stored in _STORAGES.items()},
 }
 
