@@ -23,6 +23,7 @@ ROOMS = {
     "export": "",
     "data": "",
     "layers": "",
+    "text": "",
 }
 INDEX = """# API reference
 
@@ -46,7 +47,7 @@ PRELUDE = """import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import data, evaluation, export, inspection, layers, training
+from keras_vit import data, evaluation, export, inspection, layers, text, training
 
 model = keras_vit.load("glyphs")  # 24 x 24 pixels, 164 characters: the small checkpoint that comes along
 pixels = np.random.default_rng(0).integers(0, 256, (4, 24, 24, 3)).astype("uint8")  # four pictures
@@ -55,6 +56,9 @@ images = model.preprocess(pixels)  # float32 (4, 24, 24, 3), in [-1, 1]
 config = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=2)
 small = keras_vit.VisionTransformer(config)  # random weights
 small_images = np.zeros((4, 8, 8, 3), "float32")
+words = keras_vit.TextConfig(vocabulary=128, context=8, width=8, depth=1, heads=2, mlp_width=16)
+letters = text.Tokenizer(lambda line: [ord(letter) for letter in line], context=8, end=1, pad=0)
+both = text.ImageText(small.with_config(classes=None), keras_vit.TextEncoder(words), letters)  # random weights
 """
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from keras_vit import export as export
     from keras_vit import inspection as inspection
     from keras_vit import layers as layers
+    from keras_vit import text as text
     from keras_vit import training as training
     from keras_vit.checkpoints import class_names as class_names
     from keras_vit.checkpoints import inspect_checkpoint as inspect_checkpoint
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from keras_vit.models import VARIANTS as VARIANTS
     from keras_vit.models import BiT as BiT
     from keras_vit.models import BiTConfig as BiTConfig
+    from keras_vit.models import TextConfig as TextConfig
+    from keras_vit.models import TextEncoder as TextEncoder
     from keras_vit.models import VisionTransformer as VisionTransformer
     from keras_vit.models import ViTConfig as ViTConfig
     from keras_vit.models import feature_extractor as feature_extractor
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from keras_vit.preprocessing import decode_predictions as decode_predictions
     from keras_vit.preprocessing import load_image as load_image
     from keras_vit.preprocessing import preprocess_input as preprocess_input
+    from keras_vit.text import load_image_text as load_image_text
     from keras_vit.zoo import BiT_R50x1 as BiT_R50x1
     from keras_vit.zoo import BiT_R50x3 as BiT_R50x3
     from keras_vit.zoo import BiT_R101x1 as BiT_R101x1

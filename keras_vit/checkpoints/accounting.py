@@ -245,6 +245,11 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
     def read(path: str) -> np.ndarray:
         return keras.ops.convert_to_numpy(weights[path]).astype(np.float32, copy=False)
 
+    if getattr(config, "unit_features", False):
+        raise ValueError(
+            f"The layout {layout.name!r} has no place for a head that reads normalised features, such as that of a "
+            "zero-shot classifier. Save the model as .keras."
+        )
     layout.check_writable(config)
     if getattr(config, "preprocessing_folded", False):
         words = "has no place for a patch embedding that normalises pixels itself, by optimize_for_inference()"

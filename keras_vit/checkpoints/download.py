@@ -25,6 +25,7 @@ import time
 import urllib.parse
 import warnings
 import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 from keras_vit._arguments import Source, printable
@@ -53,12 +54,13 @@ _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _BUCKETS = "https://storage.googleapis.com/"
 
 
-def find_checkpoint(source: Entry | Source) -> pathlib.Path:
+def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathlib.Path:
     """The file that a user means, which is downloaded if it is not on this machine yet.
 
     Args:
         source: A path, or a folder with weights; the name of a checkpoint that comes along or of the catalogue (see
             `find_entry`), or its entry; an `https`, `http` or `gs` address, or one of the Hub (see `fetch_from_hub`).
+        beside: As in `fetch_from_hub`.
 
     Returns:
         Path of the file: the given one, or that in a mirror or in a cache.
@@ -73,7 +75,7 @@ def find_checkpoint(source: Entry | Source) -> pathlib.Path:
         raise TypeError(f"A checkpoint is given by its name, address or path, but {source!r} was given.")
     text = os.fspath(source)
     if text.lower().startswith(SCHEME):
-        return fetch_from_hub(text, offline=_is_offline())
+        return fetch_from_hub(text, offline=_is_offline(), beside=beside)
     if "://" in text:
         return fetch(_published(text))
     path = pathlib.Path(text).expanduser()

@@ -14,7 +14,7 @@ import pathlib
 import re
 import urllib.parse
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.files import SIDECARS, WEIGHT_NAMES, choose_weights, shards_of
@@ -64,7 +64,7 @@ def parse_hub_address(text: str) -> HubAddress:
     return HubAddress(repository, revision, file)
 
 
-def fetch_from_hub(source: str, offline: bool = False) -> pathlib.Path:
+def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = ()) -> pathlib.Path:
     """The file of a model's weights in a repository of the Hub, in the library's cache.
 
     What lies beside it and describes it (`SIDECARS`) is fetched as well, and the shards of a file that is split. The
@@ -74,6 +74,7 @@ def fetch_from_hub(source: str, offline: bool = False) -> pathlib.Path:
         source: An address, `hf://owner/name[@revision][/file or /folder]`. Without a file, the weights are those that
             `choose_weights` chooses in the folder or the repository.
         offline: Whether to do without the network, as with the library's `HF_HUB_OFFLINE`.
+        beside: The names of more files that are fetched where the repository has them, such as a tokenizer's.
 
     Raises:
         ValueError: if the address is none, or the repository has several files of weights and no file is named.
@@ -94,7 +95,7 @@ def fetch_from_hub(source: str, offline: bool = False) -> pathlib.Path:
     weights = _weights(address, names)
     folder = weights[: weights.rfind("/") + 1]
     # What describes the weights comes first: after a kill, weights in the cache have beside them what they need.
-    for name in [f"{folder}{name}" for name in SIDECARS.values() if f"{folder}{name}" in names]:
+    for name in [f"{folder}{name}" for name in (*SIDECARS.values(), *beside) if f"{folder}{name}" in names]:
         _fetch(address, name, info.sha)
     path = _fetch(address, weights, info.sha)
     for shard in _shards(path, address):

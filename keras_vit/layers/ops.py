@@ -100,10 +100,8 @@ def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
 @with_faster_forms
 def dense(x: Any, kernel: Any, bias: Any) -> Any:
     """The product of `x`, `(batch, ..., D)`, with a kernel `(D, units)` of the same dtype, and a bias or None."""
-    if keras.backend.standardize_dtype(x.dtype) == "float64":  # which Keras's product rounds to float32 on PyTorch
-        y = ops.einsum("...d,du->...u", x, kernel)
-    else:
-        y = ops.matmul(x, kernel)
+    is_wide = keras.backend.standardize_dtype(x.dtype) == "float64"  # Keras's product rounds it on PyTorch
+    y = ops.einsum("...d,du->...u", x, kernel) if is_wide else ops.matmul(x, kernel)
     return y if bias is None else y + bias
 
 
@@ -233,30 +231,35 @@ def _conv_in_torch(x: Any, kernel: Any, strides: int | tuple[int, int], padding:
     return F.conv2d(x, kernel, None, strides, 0 if padding == "valid" else padding).permute(0, 2, 3, 1)
 
 
-def attention(query: Any, key: Any, value: Any, flash_attention: bool | None = None) -> Any:
+def attention(query: Any, key: Any, value: Any, flash_attention: bool | None = None, is_causal: bool = False) -> Any:
     """Softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`; the rest as in Keras's."""
     fast = fast_path("attention", query)
     if fast is not None:
-        return fast(query, key, value)
+        return fast(query, key, value, is_causal)
     if keras.backend.standardize_dtype(query.dtype) == "float64":  # which Keras rounds to float32
-        return ops.einsum("bhqk,bkhd->bqhd", attention_weights(query, key), value)
-    return ops.dot_product_attention(query, key, value, flash_attention=flash_attention)
+        return ops.einsum("bhqk,bkhd->bqhd", attention_weights(query, key, is_causal), value)
+    return ops.dot_product_attention(query, key, value, is_causal=is_causal, flash_attention=flash_attention)
 
 
-def attention_weights(query: Any, key: Any) -> Any:
+def attention_weights(query: Any, key: Any, is_causal: bool = False) -> Any:
     """Softmax of the scaled scores, `(batch, heads, Q, T)`, computed in at least float32 as in the original."""
-    return ops.softmax(widened(ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key)))
+    scores = widened(ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key))
+    return ops.softmax(_without_later_keys(scores) if is_causal else scores)
+
+
+def _without_later_keys(scores: Any) -> Any:
+    return ops.where(ops.tri(*scores.shape[-2:], dtype="bool"), scores, -math.inf)
 
 
 @faster("attention", "jax")
-def _attention_in_jax(query: Any, key: Any, value: Any) -> Any:
+def _attention_in_jax(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
     # Heads before tokens, so that XLA for CPUs sees products of matrices and transposes nothing inside them.
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
-    return _attend()(query * query.shape[-1] ** -0.5, key, value).swapaxes(1, 2)
+    return _attend(is_causal)(query * query.shape[-1] ** -0.5, key, value).swapaxes(1, 2)
 
 
 @functools.cache
-def _attend() -> Any:
+def _attend(is_causal: bool) -> Any:
     # The sums that softmax divides by divide the result, which is smaller than the weights: no second array of all
     # weights is written, and none is kept for the gradients, which are those of FlashAttention (arXiv 2205.14135, B.2).
     import jax
@@ -273,7 +276,7 @@ def _attend() -> Any:
         return jnp.einsum("bhqk,bhkd->bhqd", weights, value, preferred_element_type=dtype)
 
     def parts(query: Any, key: Any, value: Any) -> Any:
-        weights = scores(query, key)
+        weights = _without_later_keys(scores(query, key)) if is_causal else scores(query, key)
         weights = jnp.exp(weights - weights.max(-1, keepdims=True))
         total = weights.sum(-1, keepdims=True)
         return weights, total, mixed(weights, value) / total
@@ -294,22 +297,23 @@ def _attend() -> Any:
 
 
 @faster("attention", "tensorflow")
-def _attention_in_tensorflow(query: Any, key: Any, value: Any) -> Any:
+def _attention_in_tensorflow(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
     # Keras takes `Einsum`, which adds up in bfloat16 where the tokens are in bfloat16, and takes twenty times as long.
     import tensorflow as tf
 
     dtype = query.dtype
     query, key, value = (widened(tf.transpose(x, (0, 2, 1, 3))) for x in (query, key, value))
-    weights = tf.nn.softmax(tf.matmul(query * query.shape[-1] ** -0.5, key, transpose_b=True))
+    scores = tf.matmul(query * query.shape[-1] ** -0.5, key, transpose_b=True)
+    weights = tf.nn.softmax(_without_later_keys(scores) if is_causal else scores)
     return tf.transpose(tf.cast(tf.matmul(weights, value), dtype), (0, 2, 1, 3))
 
 
 @faster("attention", "torch")
-def _attention_in_torch(query: Any, key: Any, value: Any) -> Any:
+def _attention_in_torch(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
     import torch.nn.functional as F
 
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+    return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal).transpose(1, 2)
 
 
 @with_faster_forms
@@ -466,11 +470,10 @@ def _gelu_factor(x: Any) -> Any:
 
 @functools.cache
 def _gelu_of_torch() -> Any:
-    """The tanh approximation of GELU; as PyTorch's operation it keeps x and nothing else for its gradient."""
+    """The tanh approximation of GELU, which keeps x alone. PyTorch's gradient can be differentiated again."""
     import torch
 
     def slope(ctx: Any, grad: Any) -> Any:
-        """The gradient in both modes, by PyTorch's operation, which can be differentiated again."""
         (x,) = ctx.saved_tensors
         return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
 

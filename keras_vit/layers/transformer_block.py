@@ -39,6 +39,7 @@ class MultiHeadAttention(CompositeLayer):
         norm: Whether the joined heads are normalised before the output projection, as in EVA-02-CLIP.
         epsilon: Added to the variance by that normalisation.
         rotary_embedding: `"dinov3"` or `"eva02"` where a rotation is passed; None for none.
+        causal: Whether a token attends to itself and earlier ones only, as in the text towers of CLIP.
 
     Call arguments:
         tokens: `(batch, T, D)`, the keys and values.
@@ -68,6 +69,7 @@ class MultiHeadAttention(CompositeLayer):
         norm: bool = False,
         epsilon: float = 1e-6,
         rotary_embedding: str | None = None,
+        causal: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -79,6 +81,7 @@ class MultiHeadAttention(CompositeLayer):
         self.use_norm = norm
         self.epsilon = epsilon
         self.rotary_embedding = rotary_embedding
+        self.causal = causal
         self.seed_generator = SeedGenerator() if dropout else None
 
     def build(
@@ -118,9 +121,9 @@ class MultiHeadAttention(CompositeLayer):
         if seed is None and offset is None and fused:
             # On TPUs, Keras 3.15 hands unmasked attention of 128-token multiples to a kernel that applies a causal mask
             # and no scaling. Its plain path is right.
-            y = attention(query, key, value, False if _jax_runs_on("tpu") else None)
+            y = attention(query, key, value, False if _jax_runs_on("tpu") else None, self.causal)
         else:
-            weights = ops.cast(attention_weights(query, key), query.dtype)
+            weights = ops.cast(attention_weights(query, key, self.causal), query.dtype)
             weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
             y = ops.einsum("bhqk,bkhd->bqhd", dropout(weights, self.dropout, seed), value)
         y = reshape(y, (-1, _length(queries), self.width))
@@ -129,7 +132,8 @@ class MultiHeadAttention(CompositeLayer):
 
     def attention_weights(self, tokens: Tensor, queries: Tensor | None = None, rotation: Any = None) -> Tensor:
         """The attention weights, `(batch, heads, Q, T)`, each row summing to 1; in at least float32."""
-        return attention_weights(*self._query_and_key(tokens, tokens if queries is None else queries, rotation))
+        query, key = self._query_and_key(tokens, tokens if queries is None else queries, rotation)
+        return attention_weights(query, key, self.causal)
 
     def _query_and_key(self, tokens: Any, queries: Any, rotation: Any, training: bool | None = None) -> tuple[Any, Any]:
         query, key = self._projected(self.query, queries, training), self._projected(self.key, tokens, training)
@@ -345,6 +349,7 @@ class TransformerBlock(Renamed, CompositeLayer):
         rotary_embedding: `"dinov3"` or `"eva02"` where a rotation is passed; None for none.
         output_tokens: How many tokens go on, from the first one; None for all. Of the others nothing is computed but
             their keys and values.
+        causal: Whether a token attends to itself and earlier ones only, as `causal` in `MultiHeadAttention`.
 
     Call arguments:
         x: `(batch, T, D)`.
@@ -382,6 +387,7 @@ class TransformerBlock(Renamed, CompositeLayer):
         attention_norm: bool = False,
         rotary_embedding: str | None = None,
         output_tokens: int | None = None,
+        causal: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -400,21 +406,14 @@ class TransformerBlock(Renamed, CompositeLayer):
         self.attention_norm = attention_norm
         self.rotary_embedding = rotary_embedding
         self.output_tokens = output_tokens
+        self.causal = causal
         self.seed_generator = SeedGenerator() if dropout or drop_path else None
 
     def build(self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None) -> None:
         policy = self.dtype_policy
         self.norm1 = self.inner_norm("norm1", x_shape, self.epsilon)
-        self.attention = MultiHeadAttention(
-            self.heads,
-            self.attention_dropout,
-            self.attention_bias,
-            self.attention_norm,
-            self.epsilon,
-            self.rotary_embedding,
-            dtype=policy,
-            name="attention",
-        )
+        common = (self.heads, self.attention_dropout, self.attention_bias, self.attention_norm, self.epsilon)
+        self.attention = MultiHeadAttention(*common, self.rotary_embedding, self.causal, dtype=policy, name="attention")
         self.norm2 = self.inner_norm("norm2", x_shape, self.epsilon)
         norm = self.use_mlp.endswith("norm")
         if self.use_mlp.startswith("plain"):

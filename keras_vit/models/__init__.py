@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from keras_vit.models.changes import adapted_layers, check_tokens, merge_lora, require_adapters
     from keras_vit.models.features import MODELS, feature_extractor, feature_names
     from keras_vit.models.image_model import ImageModel, pixel_scaling
+    from keras_vit.models.text_encoder import TextConfig, TextEncoder
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 
 __getattr__ = lazy_names(__name__)
@@ -35,6 +36,8 @@ __all__ = [
     "FAMILIES",
     "MODELS",
     "VARIANTS",
+    "TextConfig",
+    "TextEncoder",
     "BiT",
     "BiTConfig",
     "BiTVariant",

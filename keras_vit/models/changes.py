@@ -29,6 +29,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("final_norm", "pooling", "map_prefix", "class_names"), ()),
     "projection": ("projection", "pre_logits", "head"),
     "representation_size": ("pre_logits", "head"),
+    "unit_features": ("head",),
     "classes": ("head", "head_dist"),
     "distillation_head": ("head_dist",),
 }

@@ -159,6 +159,7 @@ class ViTConfig(ModelConfig):
         map_prefix: Whether attention pooling reads the tokens before the patches as well.
         projection: Length of the linear layer without bias after pooling (CLIP's image embedding); None for none.
         representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
+        unit_features: Whether what the head reads is divided by its length (zero-shot classifiers).
         classes: Outputs of the head; None for no head.
         distillation_head: Whether the distillation token has a head of its own; the logits are the mean of both.
         class_names: What the outputs of the head stand for, in order; None where nobody has said. Files carry them.
@@ -229,6 +230,7 @@ class ViTConfig(ModelConfig):
     map_prefix: bool = True
     projection: int | None = None
     representation_size: int | None = None
+    unit_features: bool = False
     classes: int | None = None
     distillation_head: bool = False
     class_names: tuple[str, ...] | None = None

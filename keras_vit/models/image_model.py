@@ -1,8 +1,7 @@
-"""What the models of this package share: each is a functional Keras model and a function of one config."""
+"""What the models of images share: checks of what they are given, and other configs with the same weights."""
 
 import contextlib
 import functools
-import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
@@ -10,22 +9,20 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit._keras import ClonableModel, call_layers, layers_inside, without_importing_tensorflow
+from keras_vit._keras import call_layers, layers_inside
 from keras_vit.layers.base import is_plain, quantized_policies
 from keras_vit.layers.ops import float32_or_better, runs_eagerly_in_torch
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,
-    copy_structure,
     has_adapters,
     layers_to_start_anew,
     quick_initialization,
     replaced,
-    restore_training,
     shortcuts,
-    training_config,
 )
 from keras_vit.models.config import ModelConfig
+from keras_vit.models.configured_model import ConfiguredModel
 from keras_vit.models.variants import variant_of
 from keras_vit.preprocessing import Pipeline
 
@@ -45,14 +42,13 @@ def _checking_images(method: Callable[..., Any]) -> Any:
     return checking
 
 
-class ImageModel(ClonableModel):
+class ImageModel(ConfiguredModel):
     """A functional model that is made from a config and takes the images that the config says.
 
-    Subclasses set `config_type`, the class of their configs; `outputs_of`, a function from the config, symbolic images
+    Subclasses set, beside `config_type`, `outputs_of`, a function from the config, symbolic images
     and a dtype policy to the outputs; `default_name`; and `factory`, a function that makes one, for messages.
     """
 
-    config_type: type[ModelConfig]
     default_name: str
     outputs_of: Callable[..., Any]
     factory: str
@@ -82,23 +78,14 @@ class ImageModel(ClonableModel):
         default_name = variant_of(config) or self.default_name
         name = name or default_name.lower().translate(str.maketrans("-/+", "___"))
         super().__init__(input_tensor, type(self).outputs_of(config, input_tensor, policy), name=name)
-        self._set_up(config, policy)
+        self.set_up(config, policy)
         self.trainable = trainable
 
-    def _set_up(self, config: Any, policy: Any) -> None:
-        self._config = config
-        self._policy = policy
+    def set_up(self, config: Any, policy: Any) -> None:
+        """As `ConfiguredModel.set_up`."""
+        super().set_up(config, policy)
         self._warned = False
-        # Keras asks the model, not its layers, whether the loss has to be scaled for float16.
-        self.dtype_policy = getattr(policy, "default_policy", policy)
         self.input_spec = None  # call() below says more than Keras does when images do not fit
-
-    def init_as_clone(self, source: Self, inputs: Any, outputs: Any, name: str | None = None) -> None:
-        """What the constructor does where `keras.models.clone_model` has made the layers of `source` anew."""
-        super().__init__(inputs, outputs, name=name)
-        self._set_up(source._config, source._policy)
-        self.trainable = source.trainable
-        copy_structure(source, self)
 
     predict = _checking_images(keras.Model.predict)
     fit = _checking_images(keras.Model.fit)
@@ -289,33 +276,6 @@ class ImageModel(ClonableModel):
         """Sets `config.class_names`: what the outputs of the head stand for, in order, or None."""
         self._config = self._config.replace(class_names=class_names)
 
-    def get_config(self) -> dict[str, Any]:
-        with without_importing_tensorflow():
-            dtype = keras.dtype_policies.serialize(quantized_policies(self) or self._policy)
-        return {
-            "config": self._config.to_dict(),
-            "name": self.name,
-            "dtype": dtype,
-            "trainable": self.trainable,
-            "frozen": _frozen(self),
-            **training_config(self),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        config = dict(config)
-        frozen = set(config.pop("frozen", ()))
-        adapters, frozen_weights = config.pop("adapters", {}), config.pop("frozen_weights", ())
-        model = cls(cls.config_type(**config.pop("config")), **config)
-        for layer in layers_inside(model, include_self=False):
-            if layer.path in frozen:
-                layer.trainable = False
-        restore_training(model, adapters, frozen_weights)
-        return model
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {json.dumps(self._config.to_dict())}>"
-
 
 def pixel_scaling(pipeline: Pipeline) -> tuple[list[float], list[float]]:
     """What a pipeline multiplies pixels of 0..255 with, and what it then adds, for each channel or for all."""
@@ -343,12 +303,6 @@ def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:
         raise ValueError(f"{words}. To put the model behind other layers, call it on their output: model(x).")
     if tuple(tensor.shape[1:]) != shape:
         raise ValueError(f"input_tensor must have the shape (batch, {_spell(shape)}), but has {tensor.shape}.")
-
-
-def _frozen(model: keras.Model) -> list[str]:
-    """Paths of the layers that do not train; those inside a listed one go without saying."""
-    paths = {layer.path for layer in layers_inside(model, include_self=False) if layer.path and not layer.trainable}
-    return sorted(path for path in paths if not any(path.startswith(f"{outer}/") for outer in paths))
 
 
 def _spell(shape: tuple[int | None, ...]) -> str:

@@ -195,6 +195,8 @@ def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
     if not config.classes:
         return y
     dtype = float32_or_better(policy.compute_dtype)
+    if config.unit_features:
+        y = layers.UnitNormalization(dtype=dtype, name="unit_features")(y)
     logits = _classifier(config, "head", policy)(y)
     if config.distillation_head:
         y = TokenPooling("token", token=1, dtype=policy, name="pooling_dist")(tokens)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from keras_vit._processes import Processes, connect
     from keras_vit.data import BadImage, ImageStream, as_dataset, open_data
     from keras_vit.models import merge_lora
+    from keras_vit.training.contrastive import ContrastiveLoss, SigmoidContrastiveLoss
     from keras_vit.training.distribution import (
         data_parallel,
         layout_map,
@@ -43,12 +44,14 @@ __all__ = [
     "AdamW",
     "Augmentation",
     "BadImage",
+    "ContrastiveLoss",
     "ImageStream",
     "MomentumSGD",
     "Muon",
     "Plan",
     "Processes",
     "Recipe",
+    "SigmoidContrastiveLoss",
     "SigmoidLoss",
     "SoftmaxLoss",
     "Trained",

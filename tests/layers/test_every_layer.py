@@ -35,7 +35,10 @@ EXAMPLES = {
     "MAPHead": ({"heads": 3, "mlp_width": 20, "gelu": "exact", "epsilon": 1e-4, "skipped_tokens": 1}, (5, 12)),
     "MLP": ({"width": 20, "gelu": "exact", "dropout": 0.2, "norm": True, "epsilon": 1e-4}, (5, 12)),
     "MultiHeadAttention": (
-        {"heads": 3, "dropout": 0.2, "bias": "no_key", "norm": True, "epsilon": 1e-4, "rotary_embedding": "eva02"},
+        {
+            **{"heads": 3, "dropout": 0.2, "bias": "no_key", "norm": True, "epsilon": 1e-4},
+            **{"rotary_embedding": "eva02", "causal": True},
+        },
         (5, 12),
     ),
     "PaddedMaxPooling2D": ({"padding": "zeros"}, (5, 6, 12)),
@@ -56,6 +59,7 @@ EXAMPLES = {
         (5, 6, 3),
     ),
     "SwiGLU": ({"width": 20, "norm": True, "epsilon": 1e-4, "dropout": 0.2}, (5, 12)),
+    "TextPooling": ({"kind": "end_id", "end_id": 7}, (5, 12)),
     "TokenDropout": ({"dropout": 0.2}, (5, 12)),
     "TokenPooling": ({"mode": "avg", "prefix_tokens": 2, "token": 1}, (5, 12)),
     "TokenMap": ({"grid_size": (1, 3), "prefix_tokens": 2}, (5, 12)),
@@ -75,6 +79,7 @@ EXAMPLES = {
             "attention_norm": True,
             "rotary_embedding": "eva02",
             "output_tokens": 2,
+            "causal": True,
         },
         (5, 12),
     ),
@@ -86,6 +91,8 @@ every_layer_of_images = pytest.mark.parametrize("name", sorted(EXAMPLES.keys() -
 
 def options(name):
     """What a layer is called with besides its input."""
+    if name == "TextPooling":
+        return {"ids": np.array([[3, 7, 1, 7, 0], [7, 1, 1, 1, 1]], "int32")}
     if "rotary_embedding" not in EXAMPLES[name][0]:
         return {}
     angles = np.random.default_rng(2).uniform(-3, 3, (5, 4)).astype("f4")

@@ -35,7 +35,7 @@ BIT_VALUES = BOTH_VALUES | {"pooling": "none", "pool_padding": "zeros", "folded"
 # Fields that may change, but not for every model or not without giving something up; tested by name.
 SPECIAL = (
     *("representation_size", "stem_epsilons", "stem_folded", "folded", "preprocessing_folded", "projection"),
-    "distillation_head",
+    *("distillation_head", "unit_features"),
 )
 CASES = [
     *(("vit", {field: value}, ()) for field, value in VIT_VALUES.items()),
@@ -44,6 +44,7 @@ CASES = [
     ("vit", {"representation_size": None, "classes": 5}, ()),
     ("vit", {"classes": None}, ()),
     ("vit", {"classes": None, "representation_size": None}, ()),
+    ("vit", {"unit_features": True}, ("head",)),
     ("vit", {"pooling": "map"}, ("pooling",)),
     ("vit", {}, ("block_1", "head")),
     ("hybrid", {"stem_folded": True}, ()),

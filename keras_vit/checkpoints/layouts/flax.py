@@ -26,7 +26,7 @@ from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, check_fields, shape_of
 from keras_vit.checkpoints.layouts import mixer
 from keras_vit.checkpoints.stored_array import StoredArray
-from keras_vit.models import BiTConfig, ViTConfig, convolutions
+from keras_vit.models import BiTConfig, TextConfig, ViTConfig, convolutions
 
 Arrays = dict[str, StoredArray]
 
@@ -65,37 +65,42 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
     rows += [Row("cls", "class_token/token", (1, 1, width))] if config.class_token else []
     for i in range(config.depth):
         name, path = f"{_BLOCK}{i}", f"block_{i}"
-        rows += _norm(f"{name}/LayerNorm_0", f"{path}/norm1", width)
-        rows += _attention_and_mlp(f"{name}/", "LayerNorm_1", f"{path}/", "norm2", config)
-    rows += _norm("Transformer/encoder_norm", "encoder_norm", width)
+        rows += norm_rows(f"{name}/LayerNorm_0", f"{path}/norm1", width)
+        rows += attention_and_mlp_rows(f"{name}/", "LayerNorm_1", f"{path}/", "norm2", config)
+    rows += norm_rows("Transformer/encoder_norm", "encoder_norm", width)
     if config.pooling == "map":
         rows.append(Row("MAPHead_0/probe", "pooling/probe", (1, 1, width)))
-        rows += _attention_and_mlp("MAPHead_0/", "LayerNorm_0", "pooling/", "norm", config)
+        rows += attention_and_mlp_rows("MAPHead_0/", "LayerNorm_0", "pooling/", "norm", config)
     features = config.representation_size or width
-    rows += _dense("pre_logits", "pre_logits", width, features) if config.representation_size else []
-    rows += _dense("head", "head", features, config.classes) if config.classes else []
+    rows += dense_rows("pre_logits", "pre_logits", width, features) if config.representation_size else []
+    rows += dense_rows("head", "head", features, config.classes) if config.classes else []
     if layout == "vit_jax":
         rows = [dataclasses.replace(row, name=_in_block(row.name, _PUBLISHED)) for row in rows]
     return rows
 
 
-def _attention_and_mlp(name: str, norm: str, path: str, norm_path: str, config: ViTConfig) -> list[Row]:
+def attention_and_mlp_rows(
+    name: str, norm: str, path: str, norm_path: str, config: ViTConfig | TextConfig
+) -> list[Row]:
+    """The rows of attention, of the normalisation after it, and of the MLP."""
     width, heads, size = config.width, config.heads, config.head_size
     attention, rows = f"{name}MultiHeadDotProductAttention_0", []
     for part in ("query", "key", "value"):
-        rows += _dense(f"{attention}/{part}", f"{path}attention/{part}", width, heads, size)
+        rows += dense_rows(f"{attention}/{part}", f"{path}attention/{part}", width, heads, size)
     rows.append(Row(f"{attention}/out/kernel", f"{path}attention/out/kernel", (heads, size, width)))
     rows.append(Row(f"{attention}/out/bias", f"{path}attention/out/bias", (width,)))
-    rows += _norm(f"{name}{norm}", f"{path}{norm_path}", width)
-    rows += _dense(f"{name}MlpBlock_0/Dense_0", f"{path}mlp/fc1", width, config.mlp_width)
-    return rows + _dense(f"{name}MlpBlock_0/Dense_1", f"{path}mlp/fc2", config.mlp_width, width)
+    rows += norm_rows(f"{name}{norm}", f"{path}{norm_path}", width)
+    rows += dense_rows(f"{name}MlpBlock_0/Dense_0", f"{path}mlp/fc1", width, config.mlp_width)
+    return rows + dense_rows(f"{name}MlpBlock_0/Dense_1", f"{path}mlp/fc2", config.mlp_width, width)
 
 
-def _dense(name: str, path: str, into: int, *out: int) -> list[Row]:
+def dense_rows(name: str, path: str, into: int, *out: int) -> list[Row]:
+    """The rows of a dense layer, whose kernel may have more axes than two."""
     return [Row(f"{name}/kernel", f"{path}/kernel", (into, *out)), Row(f"{name}/bias", f"{path}/bias", out)]
 
 
-def _norm(name: str, path: str, *shape: int) -> list[Row]:
+def norm_rows(name: str, path: str, *shape: int) -> list[Row]:
+    """The rows of a normalisation."""
     return [Row(f"{name}/scale", f"{path}/gamma", shape), Row(f"{name}/bias", f"{path}/beta", shape)]
 
 
@@ -106,7 +111,7 @@ def _stem(config: ViTConfig) -> list[Row]:
         path, norm = conv.unit_path, conv.layer.replace("conv", "gn")
         name, kernel = path.replace("_", "/"), (conv.size, conv.size, conv.inputs, conv.filters)
         rows.append(Row(f"{name}{conv.layer}/kernel", f"{path}{conv.layer}/kernel", kernel))
-        rows += _norm(f"{name}{norm}", f"{path}{norm}", 1, 1, 1, conv.filters)
+        rows += norm_rows(f"{name}{norm}", f"{path}{norm}", 1, 1, 1, conv.filters)
     return rows
 
 
@@ -150,7 +155,7 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str
     if layout == "big_vision" and len(arrays[_PATCHES].shape) == 2:
         raise ValueError("its patches go through a matrix, not a convolution. NaFlex models are not supported.")
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
-    arrays, dialect = _in_linen(arrays)
+    arrays, dialect = in_linen(arrays)
     contents = Contents(prefix=prefix, arrays=arrays, unused=unused, head=("head/bias", "head/kernel"))
     if layout == "vit_jax":
         grid = accounting.squarest_grid(shape_of(arrays, _VIT_JAX_POSITION, 3)[1] - ("cls" in arrays))
@@ -198,7 +203,7 @@ def _is_linen(names: Iterable[str]) -> bool:
     return any(f"/{module}/" in name for name in names for module in _PUBLISHED if module != "LayerNorm_1")
 
 
-def _in_linen(arrays: Arrays) -> tuple[Arrays, str]:
+def in_linen(arrays: Arrays) -> tuple[Arrays, str]:
     """The arrays by Linen's names, block by block, and what the file's own names are."""
     dialect = "Linen" if _is_linen(arrays) else "published"
     if any(name.startswith(_STACK) for name in arrays):

@@ -42,7 +42,7 @@ _TOP = (
 _BESIDE = r"decoder\..*|(text_model|text_projection)\..*|logit_scale|logit_bias"
 _UNUSED = r"embeddings\.(mask_token|position_ids)|rope_embeddings\.inv_freq"
 # The names of activations and what they compute; `gelu_fast` and its like differ by rounding errors only.
-_ACTIVATIONS = {
+ACTIVATIONS = {
     **{"gelu": "exact", "gelu_python": "exact", "quick_gelu": "quick"},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "tanh"),
 }
@@ -294,9 +294,9 @@ def _gelu(contents: Contents, stated: Mapping[str, Any], name: str, family: Fami
         return "quick" if "quickgelu" in architecture else "exact"
     activation = stated.get("hidden_act", "silu" if gated else family.activation)
     # A gated MLP has no GELU; DINOv2's config names one nevertheless.
-    expected = ["silu"] if gated and name == "dinov3_vit" else [] if gated else list(_ACTIVATIONS)
+    expected = ["silu"] if gated and name == "dinov3_vit" else [] if gated else list(ACTIVATIONS)
     _check_value("hidden_act", activation, expected or [activation])
-    return "exact" if gated else _ACTIVATIONS[activation]
+    return "exact" if gated else ACTIVATIONS[activation]
 
 
 def _check_value(key: str, value: Any, expected: list[str]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit._arguments import is_class_name, printable
 from keras_vit.checkpoints.accounting import TABLE, Contents, Row, bounded, shape_of, squarest_grid
-from keras_vit.models import ViTConfig
+from keras_vit.models import TextConfig, ViTConfig
 
 Fields = dict[str, Any]  # of a `ViTConfig`
 
@@ -253,11 +253,12 @@ def trunk(config: ViTConfig, family: Family) -> list[Row]:
         rows.append(Row("rope_embed.periods", "rotary_embedding/periods", (config.head_size // 4,)))
     rows += norm(family.pre_norm, "pre_norm", width) if config.pre_norm else []
     for i in range(config.depth):
-        rows += _block(f"{family.blocks}{i}.", f"block_{i}", config, family)
+        rows += block(f"{family.blocks}{i}.", f"block_{i}", config, family)
     return rows + (norm(family.norm, "encoder_norm", width) if config.final_norm != "none" else [])
 
 
-def _block(name: str, path: str, config: ViTConfig, family: Family) -> list[Row]:
+def block(name: str, path: str, config: ViTConfig | TextConfig, family: Family) -> list[Row]:
+    """The rows of a block; `name` and `path` are what stands before its parts."""
     width, hidden = config.width, config.mlp_width
     biased = {"all": (0, 1, 2), "no_key": (0, 2), "none": ()}[config.attention_bias]
     rows = [row for i in range(2) for row in norm(f"{name}{family.norms[i]}", f"{path}/norm{i + 1}", width)]

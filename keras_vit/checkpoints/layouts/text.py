@@ -1,0 +1,307 @@
+"""The text towers of two-tower files, in the names of OpenAI and open_clip, Hugging Face, and Flax.
+
+One table of names for each; rows made of it read and write. What arrays do not tell stands in the JSON files beside
+them, as for image towers; what those say and is not computed here is an error.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_vit._arguments import printable
+from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, shape_of
+from keras_vit.checkpoints.layouts import flax, pytorch
+from keras_vit.checkpoints.layouts.huggingface import ACTIVATIONS
+from keras_vit.checkpoints.layouts.pytorch import Family, linear, mapping, norm, number
+from keras_vit.checkpoints.stored_array import StoredArray
+from keras_vit.models import TextConfig
+
+Fields = dict[str, Any]  # of a `TextConfig`
+
+_OPENAI = Family(
+    title="OpenAI",
+    blocks="transformer.resblocks.",
+    norms=("ln_1", "ln_2"),
+    attention=("attn.in_proj_", "attn.out_proj"),
+    mlp=("mlp.c_fc", "mlp.c_proj"),
+    norm="ln_final",
+)
+_HUGGINGFACE = Family(
+    title="Hugging Face",
+    blocks="encoder.layers.",
+    norms=("layer_norm1", "layer_norm2"),
+    attention=(*(f"self_attn.{letter}_proj" for letter in "qkv"), "self_attn.out_proj"),
+    norm="final_layer_norm",
+)
+_FLAX = Family(title="Flax", blocks="Encoder_0/encoderblock_", norm="Encoder_0/encoder_norm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """What a kind of file calls the parts of a text tower.
+
+    Attributes:
+        module: What stands before the names.
+        tokens, positions: The tables.
+        projection: The linear layer to the text's embedding.
+        outside: Whether that has no module before it.
+        is_matrix: Whether it is an array `(width, embedding)` of its own.
+        scale, bias: The logarithm of the temperature and what is added to logits.
+    """
+
+    family: Family
+    module: str
+    tokens: str
+    positions: str
+    projection: str
+    outside: bool = False
+    is_matrix: bool = False
+    scale: str = "logit_scale"
+    bias: str = "logit_bias"
+
+
+_OPENAI_TABLES = ("token_embedding.weight", "positional_embedding", "text_projection")
+_HF_TABLES = ("embeddings.token_embedding.weight", "embeddings.position_embedding.weight")
+# The first of these whose table of tokens and last normalisation are there.
+NAMES: dict[str, Names] = {
+    "siglip": Names(_HUGGINGFACE, "text_model.", *_HF_TABLES, "head"),
+    "hf_clip": Names(_HUGGINGFACE, "text_model.", *_HF_TABLES, "text_projection", outside=True),
+    "open_clip_custom": Names(_OPENAI, "text.", *_OPENAI_TABLES, is_matrix=True),
+    "open_clip": Names(_OPENAI, "", *_OPENAI_TABLES, is_matrix=True),
+    "flax": Names(_FLAX, "txt/", "Embed_0/embedding", "pos_embedding", "head", scale="t", bias="b"),
+}
+# Arrays of towers that are not computed here, and what they are.
+_OTHERS = {
+    r"(^|\.)(multimodal_decoder|text_decoder)\.|(^|\.)text\.cls_emb$": "CoCa, whose text tower also writes captions",
+    r"(^|/)txt/Bert(Encoder_0|Model)/": "LiT with a BERT as its text tower",
+    r"(^|\.)text\.transformer\.(embeddings|encoder|shared)\.": "open_clip with a text tower of transformers",
+}
+# What open_clip's text_cfg may say that changes nothing, or is read below.
+_TEXT_CFG = (
+    *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "hf_tokenizer_name", "no_causal_mask"),
+    *("pool_type", "eos_id", "proj_bias", "proj_type", "act_kwargs", "norm_kwargs", "pad_id", "tokenizer_kwargs"),
+)
+_OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", "eos": "end_id"}
+
+
+def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) -> list[Row]:
+    width, family, depth = config.width, names.family, range(config.depth)
+    first = (1,) if family is _FLAX else ()
+    rows = [
+        Row(names.tokens, "token_embedding/embeddings", (config.vocabulary, width)),
+        Row(names.positions, TABLE, (*first, config.context, width)),
+    ]
+    if family is _FLAX:
+        for i in depth:
+            rows += flax.norm_rows(f"{family.blocks}{i}/LayerNorm_0", f"block_{i}/norm1", width)
+            rows += flax.attention_and_mlp_rows(f"{family.blocks}{i}/", "LayerNorm_1", f"block_{i}/", "norm2", config)
+        rows += flax.norm_rows(family.norm, "encoder_norm", width)
+        if config.pooling == "map":
+            rows.append(Row("MAPHead_0/probe", "pooling/probe", (1, 1, width)))
+            rows += flax.attention_and_mlp_rows("MAPHead_0/", "LayerNorm_0", "pooling/", "norm", config)
+    else:
+        rows += [row for i in depth for row in pytorch.block(f"{family.blocks}{i}.", f"block_{i}", config, family)]
+        rows += norm(family.norm, "encoder_norm", width)
+    end: list[Row] = []
+    if config.projection and family is _FLAX:
+        end = flax.dense_rows(names.projection, "projection", width, config.projection)
+    elif config.projection and names.is_matrix and not projection_is_linear:
+        end = [Row(names.projection, "projection/kernel", (width, config.projection))]
+    elif config.projection:
+        end = linear(names.projection, "projection", config.projection, width, config.projection_bias)
+    inside = [
+        dataclasses.replace(row, name=f"{names.module}{row.name}") for row in (rows if names.outside else rows + end)
+    ]
+    return inside + end if names.outside else inside
+
+
+def read_text(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> tuple[Contents, Names]:
+    """The text tower of a file: its arrays and its config; ValueError where there is none that is known."""
+    for pattern, what in _OTHERS.items():
+        if any(re.search(pattern, name) for name in file):
+            raise ValueError(f"it is {what}: only the text towers of CLIP, SigLIP and LiT are known here.")
+    found = _find(file)
+    if found is None:
+        raise ValueError(
+            "it has no text tower of a known kind (CLIP, SigLIP, LiT). keras_vit.load(...) loads an image tower alone."
+        )
+    kind, names, outer = found
+    inside = {name.removeprefix(outer): array for name, array in file.items() if name.startswith(outer)}
+    tops = (names.projection, f"{names.projection}.weight", f"{names.projection}.bias") if names.outside else ()
+    if names.module:
+        arrays = {name: array for name, array in inside.items() if name.startswith(names.module) or name in tops}
+    else:
+        arrays = {
+            name: inside[name]
+            for name in inside
+            if re.match(r"(transformer|token_embedding|ln_final)\.|positional_embedding$|text_projection", name)
+        }
+    arrays.pop(f"{names.module}embeddings.position_ids", None)
+    if names.family is _FLAX:
+        arrays = _in_linen(arrays)
+    unused = sorted(file.keys() - {array.name for array in arrays.values()})
+    contents = Contents(prefix=outer, arrays=arrays, unused=unused, hints=hints)
+    linear_projection = f"{names.module}{names.projection}.weight" in arrays
+    config: Any = TextConfig(**_fields(contents, kind, names, linear_projection))
+    contents.stored, contents.dialect = config, kind
+    contents.layout = text_layout(names, linear_projection)
+    return contents, names
+
+
+def text_layout(names: Names, linear_projection: bool) -> Layout:
+    """How a kind of file stores a text tower; `linear_projection` is for open_clip's with a bias."""
+    return Layout(
+        names.family.title,
+        lambda config: _rows(config, names, linear_projection),
+        lambda file, hints: None,
+        lambda config: None,
+    )
+
+
+def _find(file: Mapping[str, StoredArray]) -> tuple[str, Names, str] | None:
+    for kind, names in NAMES.items():
+        tokens, last = f"{names.module}{names.tokens}", f"{names.module}{names.family.norm}"
+        for name in file:
+            outer = name.removesuffix(tokens)
+            if name.endswith(tokens) and (not outer or outer[-1] in "./"):
+                has_last = any(f"{outer}{last}{end}" in file for end in (".weight", "/scale"))
+                if has_last and (kind != "siglip" or f"{outer}text_model.head.weight" in file):
+                    return kind, names, outer
+    return None
+
+
+def _in_linen(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
+    """The arrays by Linen's names, block by block, as of image towers; positions that stand there twice, added up."""
+    arrays, _ = flax.in_linen({_renamed(name, "txt/Encoder_0", "Transformer"): a for name, a in arrays.items()})
+    arrays = {_renamed(name, "Transformer", "txt/Encoder_0"): array for name, array in arrays.items()}
+    second = arrays.pop("txt/Encoder_0/pos_embedding", None)
+    if second is not None:
+        first = arrays.get("txt/pos_embedding")
+        arrays["txt/pos_embedding"] = second if first is None else _sum(first, second)
+    return arrays
+
+
+def _renamed(name: str, old: str, new: str) -> str:
+    return f"{new}{name.removeprefix(old)}" if name.startswith(f"{old}/encoderblock") else name
+
+
+def _sum(first: StoredArray, second: StoredArray) -> StoredArray:
+    def load(offset: int, size: int) -> np.ndarray:
+        return np.ascontiguousarray(first.read() + second.read()).reshape(-1).view(np.uint8)[offset : offset + size]
+
+    return StoredArray(first.name, first.shape, np.dtype("float32"), load)
+
+
+def _fields(contents: Contents, kind: str, names: Names, linear_projection: bool) -> Fields:
+    """The config, from what arrays tell and what lies beside them."""
+    arrays, module, family = contents.arrays, names.module, names.family
+    vocabulary, width = shape_of(arrays, f"{module}{names.tokens}", 2)
+    context = shape_of(arrays, f"{module}{names.positions}", 3 if family is _FLAX else 2)[-2]
+    numbers = re.findall(rf"^{re.escape(module + family.blocks)}(\d+)[./]", "\n".join(arrays), re.MULTILINE)
+    fields: Fields = {
+        "vocabulary": vocabulary,
+        "context": context,
+        "width": width,
+        "depth": bounded(1 + max(map(int, numbers), default=0)),
+    }
+    block = f"{module}{family.blocks}0"
+    if family is _FLAX:
+        attention = f"{block}/MultiHeadDotProductAttention_0/query/kernel"
+        head = f"{module}{names.projection}/kernel"
+        return fields | {
+            "heads": shape_of(arrays, attention, 3)[1],
+            "mlp_width": shape_of(arrays, f"{block}/MlpBlock_0/Dense_0/kernel", 2)[1],
+            "pooling": "map" if f"{module}MAPHead_0/probe" in arrays else "last",
+            "projection": shape_of(arrays, head, 2)[1] if head in arrays else None,
+            "projection_bias": head in arrays,
+        }
+    fields["mlp_width"] = shape_of(arrays, f"{block}.{family.mlp[0]}.weight", 2)[0]
+    start = "" if names.outside else module
+    if names.is_matrix and not linear_projection:
+        matrix = f"{start}{names.projection}"
+        fields["projection"] = shape_of(arrays, matrix, 2)[1] if matrix in arrays else None
+    else:
+        fields["projection"] = shape_of(arrays, f"{start}{names.projection}.weight", 2)[0]
+        fields["projection_bias"] = f"{start}{names.projection}.bias" in arrays
+    more = _from_open_clip if names.is_matrix else _from_huggingface
+    return fields | more(contents, kind, width)
+
+
+def _from_huggingface(contents: Contents, kind: str, width: int) -> Fields:
+    """What the `text_config` says, or what its class says where it says nothing."""
+    config = contents.hints.get("config") or {}
+    types = ("siglip", "siglip_text_model") if kind == "siglip" else ("clip", "clip_text_model")
+    if config.get("model_type", types[0]) not in types:
+        raise ValueError(
+            f"its config.json says that it is a {printable(config['model_type'], 60)}, whose text tower is not known "
+            f"here; {' or '.join(types)} was expected."
+        )
+    if not config:
+        contents.notes.append(
+            "no config.json is beside it: heads, GELU and epsilon of the text tower are the usual ones"
+        )
+    stated = mapping(config, "text_config")
+    gelu = stated.get("hidden_act", "gelu_pytorch_tanh" if kind == "siglip" else "quick_gelu")
+    if gelu not in ACTIVATIONS:
+        raise ValueError(
+            f"its text_config says hidden_act={printable(gelu, 60)}; one of {[*ACTIVATIONS]} was expected."
+        )
+    fields: Fields = {
+        "heads": _whole(stated, "num_attention_heads", 12 if kind == "siglip" else 8),
+        "gelu": ACTIVATIONS[gelu],
+        "layer_norm_epsilon": number(stated, "layer_norm_eps", 1e-6 if kind == "siglip" else 1e-5),
+    }
+    if kind == "siglip":
+        return fields
+    end = _whole(stated, "eos_token_id", 49407)
+    # OpenAI's configs have a wrong id, 2, for which transformers takes the largest id.
+    return fields | {"causal": True} | ({"pooling": "largest_id"} if end == 2 else {"pooling": "end_id", "end_id": end})
+
+
+def _from_open_clip(contents: Contents, kind: str, width: int) -> Fields:
+    """What the `text_cfg` says; files of OpenAI say it by lying alone."""
+    model = mapping(contents.hints.get("open_clip"), "model_cfg")
+    stated, architecture = mapping(model, "text_cfg"), contents.hints.get("architecture")
+    unknown = [key for key, value in stated.items() if key not in _TEXT_CFG and value]
+    if "multimodal_cfg" in model or unknown:
+        key = unknown[0] if unknown else "multimodal_cfg"
+        value = printable(stated.get(key, model.get(key)), 60)
+        raise ValueError(f"its open_clip_config.json says {key}={value} of the text tower, which is not computed here.")
+    if mapping(stated, "tokenizer_kwargs").get("strip_sep_token"):
+        raise ValueError(
+            "its open_clip_config.json says tokenizer_kwargs of a CLIPA, whose tokenizer is not known here."
+        )
+    if model:
+        tanh = mapping(stated, "act_kwargs").get("approximate") == "tanh"
+        gelu = "quick" if model.get("quick_gelu") else "tanh" if tanh else "exact"
+    elif architecture is not None:
+        gelu = "quick" if "quickgelu" in architecture else "exact"
+    elif any(name.rpartition(".")[2] == "context_length" for name in contents.unused):
+        gelu = "quick"  # of OpenAI, whose files hold this number
+    else:
+        raise ValueError(pytorch.UNKNOWN_GELU)
+    pool = stated.get("pool_type", "argmax")
+    if not isinstance(pool, str) or pool not in _OPEN_CLIP_POOLINGS:
+        raise ValueError(
+            f"its open_clip_config.json says pool_type={printable(pool, 60)}; one of {[*_OPEN_CLIP_POOLINGS]} was "
+            "expected."
+        )
+    pooling = _OPEN_CLIP_POOLINGS[pool]
+    return {
+        "heads": _whole(stated, "heads", max(width // 64, 1)),
+        "gelu": gelu,
+        "layer_norm_epsilon": number(mapping(stated, "norm_kwargs"), "eps", 1e-5),
+        "causal": not stated.get("no_causal_mask", False),
+        "pooling": pooling,
+        "end_id": _whole(stated, "eos_id", 2) if pooling == "end_id" else None,
+    }
+
+
+def _whole(config: Mapping[str, Any], key: str, default: int) -> int:
+    value = config.get(key, default)
+    if type(value) is not int or value < 0:
+        raise ValueError(f"the JSON file beside it says {key}={printable(value, 60)}; a whole number was expected.")
+    return value

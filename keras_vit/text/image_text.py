@@ -1,0 +1,351 @@
+"""Two towers that meet: images and texts as embeddings of one space (CLIP, SigLIP, LiT), and classifiers of words."""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import layers
+from keras_vit._arguments import DType, ImageSize, Source, is_class_name, listing, whole_number
+from keras_vit._terminal import ProgressBar
+from keras_vit.checkpoints import find_checkpoint
+from keras_vit.checkpoints.accounting import check_arrays, fill
+from keras_vit.checkpoints.files import open_file, read_sidecars
+from keras_vit.checkpoints.layouts.pytorch import mapping
+from keras_vit.checkpoints.layouts.text import read_text
+from keras_vit.models import TextEncoder, VisionTransformer
+from keras_vit.text import tokenizers
+from keras_vit.text.templates import AVERAGINGS, Templates, average, normalized, templates_of, texts_of_classes
+from keras_vit.text.tokenizers import Tokenizer
+from keras_vit.zoo import load
+
+# SigLIP 1's tokenizer.json is what others made of the first.
+TOKENIZER_FILES = ("spiece.model", "tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ImageText(keras.Model):
+    """An image tower and a text tower whose embeddings can be compared: `(images, ids)` to logits `(images, texts)`.
+
+    `both.compile(optimizer, training.ContrastiveLoss())` and `both.fit((images, texts))` train both towers, and the
+    temperature, on pairs: text i belongs to image i of a batch. A tower with `trainable = False` stays (LiT).
+
+    Args:
+        image_encoder: Images to embeddings `(batch, D)`, which are not normalised.
+        text_encoder: Token ids to embeddings `(batch, D)`, which are not normalised.
+        tokenizer: Texts to token ids. Files of Keras do not hold it: set `both.tokenizer` after loading.
+        scale: What cosine similarities are multiplied with; its logarithm is a weight.
+        bias: What is added then, a weight; None for none.
+        averaging: How the family's original averages the texts of a class (see `zero_shot_classifier`).
+        notes: What a user should know of the tokenizer or the weights, in sentences.
+
+    Raises:
+        ValueError: if the lengths of the embeddings differ, or `scale` is not above 0.
+
+    Examples:
+        >>> both.logits(small_images, ["cat", "dog"]).shape
+        (4, 2)
+    """
+
+    def __init__(
+        self,
+        image_encoder: VisionTransformer,
+        text_encoder: TextEncoder,
+        tokenizer: Tokenizer | None = None,
+        *,
+        scale: float = 1 / 0.07,
+        bias: float | None = None,
+        averaging: str = "openai",
+        notes: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        lengths = image_encoder.output_shape[-1], text_encoder.output_shape[-1]
+        if len(image_encoder.output_shape) != 2 or lengths[0] != lengths[1]:
+            raise ValueError(
+                f"Embeddings must have one length, but {lengths[0]} of images and {lengths[1]} were given."
+            )
+        if not scale > 0:
+            raise ValueError(f"scale must be above 0, but {scale!r} was given.")
+        self.image_encoder = image_encoder
+        self.text_encoder = text_encoder
+        self.tokenizer = tokenizer
+        self.averaging = averaging
+        self.notes = tuple(notes)
+        self.log_scale = _scalar(self, "log_scale", math.log(scale))
+        self.logit_bias = None if bias is None else _scalar(self, "logit_bias", bias)
+        self.built = True
+
+    @property
+    def scale(self) -> float:
+        """What cosine similarities are multiplied with."""
+        return math.exp(float(self.log_scale.numpy()))
+
+    @property
+    def bias(self) -> float:
+        """What is added then; 0 where the family has none."""
+        return 0.0 if self.logit_bias is None else float(self.logit_bias.numpy())
+
+    @property
+    def activation(self) -> str:
+        """What makes logits probabilities: `"softmax"` over the texts (CLIP, LiT), or `"sigmoid"` of each (SigLIP)."""
+        return "softmax" if self.logit_bias is None else "sigmoid"
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        images, ids = inputs
+        x, z = self.image_encoder(images, training=training), self.text_encoder(ids, training=training)
+        x, z = (ops.normalize(ops.cast(rows, "float32"), axis=-1, epsilon=1e-12) for rows in (x, z))
+        logits = ops.exp(self.log_scale) * ops.matmul(x, ops.transpose(z))
+        return logits if self.logit_bias is None else logits + self.logit_bias
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """As Keras's; without `y` text i belongs to image i."""
+        y = ops.eye(ops.shape(y_pred)[0]) if y is None else y
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As Keras's, on `(images, texts)`: sentences, or token ids."""
+        if isinstance(x, tuple) and len(x) == 2 and isinstance(x[1], (list, tuple)):
+            x = (x[0], self._ids(x[1]))
+        return super().fit(x, *args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        towers = {name: getattr(self, name) for name in ("image_encoder", "text_encoder")}
+        return {
+            **{name: keras.saving.serialize_keras_object(tower) for name, tower in towers.items()},
+            "bias": None if self.logit_bias is None else 0.0,
+            "averaging": self.averaging,
+            "notes": list(self.notes),
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "ImageText":
+        towers = {
+            name: keras.saving.deserialize_keras_object(config[name]) for name in ("image_encoder", "text_encoder")
+        }
+        return cls(**{**config, **towers})
+
+    def embed_images(self, images: Any, batch_size: int = 32) -> np.ndarray:
+        """Embeddings of images, float32 `(images, D)`, each of length 1.
+
+        Args:
+            images: What `image_encoder.predict` takes; or paths and PIL images, which are prepared first.
+            batch_size: How many are computed at a time.
+        """
+        if not hasattr(images, "shape"):
+            images = self.image_encoder.preprocess(images)
+        return normalized(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
+
+    def embed_texts(self, texts: str | Sequence[str], batch_size: int = 32, *, progress: bool = False) -> np.ndarray:
+        """Embeddings of texts, float32 `(texts, D)`, each of length 1.
+
+        Args:
+            texts: One or several.
+            batch_size: How many are computed at a time.
+            progress: Whether to show a bar.
+
+        Raises:
+            ValueError: if there is no tokenizer.
+        """
+        ids, rows = self._ids(texts), []
+        with ProgressBar("Encoding texts", len(ids), shown=progress) as bar:
+            for start in range(0, len(ids), batch_size):
+                part = ids[start : start + batch_size]
+                rows.append(self.text_encoder.predict_on_batch(part))
+                bar.advance(len(part))
+        return normalized(np.concatenate(rows).astype("float32"))
+
+    def logits(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
+        """Scaled similarities, float32 `(images, texts)`, of what `embed_images` and `embed_texts` take."""
+        similarities = self.embed_images(images) @ self.embed_texts(texts).T
+        return np.float32(self.scale) * similarities + np.float32(self.bias)
+
+    def probabilities(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
+        """What the family makes of `logits`: shares of the texts that add up to 1, or for each text by itself."""
+        logits = self.logits(images, texts)
+        if self.activation == "sigmoid":
+            return np.exp(-np.logaddexp(0, -logits))
+        weights = np.exp(logits - logits.max(1, keepdims=True))
+        return weights / weights.sum(1, keepdims=True)
+
+    def zero_shot_classifier(
+        self,
+        class_names: Sequence[str],
+        templates: Templates = "a photo of a {}.",
+        *,
+        averaging: Literal["openai", "big_vision", "lit"] | None = None,
+        batch_size: int = 32,
+        progress: bool = True,
+    ) -> VisionTransformer:
+        """The image tower with a head made of words: an ordinary model, which keeps nothing of the text tower.
+
+        The head's kernel holds the normalised embedding of each class times `scale`, its bias `bias`; it reads the
+        normalised embedding of the image (`config.unit_features`).
+
+        Args:
+            class_names: What the classes are called; they become `config.class_names`.
+            templates: Sentences with a `{}` for the name, or the name of a published list of them: `"openai_80"` and
+                `"openai_7"` (CLIP's notebooks for ImageNet), `"lit_8"` (LiT's). A class is the mean of its texts.
+            averaging: Whose rule that follows: `"openai"` (also open_clip's), `"big_vision"` (SigLIP's published
+                numbers: no capitals and punctuation, the first of several names) or `"lit"`. None for the family's own.
+            batch_size: How many texts are computed at a time.
+            progress: Whether to show a bar.
+
+        Returns:
+            A `VisionTransformer` that gives logits; `with_config(classifier_activation=...)` makes them probabilities.
+
+        Raises:
+            ValueError: if names or templates make no sense, or there is no tokenizer.
+        """
+        names = _checked_names(class_names)
+        rule = AVERAGINGS.get(averaging or self.averaging)
+        if rule is None:
+            raise ValueError(f"averaging must be one of {[*AVERAGINGS]}, but {averaging!r} was given.")
+        whole_number("batch_size", batch_size, 1)
+        texts = texts_of_classes(names, templates_of(templates), rule)
+        flat = [text for of_class in texts for text in of_class]
+        embeddings = self.embed_texts(flat, batch_size, progress=progress).reshape(len(names), len(texts[0]), -1)
+        weights = average(embeddings, rule)
+        model = self.image_encoder.with_config(
+            classes=len(names), class_names=names, unit_features=True, name=f"{self.image_encoder.name}_zero_shot"
+        )
+        head = model.get_layer("head")
+        layers.assign(head.kernel, np.ascontiguousarray(self.scale * weights.T, "float32"))
+        layers.assign(head.bias, np.full(len(names), self.bias, "float32"))
+        return model
+
+    def _ids(self, texts: str | Sequence[str]) -> np.ndarray:
+        if self.tokenizer is None:
+            raise ValueError(
+                "Nothing says how texts become tokens: pass load_image_text(..., tokenizer='...'), a tokenizer.json or "
+                "the .model of SentencePiece that belongs to the weights, or set both.tokenizer."
+            )
+        ids = self.tokenizer(texts)
+        if not len(ids):
+            raise ValueError("texts must not be empty.")
+        return ids
+
+
+def _scalar(model: keras.Model, name: str, value: float) -> keras.Variable:
+    return model.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), dtype="float32")
+
+
+def _checked_names(names: Sequence[str]) -> list[str]:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
+    names = list(names)
+    if wrong := [name for name in names if not name.strip() or not is_class_name(name)]:
+        raise ValueError(f"class_names must be single lines with letters, but {wrong[0]!r} was given.")
+    if len({*names}) < max(len(names), 2):
+        twice = listing(sorted({name for name in names if names.count(name) > 1}))
+        raise ValueError(f"class_names must be two names or more, and no name twice, but {twice or names} was given.")
+    return names
+
+
+def load_image_text(
+    source: Source,
+    *,
+    tokenizer: str | os.PathLike[str] | None = None,
+    architecture: str | None = None,
+    image_size: ImageSize | None = None,
+    dtype: DType = None,
+) -> ImageText:
+    """Both towers of a CLIP, a SigLIP 1 or 2, or a LiT, and its tokenizer.
+
+    Files: OpenAI's CLIP, open_clip's `CLIP` and `CustomTextCLIP`, transformers' CLIPModel and SiglipModel, big_vision's
+    two-tower `.npz`, LiT's with a Transformer as text tower. What a publisher computes is what these compute.
+
+    Args:
+        source: A path, a folder or an address, as in `load`.
+        tokenizer: A `tokenizer.json`, a SentencePiece `.model`, or a folder with one; None for the one beside the
+            weights. CLIP's byte pairs, which OpenAI's and open_clip's files do not hold, come with the package.
+        architecture: As in `load`, for files of CLIP without a config.
+        image_size: As in `load`.
+        dtype: Dtype policy of both towers.
+
+    Returns:
+        An `ImageText`.
+
+    Raises:
+        FileNotFoundError, DownloadError: if there is no such file, or it cannot be fetched.
+        ImportError: if the tokenizer needs a library of the extra `text`.
+        ValueError: if the file has no text tower, or one that is not computed here, or the tokenizer does not fit.
+
+    Examples:
+        >>> text.save_image_text(both, "both.npz", "big_vision")
+        >>> again = keras_vit.load_image_text("both.npz")
+        >>> again.tokenizer = both.tokenizer  # nothing beside this file says it
+        >>> again.logits(small_images, ["a cat"]).shape
+        (4, 1)
+    """
+    path = find_checkpoint(source, beside=TOKENIZER_FILES)
+    file, hints = open_file(path), {**read_sidecars(path), "heads": None, "architecture": architecture}
+    try:
+        contents, names = read_text(file, hints)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    check_arrays(contents, str(source))
+    images = load(path, architecture=architecture, image_size=image_size, dtype=dtype)
+    if not isinstance(images, VisionTransformer) or images.config.classes:
+        raise ValueError(f"{source}: its image tower ends with a layer of its own, which is not known here.")
+    with layers.skip_initialization():
+        texts = TextEncoder(contents.stored, dtype=dtype)
+    fill(texts, contents, str(source))
+    outer = contents.prefix
+    scale = float(np.exp(file[f"{outer}{names.scale}"].read().astype("float64").reshape(())))
+    bias = file.get(f"{outer}{names.bias}")
+    kind = _kind_of(contents, images, bias is not None)
+    made, notes = _tokenizer_of(Path(path), tokenizer, contents, kind)
+    return ImageText(
+        images,
+        texts,
+        made,
+        scale=scale,
+        bias=None if bias is None else float(bias.read().reshape(())),
+        averaging=kind if kind in AVERAGINGS else "openai",
+        notes=[*contents.notes, *notes],
+    )
+
+
+def _kind_of(contents: Any, images: VisionTransformer, has_bias: bool) -> str:
+    """Whose tokenizer and whose rules belong to the weights."""
+    if contents.dialect != "flax":
+        return contents.dialect
+    return "big_vision" if has_bias or not images.config.class_token else "lit"
+
+
+def _tokenizer_of(path: Path, given: Any, contents: Any, kind: str) -> tuple[Tokenizer | None, list[str]]:
+    """The tokenizer of weights, and what a user should know of it."""
+    config, folder = contents.stored, path if path.is_dir() else path.parent
+    open_clip = mapping(contents.hints.get("open_clip"), "model_cfg", "text_cfg")
+    is_open_clip = kind.startswith("open_clip")
+    if is_open_clip and given is None and not open_clip.get("hf_tokenizer_name"):
+        return tokenizers.clip_tokenizer(config, is_open_clip="open_clip" in contents.hints), []
+    found = _file_of(Path(given), None) if given is not None else _file_of(folder, path)
+    if given is not None and found is None:
+        raise FileNotFoundError(f"tokenizer={str(given)!r} is no tokenizer.json, no .model and no folder with one.")
+    if found is None:
+        return None, ["no tokenizer lies beside the weights"]
+    if found.suffix == ".json":
+        clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
+        made, lower = tokenizers.from_json(found, config, kind, is_open_clip, clean)
+        note = "its texts become lower case, as it was trained, though the tokenizer that its files name leaves them"
+        return made, [note] if lower else []
+    return tokenizers.from_sentencepiece(found, config, kind if kind in ("big_vision", "lit") else "huggingface"), []
+
+
+def _file_of(place: Path, weights: Path | None) -> Path | None:
+    """The file of a tokenizer: itself, in a folder, or of the name of the weights."""
+    if place.is_file():
+        return place if place.suffix in (".json", ".model") else None
+    own = [weights.with_suffix(".model").name] if weights is not None else []
+    names = [*own, *(name for name in TOKENIZER_FILES if "config" not in name)]
+    return next((place / name for name in names if (place / name).is_file()), None)

@@ -1,0 +1,91 @@
+"""What classes are called in sentences: published templates and names, and how their embeddings become a classifier."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from keras_vit._files import weights_folder
+from keras_vit.text.tokenizers import canonicalized
+
+# The names of published lists of templates: those of OpenAI's notebooks for ImageNet, and those of LiT's notebook.
+TEMPLATES = ("openai_80", "openai_7", "lit_8")
+
+
+@dataclasses.dataclass(frozen=True)
+class Averaging:
+    """How an original makes weights of the texts of a class.
+
+    Attributes:
+        canonical: Whether names (their first alias) and templates lose capitals and punctuation first.
+        renormalize: Whether the mean of the normalised embeddings is normalised again.
+    """
+
+    canonical: bool
+    renormalize: bool
+
+
+AVERAGINGS = {
+    "openai": Averaging(canonical=False, renormalize=True),  # OpenAI's notebook, open_clip
+    "big_vision": Averaging(canonical=True, renormalize=True),  # its discriminative_classifier
+    "lit": Averaging(canonical=False, renormalize=False),  # vit_jax's lit.ipynb
+}
+
+
+@functools.cache
+def _published() -> dict[str, list[str]]:
+    return json.loads((weights_folder() / "zero_shot.json").read_text(encoding="utf-8"))
+
+
+def imagenet_names() -> tuple[str, ...]:
+    """The 1,000 names of ImageNet-1k's classes that OpenAI chose for CLIP, in the order of the classes.
+
+    Returns:
+        Names such as `"great white shark"`, which differ from WordNet's first words (`imagenet1k_classes`).
+
+    Examples:
+        >>> text.imagenet_names()[2]
+        'great white shark'
+    """
+    return tuple(_published()["imagenet1k"])
+
+
+def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
+    """Templates by the name of their list, one template, or several; ValueError unless each has one place, `{}`."""
+    found = (templates,) if isinstance(templates, str) else tuple(templates)
+    if isinstance(templates, str) and templates in TEMPLATES:
+        found = tuple(_published()[templates])
+    for template in found:
+        if not isinstance(template, str) or template.count("{}") != 1:
+            raise ValueError(
+                f"templates must be sentences with one {{}} for the name of a class, or one of {TEMPLATES}, but "
+                f"{template!r} was given."
+            )
+    if not found:
+        raise ValueError("templates must not be empty: '{}' alone is the name of a class.")
+    return found
+
+
+def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: Averaging) -> list[list[str]]:
+    """For each class the texts that stand for it."""
+    if averaging.canonical:
+        names = [canonicalized(name, keep=",").split(",")[0].strip() for name in names]
+        templates = [canonicalized(template, keep="{}") for template in templates]
+    return [[template.replace("{}", name) for template in templates] for name in names]
+
+
+def average(embeddings: np.ndarray, averaging: Averaging) -> np.ndarray:
+    """One row `(classes, D)` for each class of embeddings `(classes, texts, D)`."""
+    unit = normalized(embeddings.astype("float64")).mean(1)
+    return normalized(unit) if averaging.renormalize else unit
+
+
+def normalized(rows: np.ndarray) -> np.ndarray:
+    """Rows divided by their lengths."""
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+Templates = Literal["openai_80", "openai_7", "lit_8"] | str | Sequence[str]

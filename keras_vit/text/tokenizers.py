@@ -1,0 +1,258 @@
+"""Texts to token ids, as the publisher of each family of weights makes them.
+
+What cuts a text into tokens is data: a `tokenizer.json` or a SentencePiece `.model` beside the weights, or CLIP's byte
+pairs, which are shipped. What differs beside them, and what others get wrong, is how texts are cleaned, which tokens
+stand around them, and what they are padded with.
+"""
+
+import dataclasses
+import functools
+import gzip
+import html
+import importlib
+import re
+import string
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit._files import weights_folder
+from keras_vit.checkpoints.files import parse_json
+from keras_vit.models import TextConfig
+
+CLIP_MERGES = "clip_merges.txt.gz"
+_CLIP_WORDS = r"(?i)'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+    """Texts to token ids: `tokenizer(["a photo of a cat"])`.
+
+    Attributes:
+        encode: From a cleaned text to the ids of its tokens, without those around it.
+        context: The number of ids of every text.
+        end: The id after the last token; it stays where a text is cut.
+        pad: The id that fills up.
+        start: The id before the first token; None for none.
+        clean: What is done to a text first.
+        files: What it was made of; empty for CLIP's byte pairs, which are shipped.
+
+    Examples:
+        >>> text.Tokenizer(lambda line: [ord(c) for c in line], context=4, end=1, pad=0)(["hi"]).tolist()
+        [[104, 105, 1, 0]]
+    """
+
+    encode: Callable[[str], list[int]] = dataclasses.field(repr=False)
+    context: int
+    end: int
+    pad: int
+    start: int | None = None
+    clean: Callable[[str], str] = dataclasses.field(default=str, repr=False)
+    files: tuple[Path, ...] = ()
+
+    def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
+        """The ids of texts, int32 `(texts, context)`; warns where a text is cut."""
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"texts must be strings, but {type(text).__name__} was given: {text!r:.80}.")
+        ids = np.full((len(texts), self.context), self.pad, "int32")
+        first = [] if self.start is None else [self.start]
+        room, long = self.context - len(first) - 1, []
+        for i, text in enumerate(texts):
+            body = self.encode(self.clean(text))
+            if len(body) > room:
+                long.append(text)
+            row = [*first, *body[:room], self.end]
+            ids[i, : len(row)] = row
+        if long:
+            warnings.warn(
+                f"{len(long)} of {len(texts)} texts are longer than the {self.context} tokens of this model, and cut: "
+                f"{long[0]!r:.80}.",
+                stacklevel=2,
+            )
+        return ids
+
+
+# What is done to texts first
+
+
+def canonicalized(text: str, keep: str = "") -> str:
+    """Lower case without punctuation, words one space apart (`_canonicalize` of big_vision's evaluator)."""
+    removed = "".join(sign for sign in string.punctuation if sign not in keep)
+    text = text.replace("_", " ").translate(str.maketrans("", "", removed)).lower()
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def _repaired(text: str) -> str:
+    """Text as OpenAI and open_clip repair it: broken encodings, and what HTML writes as `&amp;`."""
+    fixed = _library("ftfy").fix_text(text)
+    return html.unescape(html.unescape(fixed)).strip()
+
+
+def _of_clip(text: str) -> str:
+    return re.sub(r"\s+", " ", _repaired(text)).strip().lower()
+
+
+def _of_open_clip_siglip(text: str) -> str:
+    return canonicalized(_repaired(text))
+
+
+def _ascii_lower(text: str) -> str:
+    """As `tf.strings.lower`, which knows no letters but A to Z."""
+    return text.translate(_LOWER)
+
+
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+# What cuts a text into tokens
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f'This tokenizer needs {name}: pip install "keras-vit[text]".') from error
+
+
+@functools.cache
+def _clip_pairs(start: str, end: str) -> Any:
+    """CLIP's byte pairs with the words that it, or open_clip, calls its special tokens."""
+    tokenizers = _library("tokenizers")
+    merges = [
+        tuple(line.split())
+        for line in gzip.decompress((weights_folder() / CLIP_MERGES).read_bytes()).decode().split("\n")
+        if line
+    ]
+    letters = _letters_of_bytes()
+    tokens = [*letters, *(f"{letter}</w>" for letter in letters), *("".join(pair) for pair in merges), start, end]
+    model = tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, merges, end_of_word_suffix="</w>")
+    result = tokenizers.Tokenizer(model)
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(_CLIP_WORDS), "removed", invert=True)
+    as_bytes = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    result.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, as_bytes])
+    result.add_special_tokens([start, end])
+    return result
+
+
+def _letters_of_bytes() -> list[str]:
+    """The letters that stand for bytes, in the order of the ids: printable ones for themselves, then all others."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    return [*map(chr, printable), *(chr(256 + i) for i in range(256 - len(printable)))]
+
+
+def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
+    """What a tokenizer of the library `tokenizers` makes of a text, without special tokens."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def clip_tokenizer(config: TextConfig, is_open_clip: bool) -> Tokenizer:
+    """CLIP's tokenizer as OpenAI's code or open_clip has it: they call the special tokens by other words."""
+    words = ("<start_of_text>", "<end_of_text>") if is_open_clip else ("<|startoftext|>", "<|endoftext|>")
+    pairs = _clip_pairs(*words)
+    start, end = map(pairs.token_to_id, words)
+    return _fitting(
+        Tokenizer(_ids_of(pairs), config.context, end, 0, start, _of_clip),
+        pairs.get_vocab_size(),
+        config,
+    )
+
+
+def from_json(
+    path: Path, config: TextConfig, kind: str, is_open_clip: bool, clean: str | None = None
+) -> tuple[Tokenizer, bool]:
+    """The tokenizer of a `tokenizer.json` with what its config says; whether texts become lower case against that."""
+    tokenizers = _library("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    beside = path.with_name("tokenizer_config.json")
+    stated = parse_json(beside.read_bytes(), str(beside)) if beside.is_file() else {}
+
+    def id_of(role: str, usual: str) -> int:
+        word = stated.get(role, usual)
+        word = word.get("content") if isinstance(word, dict) else word
+        number = tokenizer.token_to_id(word) if isinstance(word, str) else None
+        if number is None:
+            raise ValueError(f"{path} has no token {word!r}, the {role} that {beside.name} says.")
+        return number
+
+    function: Callable[[str], str] = str
+    lowers = False
+    if kind == "hf_clip":
+        end = id_of("eos_token", "<|endoftext|>")
+        tokens = {
+            "end": end,
+            "pad": id_of("pad_token", "<|endoftext|>"),
+            "start": id_of("bos_token", "<|startoftext|>"),
+        }
+    else:
+        is_gemma = tokenizer.token_to_id("<eos>") is not None
+        end = id_of("eos_token", "<eos>" if is_gemma else "</s>")
+        tokens = {"end": end, "pad": id_of("pad_token", "<pad>" if is_gemma else "</s>")}
+        if is_open_clip:
+            function = _of_open_clip_siglip if clean == "canonicalize" else _spaced
+        elif is_gemma:  # trained on lower case, which the class that the hub names leaves out
+            lowers, old = True, tokenizer.normalizer
+            both = [tokenizers.normalizers.Lowercase(), *([old] if old else [])]
+            tokenizer.normalizer = tokenizers.normalizers.Sequence(both)
+        else:
+            function = _of_siglip_json
+    made = Tokenizer(
+        _ids_of(tokenizer), config.context, **tokens, clean=function, files=(path, *([beside] if stated else []))
+    )
+    return _fitting(made, tokenizer.get_vocab_size(), config), lowers
+
+
+def _of_siglip_json(text: str) -> str:
+    return re.sub(r"\s+", " ", text.lower().translate(_NO_PUNCTUATION)).strip()
+
+
+def _spaced(text: str) -> str:
+    return re.sub(r"\s+", " ", _repaired(text)).strip()
+
+
+def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
+    """The tokenizer of a SentencePiece model, for weights of `"big_vision"`, `"lit"` or `"huggingface"`."""
+    pieces = _library("sentencepiece").SentencePieceProcessor(model_file=str(path))
+    end, is_gemma = 1, pieces.id_to_piece(1) == "<eos>"
+    encode, clean = pieces.encode, _ascii_lower if kind == "big_vision" else str
+    if kind == "huggingface":
+        encode, clean = (encode, str.lower) if is_gemma else (_of_siglip(pieces), str)
+    made = Tokenizer(encode, config.context, end, 0 if is_gemma else end, None, clean, (path,))
+    return _fitting(made, pieces.get_piece_size(), config)
+
+
+def _of_siglip(pieces: Any) -> Callable[[str], list[int]]:
+    """As transformers' SiglipTokenizer: special tokens in a text count, and punctuation goes, without a space for `_`.
+
+    Only what stands before the first special token begins with a space.
+    """
+    unknown = pieces.id_to_piece(pieces.unk_id())
+    before = len(pieces.encode(unknown))
+    specials = {"</s>": 1, unknown: pieces.unk_id()}
+    split = re.compile(rf"\s*({'|'.join(map(re.escape, specials))})\s*")
+
+    def encode(text: str) -> list[int]:
+        ids = []
+        for part in split.split(f"\u2581{text.replace(chr(0x2581), ' ')}"):
+            if part in specials:
+                ids.append(specials[part])
+            elif part:
+                cleaned = re.sub(r"\s+", " ", part.lower().translate(_NO_PUNCTUATION)).strip()
+                ids += pieces.encode(f"{unknown}{cleaned}")[before:]
+        return ids
+
+    return encode
+
+
+def _fitting(tokenizer: Tokenizer, words: int, config: TextConfig) -> Tokenizer:
+    if words > config.vocabulary:
+        name = tokenizer.files[0] if tokenizer.files else "CLIP's tokenizer"
+        raise ValueError(f"{name} has {words} tokens, but the model knows {config.vocabulary}: it is of other weights.")
+    return tokenizer

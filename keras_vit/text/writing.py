@@ -1,0 +1,156 @@
+"""Both towers as files that transformers, open_clip and big_vision read: the inverse of `load_image_text`."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit._files import replacing
+from keras_vit.checkpoints import LAYOUTS
+from keras_vit.checkpoints.accounting import extract
+from keras_vit.checkpoints.files import write_npz, write_safetensors
+from keras_vit.checkpoints.layouts.text import NAMES, Names, text_layout
+from keras_vit.models import TextConfig
+from keras_vit.text.image_text import ImageText
+
+Arrays = Iterator[tuple[str, np.ndarray]]
+_ACTIVATIONS = {"quick": "quick_gelu", "exact": "gelu", "tanh": "gelu_pytorch_tanh"}
+_POOLINGS = {"largest_id": "argmax", "last": "last", "first": "first", "end_id": "eos"}
+
+
+def save_image_text(
+    both: ImageText, path: str | os.PathLike[str], layout: str = "huggingface", overwrite: bool = False
+) -> None:
+    """Writes both towers in the names of transformers, open_clip or big_vision; every array comes back bit for bit.
+
+    Args:
+        both: What `load_image_text` gives, trained or not.
+        path: A folder, which gets the weights, the JSON files that belong to them, and the tokenizer's files where they
+            are known; for `"big_vision"` an `.npz`.
+        layout: `"huggingface"` (CLIPModel or SiglipModel), `"clip"` (open_clip) or `"big_vision"` (SigLIP).
+        overwrite: Whether files may be replaced.
+
+    Raises:
+        ValueError: if the layout is unknown, or has no place for one of the towers.
+        FileExistsError: if there is a file already and `overwrite` is false.
+
+    Examples:
+        >>> text.save_image_text(both, "towers.npz", "big_vision")
+        >>> text.load_image_text("towers.npz", tokenizer=None).text_encoder.config == both.text_encoder.config
+        True
+    """
+    config = both.text_encoder.config
+    names, image_start = _names(config, layout, both.activation)
+    arrays = dict(_arrays(both, names, layout, image_start))
+    if layout == "big_vision":
+        write_npz(path, sorted(arrays.items()), {"written_by": "keras_vit"}, overwrite)
+        return
+    folder = Path(path)
+    sidecars = LAYOUTS[layout].sidecars(both.image_encoder.config)
+    texts = _huggingface(both, sidecars) if layout == "huggingface" else _open_clip(both, sidecars, names)
+    weights = folder / ("model.safetensors" if layout == "huggingface" else "open_clip_model.safetensors")
+    files = [] if both.tokenizer is None else list(both.tokenizer.files)
+    for file in (weights, *(folder / name for name in (*texts, *(file.name for file in files)))):
+        if file.exists() and not overwrite:
+            raise FileExistsError(f"{file} exists. Choose another path or pass overwrite=True.")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_safetensors(weights, iter(sorted(arrays.items())), overwrite)
+    for name, content in texts.items():
+        with replacing(folder / name) as temporary:
+            Path(temporary).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for file in files:
+        if file.resolve() != (folder / file.name).resolve():
+            shutil.copyfile(file, folder / file.name)
+
+
+def _names(config: TextConfig, layout: str, activation: str) -> tuple[Names, str]:
+    """The names of the text tower, and what stands before those of the image tower."""
+    end = "a projection with a bias" if config.projection_bias else "no bias of its projection"
+    what = f"a text tower with causal={config.causal}, pooling={config.pooling!r} and {end}"
+    siglip = not config.causal and config.pooling == "last" and config.projection_bias and config.gelu == "tanh"
+    if layout == "huggingface":
+        clip = config.causal and config.pooling in ("largest_id", "end_id") and not config.projection_bias
+        if (siglip and activation == "sigmoid") or (clip and config.projection and activation == "softmax"):
+            return NAMES["siglip" if siglip else "hf_clip"], ""
+    elif layout == "clip" and config.pooling in _POOLINGS:
+        plain = config.causal and config.pooling == "largest_id" and config.projection and not config.projection_bias
+        return NAMES["open_clip" if plain and activation == "softmax" else "open_clip_custom"], "visual."
+    elif layout == "big_vision" and not config.causal and config.gelu == "tanh" and config.layer_norm_epsilon == 1e-6:
+        return NAMES["flax"], "img/"
+    elif layout not in ("huggingface", "clip", "big_vision"):
+        raise ValueError(f"layout must be 'huggingface', 'clip' or 'big_vision', but {layout!r} was given.")
+    raise ValueError(f"The layout {layout!r} has no place for {what}. Save the model as .keras.")
+
+
+def _arrays(both: ImageText, names: Names, layout: str, image_start: str) -> Arrays:
+    for name, values in extract(both.image_encoder, LAYOUTS[layout]):
+        yield f"{image_start}{name}", values
+    yield from extract(both.text_encoder, text_layout(names, both.text_encoder.config.projection_bias))
+    shape = (1,) if names.scale == "t" or names is NAMES["siglip"] else ()
+    yield names.scale, both.log_scale.numpy().astype("float32").reshape(shape)
+    if both.logit_bias is not None:
+        yield names.bias, both.logit_bias.numpy().astype("float32").reshape(shape)
+
+
+def _huggingface(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
+    config, vision = both.text_encoder.config, dict(sidecars["config.json"])
+    family = "clip" if config.causal else "siglip"
+    del vision["architectures"]
+    text = {
+        "model_type": f"{family}_text_model",
+        "vocab_size": config.vocabulary,
+        "hidden_size": config.width,
+        "intermediate_size": config.mlp_width,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "max_position_embeddings": config.context,
+        "hidden_act": _ACTIVATIONS[config.gelu],
+        "layer_norm_eps": config.layer_norm_epsilon,
+    }
+    if family == "clip":
+        text["eos_token_id"] = 2 if config.end_id is None else config.end_id
+    else:
+        text["projection_size"] = config.projection
+    return sidecars | {
+        "config.json": {
+            "architectures": ["CLIPModel" if family == "clip" else "SiglipModel"],
+            "model_type": family,
+            "dtype": "float32",
+            **({"projection_dim": config.projection} if family == "clip" else {}),
+            "text_config": text,
+            "vision_config": vision,
+        }
+    }
+
+
+def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
+    config, stated = both.text_encoder.config, dict(sidecars["open_clip_config.json"])
+    model = dict(stated["model_cfg"])
+    text: dict[str, Any] = {
+        "context_length": config.context,
+        "vocab_size": config.vocabulary,
+        "width": config.width,
+        "heads": config.heads,
+        "layers": config.depth,
+        "mlp_ratio": config.mlp_width / config.width,
+    }
+    more = {
+        "no_causal_mask": not config.causal,
+        "proj_bias": config.projection_bias,
+        "pool_type": None if config.pooling == "largest_id" else _POOLINGS[config.pooling],
+        "eos_id": config.end_id,
+        "proj_type": None if config.projection else "none",
+        "act_kwargs": {"approximate": "tanh"} if config.gelu == "tanh" else None,
+        "norm_kwargs": None if config.layer_norm_epsilon == 1e-5 else {"eps": config.layer_norm_epsilon},
+    }
+    text |= {key: value for key, value in more.items() if value}
+    if names is NAMES["open_clip_custom"]:
+        model["custom_text"] = True
+    if both.logit_bias is not None:
+        model["init_logit_bias"] = both.bias
+    model |= {"text_cfg": text, "embed_dim": both.text_encoder.output_shape[-1]}
+    return {"open_clip_config.json": stated | {"model_cfg": model}}

@@ -1,0 +1,300 @@
+"""CLIP, SigLIP and LiT: ids, embeddings and logits of the original codes; classifiers of words; losses of pairs."""
+
+import json
+import re
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import training
+from keras_vit.checkpoints.files import open_file
+from keras_vit.text import save_image_text
+from tests.checkpoints.npz_files import read
+
+CASES = ("txt_bv_siglip", "txt_hf_clip", "txt_hf_siglip2", "txt_lit_s", "txt_openclip")
+# The layout that a case is written back in; nothing but this package reads LiT's names.
+LAYOUTS = {"txt_hf_clip": "huggingface", "txt_hf_siglip2": "huggingface", "txt_openclip": "clip"}
+# Embeddings in relation to their deviation, and cosines: float32 keeps 7 digits of numbers that go through two blocks.
+EMBEDDING, COSINE = 1e-4, 2e-5
+pytestmark = pytest.mark.filterwarnings("ignore:.*texts are longer than")
+TINY = {"vocabulary": 10, "context": 4, "width": 8, "depth": 1, "heads": 2, "mlp_width": 16}
+
+
+def source(case):
+    file = next((name for name in ("model.npz", "LiT-mini.npz") if (case.folder / name).is_file()), "")
+    return case.folder / file
+
+
+@pytest.fixture(scope="module")
+def both_of(golden):
+    """From the name of a case to its towers; loaded once."""
+    loaded = {}
+
+    def load(name):
+        if name not in loaded:
+            loaded[name] = keras_vit.load_image_text(source(golden(name)))
+        return loaded[name]
+
+    return load
+
+
+def near(value, expected, tolerance):
+    return np.abs(value - expected).max() <= tolerance * expected.std()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_numbers_of_the_original(golden, both_of, name):
+    case, both = golden(name), both_of(name)
+    ref, texts = case.ref, case.meta["texts"]
+    np.testing.assert_array_equal(both.tokenizer(texts), ref["ids"])
+    assert near(both.text_encoder.predict(ref["ids"], verbose=0), ref["text_embedding"], EMBEDDING)
+    assert near(both.image_encoder.predict(ref["images"], verbose=0), ref["image_embedding"], EMBEDDING)
+    assert np.abs(both.logits(ref["images"], texts) - ref["logits"]).max() <= COSINE * both.scale
+    rows = keras.ops.convert_to_numpy(both((ref["images"], ref["ids"])))
+    assert np.abs(rows - ref["logits"]).max() <= COSINE * both.scale
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_classifier_of_words(golden, both_of, name, tmp_path):
+    case, both = golden(name), both_of(name)
+    names, templates = case.meta["class_names"], case.meta["templates"]
+    model = both.zero_shot_classifier(names, templates, progress=False)
+    logits = model.predict(case.ref["images"], verbose=0)
+    assert np.abs(logits - case.ref["zero_shot_logits"]).max() <= COSINE * both.scale
+    if name == "txt_hf_siglip2":
+        model_bv = both.zero_shot_classifier(names, templates, averaging="big_vision", progress=False)
+        rows = model_bv.predict(case.ref["images"], verbose=0)
+        assert np.abs(rows - case.ref["zero_shot_logits_canonical"]).max() <= COSINE * both.scale
+    assert model.config.class_names == tuple(names) and not any("token_embedding" in w.path for w in model.weights)
+    model.save(tmp_path / "classifier.keras")
+    again = keras.saving.load_model(tmp_path / "classifier.keras")
+    np.testing.assert_array_equal(again.predict(case.ref["images"], verbose=0), logits)
+    with pytest.raises(ValueError, match="normalised features"):
+        keras_vit.to_checkpoint(model, tmp_path / "classifier.npz")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "txt_lit_s"])
+def test_written_back_bit_for_bit(golden, both_of, name, tmp_path):
+    case, layout = golden(name), LAYOUTS.get(name, "big_vision")
+    target = tmp_path / ("written.npz" if layout == "big_vision" else "written")
+    save_image_text(both_of(name), target, layout)
+    old, new = open_file(source(case)), open_file(target)
+    assert {key.removeprefix("params/") for key in old} == set(new)
+    for key in old:
+        np.testing.assert_array_equal(old[key].read(), new[key.removeprefix("params/")].read())
+    if layout != "big_vision":
+        again = keras_vit.load_image_text(target)
+        assert again.text_encoder.config == both_of(name).text_encoder.config
+        np.testing.assert_array_equal(again.tokenizer(case.meta["texts"]), case.ref["ids"])
+        with pytest.raises(FileExistsError):
+            save_image_text(again, target, layout)
+
+
+def _stacked(arrays):
+    result, stacks = {}, {}
+    for name, values in arrays.items():
+        match = re.fullmatch(r"((?:txt/Encoder_0|img/Transformer)/encoderblock)_(\d)(/.*)", name)
+        if match:
+            stacks.setdefault(f"{match[1]}{match[3]}", []).append((match[2], values))
+        else:
+            result[name] = values
+    return result | {name: np.stack([values for _, values in sorted(parts)]) for name, parts in stacks.items()}
+
+
+def _before_linen(arrays):
+    old = {"LayerNorm_1": "LayerNorm_2", "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1"}
+    old["MlpBlock_0"] = "MlpBlock_3"
+    pattern = r"(txt/Encoder_0/encoderblock_\d/)(\w+)(/.*)"
+    return {re.sub(pattern, lambda m: m[1] + old.get(m[2], m[2]) + m[3], name): a for name, a in arrays.items()}
+
+
+def _positions_twice(arrays):
+    half = arrays["txt/pos_embedding"] / 2
+    return {**arrays, "txt/pos_embedding": half, "txt/Encoder_0/pos_embedding": half}
+
+
+@pytest.mark.parametrize("change", [_stacked, _before_linen, _positions_twice])
+def test_other_forms_of_big_vision(golden, tmp_path, change):
+    case = golden("txt_bv_siglip")
+    arrays = {name.removeprefix("params/"): values for name, values in read(source(case)).items()}
+    np.savez(tmp_path / "file.npz", **change(arrays))
+    both = keras_vit.load_image_text(tmp_path / "file.npz", tokenizer=case.folder)
+    assert near(both.text_encoder.predict(case.ref["ids"], verbose=0), case.ref["text_embedding"], EMBEDDING)
+
+
+def test_towers_of_keras_files(both_of, golden, tmp_path):
+    both, ref = both_of("txt_bv_siglip"), golden("txt_bv_siglip").ref
+    both.save(tmp_path / "both.keras")
+    again = keras.saving.load_model(tmp_path / "both.keras")
+    with pytest.raises(ValueError, match="how texts become tokens"):
+        again.logits(ref["images"], ["a cat"])
+    again.tokenizer = both.tokenizer
+    np.testing.assert_array_equal(again.logits(ref["images"], ["a cat"]), both.logits(ref["images"], ["a cat"]))
+    both.text_encoder.save(tmp_path / "text.keras")
+    tower = keras.saving.load_model(tmp_path / "text.keras")
+    np.testing.assert_array_equal(
+        tower.predict(ref["ids"], verbose=0), both.text_encoder.predict(ref["ids"], verbose=0)
+    )
+
+
+# Pairs
+
+
+def _softmax(logits):
+    exponents = np.exp(logits - logits.max(1, keepdims=True))
+    return exponents / exponents.sum(1, keepdims=True)
+
+
+def test_losses_of_pairs_and_their_gradients():
+    logits = np.random.default_rng(0).normal(size=(5, 5)) * 3
+    ones, n = np.eye(5), 5
+    rows, columns = _softmax(logits), _softmax(logits.T).T
+    clip = -(np.log(np.diag(rows)).mean() + np.log(np.diag(columns)).mean()) / 2
+    signs = 2 * ones - 1
+    siglip = np.logaddexp(0, -signs * logits).sum() / n
+    expected = {
+        training.ContrastiveLoss: (clip, (rows + columns - 2 * ones) / (2 * n)),
+        training.SigmoidContrastiveLoss: (siglip, -signs / (1 + np.exp(signs * logits)) / n),
+    }
+    for kind, (value, gradient) in expected.items():
+        loss = kind()
+        assert type(loss).from_config(loss.get_config()).name == loss.name
+        assert float(loss(ones.astype("float32"), logits.astype("float32"))) == pytest.approx(value, rel=1e-5)
+        step = 1e-2 * np.random.default_rng(1).normal(size=logits.shape)
+        more, less = (float(loss(ones.astype("float32"), (logits + s * step).astype("float32"))) for s in (1, -1))
+        # A central difference of float32 values: their rounding, 1e-7 of 10, beside a step of 1e-2.
+        assert (more - less) / 2 == pytest.approx((gradient * step).sum(), abs=5e-6)
+
+
+def test_pairs_train_the_tower_that_is_not_frozen(golden):
+    both = keras_vit.load_image_text(golden("txt_hf_clip").folder)
+    images, texts = golden("txt_hf_clip").ref["images"], ["a cat", "a dog", "a red car"]
+    both.image_encoder.trainable = False
+    before = both.image_encoder.get_weights()
+    both.compile(keras.optimizers.Adam(1e-3), training.ContrastiveLoss())
+    first, *_, last = both.fit((images, texts), epochs=8, verbose=0).history["loss"]
+    assert last < first
+    for old, new in zip(before, both.image_encoder.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+# Mistakes
+
+
+def test_ids_that_make_no_sense():
+    tower = keras_vit.TextEncoder(keras_vit.TextConfig(**TINY))
+    for ids, words in (
+        (np.zeros((1, 3), "int32"), r"\(batch, 4\)"),
+        (np.full((1, 4), 10), "0 to 9"),
+        (np.full((1, 4), -1), "0 to 9"),
+        (np.zeros((1, 4)), "integers"),
+    ):
+        for call in (tower, tower.predict):
+            with pytest.raises(ValueError, match=words):
+                call(ids)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"heads": 3}, "heads must divide"),
+        ({"vocabulary": 0}, "vocabulary must be"),
+        ({"gelu": "fast"}, "gelu must be one of"),
+        ({"pooling": "mean"}, "pooling must be one of"),
+        ({"pooling": "end_id"}, "need each other"),
+        ({"end_id": 3}, "need each other"),
+        ({"layer_norm_epsilon": 0}, "layer_norm_epsilon"),
+    ],
+)
+@pytest.mark.once
+def test_configs_that_make_no_sense(change, words):
+    with pytest.raises(ValueError, match=words):
+        keras_vit.TextConfig(**TINY | change)
+
+
+@pytest.mark.parametrize(
+    "names, options, error, words",
+    [
+        ("cat", {}, TypeError, "list of strings"),
+        ([], {}, ValueError, "two names or more"),
+        (["cat"], {}, ValueError, "two names or more"),
+        (["cat", "cat"], {}, ValueError, "no name twice"),
+        (["cat", " "], {}, ValueError, "single lines"),
+        (["cat", "dog"], {"templates": "a photo"}, ValueError, "one {} for the name"),
+        (["cat", "dog"], {"templates": []}, ValueError, "not be empty"),
+        (["cat", "dog"], {"averaging": "mean"}, ValueError, "averaging must be one of"),
+        (["cat", "dog"], {"batch_size": 0}, ValueError, "batch_size"),
+    ],
+)
+@pytest.mark.once
+def test_classes_that_make_no_sense(both_of, names, options, error, words):
+    with pytest.raises(error, match=words):
+        both_of("txt_hf_clip").zero_shot_classifier(names, **options)
+
+
+@pytest.mark.once
+def test_texts(both_of):
+    tokenizer = both_of("txt_openclip").tokenizer
+    assert tokenizer("one text").shape == (1, 77) and tokenizer([]).shape == (0, 77)
+    with pytest.warns(UserWarning, match="1 of 2 texts are longer than the 77 tokens"):
+        assert tokenizer(["a", "cat " * 100])[1, -1] == tokenizer.end
+    with pytest.raises(TypeError, match="texts must be strings"):
+        tokenizer([1])
+    with pytest.raises(ValueError, match="must not be empty"):
+        both_of("txt_openclip").embed_texts([])
+
+
+def _config(folder, change, name="config.json"):
+    path = folder / name
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def _in_text_cfg(**fields):
+    def change(config):
+        config["model_cfg"]["text_cfg"].update(fields)
+        return config
+
+    return lambda folder: _config(folder, change, "open_clip_config.json")
+
+
+@pytest.mark.parametrize(
+    "case, damage, words",
+    [
+        ("txt_openclip", _in_text_cfg(hf_model_name="roberta-base"), "hf_model_name"),
+        ("txt_openclip", _in_text_cfg(pool_type="mean"), "pool_type"),
+        ("txt_openclip", _in_text_cfg(tokenizer_kwargs={"strip_sep_token": True}), "CLIPA"),
+        ("txt_openclip", lambda f: (f / "open_clip_config.json").unlink(), "which GELU"),
+        ("txt_hf_clip", lambda f: _config(f, lambda c: {**c, "model_type": "metaclip_2"}), "metaclip_2"),
+        ("txt_hf_clip", lambda f: shutil.copy(f / "../other.json", f / "tokenizer.json"), "of other weights"),
+    ],
+    ids=["bert", "pool", "clipa", "gelu", "metaclip", "vocabulary"],
+)
+@pytest.mark.once
+def test_files_that_are_refused(golden, tmp_path, case, damage, words):
+    folder = tmp_path / "model"
+    shutil.copytree(golden(case).folder, folder)
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"{i}": i for i in range(5000)}))
+    model.add_special_tokens(["<|startoftext|>", "<|endoftext|>"])
+    model.save(str(tmp_path / "other.json"))
+    damage(folder)
+    with pytest.raises(ValueError, match=words):
+        keras_vit.load_image_text(folder)
+
+
+@pytest.mark.once
+def test_files_without_a_text_tower_or_tokenizer(golden, tmp_path):
+    with pytest.raises(ValueError, match="no text tower"):
+        keras_vit.load_image_text(golden("mini_token").path)
+    arrays = read(source(golden("txt_bv_siglip")))
+    np.savez(tmp_path / "alone.npz", **arrays)
+    both = keras_vit.load_image_text(tmp_path / "alone.npz")
+    assert both.tokenizer is None and "no tokenizer" in both.notes[0]
+    with pytest.raises(FileNotFoundError, match="no tokenizer.json"):
+        keras_vit.load_image_text(tmp_path / "alone.npz", tokenizer=tmp_path)
+    np.savez(tmp_path / "bert.npz", **{"txt/BertEncoder_0/x": np.zeros(1, "float32")})
+    with pytest.raises(ValueError, match="BERT"):
+        keras_vit.load_image_text(tmp_path / "bert.npz")
