@@ -20,7 +20,6 @@ from keras_vit.cli.command import (
     Answer,
     Option,
     at_least_0,
-    check_data,
     check_exists,
     check_source,
     chosen,
@@ -144,11 +143,8 @@ def embed(options: argparse.Namespace) -> Answer:
 @command(
     "Measures accuracy on labelled images, or how well a few-shot probe does.",
     WEIGHTS,
-    option(
-        "data",
-        metavar="DATA",
-        help="a folder with train/ and test/ or one folder per class, tfds:NAME, or `digits`",
-    ),
+    option("data", metavar="DATA", help=f"{DATA}; or `digits`"),
+    table_options,
     option(
         "--few-shot", nargs="*", type=COUNT, metavar="SHOTS", help="probe the features instead (default: 1 5 10 25)"
     ),
@@ -173,8 +169,7 @@ def evaluate(options: argparse.Namespace) -> Answer:
         raise ValueError(f"--{next(iter(probe))} is about the probe of --few-shot, which was not asked for.")
     check_source(options.weights)
     digits = options.data == "digits" and not os.path.exists(options.data)
-    if not digits:
-        check_data(options.data)
+    data, names = (None, None) if digits else (labelled_data(options), None)
     if options.output and not probing:
         need_matplotlib()  # better now than after all the work
     start_keras()
@@ -182,7 +177,6 @@ def evaluate(options: argparse.Namespace) -> Answer:
     from keras_vit._processes import connect
     from keras_vit.zoo import load
 
-    data, names = options.data, None
     if digits:
         from keras_vit.demo import load_digits
 
@@ -196,7 +190,7 @@ def evaluate(options: argparse.Namespace) -> Answer:
         result = output = evaluation.few_shot(model, data, data, **probe, **common)
     else:
         result = evaluation.evaluate(model, data, class_names=names, **common)
-        output = Group(result, result.class_table(worst=10))
+        output = Group(result, result.class_table(worst=10)) if hasattr(result, "class_table") else result
     if options.output and first:
         evaluation.write_files(result, options.output)
     return Answer(result.to_dict(), output)

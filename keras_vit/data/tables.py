@@ -13,9 +13,6 @@ from keras_vit._arguments import check_choice, did_you_mean, listing, printable
 from keras_vit.data.examples import TARGETS, Examples, check_class_name, fingerprint, good_files, split_of
 from keras_vit.preprocessing import load_image
 
-_FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
-Label = tuple[str, ...] | float  # the names of an image's classes, or its number
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelTable:
@@ -23,22 +20,21 @@ class LabelTable:
 
     Attributes:
         files: The images.
-        labels: Of each image: the names of its classes, one for `"class"`, or its number.
+        labels: float32 `(images, classes)` of 0 and 1, or `(images, 1)` of numbers.
         target: `"class"`, `"multilabel"` or `"number"`.
-        class_names: In the order of the model's outputs; the name of the column for numbers.
+        class_names: In the order of the labels; the name of the column for numbers.
         splits: `"train"`, `"test"` or None (in neither) for each image; None where the table has no splits.
         rows: What each row is called in messages.
         source: What the table is called.
 
     Examples:
-        >>> table = data.open_table({"file": ["photos/train/cat/0.png", "photos/train/dog/0.png"], "age": [3, 7]},
-        ...     label="age", target="number")
-        >>> len(table), table.labels
-        (2, [3.0, 7.0])
+        >>> table = data.open_table({"file": ["cat.png", "dog.png"], "age": [3, 7]}, label="age", target="number")
+        >>> len(table), table.labels.tolist()
+        (2, [[3.0], [7.0]])
     """
 
     files: Sequence[Path]
-    labels: Sequence[Label]
+    labels: np.ndarray
     target: str
     class_names: tuple[str, ...]
     splits: Sequence[str | None] | None
@@ -55,48 +51,40 @@ class LabelTable:
 
     def open_examples(self, split: str, class_names: list[str] | None, on_bad_image: str, check: str) -> Examples:
         """The images of a split, in the order of the rows; the arguments are those of `open_data`."""
-        splits = self.splits or [split] * len(self)
-        rows = [i for i, of_row in enumerate(splits) if of_row == split]
+        rows = [i for i in range(len(self)) if self.splits is None or self.splits[i] == split]
         if not rows:
             raise ValueError(f"{self.source} has no rows of the split {split!r}.")
-        paths, names = [self.files[i] for i in rows], class_names or list(self.class_names)
-        keep, bad, converted = good_files(paths, on_bad_image, check, lambda i: f"{paths[i]} ({self.rows[rows[i]]})")
-        paths, rows = [paths[i] for i in keep], [rows[i] for i in keep]
-        labels, classes = self._labels(rows, names), 1 if self.target == "number" else len(names)
-        if split == "train" and self.target == "class" and classes < 2:
-            raise ValueError(f"A classifier needs two classes or more, but {self.source} has {listing(names)}.")
-        without = [
-            name for i, name in enumerate(names) if not (labels == i if labels.ndim == 1 else labels[:, i]).any()
-        ]
-        if split == "train" and without and on_bad_image == "stop" and self.target != "number":
-            raise ValueError(f'No training row of {self.source} has {listing(without)}. on_bad_image="skip" goes on.')
+        called = [f"{self.files[i]} ({self.rows[i]})" for i in rows]
+        keep, bad, converted = good_files([self.files[i] for i in rows], on_bad_image, check, called.__getitem__)
+        rows, called = [rows[i] for i in keep], [called[i] for i in keep]
+        names = class_names or list(self.class_names)
+        columns = dict(zip(self.class_names, self.labels[rows].T, strict=True))
+        for name, column in columns.items():
+            if name not in names and column.any():
+                known = f"which is none of the classes: {listing(names)}"
+                raise ValueError(f"{self.rows[rows[int(column.argmax())]]} has the label {name!r}, {known}.")
+        nothing = np.zeros(len(rows), "float32")
+        labels = np.stack([columns.get(name, nothing) for name in names], axis=1)
+        if split == "train" and self.target != "number":
+            if len(names) < 2 and self.target == "class":
+                raise ValueError(f"A classifier needs two classes or more, but {self.source} has {listing(names)}.")
+            without = [name for name, column in zip(names, labels.T, strict=True) if not column.any()]
+            if without and class_names is None:
+                raise ValueError(f"No training row of {self.source} has {listing(without)}: class_names= the others.")
+        files = [self.files[i] for i in rows]
         return Examples(
-            labels=labels,
-            classes=classes,
-            read=lambda i: load_image(paths[i]),
-            name=lambda i: f"{paths[i]} ({self.rows[rows[i]]})",
+            labels=labels.argmax(axis=1) if self.target == "class" else labels,
+            classes=len(names),
+            read=lambda i: load_image(files[i]),
+            name=called.__getitem__,
             kind="table",
-            fingerprint=fingerprint(labels, [os.path.relpath(path, self.files[0].parent) for path in paths]),
+            fingerprint=fingerprint(labels, [path.name for path in files]),
             class_names=names,
-            files=paths,
+            files=files,
             bad=bad,
             converted=converted,
             target=self.target,
         )
-
-    def _labels(self, rows: Sequence[int], names: Sequence[str]) -> np.ndarray:
-        """Labels of some rows, as `Examples` has them."""
-        if self.target == "number":
-            return np.array([[self.labels[i]] for i in rows], "float32").reshape(-1, 1)
-        number = {name: i for i, name in enumerate(names)}
-        matrix = np.zeros((len(rows), len(names)), "float32")
-        for place, row in enumerate(rows):
-            for name in self.labels[row]:
-                if name not in number:
-                    hint = f"The classes are {listing(names)}."
-                    raise ValueError(f"{self.rows[row]} has the label {name!r}, which is none of the classes. {hint}")
-                matrix[place, number[name]] = 1
-        return matrix if self.target == "multilabel" else matrix.argmax(axis=1).astype("int64")
 
 
 def open_table(
@@ -137,20 +125,19 @@ def open_table(
         ('multilabel', ('cat', 'young'))
     """
     columns, where, first, home = _read(source)
-    home = home if folder is None else Path(folder)
-    several = not isinstance(label, str)
-    labels = [label] if isinstance(label, str) else list(label)
+    several, labels = not isinstance(label, str), [label] if isinstance(label, str) else list(label)
     split = split or ("split" if "split" in columns else None)
     for name in (file, *labels, *([split] if split else [])):
         if name not in columns:
             hint = did_you_mean(str(name), {str(known).lower(): str(known) for known in columns})
             raise ValueError(f"{where} has no column {name!r}, only {listing(list(columns), 20)}.{hint}")
-    lists = not several and any(isinstance(cell, (list, tuple, np.ndarray)) for cell in columns[labels[0]])
+    lists = any(isinstance(cell, (list, tuple, np.ndarray)) for cell in columns[labels[0]])
     target = target or ("multilabel" if several or separator or lists else "class")
     check_choice("target", target, TARGETS)
     if (several or separator or lists) and target != "multilabel":
         raise ValueError(f"target={target!r} has one label in one column, but there are several, or a separator.")
-    rows = [f"{where}, row {first + i}" for i in range(len(columns[file]))]
+    count = range(len(columns[file]))
+    rows = [f"{where}, row {first + i}" for i in count]
     if not rows:
         raise ValueError(f"{where} has no rows.")
 
@@ -160,38 +147,39 @@ def open_table(
             raise ValueError(f"{rows[i]} has nothing in the column {column!r}.")
         return text
 
-    def names(i: int) -> tuple[str, ...]:
-        if several:
-            flags = {name: cell(name, i).lower() for name in labels}
-            for name, flag in flags.items():
-                if flag not in _FLAGS:
-                    raise ValueError(f"{rows[i]} has {printable(flag, 40)!r} in the column {name!r}: 0 or 1 expected.")
-            return tuple(name for name, flag in flags.items() if _FLAGS[flag])
-        if target == "class":
-            return (cell(label, i),)
-        value = columns[label][i]
-        parts = value if isinstance(value, (list, tuple, np.ndarray)) else _text(value).split(separator or "\0")
-        return tuple(text for part in parts if (text := _text(part)))
-
-    def number(i: int) -> float:
+    def number(column: str, i: int) -> float:
+        text = cell(column, i)
         try:
-            value = float(cell(label, i))
-        except ValueError as error:
-            raise ValueError(f"{rows[i]}, column {label!r}: a number was expected ({error}).") from None
-        if not np.isfinite(value):
-            raise ValueError(f"{rows[i]}, column {label!r}: a finite number was expected, but {value} was given.")
+            value = float({"true": 1, "false": 0}.get(text.lower(), text))
+        except ValueError:
+            value = np.nan
+        if not (value in (0, 1) if several else np.isfinite(value)):
+            expected = "0 or 1 was" if several else "a finite number was"
+            raise ValueError(f"{rows[i]} has {printable(text, 40)!r} in the column {column!r}: {expected} expected.")
         return value
 
-    found: list[Label] = [number(i) if target == "number" else names(i) for i in range(len(rows))]
-    classes = labels if several or target == "number" else _in_order({name for of_row in found for name in of_row})
+    def names(i: int) -> list[str]:
+        if target == "class":
+            return [cell(labels[0], i)]
+        value = columns[labels[0]][i]
+        parts = value if isinstance(value, (list, tuple, np.ndarray)) else _text(value).split(separator)
+        return [text for part in parts if (text := _text(part))]
+
+    if several or target == "number":
+        classes, values = labels, [[number(name, i) for name in labels] for i in count]
+    else:
+        found = [names(i) for i in count]
+        distinct = {name for of_row in found for name in of_row}  # by number where all are numbers
+        classes = sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else str)
+        values = [[name in of_row for name in classes] for of_row in found]
     for name in classes:
         check_class_name(name, f"{name!r} in {where}")
     return LabelTable(
-        files=[home / cell(file, i) for i in range(len(rows))],
-        labels=found,
+        files=[(home if folder is None else Path(folder)) / cell(file, i) for i in count],
+        labels=np.array(values, "float32"),
         target=target,
         class_names=tuple(classes),
-        splits=_splits([cell(split, i) for i in range(len(rows))], rows) if split else None,
+        splits=_splits([cell(split, i) for i in count], rows) if split else None,
         rows=rows,
         source=where,
     )
@@ -221,12 +209,11 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
             reader = csv.reader(stream, delimiter=max(",;\t", key=header.count), strict=True)
             names, *rows = reader
     except (csv.Error, UnicodeDecodeError, ValueError) as error:
-        raise ValueError(
-            f"{printable(path)} is not a table of text in UTF-8 with names of columns: {error}."
-        ) from error
+        raise ValueError(f"{printable(path)} is no table in UTF-8 with names of columns: {error}.") from error
     if len(set(names)) < len(names):
         raise ValueError(f"{printable(path)} has two columns of one name: {listing(names, 20)}.")
-    rows = [row for row in rows if row]
+    while rows and not rows[-1]:
+        rows.pop()
     return {name: [row[i] if i < len(row) else "" for row in rows] for i, name in enumerate(names)}
 
 
@@ -253,18 +240,12 @@ def _text(cell: Any) -> str:
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
 
 
-def _in_order(names: set[str]) -> list[str]:
-    """Names by number where all are numbers, else by letter."""
-    return sorted(names, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, names)) else str)
-
-
 def _splits(cells: Sequence[str], rows: Sequence[str]) -> list[str | None]:
     """`"train"` or `"test"` for each row. Where there are test and validation rows, the test rows are the ones."""
-    known = {cell: split_of(cell) for cell in set(cells)}
+    places = []
     for cell, row in zip(cells, rows, strict=True):
-        if known[cell] is None:
+        if (place := split_of(cell)) is None:
             raise ValueError(f"{row} has the split {printable(cell, 40)!r}: train, test or val was expected.")
-    tests = [place[1] for place in known.values() if place and place[0] == "test"]
-    wanted = [("train", 0), ("test", min(tests, default=0))]
-    places = [known[cell] for cell in cells]
-    return [place[0] if place[0] == "train" or place in wanted else None for place in places]
+        places.append(place)
+    best = min((rank for split, rank in places if split == "test"), default=0)
+    return [split if split == "train" or rank == best else None for split, rank in places]

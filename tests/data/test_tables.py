@@ -96,8 +96,8 @@ def test_numbers_and_splits(photos):
         ({"species": WORDS}, {}, r"no column 'label', only 'file', 'species'"),
         ({"label": WORDS}, {"file": "files"}, "no column 'files'.* Did you mean 'file'"),
         ({"label": ["a", ""] * 6}, {}, "row 3 has nothing in the column 'label'"),
-        ({"label": [1, "x"] * 6}, {"target": "number"}, "row 3, column 'label': a number was expected"),
-        ({"label": [1, "inf"] * 6}, {"target": "number"}, "row 3, column 'label': a finite number"),
+        ({"label": [1, "x"] * 6}, {"target": "number"}, "row 3 has 'x' in the column 'label': a finite number"),
+        ({"label": [1, "inf"] * 6}, {"target": "number"}, "row 3 has 'inf' in the column 'label': a finite number"),
         ({"label": [1, 2] * 6}, {"label": ["label"]}, "row 3 has '2' in the column 'label': 0 or 1"),
         ({"label": WORDS, "split": ["train", "later"] * 6}, {}, "row 3 has the split 'later'"),
         ({"label": WORDS}, {"separator": "|", "target": "number"}, "one label in one column"),
@@ -105,7 +105,7 @@ def test_numbers_and_splits(photos):
         ({"label": ["a", "b\u2028c"] * 6}, {}, "cannot be the name of a class"),
         ({"text": "file,label\n"}, {}, "has no rows"),
         ({"text": "file,label,label\na,b,c\n"}, {}, "two columns of one name"),
-        ({"text": 'file,label\n"a,b\n'}, {}, "is not a table of text"),
+        ({"text": 'file,label\n"a,b\n'}, {}, "is no table in UTF-8"),
     ],
 )
 def test_tables_that_are_refused(photos, columns, options, message):
