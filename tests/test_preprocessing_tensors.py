@@ -98,8 +98,8 @@ def test_what_a_model_does_not_take(model, photo, tmp_path):
     path, pixels = photo
     with pytest.raises(FileNotFoundError, match=r"nowhere\.png"):
         model.preprocess([path, tmp_path / "nowhere.png"])
-    with pytest.raises(ValueError, match=r"height, width, 1\)"):
-        keras_vit.VisionTransformer(CONFIG.replace(channels=1)).preprocess(path)
+    with pytest.raises(ValueError, match="has the shape .*, but 2 channels are wanted"):
+        keras_vit.VisionTransformer(CONFIG.replace(channels=2)).preprocess(path)
     with pytest.warns(UserWarning, match=r"Multiply values in \[0, 1\] by 255") as caught:
         model.preprocess([pixels / 255, pixels[:20] / 255])
     assert {warning.filename for warning in caught} == {__file__}

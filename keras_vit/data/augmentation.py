@@ -115,6 +115,15 @@ class ImageTransform:
     augmentation: Augmentation | None
     resize: str | Pipeline = "squash"
     seed: int = 0
+    channels: int = 3
+
+    def read(self, path: str | os.PathLike[str]) -> np.ndarray:
+        """The pixels of an image file, `(height, width, channels)`."""
+        if self.channels == 3:
+            return load_image(path)
+        from keras_vit.preprocessing.channels import read_channels
+
+        return read_channels(path, self.channels)
 
     def __call__(self, pixels: np.ndarray, epoch: int, index: int) -> np.ndarray:
         """An image `(height, width, 3)` in 0..255 of any dtype at the size, float32 or uint8.
@@ -135,7 +144,7 @@ class ImageTransform:
         augmentation, resize = fields["augmentation"], fields["resize"]
         augmentation = None if augmentation is None else Augmentation(**augmentation)
         resize = Pipeline(**resize) if isinstance(resize, dict) else resize
-        return cls(tuple(fields["image_size"]), augmentation, resize, fields["seed"])
+        return cls(tuple(fields["image_size"]), augmentation, resize, fields["seed"], fields["channels"])
 
 
 def augmented(image: np.ndarray, augmentation: Augmentation, seed: list[int]) -> np.ndarray:
@@ -301,12 +310,12 @@ def _resample(pixels: np.ndarray, rows: _Samples, columns: _Samples) -> np.ndarr
     # Columns are taken by flat index, which NumPy copies without a loop over pixels of three bytes.
     flat = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
     flat = sum(flat[index].astype("float32") * weight[:, None] for index, weight in zip(*rows, strict=True))
-    channels = np.arange(3)
+    count = pixels.shape[-1]
     image = sum(
-        flat.take((index[:, None] * 3 + channels).ravel(), axis=1) * np.repeat(weight, 3)
+        flat.take((index[:, None] * count + np.arange(count)).ravel(), axis=1) * np.repeat(weight, count)
         for index, weight in zip(*columns, strict=True)
     )
-    return image.reshape(len(image), -1, 3)
+    return image.reshape(len(image), -1, count)
 
 
 def _random_crop(pixels: np.ndarray, size: tuple[int, int], generator: np.random.Generator) -> list[_Samples]:
@@ -385,7 +394,7 @@ def main() -> None:
         for line in requests:
             for path, epoch, index in json.loads(line):
                 try:
-                    image = np.ascontiguousarray(transform(load_image(path), epoch, index), "float32")
+                    image = np.ascontiguousarray(transform(transform.read(path), epoch, index), "float32")
                 except Exception:  # The program reads it again, and says what is wrong.
                     answers.write(BAD)
                     continue

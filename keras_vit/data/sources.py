@@ -40,6 +40,7 @@ def open_arrays(
     class_names: list[str] | None,
     on_bad_image: str,
     target: str,
+    channels: int,
 ) -> Examples:
     """Images `(n, height, width[, channels])`, or a list of different sizes, in memory; they are not copied."""
 
@@ -69,13 +70,15 @@ def open_arrays(
         raise ValueError(f'{bad[0].path} holds NaN or infinite values. Go on without: on_bad_image="skip".')
     if ragged:
         for i in keep:
-            check_pixels(_rgb(images[i][None]), name=name(i), item=lambda _, i=i: name(i), scaled="raise")
+            one = _with_channels(images[i][None], channels)
+            check_pixels(one, channels, name=name(i), item=lambda _, i=i: name(i), scaled="raise")
     else:
-        check_pixels(_rgb(images[keep] if bad else images), item=lambda i: name(keep[i]), scaled="raise")
+        good = _with_channels(images[keep] if bad else images, channels)
+        check_pixels(good, channels, item=lambda i: name(keep[i]), scaled="raise")
     return Examples(
         labels=labels[keep],
         classes=classes,
-        read=lambda i: _rgb(images[keep[i]][None])[0],
+        read=lambda i: _with_channels(images[keep[i]][None], channels)[0],
         name=lambda i: name(keep[i]),
         kind="arrays",
         fingerprint=fingerprint(labels[keep], np.shape(images[keep[0]]), images[keep[0]], images[keep[-1]]),
@@ -85,11 +88,11 @@ def open_arrays(
     )
 
 
-def _rgb(images: np.ndarray) -> np.ndarray:
-    """Grey images with three channels, as a view; all others as they are."""
-    if images.ndim == 3 and images.shape[-1] not in (3, 4):
+def _with_channels(images: np.ndarray, channels: int) -> np.ndarray:
+    """Grey images with an axis for channels, and with three of them where these are wanted; others as they are."""
+    if images.ndim == 3 and images.shape[-1] not in (3, 4, channels):
         images = images[..., None]
-    if images.ndim == 4 and images.shape[-1] == 1:
+    if images.ndim == 4 and images.shape[-1] == 1 and channels == 3:
         return np.broadcast_to(images, (*images.shape[:-1], 3))
     return images
 
@@ -271,7 +274,7 @@ class PipelineBatches:
     def _checked(self, images: np.ndarray, labels: np.ndarray, where: str) -> np.ndarray | None:
         """The labels as `check_labels` returns them, or `None` if this is bad and left out."""
         try:
-            check_pixels(images, name=where, scaled="raise")
+            check_pixels(images, self._transform.channels, name=where, scaled="raise")
             if not images.size:
                 raise ValueError(f"The images of {where}, {images.shape}, have no pixels.")
             if self.endless and images.shape[1:3] != self._transform.image_size:

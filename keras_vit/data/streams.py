@@ -6,6 +6,7 @@ from (seed, epoch, image), mixup and CutMix from (seed, step). So a run that was
 that it would have seen. Pipelines of other libraries cannot be asked for a step: `keras_vit.data.sources`.
 """
 
+import dataclasses
 import functools
 import itertools
 import operator
@@ -62,6 +63,7 @@ def open_data(
     shard: tuple[int, int] = (0, 1),
     holdout: float | None = None,
     sampling: str | None = None,
+    channels: int = 3,
 ) -> "ImageStream":
     """A stream of batches.
 
@@ -106,6 +108,8 @@ def open_data(
             `split="test"` has these. None: the data's own splits.
         sampling: `"balanced"`: in training, each class is drawn as often as any other; `"sqrt"`: as often as the root
             of its size says; None: each image once an epoch.
+        channels: Of the images: others than three have values of any range, in arrays, grey pictures and TIFFs of 8
+            and 16 bits or floats; such files are not looked at before they are read.
 
     Returns:
         The stream. Close it, or use it in a `with` statement, to end its threads early.
@@ -128,6 +132,11 @@ def open_data(
     check_choice("on_bad_image", on_bad_image, ("stop", "skip"))
     check_choice("check", check, ("headers", "decode", "none"))
     check_choice("target", target, TARGETS)
+    whole_number("channels", channels, 1)
+    if channels != 3:
+        check = "none"
+        if augmentation is not None and augmentation.randaugment is not None:
+            raise ValueError(f"RandAugment is for red, green and blue, but channels={channels}: leave it out.")
     if not isinstance(resize, Pipeline):
         check_choice("resize", resize, tuple(RESIZES))
     if len(shard) != 2 or not 0 <= shard[0] < shard[1]:
@@ -158,7 +167,7 @@ def open_data(
         if classes not in (None, len(names)):
             raise ValueError(f"There are {len(names)} class_names, but classes={classes}.")
         classes = len(names)
-    transform = ImageTransform(size, augmentation, resize, seed)
+    transform = ImageTransform(size, augmentation, resize, seed, channels)
     if isinstance(source, (str, os.PathLike)) and not str(source).startswith("tfds:"):
         examples = open_folder(source, part, names, on_bad_image, check)
     elif hasattr(source, "open_examples"):
@@ -174,7 +183,7 @@ def open_data(
             )
             return ImageStream(batches, 1, min(prefetch, 1))
         elif isinstance(source, (tuple, list)) and len(source) == 2:
-            examples = open_arrays(*source, shuffle, classes, names, on_bad_image, target)
+            examples = open_arrays(*source, shuffle, classes, names, on_bad_image, target, channels)
         else:
             kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set"
             raise TypeError(f"data must be {kinds}, or a dict of these, but {type(source).__name__} was given.")
@@ -182,6 +191,9 @@ def open_data(
         raise ValueError(f"target={target!r} is for arrays, pipelines and tables: these labels are classes.")
     if classes not in (None, examples.classes):
         raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
+    if channels != 3 and examples.files is not None:
+        files = examples.files
+        examples = dataclasses.replace(examples, read=lambda i: transform.read(files[i]))
     draw = None
     if holdout is not None or sampling is not None:
         from keras_vit.data.sampling import evened, hold_out
@@ -377,7 +389,7 @@ class ExampleBatches:
         # Both take the image before, which for the first one of a part is in another part.
         before = places[rows.start - 1 :][:1] if mixes and rows != slice(0, len(places)) else []
         places = [*before, *places[rows]]
-        images = np.empty((len(places), *self._transform.image_size, 3), "float32")
+        images = np.empty((len(places), *self._transform.image_size, self._transform.channels), "float32")
         if not places:
             return images, one_hot(self._data.labels[:0], self.classes)
         size = -(-len(places) // (PIECES * self._workers))

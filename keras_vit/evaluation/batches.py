@@ -14,7 +14,6 @@ from keras_vit._terminal import ProgressBar
 from keras_vit.data import ImageStream, open_data, pick_split
 from keras_vit.data.examples import check_labels
 from keras_vit.models import BiT, VisionTransformer
-from keras_vit.preprocessing import preprocess_input
 
 SCALED_MOST = 16  # No scaling of pixels that is in use reaches it: mean 0 and deviation 1 end below 3.
 Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
@@ -165,6 +164,7 @@ def open_batches(
                 class_names=class_names,
                 on_bad_image=on_bad_image,
                 resize=model.config.pipeline,
+                channels=model.config.channels,
                 shard=processes.shard,
                 target=target or "class",
             )
@@ -175,8 +175,8 @@ def open_batches(
         if stream.shard != processes.shard:
             pairs = _parts(pairs, processes)
         if not model.config.include_preprocessing:
-            mean, std = model.config.pipeline.mean, model.config.pipeline.std
-            pairs = ((preprocess_input(images, mean, std), labels) for images, labels in pairs)
+            normalized = model.config.pipeline.normalized
+            pairs = ((normalized(images), labels) for images, labels in pairs)
         yield Opened(pairs, stream.class_names, stream.target)
 
 

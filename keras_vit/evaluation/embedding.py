@@ -312,8 +312,6 @@ def _check_model(model: Any) -> None:
         raise TypeError(f"model must be a VisionTransformer, a BiT or what keras_vit.load takes, but is {kind}.")
     if local_model(model) is not model:
         raise ValueError("The model is on devices of several processes: load it again, outside of keras.distribution.")
-    if model.config.channels != 3:
-        raise ValueError(f"Image files are read as RGB, but {model.name} takes {model.config.channels} channels.")
 
 
 def _slice(images: int, length: int, shard: tuple[int, int]) -> list[int]:

@@ -133,7 +133,8 @@ class Pipeline:
             images: One or several: paths, binary file objects, PIL images, or arrays and tensors of any backend,
                 `(height, width, channels)` or `(batch, height, width, channels)`, uint8 or values of 0..255. The images
                 of a list may differ in size and kind. Integers stay whole numbers where the filter is one of Pillow's.
-            channels: How many the images have. Files have three.
+            channels: How many the images have. Other values than three are as they are in arrays and files, and may
+                reach beyond 255; grey pictures and TIFFs of any number of channels are read, with tifffile.
 
         Raises:
             FileNotFoundError, TypeError, ValueError, ImportError: as in `load_image`, and of values that are no pixels.
@@ -142,8 +143,12 @@ class Pipeline:
             shapes = {tuple(image.shape) for image in images if hasattr(image, "shape")}
             if len(shapes) > 1 or any(map(is_file, images)):
                 return np.concatenate([self.resized(image, channels) for image in images])
-        if is_file(images):
+        if is_file(images) and channels == 3:
             images = load_image(images)
+        elif is_file(images):
+            from keras_vit.preprocessing.channels import read_channels
+
+            images = read_channels(images, channels)
         images = check_pixels(images, channels)
         images = images if images.ndim == 4 else images[None]
         if 0 in images.shape[1:3]:
@@ -341,7 +346,7 @@ def check_pixels(
         raise ValueError(f"{reach}: they seem to be standardised. Leave that out.")
     margin = 0 if is_integer else OVERSHOOT
     wrong = (least < -margin) | (most > 255 + margin)
-    if wrong.any():
+    if wrong.any() and channels == 3:  # others, as those of satellites, have no common white
         raise ValueError(f"{reach}. The first of them is {item(int(np.argmax(wrong)))}. Scale them first.")
     if is_scaled and not is_integer:
         warn_caller(

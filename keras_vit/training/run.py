@@ -268,6 +268,7 @@ def finetune(
             "seed": seed,
             "on_bad_image": on_bad_image,
             "shard": processes.shard,
+            "channels": source.config.channels if isinstance(source, ImageModel) else 3,
         }
         if isinstance(validation, float):
             reading["holdout"] = validation
