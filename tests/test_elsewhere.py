@@ -43,6 +43,7 @@ PEERS = {
         {
             "checkpoint": "vit_jax.checkpoint",
             "models": "vit_jax.models_vit",  # of which `models` takes it
+            "models_mixer": "vit_jax.models_mixer",
             "train": "vit_jax.train",
             "utils": "vit_jax.utils",
             "input_pipeline": "vit_jax.input_pipeline",

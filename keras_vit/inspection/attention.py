@@ -325,8 +325,6 @@ def read_attention(
 
 def _block_number(probe: Probe, block: int | str) -> int | str:
     config, name = probe.config, probe.inner.name
-    if config.tokens_mlp_width is not None:
-        raise ValueError(f"{name} is an MLP-Mixer, which has no attention.")
     if block == POOLING:
         if config.pooling != "map":
             raise ValueError(f"block='pooling' needs attention pooling, but {name} has pooling={config.pooling!r}.")

@@ -113,7 +113,9 @@ def _facts(model: VisionTransformer | BiT, title: str, notes: Sequence[str]) -> 
     }
     if isinstance(model, VisionTransformer):
         rows, columns = config.grid_size
-        facts |= {"patches": f"{rows} × {columns}", "blocks × heads": f"{config.depth} × {config.heads}"}
+        facts["patches"] = f"{rows} × {columns}"
+    if _has_attention(model):
+        facts["blocks × heads"] = f"{config.depth} × {config.heads}"
     facts["classes"] = f"{config.classes:,}" if config.classes else "no head"
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     odd = "".join(f"<li>{escape(printable(note, 500))}</li>" for note in notes)
@@ -227,7 +229,8 @@ def _layers(model: VisionTransformer | BiT) -> Section:
         if layer not in blocks[1:]:
             name = layer.name.replace("_", " ")
             if blocks and layer is blocks[0]:
-                name = f"{len(blocks)} blocks: attention of {layer.heads} heads, MLP of {layer.mlp_width}"
+                mixed = f"attention of {layer.heads} heads" if _has_attention(model) else "MLP across tokens"
+                name = f"{len(blocks)} blocks: {mixed}, MLP of {layer.mlp_width}"
             shape = ", ".join("any" if n is None else str(n) for n in tuple(layer.output.shape)[1:])
             boxes += f'<li class="box"><span>{escape(name)}</span><code>({shape})</code></li>'
     words = "From top to bottom; what each step gives for a batch, of which the number of images is left out."

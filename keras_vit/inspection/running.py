@@ -43,8 +43,9 @@ class Probe:
         self.inner = _find_model(self.model)
         self.config: Any = self.inner.config
         self.grid = (0, 0)
-        if attention and not isinstance(self.inner, VisionTransformer):
-            kind = type(self.inner).__name__
+        mixes = getattr(self.config, "tokens_mlp_width", None) is not None
+        if attention and (mixes or not isinstance(self.inner, VisionTransformer)):
+            kind = "MLP-Mixer" if mixes else type(self.inner).__name__
             raise TypeError(f"model must be a VisionTransformer: {kind} {self.inner.name} has no attention.")
 
     def run(self, images: Any, calls: Mapping[str, Call]) -> Any:

@@ -89,8 +89,8 @@ def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
 def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
     """Raises ValueError where the weights of an MLP-Mixer are to mix another grid of tokens."""
     if getattr(old, "tokens_mlp_width", None) is not None and old.grid_size != new.grid_size:
-        grids = f"{old.grid_size[0]} x {old.grid_size[1]} patches, not {new.grid_size[0]} x {new.grid_size[1]}"
-        raise ValueError(f"image_size cannot be {new.image_size}: the weights of this MLP-Mixer are for {grids}.")
+        words = f"the weights of this MLP-Mixer are for {old.grid_size[0]} x {old.grid_size[1]} patches"
+        raise ValueError(f"image_size cannot be {new.image_size}: {words}. Use image_size={old.image_size}.")
 
 
 def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[str]) -> set[str]:
