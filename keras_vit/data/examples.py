@@ -202,7 +202,7 @@ def open_folder(
     """The images of a split, sorted by class and name; the arguments are those of `open_data`."""
     root = Path(root)
     if not root.is_dir():
-        what = "It is a file." if root.exists() else "There is no such folder."
+        what = "It is a file: data.open_table reads tables." if root.exists() else "There is no such folder."
         raise FileNotFoundError(f"data must be an image folder, but {str(root)!r} was given. {what}")
     folders = split_folders(root, class_names)
     if split not in folders:

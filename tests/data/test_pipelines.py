@@ -1,6 +1,5 @@
 """Arrays, pipelines of other libraries and tensorflow-datasets: the same stream, the same checks."""
 
-import importlib.util
 import sys
 import threading
 
@@ -315,19 +314,6 @@ def test_training_images_in_order(data):
         open_data(data, split="test", shuffle=True, **OPTIONS)
     with open_data(data, **OPTIONS) as stream, pytest.raises(TypeError, match="has no end"):
         iter(stream).__next__()
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_a_users_own_keras_cv_layers_just_work(data, backend):
-    if backend != "tensorflow" or importlib.util.find_spec("keras_cv") is None:
-        pytest.skip("needs keras_cv and TensorFlow")
-    import keras_cv
-    import tensorflow as tf
-
-    layer = keras_cv.layers.RandomCutout(0.5, 0.5, fill_mode="constant", fill_value=7.0)
-    source = sources.tf_data(data, None, None).map(lambda x, y: (layer(tf.cast(x, "float32")), y))
-    with open_data(source, classes=3, augmentation=Augmentation(), **OPTIONS) as stream:
-        assert (stream.batch(0)[0] == 7).mean() > 0.04  # boxes of 4 x 4, of which at least a quarter is in the image
 
 
 # tensorflow-datasets
