@@ -48,6 +48,7 @@ OF_TRANSFORMERS = (
     "representation_size",
     "dropout",
     "attention_dropout",
+    "patch_drop",
     "drop_path",
     "remat",
 )
@@ -72,6 +73,7 @@ def load(
     interpolation: str | None = None,
     dropout: float | None = None,
     attention_dropout: float | None = None,
+    patch_drop: float | None = None,
     drop_path: float | None = None,
     remat: bool | None = None,
     input_tensor: Tensor | None = None,
@@ -118,6 +120,7 @@ def load(
             `"bilinear_antialias"` (as FlexiViT). None for the way of the code that the source comes from.
         dropout: Rate in the encoder.
         attention_dropout: Rate on the attention weights.
+        patch_drop: Share of the patches that each image goes without while training.
         drop_path: Stochastic depth of the last block.
         remat: Whether blocks are recomputed in the backward pass to save memory.
         input_tensor: Keras tensor to build the model on; not for files of Keras.
@@ -171,6 +174,7 @@ def load(
         interpolation=interpolation,
         dropout=dropout,
         attention_dropout=attention_dropout,
+        patch_drop=patch_drop,
         drop_path=drop_path,
         remat=remat,
     )
@@ -225,6 +229,7 @@ def create_model(
     representation_size: int | None = None,
     dropout: float | None = None,
     attention_dropout: float | None = None,
+    patch_drop: float | None = None,
     drop_path: float | None = None,
     remat: bool = False,
     input_tensor: Tensor | None = None,
@@ -279,6 +284,7 @@ def create_model(
         "interpolation": interpolation,
         "dropout": dropout,
         "attention_dropout": attention_dropout,
+        "patch_drop": patch_drop,
         "drop_path": drop_path,
         "remat": remat,
     }

@@ -69,6 +69,7 @@ OPTIONS = {
     "no dropout": ({"dropout": 0.0}, {}, {}),
     "attention_dropout": ({"attention_dropout": 0.1}, {"attention_dropout": 0.1}, "no use for attention_dropout"),
     "drop_path": ({"drop_path": 0.1}, {"drop_path": 0.1}, "no use for drop_path"),
+    "patch_drop": ({"patch_drop": 0.5}, {"patch_drop": 0.5}, "no use for patch_drop"),
     "wrong rate": ({"drop_path": 1.0}, "drop_path must be", "no use for drop_path"),
     "remat": ({"remat": True}, {"remat": True}, "no use for remat"),
 }

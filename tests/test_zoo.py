@@ -152,8 +152,8 @@ def test_the_size_where_none_is_given(names):
         ({"include_preprocessing": True}, {"include_preprocessing": True}, (1000,)),
         ({"interpolation": "bicubic"}, {"interpolation": "bicubic"}, (1000,)),
         (
-            {"dropout": 0.1, "attention_dropout": 0.2, "drop_path": np.float32(0.25), "remat": True},
-            {"dropout": 0.1, "attention_dropout": 0.2, "drop_path": 0.25, "remat": True},
+            {"dropout": 0.1, "attention_dropout": 0.2, "drop_path": np.float32(0.25), "patch_drop": 0.5, "remat": True},
+            {"dropout": 0.1, "attention_dropout": 0.2, "drop_path": 0.25, "patch_drop": 0.5, "remat": True},
             (1000,),
         ),
     ],

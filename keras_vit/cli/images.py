@@ -237,6 +237,7 @@ def _finetune_options() -> Iterator[Option]:
     yield of_recipe("--sampling", "balanced or sqrt: draws images of small classes more often")
     weights = "balanced, or NAME=WEIGHT: factors of classes in the loss"
     yield of_recipe("--class-weight", weights, nargs="+", metavar="WEIGHT")
+    yield of_recipe("--patch-drop", "share of the patches to leave out in training", type=at_least_0, metavar="SHARE")
     yield of_recipe("--keep", "best or last: which weights of the run it gives")
     yield of_recipe("--patience", "evaluations without a better one until it stops", type=COUNT, metavar="N")
     yield of_recipe("--randaugment", "such as 2 15", type=int, nargs=2, metavar=("LAYERS", "MAGNITUDE"))
@@ -294,7 +295,7 @@ def finetune(options: argparse.Namespace) -> Answer:
     changes = chosen(options, "crop", "flip", "mixup", "cutmix", "erasing", "randaugment")
     changes = {name: value for name, value in changes.items() if value is not None}
     recipe = recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **changes))
-    changes = chosen(options, "keep", "patience", "sampling") | {"lora_rank": options.lora}
+    changes = chosen(options, "keep", "patience", "sampling", "patch_drop") | {"lora_rank": options.lora}
     changes["class_weight"] = _class_weight(options.class_weight)
     recipe = recipe.replace(**{name: value for name, value in changes.items() if value is not None})
     check_source(options.weights)

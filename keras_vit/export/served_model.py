@@ -25,7 +25,7 @@ Metadata: TypeAlias = dict[str, Any]  # what a file says about itself, as `descr
 INPUT = "images"  # the name of the one input in every format
 OUTPUTS = {"softmax": "probabilities", "sigmoid": "probabilities", "linear": "logits", None: "logits"}
 # What a file does not need: it does not train.
-TRAINING = {"dropout": 0.0, "attention_dropout": 0.0, "drop_path": 0.0, "remat": False}
+TRAINING = {"dropout": 0.0, "attention_dropout": 0.0, "patch_drop": 0.0, "drop_path": 0.0, "remat": False}
 
 
 @dataclasses.dataclass(frozen=True)

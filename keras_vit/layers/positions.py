@@ -154,11 +154,11 @@ def _dinov3_periods(shape: tuple[int, ...], dtype: DType = None) -> Tensor:
 
 
 def rotate(x: Tensor, rotation: Tensor, kind: str) -> Tensor:
-    """Queries or keys `(batch, tokens, heads, d)`, turned by the `(2, tokens, d)` that `RotaryEmbedding` gives.
+    """Queries or keys `(batch, tokens, heads, d)`, turned by `(2, tokens, d)`, or `(2, batch, tokens, d)`.
 
     The kind says which two channels are turned together.
     """
-    sin, cos = (ops.cast(rotation[i], x.dtype)[:, None] for i in range(2))
+    sin, cos = (ops.cast(rotation[i], x.dtype)[..., None, :] for i in range(2))
     size = x.shape[-1]
     if kind == "dinov3":
         turned = ops.concatenate([-x[..., size // 2 :], x[..., : size // 2]], axis=-1)

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
 from keras_vit.interpolation import METHODS, resize_table
-from keras_vit.layers.base import BaseLayer, Renamed, SeedGenerator, dropout, initializer, registered
+from keras_vit.layers.base import BaseLayer, DrawnSeed, Renamed, SeedGenerator, dropout, initializer, registered
 from keras_vit.layers.choices import TEXT_POOLINGS
 from keras_vit.layers.ops import conv, mean
 from keras_vit.layers.positions import sincos2d
@@ -166,6 +167,66 @@ class TokenDropout(BaseLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
+
+
+@registered
+class PatchDropout(BaseLayer):
+    """Leaves out patch tokens while training, other ones for each image: less to compute (FLIP, arXiv 2212.00794).
+
+    Those that stay have their positions already, and are in no order unless it is `ordered`, which no block sees.
+    The same as timm's `PatchDropout`; nothing is left out at inference.
+
+    Args:
+        rate: Share of the patches that is left out; at least one stays.
+        prefix_tokens: Number of tokens before the patches, which all stay.
+        ordered: Whether the patches that stay keep their order.
+
+    Call arguments:
+        tokens: `(batch, prefix_tokens + patches, D)`.
+        rotation: Optional, what `RotaryEmbedding` gives: `(2, T, size)`.
+
+    Output: `(batch, prefix_tokens + kept patches, D)`. With a rotation a list of these and of the rotation of each
+    image, `(2, batch, prefix_tokens + kept patches, size)`.
+
+    Examples:
+        >>> tuple(layers.PatchDropout(0.5)(np.zeros((2, 5, 8), "float32"), training=True).shape)
+        (2, 3, 8)
+    """
+
+    def __init__(self, rate: float = 0.5, prefix_tokens: int = 1, ordered: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rate = rate
+        self.prefix_tokens = prefix_tokens
+        self.ordered = ordered
+        self.seed_generator = SeedGenerator() if rate else None
+
+    def call(self, tokens: Tensor, rotation: Tensor | None = None, training: bool | None = None) -> Any:
+        (seed,) = self.draw(training, self.rate)
+        if seed is not None:
+            places = self._kept(tokens, seed)
+            tokens = ops.take_along_axis(tokens, places[..., None], axis=1)
+            rotation = None if rotation is None else ops.take(rotation, places, axis=1)
+        return tokens if rotation is None else [tokens, rotation]
+
+    def _kept(self, tokens: Tensor, seed: Any) -> Tensor:
+        """The places of the tokens that stay, `(batch, tokens)`."""
+        batch, count = ops.shape(tokens)[0], ops.shape(tokens)[1] - self.prefix_tokens
+        if isinstance(count, int):
+            kept = max(1, int(count * (1 - self.rate)))
+        else:  # a tensor of TensorFlow
+            kept = ops.maximum(1, ops.cast(ops.cast(count, "float64") * (1 - self.rate), "int32"))
+        order = ops.argsort(keras.random.uniform((batch, count), dtype="float32", seed=DrawnSeed(seed)), axis=-1)
+        places = ops.cast(order[:, :kept], "int32") + self.prefix_tokens
+        places = ops.sort(places, axis=-1) if self.ordered else places
+        prefix = ops.broadcast_to(ops.arange(self.prefix_tokens, dtype="int32"), (batch, self.prefix_tokens))
+        return ops.concatenate([prefix, places], axis=1)
+
+    def compute_output_spec(self, tokens: Any, rotation: Any = None, training: bool | None = None) -> Any:
+        outputs = [keras.KerasTensor(x.shape, self.compute_dtype) for x in (tokens, rotation) if x is not None]
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    def compute_output_shape(self, tokens_shape: Shape, rotation_shape: Shape | None = None) -> Any:
+        return tokens_shape if rotation_shape is None else [tokens_shape, rotation_shape]
 
 
 class _AddTable(BaseLayer):

@@ -44,8 +44,8 @@ class MultiHeadAttention(CompositeLayer):
     Call arguments:
         tokens: `(batch, T, D)`, the keys and values.
         queries: Optional `(batch, Q, D)`; the tokens themselves where it is left out.
-        rotation: What `RotaryEmbedding` gives, `(2, T, D / heads)`: by how much keys are turned, and queries, which are
-            the first tokens then.
+        rotation: What `RotaryEmbedding` gives, `(2, T, D / heads)`, or that for each image, `(2, batch, T, D / heads)`:
+            by how much keys are turned, and queries, which are the first tokens then.
         offset: Optional `(batch, heads, Q, T)`, added to the attention weights. Zeros change nothing, and their
             gradient is that of the weights.
         seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
@@ -145,7 +145,7 @@ class MultiHeadAttention(CompositeLayer):
             )
         if kind is None:
             return query, key
-        return rotate(query, rotation[:, : _length(query)], kind), rotate(key, rotation, kind)
+        return rotate(query, rotation[..., : _length(query), :], kind), rotate(key, rotation, kind)
 
     def _projected(self, dense: Any, x: Any, training: bool | None) -> Any:
         return reshape(call_inside(dense, x, training), (-1, _length(x), self.heads, self.width // self.heads))

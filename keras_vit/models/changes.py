@@ -20,7 +20,7 @@ from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
 CHANGES: dict[str, tuple[str, ...]] = {
     # Position embeddings and the patch embedding are resized, the first kernel is adapted to other channels.
     **dict.fromkeys(("image_size", "patch_size", "dynamic", "interpolation", "channels"), ()),
-    **dict.fromkeys(("dropout", "attention_dropout", "drop_path", "remat"), ()),
+    **dict.fromkeys(("dropout", "attention_dropout", "patch_drop", "drop_path", "remat"), ()),
     **dict.fromkeys(("gelu", "layer_norm_epsilon", "stem_epsilons", "pool_padding", "classifier_activation"), ()),
     **dict.fromkeys(("include_preprocessing", "pixel_mean", "pixel_std", "resize", "crop_ratio", "filter", "trim"), ()),
     # Kernels are standardised, or the patch embedding is scaled, which cannot be undone.

@@ -29,7 +29,7 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
 _MIXER = {
     **{"heads": 1, "class_token": False, "register_tokens": 0, "position_embedding": "none", "rotary_embedding": None},
     **{"dynamic": False, "stem_stages": None, "mlp": "plain", "layer_scale": None, "attention_bias": "all"},
-    **{"attention_norm": False, "attention_dropout": 0},
+    **{"attention_norm": False, "attention_dropout": 0, "patch_drop": 0},
 }
 # What else a model with a second head has: it reads the distillation token just as the first reads the class token.
 _WITH_TWO_HEADS = {"pooling": "token", "final_norm": "tokens", "projection": None, "representation_size": None}
@@ -148,6 +148,7 @@ class ViTConfig(ModelConfig):
         layer_norm_epsilon: Added to the variance by every layer normalisation.
         dropout: Rate after the position embeddings, after attention and in the MLPs.
         attention_dropout: Rate on the attention weights.
+        patch_drop: Share of the patches that each image goes without while training (`layers.PatchDropout`).
         drop_path: Stochastic depth of the last block; it grows linearly from 0 in the first (AugReg, section 3.3).
         remat: Whether blocks are recomputed in the backward pass to save memory.
         class_token_only: Whether the last block computes only tokens that are read (see `optimize_for_inference`).
@@ -221,6 +222,7 @@ class ViTConfig(ModelConfig):
     layer_norm_epsilon: float = 1e-6
     dropout: float = 0.0
     attention_dropout: float = 0.0
+    patch_drop: float = 0.0
     drop_path: float = 0.0
     remat: bool = False
     class_token_only: bool = False
@@ -260,7 +262,7 @@ class ViTConfig(ModelConfig):
                 _check_integer(name, getattr(self, name), "Use None for no such layer.")
         for name, values in CHOICES.items():
             check_choice(name, getattr(self, name), values)
-        for name in ("dropout", "attention_dropout", "drop_path"):
+        for name in ("dropout", "attention_dropout", "patch_drop", "drop_path"):
             rate = _check_number(name, getattr(self, name))
             _require(0 <= rate < 1, f"{name} must be at least 0 and below 1, but {rate!r} was given.")
         epsilon = _check_number("layer_norm_epsilon", self.layer_norm_epsilon)

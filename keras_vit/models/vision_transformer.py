@@ -13,6 +13,7 @@ from keras_vit.layers import (
     ClassToken,
     MAPHead,
     MixerBlock,
+    PatchDropout,
     PatchEmbedding,
     RegisterTokens,
     ResNetUnit,
@@ -61,6 +62,11 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
         sizes = (config.head_size, config.prefix_tokens, config.rotary_grid)
         rotary = RotaryEmbedding(config.rotary_embedding, *sizes, dtype=policy, name="rotary_embedding")
         rotation.append(rotary(patches))
+    if config.patch_drop:
+        kept = PatchDropout(config.patch_drop, config.prefix_tokens, dtype=policy, name="patch_dropout")(x, *rotation)
+        x, *rotation = kept if rotation else [kept]
+    if config.pre_norm:
+        x = _layer_norm(config, "pre_norm", policy)(x)
     for i in range(config.depth):
         x = _block(config, i, policy)(x, *rotation)
 
@@ -109,7 +115,7 @@ def _tokens(config: ViTConfig, patches: Any, policy: Any) -> Any:
         x = _position_embedding(config, policy)(x, patches if config.dynamic else None)
     elif config.dropout:
         x = TokenDropout(config.dropout, dtype=policy, name="token_dropout")(x)
-    return _layer_norm(config, "pre_norm", policy)(x) if config.pre_norm else x
+    return x
 
 
 def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:

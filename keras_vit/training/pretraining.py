@@ -13,7 +13,7 @@ from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
 from keras_vit.models import BEFORE_BLOCKS, VisionTransformer, find_variant
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.run import Model, Task, Trained, as_input, finetune, with_head, with_size_and_rates
+from keras_vit.training.run import RATES, Model, Task, Trained, as_input, finetune, with_head, with_size_and_rates
 from keras_vit.training.sharing import Batch
 from keras_vit.zoo import create_model
 
@@ -66,8 +66,9 @@ def model_with_any_head(source: Model | Source, recipe: Recipe, images: ImageStr
     if not is_variant(source):
         return with_size_and_rates(source, recipe, dtype)
     options: dict[str, Any] = {"dtype": dtype, "classes": images.classes, "image_size": recipe.image_size}
-    if not find_variant(source).startswith("BiT") or recipe.dropout or recipe.drop_path:
-        options |= {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
+    rates = {name: getattr(recipe, name) for name in RATES}
+    if not find_variant(source).startswith("BiT") or any(rates.values()):
+        options |= rates
     model = create_model(source, classifier_activation=None, **options)
     model.get_layer("head").bias.assign(np.full(images.classes, recipe.head_bias, "float32"))
     return model

@@ -57,6 +57,7 @@ class Recipe:
         clip_norm: Greatest global norm of the gradients; None for any.
         image_size: Pixels, an integer or (height, width).
         dropout: Rate inside the model.
+        patch_drop: Share of the patches that each image goes without, see `layers.PatchDropout`.
         drop_path: Rate of stochastic depth in the last block.
         loss: `"softmax"` or `"sigmoid"`.
         label_smoothing: See the losses.
@@ -108,6 +109,7 @@ class Recipe:
     clip_norm: float | None = None
     image_size: int | tuple[int, int] = 224
     dropout: float = 0.0
+    patch_drop: float = 0.0
     drop_path: float = 0.0
     loss: str = "softmax"
     label_smoothing: float = 0.0

@@ -129,9 +129,12 @@ def model_to_finetune(source: Model | Source, recipe: Recipe, images: ImageStrea
     return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
 
 
+RATES = ("dropout", "patch_drop", "drop_path")  # of recipes and of configs
+
+
 def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **options: Any) -> Model:
     """A model, or what `load` takes, with the image size and the dropout of a recipe."""
-    rates = {name: getattr(recipe, name) for name in ("dropout", "drop_path") if getattr(recipe, name)}
+    rates = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
     if not isinstance(source, ImageModel):
         return load(source, image_size=recipe.image_size, dtype=dtype, **rates, **options)
     for rate in rates if isinstance(source, BiT) else ():

@@ -42,6 +42,7 @@ EXAMPLES = {
         (5, 12),
     ),
     "PaddedMaxPooling2D": ({"padding": "zeros"}, (5, 6, 12)),
+    "PatchDropout": ({"rate": 0.2, "prefix_tokens": 2, "ordered": True}, (5, 12)),
     "PatchEmbedding": ({"width": 12, "patch_size": (2, 3), "bias": False}, (4, 9, 5)),
     "RegisterTokens": ({"count": 3}, (5, 12)),
     "ResNetUnit": ({"filters": 32, "strides": 2, "folded": True, "epsilons": "timm"}, (5, 6, 32)),

@@ -1,9 +1,12 @@
 """What is random while training: what is dropped, how often, how the rest is scaled, and that a seed is a seed."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit import layers
 from keras_vit.layers.base import SeedGenerator, drop_path, dropout
 from tests.compute import filled, forward
@@ -64,3 +67,60 @@ def test_every_seed_of_a_block_is_its_own():
     seeds = [*block.attention.draw_seeds(True), *block.mlp.draw_seeds(True), *block.draw(True, 0.5, 0.5, 0.5)]
     assert len({tuple(numpy(seed).tolist()) for seed in seeds}) == len(seeds) == 6
     assert block.attention.draw_seeds(False) == [None] and block.mlp.draw_seeds(None) == [None, None]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_patches_are_left_out_each_as_often_as_any_other(ordered):
+    """timm's `PatchDropout`: the tokens before them stay, and of 7 patches at a rate of 0.4 int(7 * 0.6)."""
+    layer = layers.PatchDropout(0.4, prefix_tokens=2, ordered=ordered)
+    x = np.broadcast_to(np.arange(9, dtype="f4")[:, None], (3000, 9, 2))
+    rotation = np.broadcast_to(np.arange(9, dtype="f4")[:, None] + 100, (2, 9, 4))
+    y, turned = forward(layer, x, rotation=rotation, training=True)
+    assert y.shape == (3000, 6, 2) and turned.shape == (2, 3000, 6, 4)
+    np.testing.assert_array_equal(turned, np.broadcast_to(y[None, ..., :1] + 100, turned.shape))
+    y = y[..., 0]
+    np.testing.assert_array_equal(y[:, :2], np.broadcast_to([0, 1], (3000, 2)))
+    patches = np.sort(y[:, 2:], axis=1)
+    assert (np.diff(patches) > 0).all() and patches.min() == 2 and np.array_equal(patches, y[:, 2:]) == ordered
+    # Each in 4 of 7 images, and each pair together in 2 of 7, within five standard deviations.
+    stays = np.stack([(patches == place).any(1) for place in range(2, 9)], 1).astype(float)
+    shares = stays.T @ stays / 3000
+    wanted = np.full((7, 7), 2 / 7) + np.eye(7) * (2 / 7)
+    assert (np.abs(shares - wanted) < 5 * np.sqrt(wanted * (1 - wanted) / 3000)).all()
+    np.testing.assert_array_equal(forward(layers.PatchDropout(0.99, 0), x[:1], training=True).shape, (1, 1, 2))
+    for same, before in zip(forward(layer, x[:2], rotation=rotation), (x[:2], rotation), strict=True):
+        np.testing.assert_array_equal(same, before)
+
+
+@pytest.mark.parametrize("rotary", [None, "eva02", "dinov3"])
+@pytest.mark.parametrize("remat", [False, True])
+def test_a_model_computes_what_its_patches_that_stay_give(rotary, remat):
+    fields = {"image_size": 12, "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "mlp_width": 12, "classes": 3}
+    config = keras_vit.ViTConfig(**fields, rotary_embedding=rotary, patch_drop=0.5, remat=remat, pooling="avg")
+    model = filled(keras_vit.VisionTransformer(config), (2, 12, 12, 3))
+    x = np.random.default_rng(1).normal(size=(2, 12, 12, 3)).astype("f4")
+    if rotary == "dinov3":  # periods that its formula gives
+        model.get_layer("rotary_embedding").set_weights([100.0 ** (np.arange(2) / 2)])
+    layer = model.get_layer("patch_dropout")
+    places = np.array([[0, 3, 9, 1, 4], [0, 8, 2, 5, 7]])
+    layer._kept = lambda tokens, seed: keras.ops.convert_to_tensor(places, "int32")
+    w = {f"{one.name}/{path}": v for one in model.layers for path, v in in_numpy.weights_of(one).items()}
+    tokens = x.astype("f8").reshape(2, 3, 4, 3, 4, 3).transpose(0, 1, 3, 2, 4, 5).reshape(2, 9, 48)
+    tokens = tokens @ w["embedding/kernel"].reshape(48, 16) + w["embedding/bias"]
+    tokens = np.concatenate([np.repeat(w["class_token/token"], 2, 0), tokens], 1) + w["position_embedding/table"]
+    z = []
+    for image, kept in zip(tokens, places, strict=True):
+        turn = lambda y: y  # noqa: E731
+        if rotary:
+            angles = {"eva02": in_numpy.eva02_angles, "dinov3": in_numpy.dinov3_angles}[rotary](3, 3, 8)
+            turn = functools.partial(
+                in_numpy.turned, angles=np.concatenate([np.zeros((1, 4)), angles])[kept], kind=rotary
+            )
+        z.append(image[kept][None])
+        for i in range(2):
+            z[-1] = in_numpy.block(z[-1], in_numpy.inner(w, f"block_{i}"), 2, "tanh", 1e-6, turn)
+    z = in_numpy.layer_norm(np.concatenate(z), w, "encoder_norm", 1e-6)[:, 1:].mean(1)
+    # float32 through two blocks.
+    np.testing.assert_allclose(forward(model, x, training=True), in_numpy.dense(z, w, "head"), rtol=0, atol=5e-5)
+    plain = model.with_config(patch_drop=0.0)
+    np.testing.assert_allclose(forward(model, x), forward(plain, x), rtol=0, atol=1e-6)

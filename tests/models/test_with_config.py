@@ -27,6 +27,7 @@ BOTH_VALUES = {
 VIT_VALUES = BOTH_VALUES | {
     **{"patch_size": 4, "interpolation": "bicubic_hf", "gelu": "exact", "layer_norm_epsilon": 1e-5},
     **{"dropout": 0.1, "attention_dropout": 0.1, "drop_path": 0.1, "remat": True, "class_token_only": True},
+    **{"patch_drop": 0.5},
     **{"pooling": "avg", "final_norm": "pooled", "map_prefix": False},
     **{"pixel_mean": (0.1, 0.2, 0.3), "pixel_std": (0.2,) * 3, "resize": "shortest", "crop_ratio": 0.9},
     **{"filter": "bicubic", "trim": (1, 0)},
