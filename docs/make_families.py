@@ -23,6 +23,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit import training
+from keras_vit.checkpoints import LAYOUTS
 from keras_vit.checkpoints.files import write_safetensors
 from keras_vit.export import FORMATS, export, exporting, processes
 from tests.checkpoints.state_dicts import GAMMA, PATCHES, linear, timm
@@ -34,6 +35,10 @@ BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 WRITTEN = ("saved_model", "litert", "onnx")
 CLASSES, IMAGES = 3, 8
 
+_SIZES = {"image_size": 32, "patch_size": 8, "width": 64, "depth": 2, "heads": 1, "mlp_width": 128, "classes": 5}
+_MIXER = keras_vit.ViTConfig(
+    **_SIZES, tokens_mlp_width=32, gelu="exact", class_token=False, position_embedding="none", pooling="avg"
+)
 _DECODER = {"decoder_pos_embed": (1, PATCHES + 1, 32), **linear("decoder_embed", 32, 64)}
 # A file of each family: a folder of tests/golden, or the names and shapes of arrays. What stands before the comma is
 # the family's name in `list_models`, if it has one.
@@ -52,6 +57,7 @@ FAMILIES = {
     "SigLIP2": "fam_timm_siglip2",
     "EVA-02": "fam_timm_eva02_base",
     "hybrid": "fam_timm_hybrid",
+    "Mixer": {row.name: row.shape for row in LAYOUTS["timm"].rows(_MIXER)},
     "BEiT-3": timm(mlp="plain_norm", attn_norm=True, last="fc_norm", head=5),
 }
 COLUMNS = ("family", "backend", "trained", "LoRA", "`.keras`", "`with_config`", *(f"`{name}`" for name in WRITTEN))
@@ -63,11 +69,11 @@ such a model afterwards. One small model of each family was read from a file in 
 or random weights) and given a new head of {CLASSES} classes. Then:
 
 - **trained**: `finetune` for three updates. How many of the arrays changed that have a gradient; key biases have none
-  where nothing turns keys.
+  where nothing turns keys, nor have a Mixer's last biases across tokens, which the normalisation after them takes away.
 - **LoRA**: `finetune` with `lora_rank=2` for two more, and `merge_lora`.
 - **`.keras`**: saved and loaded.
 - **`with_config`**: without a head, beside `feature_extractor`; for images of any size, at this and at another size,
-  beside the model of that size.
+  beside the model of that size (not for Mixers, whose weights are for one grid of patches).
 - **files**: `export`ed, run by the format's own runtime in a fresh process with batches of 1 and 7.
 
 Figures are largest differences between the answers of one and the other to {IMAGES} images, as a share of the largest
@@ -107,7 +113,7 @@ def loaded(family: str, folder: pathlib.Path) -> keras_vit.VisionTransformer:
         factors = re.search(r"norm\w*\.weight$|gamma", name)  # without them around 1 a block would do nothing
         arrays.append((name, values + 1 if factors else values))
     write_safetensors(folder / "model.safetensors", arrays)
-    return keras_vit.from_checkpoint(folder / "model.safetensors", heads=4)
+    return keras_vit.from_checkpoint(folder / "model.safetensors", heads=None if family == "Mixer" else 4)
 
 
 def _reference(case: str) -> pathlib.Path:
@@ -145,7 +151,9 @@ def arrays_of(model: keras_vit.VisionTransformer) -> dict[str, np.ndarray]:
     return {
         path: np.array(keras.ops.convert_to_numpy(weight))
         for path, weight in weights.items()
-        if id(weight) in trainable and (turned or not path.endswith("/key/bias"))
+        if id(weight) in trainable
+        and (turned or not path.endswith("/key/bias"))
+        and not path.endswith("/token_mixing/fc2/bias")  # one number for all channels, which normalisation takes away
     }
 
 
@@ -167,7 +175,9 @@ def tried(family: str, folder: pathlib.Path) -> list[str]:
         sys.exit(f"{family}: training left {still} as they were.")
 
     images = model.preprocess(pixels)
-    model = training.finetune(model, data, recipe.replace(steps=2, lora_rank=2), verbose=False).model
+    adapted = ("query", "value") if config.tokens_mlp_width is None else ("fc1", "fc2")
+    recipe = recipe.replace(steps=2, lora_rank=2, lora_targets=adapted)
+    model = training.finetune(model, data, recipe, verbose=False).model
     adapters = [value for path, value in arrays_of(model).items() if path.endswith("lora_kernel_b")]
     if not adapters or not all(map(np.any, adapters)):
         sys.exit(f"{family}: of {len(adapters)} adapters, some have learned nothing.")
@@ -181,12 +191,13 @@ def tried(family: str, folder: pathlib.Path) -> list[str]:
 
     features = answers(merged.with_config(classes=None), images)
     changed = [difference(answers(keras_vit.feature_extractor(merged, ["pre_logits"]), images), features)]
-    any_size = merged.with_config(dynamic=True)
-    changed.append(difference(answers(any_size, images), wanted))
-    rows, columns = config.grid_size
-    larger = merged.with_config(image_size=config.image_size_of((rows + 1, columns + 2)))
-    others = larger.preprocess(pixels)
-    changed.append(difference(answers(any_size, others), answers(larger, others)))
+    if config.tokens_mlp_width is None:
+        any_size = merged.with_config(dynamic=True)
+        changed.append(difference(answers(any_size, images), wanted))
+        rows, columns = config.grid_size
+        larger = merged.with_config(image_size=config.image_size_of((rows + 1, columns + 2)))
+        others = larger.preprocess(pixels)
+        changed.append(difference(answers(any_size, others), answers(larger, others)))
 
     files = []
     for name in WRITTEN:
