@@ -1,7 +1,8 @@
-"""What the models of images share: checks of what they are given, and other configs with the same weights."""
+"""What models share: each is functional, and a function of one config; and what models of images do beside that."""
 
 import contextlib
 import functools
+import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
@@ -9,20 +10,22 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit._keras import call_layers, layers_inside
+from keras_vit._keras import ClonableModel, call_layers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import is_plain, quantized_policies
 from keras_vit.layers.ops import float32_or_better, runs_eagerly_in_torch
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,
+    copy_structure,
     has_adapters,
     layers_to_start_anew,
     quick_initialization,
     replaced,
+    restore_training,
     shortcuts,
+    training_config,
 )
 from keras_vit.models.config import ModelConfig
-from keras_vit.models.configured_model import ConfiguredModel
 from keras_vit.models.variants import variant_of
 from keras_vit.preprocessing import Pipeline
 
@@ -40,6 +43,56 @@ def _checking_images(method: Callable[..., Any]) -> Any:
             return method(self, x, *args, **kwargs)
 
     return checking
+
+
+class ConfiguredModel(ClonableModel):
+    """A functional model that is made from a config: `cls(config, name=..., dtype=..., trainable=...)`.
+
+    Subclasses set `config_type`, the class of their configs, which has `to_dict`.
+    """
+
+    config_type: type[Any]
+
+    def set_up(self, config: Any, policy: Any) -> None:
+        """Keeps what `get_config` saves, once the layers are there."""
+        self._config = config
+        self._policy = policy
+        # Keras asks the model, not its layers, whether the loss has to be scaled for float16.
+        self.dtype_policy = getattr(policy, "default_policy", policy)
+
+    def init_as_clone(self, source: Self, inputs: Any, outputs: Any, name: str | None = None) -> None:
+        """What the constructor does where `keras.models.clone_model` has made the layers of `source` anew."""
+        super().__init__(inputs, outputs, name=name)
+        self.set_up(source._config, source._policy)
+        self.trainable = source.trainable
+        copy_structure(source, self)
+
+    def get_config(self) -> dict[str, Any]:
+        with without_importing_tensorflow():
+            dtype = keras.dtype_policies.serialize(quantized_policies(self) or self._policy)
+        return {
+            "config": self._config.to_dict(),
+            "name": self.name,
+            "dtype": dtype,
+            "trainable": self.trainable,
+            "frozen": _frozen(self),
+            **training_config(self),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        config = dict(config)
+        frozen = set(config.pop("frozen", ()))
+        adapters, frozen_weights = config.pop("adapters", {}), config.pop("frozen_weights", ())
+        model = cls(cls.config_type(**config.pop("config")), **config)
+        for layer in layers_inside(model, include_self=False):
+            if layer.path in frozen:
+                layer.trainable = False
+        restore_training(model, adapters, frozen_weights)
+        return model
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {json.dumps(self._config.to_dict())}>"
 
 
 class ImageModel(ConfiguredModel):
@@ -303,6 +356,12 @@ def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:
         raise ValueError(f"{words}. To put the model behind other layers, call it on their output: model(x).")
     if tuple(tensor.shape[1:]) != shape:
         raise ValueError(f"input_tensor must have the shape (batch, {_spell(shape)}), but has {tensor.shape}.")
+
+
+def _frozen(model: keras.Model) -> list[str]:
+    """Paths of the layers that do not train; those inside a listed one go without saying."""
+    paths = {layer.path for layer in layers_inside(model, include_self=False) if layer.path and not layer.trainable}
+    return sorted(path for path in paths if not any(path.startswith(f"{outer}/") for outer in paths))
 
 
 def _spell(shape: tuple[int | None, ...]) -> str:

@@ -12,7 +12,7 @@ from keras_vit._keras import clonable
 from keras_vit.layers import AddPositionEmbedding, MAPHead, TextPooling, TransformerBlock
 from keras_vit.layers.base import Dense, LayerNormalization, initializer, own_policy
 from keras_vit.layers.choices import GELUS, TEXT_POOLINGS
-from keras_vit.models.configured_model import ConfiguredModel
+from keras_vit.models.image_model import ConfiguredModel
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
