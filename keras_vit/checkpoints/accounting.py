@@ -69,8 +69,8 @@ class Layout:
         name: What users call it.
         rows: Lists the arrays of a model with a given config.
         read: Describes a file; None for files of other layouts. Takes the arrays and what is known beside them: by
-            `"config"`, `"open_clip"` and `"preprocessor"` the JSON files, by `"heads"` and `"architecture"` (timm's
-            name of the model) what the user gives, or None.
+            `"config"`, `"open_clip"` and `"preprocessor"` the JSON files, by `"heads"`, `"architecture"` (timm's name
+            of the model) and `"grid_size"` what the user gives, or None.
         check_writable: Raises ValueError if this layout has no place for a model with that config.
         restate: Takes the config of a writable model and a function that reads a weight by its path. Gives the config
             of a model that computes the same and has rows for everything, and by path the weights that differ.

@@ -95,7 +95,7 @@ def open_checkpoint(
     if architecture is not None:
         check_architecture(architecture)
     file = open_file(path)
-    hints = {**read_sidecars(path), "heads": heads, "architecture": architecture}
+    hints = {**read_sidecars(path), "heads": heads, "architecture": architecture, "grid_size": grid_size}
     for layout in _in_order(file, hints):
         try:
             contents = layout.read(file, hints)

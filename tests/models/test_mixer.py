@@ -156,6 +156,8 @@ def test_official_files(path, tmp_path, old):
     info = keras_vit.inspect_checkpoint(tmp_path / "file.npz")
     assert (info.layout, info.dialect, info.oddities) == ("vit_jax", "old" if old else "published", [])
     assert info.config == SQUARE
+    if old:  # 5 x 1 patches would have matrices of the same sizes
+        assert keras_vit.inspect_checkpoint(tmp_path / "file.npz", grid_size=(4, 4)).config == SQUARE
     keras_vit.to_checkpoint(keras_vit.load(tmp_path / "file.npz"), tmp_path / "back.npz")
     assert_same_bits(read(tmp_path / "back.npz"), arrays)
     np.savez(tmp_path / "zero.npz", **{n: values * (not n.startswith("head")) for n, values in source.items()})

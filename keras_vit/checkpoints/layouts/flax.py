@@ -138,7 +138,7 @@ def _model_under(prefixes: set[str], file: Mapping[str, StoredArray]) -> tuple[s
 def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str) -> Contents | None:
     mixers = {name.removesuffix(mixer.FLAX_ANCHOR) for name in file if name.endswith(mixer.FLAX_ANCHOR)}
     if layout == "vit_jax" and mixers:
-        return _read_mixer(file, mixers)
+        return _read_mixer(file, mixers, hints.get("grid_size") or getattr(file, "grid_size", None))
     starts = (f"{_BLOCK}0/LayerNorm_0/scale", f"{_STACK}LayerNorm_0/scale")
     found = _model_under(
         {
@@ -178,11 +178,11 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str
     return contents
 
 
-def _read_mixer(file: Mapping[str, StoredArray], prefixes: set[str]) -> Contents:
+def _read_mixer(file: Mapping[str, StoredArray], prefixes: set[str], grid: tuple[int, int] | None) -> Contents:
     prefix, arrays = _model_under(prefixes, file)  # ty: ignore[not-iterable]
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
     contents = Contents(prefix=prefix, arrays=arrays, unused=unused, head=("head/bias", "head/kernel"))
-    config, old = mixer.flax_config(arrays)
+    config, old = mixer.flax_config(arrays, grid)
     rows = functools.partial(mixer.flax_rows, old=old)
     contents.layout = dataclasses.replace(VIT_JAX, rows=rows) if old else VIT_JAX
     contents.dialect, contents.stored = "old" if old else "published", config

@@ -73,16 +73,17 @@ def flax_rows(config: ViTConfig, old: bool = False) -> list[Row]:
     return [Row(name, path, shape) for name, (path, shape) in shapes.items()]
 
 
-def flax_config(arrays: Mapping[str, StoredArray]) -> tuple[ViTConfig, bool]:
-    """The config that the arrays tell, and whether they have the old spelling."""
+def flax_config(arrays: Mapping[str, StoredArray], grid: tuple[int, int] | None) -> tuple[ViTConfig, bool]:
+    """The config that the arrays tell, and whether they have the old spelling; `grid` is what somebody knows."""
     height, width, channels, hidden = shape_of(arrays, "stem/kernel", 4)
     old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})
     if old:  # whose names do not say which of two numbers is that of the patches
-        usual_tokens = max(round(224 / height), 1) * max(round(224 / width), 1)
+        usual_tokens = math.prod(grid or (max(round(224 / height), 1), max(round(224 / width), 1)))
         ranks = {n: (n == usual_tokens, math.isqrt(n) ** 2 == n) for n in old}
         *_, mixed, tokens = sorted([0, *old], key=lambda n: ranks.get(n, ()))
         if len(old) != 2 or ranks[mixed] == ranks[tokens]:
-            raise ValueError(f"nothing tells which of {old}, the sizes of its matrices, is the number of patches.")
+            words = f"nothing tells which of {old}, the sizes of its matrices, is the number of patches"
+            raise ValueError(f"{words}: pass grid_size=(rows, columns).")
     else:
         tokens, mixed = shape_of(arrays, "MixerBlock_0/token_mixing/Dense_0/kernel", 2)
     classes = shape_of(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays else None
