@@ -152,7 +152,8 @@ def load_model(
         advice = "Pass the image_size that it was trained at, or grid_size=(rows, columns)."
         raise ValueError(f"The position embeddings of {source} {words}. {advice}")
 
-    models.check_tokens(contents.stored, config)
+    if isinstance(config, ViTConfig) and config.tokens_mlp_width is not None:
+        models.check_tokens(contents.stored, config)
     published = contents.config
     unknown, assumed = (
         [sentence for field, sentence in found.items() if getattr(config, field) == getattr(published, field)]

@@ -53,7 +53,7 @@ _USUAL_SIZE = 224  # pixels: what the published files without position embedding
 
 
 def _rows(config: ViTConfig, layout: str) -> list[Row]:
-    if mixer.is_mixer(config):
+    if config.tokens_mlp_width is not None:
         return mixer.flax_rows(config)
     rows = _stem(config) if config.stem_stages is not None else []
     width = config.width
@@ -315,7 +315,7 @@ _FOLDED = "its kernels have been standardised by folded(): write the model that 
 
 
 def _check_writable(config: ViTConfig, layout: str) -> None:
-    token, position, mixes = config.class_token, config.position_embedding, mixer.is_mixer(config)
+    token, position, mixes = config.class_token, config.position_embedding, config.tokens_mlp_width is not None
     poolings = ("token",) if token else ("avg",) if layout == "vit_jax" else ("avg", "map")
     problems = (
         (config.stem_folded, _FOLDED),

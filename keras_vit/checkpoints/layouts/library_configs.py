@@ -42,7 +42,7 @@ def is_eva(config: ViTConfig) -> bool:
 
 def check_writable_by_timm(config: ViTConfig) -> None:
     """Raises ValueError unless timm can compute what the model computes."""
-    if mixer.is_mixer(config):
+    if config.tokens_mlp_width is not None:
         mixer.check_writable_by_timm(config)
         return
     advice = "timm has no others. Change it with model.with_config({field}=...) where that is what you mean. "
@@ -95,7 +95,7 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "std": list(config.pixel_std),
         "num_classes": outputs,
         "pool_size": None,
-        "first_conv": "stem.proj" if mixer.is_mixer(config) else f"patch_embed.{stem or 'proj'}",
+        "first_conv": "stem.proj" if config.tokens_mlp_width is not None else f"patch_embed.{stem or 'proj'}",
         "classifier": ["head", "head_dist"] if config.distillation_head else "head",
     }
     arguments: dict[str, Any] = {
@@ -112,7 +112,7 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "init_values": config.layer_scale,
         "qkv_bias": config.attention_bias != "none",
     }
-    if mixer.is_mixer(config):
+    if config.tokens_mlp_width is not None:
         (architecture, arguments), more = mixer.timm_architecture(config), {}
     else:
         architecture, more = (_eva_arguments if is_eva(config) else _arguments)(config)

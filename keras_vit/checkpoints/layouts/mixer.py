@@ -28,11 +28,6 @@ _TIMM_ACCEPTED |= usual(
 )
 
 
-def is_mixer(config: Any) -> bool:
-    """Whether a config is that of an MLP-Mixer."""
-    return getattr(config, "tokens_mlp_width", None) is not None
-
-
 def _mixed_sizes(config: ViTConfig) -> tuple[int, int]:
     """The number of tokens, and the length of the hidden layer across them."""
     return math.prod(config.grid_size), config.tokens_mlp_width or 0

@@ -101,7 +101,7 @@ def _first(table: Mapping[str, Any], architecture: str) -> Any:
 
 def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     """The rows in the names of a family; None for those that timm itself has for a model."""
-    if mixer.is_mixer(config):
+    if config.tokens_mlp_width is not None:
         return mixer.timm_rows(config)
     width = config.width
     rows = (_stem_rows(config) if config.stem_stages is not None else []) + trunk(config, family or _own(config))
