@@ -34,7 +34,10 @@ _NO_DATE: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"Creatio
 
 
 def need_matplotlib() -> None:
-    """Raises ImportError if matplotlib is not installed (`pip install "keras-vit[plots]"`).
+    """Checks that there is matplotlib, before a long computation whose result it is to draw.
+
+    Raises:
+        ImportError: if it is not installed (`pip install "keras-vit[plots]"`).
 
     Examples:
         >>> evaluation.need_matplotlib()  # silent where it is installed

@@ -63,16 +63,37 @@ def text(name):
     return inspect.getdoc(PUBLIC[name]) or "" if name in CALLABLE else attribute_text(name)
 
 
-def parameters(value):
+def parameters(name, value):
     """What a text has to name: the parameters of a function or of a class's constructor, but not Keras's own."""
     function = value.__init__ if inspect.isclass(value) else value
-    if getattr(function, "__module__", "").partition(".")[0] != "keras_vit" and not hasattr(
-        value, "__dataclass_fields__"
-    ):
+    ours = getattr(function, "__module__", "").startswith("keras_vit") or hasattr(value, "__dataclass_fields__")
+    if not ours or "` makes it." in text(name):  # nobody calls the constructor of what a function makes
         return []
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     found = inspect.signature(function).parameters.values()
     return [p.name for p in found if p.kind not in kinds and p.name not in ("self", "xp")]
+
+
+POINTER = re.compile(
+    r"(?:[Aa]s in|(?:[Aa]rguments|others|rest)\b[^.`]*?\b(?:of|in)|[Ll]ike|All others of|and all)\s+`(?P<name>[\w.]+)`"
+)
+
+
+def pointed_at(name, about):
+    """The public functions whose arguments, as a text says, are also this one's: each with its own text."""
+    shorts = {match["name"] for match in POINTER.finditer(about)}
+    beside = [other for other in CALLABLE for short in shorts if f".{other}".endswith(f".{short}") and other != name]
+    return [other for other in beside if other.rpartition(".")[0] == name.rpartition(".")[0]] or beside
+
+
+def documented(name, seen=()):
+    """The arguments that a text lists in a section of its own, or that the text it points at lists."""
+    about = text(name)
+    listed = re.findall(r"^    \*{0,2}(\w+(?:, \w+)*)(?:, \*\*\w+)?:", about, re.MULTILINE)
+    own = {word for words in listed for word in words.split(", ")}.union(
+        re.findall(r"^- `(\w+)`:", about, re.MULTILINE)
+    )
+    return own.union(*(documented(other, (*seen, name)) for other in pointed_at(name, about) if other not in seen))
 
 
 def missing(name):
@@ -83,22 +104,13 @@ def missing(name):
     lacks = [] if ">>> " in about else ["an example"]
     if name not in CALLABLE:
         return lacks
-    # Where a text says so, the arguments that it does not list are those of the function beside it, and so on.
-    elsewhere = re.search(
-        r"(arguments|others)[^.]*?(not\s+listed here|are\s+those\s+of|as in|All others of) ?`?|`open_data` makes it",
-        about,
-        re.I,
-    )
-    elsewhere = elsewhere or "All others of `" in about
-    named = [] if elsewhere else parameters(value)
-    lacks += [f"the argument {p}" for p in named if not re.search(rf"^    [*]*{p}[:,]|`{p}`", about, re.MULTILINE)]
+    lacks += [f"the argument {p}" for p in parameters(name, value) if p not in documented(name)]
     if inspect.isfunction(value):
         returns = inspect.signature(value).return_annotation
-        says = r"^(Returns|Yields):|\A(The|A|An|All|Some|What|Which|Whether|How|Within this context)\b|result"
-        if returns not in (None, "None", inspect.Signature.empty) and not re.search(says, about, re.M):
+        if returns not in (None, "None", inspect.Signature.empty) and not re.search("^(Returns|Yields):$", about, re.M):
             lacks.append("what it returns")
         source = inspect.getsource(inspect.unwrap(value))
-        if re.search(r"^\s+raise ", source, re.MULTILINE) and not re.search("Raises|Error|errors", about):
+        if re.search(r"^\s+raise ", source, re.MULTILINE) and not re.search("^Raises:$", about, re.M):
             lacks.append("what it raises")
     arrays = "Array" in str(inspect.signature(value)) or "ndarray" in str(inspect.signature(value))
     if issubclass(value, keras_vit_layer()) if inspect.isclass(value) else arrays:

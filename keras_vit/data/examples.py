@@ -160,7 +160,7 @@ def check_class_name(name: str, where: str) -> None:
 
 
 def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: str = "The data") -> np.ndarray:
-    """Which output of a model each class of the data is, by name: int64 `(len(data_names),)`.
+    """Which output of a model each class of the data is, by name.
 
     The data may have fewer classes than the model, in any order. Where the model's classes are those of ImageNet-1k,
     the folders may also be called by WordNet's ids, such as `n01440764`.
@@ -169,6 +169,9 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
         data_names: In the order of the labels.
         model_names: In the order of the outputs.
         where: What has these classes, for the message.
+
+    Returns:
+        int64 `(len(data_names),)`: numbers of the model's outputs.
 
     Raises:
         ValueError: if the data has names that the model does not have, or that stand for several of its outputs.
@@ -286,8 +289,14 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
     """All image files below a folder, sorted. Hidden files, and what systems leave behind, are none.
 
     Args:
-        folder: Where to look. A link that leads back to a folder that it lies in is a ValueError.
+        folder: Where to look.
         others: A list that the files which are no images by their names are added to.
+
+    Returns:
+        The paths, each beginning with `folder`.
+
+    Raises:
+        ValueError: if a link leads back to a folder that it lies in.
 
     Examples:
         >>> len(data.image_files("photos/train"))
@@ -410,11 +419,17 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
 
 
 def pick_split(source: Mapping[str, Any], split: str) -> Any:
-    """The entry of a dict of splits, such as `"val"` for `"test"`; ValueError if there is none.
+    """The entry of a dict of splits, such as `"val"` for `"test"`.
 
     Args:
         source: From names of splits, as `open_data` understands them, to data.
         split: `"train"` or `"test"`.
+
+    Returns:
+        The data of that split.
+
+    Raises:
+        ValueError: if there is none.
 
     Examples:
         >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")
@@ -431,6 +446,9 @@ def has_test_split(source: Any) -> bool:
 
     Args:
         source: As in `open_data`.
+
+    Returns:
+        Whether it does.
 
     Examples:
         >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))

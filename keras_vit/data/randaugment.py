@@ -38,10 +38,16 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
     original also draws a probability for each, and does not use it.
 
     Args:
-        image: uint8 `(height, width, 3)`, as the result; errors as in `randaugment_operation`.
+        image: uint8 `(height, width, 3)`.
         layers: How many operations follow each other, at least 1.
         magnitude: 0 to 30, of every operation.
         generator: The same state gives the same image.
+
+    Returns:
+        uint8 `(height, width, 3)`.
+
+    Raises:
+        TypeError, ValueError: as in `randaugment_operation`; if there is no layer.
 
     Examples:
         >>> data.randaugment(pixels[0], layers=2, magnitude=10, generator=np.random.default_rng(0)).shape

@@ -485,6 +485,9 @@ def as_dataset(stream: ImageStream, steps: Sequence[int]) -> Batches:
         stream: What `open_data` returns.
         steps: The numbers of the steps, usually a `range`; their order is kept by `model.fit(..., shuffle=False)`.
 
+    Returns:
+        A `keras.utils.PyDataset` of `len(steps)` batches, as `stream.batch` gives them.
+
     Examples:
         >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)
         >>> batch, targets = data.as_dataset(stream, range(3))[0]

@@ -66,7 +66,13 @@ def patch_attention(
 def patch_attention_of_blocks(
     model: ModelSource, images: Any, blocks: Iterable[int | str], *, batch_size: int = BATCH_SIZE
 ) -> dict[int | str, np.ndarray]:
-    """`patch_attention` of several `blocks` in one pass; the arguments that are not listed here are those of it.
+    """`patch_attention` of several blocks in one pass.
+
+    Args:
+        model: As in `attention_maps`.
+        images: As in `attention_maps`.
+        blocks: Numbers of blocks, or `"pooling"`.
+        batch_size: Images computed at a time.
 
     Returns:
         By block, counted from 0: float32 `(batch, heads, rows, columns)`.

@@ -43,8 +43,11 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
 def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
     """Which pixels a class hangs on: the size of the gradient of its score (Simonyan et al., arXiv 1312.6034).
 
-    `classes` are a class, or one for each image; None for the one that the model says. The other
-    arguments that are not listed here are those of `class_scores`.
+    Args:
+        model: As in `class_scores`.
+        images: A batch as the model takes it, `(batch, height, width, channels)`.
+        classes: A class, or one for each image; None for the one that the model says.
+        batch_size: Images computed at a time.
 
     Returns:
         float32 `(batch, height, width)`: the largest absolute derivative of the score over the channels, per unit of
@@ -171,9 +174,14 @@ def nearest_patches(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The patches, among those of all images, that a model takes for most alike to a given one.
 
-    `patch` is the image, the row and the column of the given one, `layer` the name of the layer whose outputs are
-    compared: a block such as `"block_5"`, or `"encoder_norm"`; for a BiT a unit such as `"block4_unit3"`. The
-    arguments that are not listed here are those of `class_scores`.
+    Args:
+        model: As in `class_scores`.
+        images: A batch as the model takes it, `(batch, height, width, channels)`.
+        patch: The image, the row and the column of the given one.
+        count: How many to find.
+        layer: Name of the layer whose outputs are compared: a block such as `"block_5"`, or `"encoder_norm"`; for a
+            BiT a unit such as `"block4_unit3"`.
+        batch_size: Images computed at a time.
 
     Returns:
         int64 `(count, 3)`: image, row and column of each, the most alike first, without the given one; and float32

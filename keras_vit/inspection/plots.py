@@ -124,9 +124,11 @@ def plot_attention_rollout(
 ) -> "Figure":
     """Images, and below each the patches that its answer is made of (Figures 6 and 14).
 
-    `maps` are those of `attention_rollout` or `gradient_attention`, `(batch, rows, columns)`; `images` pixels of 0..255
-    as the model saw them, `(batch, height, width, channels)`. The arguments that are not listed here are those of
-    `plot_attention_heads`.
+    Args:
+        maps: `(batch, rows, columns)`, of `attention_rollout` or `gradient_attention`.
+        images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
+        path: As in `plot_attention_heads`.
+        title: The headline; a default where it is empty.
 
     Returns:
         The figure.
@@ -165,8 +167,12 @@ def plot_class_evidence(
 ) -> "Figure":
     """Images, and below each its map of `class_evidence`, `(batch, rows, columns)`.
 
-    The arguments that are not listed here are those of `plot_attention_rollout`; `class_names` says what the class of
-    each image is called.
+    Args:
+        maps: `(batch, rows, columns)`, of `class_evidence`.
+        images: As in `plot_attention_rollout`.
+        path: As in `plot_attention_heads`.
+        title: The headline; a default where it is empty.
+        class_names: What the class of each image is called.
 
     Returns:
         The figure.
@@ -192,9 +198,12 @@ def plot_class_evidence(
 
 
 def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """How far each head looks, by depth (Figure 7, right): `distances`, `(blocks, heads)` in pixels.
+    """How far each head looks, by depth (Figure 7, right).
 
-    The arguments that are not listed here are those of `plot_attention_heads`.
+    Args:
+        distances: `(blocks, heads)`, pixels, of `mean_attention_distance`.
+        path: As in `plot_attention_heads`.
+        title: The headline; a default where it is empty.
 
     Returns:
         The figure.
@@ -222,8 +231,10 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
 def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
     """The principal components of the filters that see pixels (Figure 7, left).
 
-    `filters` are `(components, height, width, channels)` with 1 or 3 channels, of `patch_filters`.
-    The arguments that are not listed here are those of `plot_attention_heads`.
+    Args:
+        filters: `(components, height, width, channels)` with 1 or 3 channels, of `patch_filters`.
+        path: As in `plot_attention_heads`.
+        title: The headline; a default where it is empty.
 
     Returns:
         The figure.
@@ -253,8 +264,10 @@ def filter_pictures(filters: np.ndarray) -> np.ndarray:
 def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
     """For each place a map: how alike its position embedding is to that of every place (Figure 7, centre).
 
-    `similarity` are the cosines of `position_similarity`, `(rows, columns, rows, columns)`.
-    The arguments that are not listed here are those of `plot_attention_heads`.
+    Args:
+        similarity: `(rows, columns, rows, columns)`, the cosines of `position_similarity`.
+        path: As in `plot_attention_heads`.
+        title: The headline; a default where it is empty.
 
     Returns:
         The figure.
@@ -296,9 +309,14 @@ def plot_nearest_patches(
 ) -> "Figure":
     """A patch and those that the model takes for most alike, each with what lies around it.
 
-    `places` `(count, 3)`, `cosines` `(count,)` and `patch` are those of `nearest_patches`, `grid_size` the rows and
-    columns of patches (`model.config.grid_size`). The arguments that are not listed here are those of
-    `plot_attention_rollout`.
+    Args:
+        places: `(count, 3)`, of `nearest_patches`.
+        cosines: `(count,)`, of `nearest_patches`.
+        patch: The image, the row and the column that were asked for.
+        images: As in `plot_attention_rollout`.
+        grid_size: Rows and columns of patches (`model.config.grid_size`).
+        path: As in `plot_attention_heads`.
+        title: The headline; a default where it is empty.
 
     Returns:
         The figure.

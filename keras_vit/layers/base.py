@@ -226,6 +226,9 @@ def skip_initialization() -> Iterator[None]:
     them costs seconds. The layers' configs do not change: clones of the model are initialised as usual. Threads and
     coroutines that run meanwhile are not concerned.
 
+    Yields:
+        Nothing.
+
     Examples:
         >>> with layers.skip_initialization():
         ...     unfilled = keras_vit.VisionTransformer(config)  # every weight is to be assigned now

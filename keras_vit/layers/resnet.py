@@ -97,7 +97,14 @@ def bit_conv(
 ) -> StdConv2D:
     """A `StdConv2D` as BiT has it: zeros on every side, its own epsilon, added to the variance.
 
-    Arguments as in `StdConv2D`, whose `kernel_size` is the `size`.
+    Args:
+        name: Of the layer.
+        filters: As in `StdConv2D`.
+        size: Rows and columns of the kernel.
+        strides: As in `StdConv2D`.
+        padding: As in `StdConv2D`.
+        folded: As in `StdConv2D`.
+        dtype: Of the layer, or its policy; None for Keras's default.
 
     Returns:
         The layer; input `(batch, height, width, channels)`, output `(batch, rows, columns, filters)`.

@@ -213,6 +213,9 @@ def recipe(name: str) -> Recipe:
     Args:
         name: Like `"finetune/imagenet2012"`; `list_recipes()` shows all. Case does not matter.
 
+    Returns:
+        The recipe; `dataclasses.replace` changes its fields.
+
     Raises:
         ValueError: if there is none of that name; the message has those nearest to it.
 
@@ -288,7 +291,13 @@ def build_optimizer(
     Args:
         recipe: The recipe. With `accumulate`, its batches have `batch_size / accumulate` images.
         model: The model that it will train; a recipe with `layer_decay` needs it.
-        steps: As in `build_schedule`; the errors, too.
+        steps: As in `build_schedule`.
+
+    Returns:
+        The optimizer, not yet built.
+
+    Raises:
+        ValueError: as in `build_schedule`; if the recipe has `layer_decay` and there is no model.
 
     Examples:
         >>> type(training.build_optimizer(training.recipe("finetune/cifar10"))).__name__
@@ -324,6 +333,9 @@ def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
         recipe: The recipe.
         steps: Updates of the whole training; None for the recipe's. A warm-up that would take more than half of them
             is shortened: to its share of the recipe's own steps, or else to a tenth.
+
+    Returns:
+        The schedule: called with the number of an update, from 0, a float32 scalar.
 
     Raises:
         ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.

@@ -41,7 +41,10 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
 
 
 def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[str]:
-    """Lets layers train again, all where no patterns are given; arguments, result and errors are those of `freeze`.
+    """Lets layers train again, all where no patterns are given; arguments and errors are those of `freeze`.
+
+    Returns:
+        As in `freeze`: the names of the layers that do not train now.
 
     Examples:
         >>> frozen = keras_vit.VisionTransformer(config)
