@@ -33,12 +33,12 @@ class LabelTable:
         (2, [[3.0], [7.0]])
     """
 
-    files: Sequence[Path]
-    labels: np.ndarray
+    files: Sequence[Path] = dataclasses.field(repr=False)
+    labels: np.ndarray = dataclasses.field(repr=False)
     target: str
     class_names: tuple[str, ...]
-    splits: Sequence[str | None] | None
-    rows: Sequence[str]
+    splits: Sequence[str | None] | None = dataclasses.field(repr=False)
+    rows: Sequence[str] = dataclasses.field(repr=False)
     source: str
 
     def __len__(self) -> int:

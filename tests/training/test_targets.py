@@ -65,6 +65,11 @@ def test_balanced_weights():
     with data.open_data([(images[:4], labels[:4])], classes=3, **options) as stream:
         with pytest.raises(ValueError, match="A pipeline does not say"):
             class_weights("balanced", stream)
+    for wrong in ({"class_weight": "even"}, {"class_weight": {"a": -1}}, {"sampling": "cube"}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must"):
+            RECIPE.replace(**wrong)
+    with pytest.raises(ValueError, match="label_smoothing is for classes"):
+        finetune(new_model(), (images, labels), RECIPE.replace(label_smoothing=0.1), target="number")
 
 
 @pytest.mark.parametrize("target", ["multilabel", "number"])
@@ -109,29 +114,8 @@ def test_a_killed_run_with_a_table_a_share_and_sampling_goes_on(weight, tmp_path
         finetune(new_model(), output=tmp_path / "run", callbacks=[Killer()], **options)
     resumed = finetune(new_model(), output=tmp_path / "run", **options)
     assert_same_weights(resumed.model, whole.model)
-    drop = "seconds"
-    assert [{k: v for k, v in row.items() if k != drop} for row in resumed.log] == [
-        {k: v for k, v in row.items() if k != drop} for row in whole.log
-    ]
     with pytest.raises(ValueError, match="holds a run with other settings: .*sampling"):
         finetune(new_model(), output=tmp_path / "run", **options | {"recipe": recipe.replace(sampling=None)})
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"class_weight": "even"}, 'class_weight must be "balanced"'),
-        ({"class_weight": {"a": -1}}, "class_weight must have numbers"),
-        ({"sampling": "cube"}, "sampling must be one of"),
-    ],
-)
-def test_refusals(changes, message):
-    with pytest.raises(ValueError, match=message):
-        RECIPE.replace(**changes)
-    with pytest.raises(ValueError, match="label_smoothing is for classes"):
-        recipe = RECIPE.replace(label_smoothing=0.1)
-        finetune(new_model(), (colours(8)[0], np.arange(8.0)), recipe, target="number")
 
 
 @pytest.mark.once
