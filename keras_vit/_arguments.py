@@ -142,12 +142,9 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
 _NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("steps batch_size accumulate lora_rank patience", "a whole number of at least 1", lambda n: _whole(n) and n >= 1),
     ("learning_rate end weight_decay", "a number of at least 0", lambda n: 0 <= n < math.inf),
-    ("epochs clip_norm global_clipnorm lora_alpha", "a number above 0", lambda n: 0 < n < math.inf),
-    (
-        "momentum beta_1 beta_2 dropout patch_drop drop_path label_smoothing",
-        "a number from 0 to below 1",
-        lambda n: 0 <= n < 1,
-    ),
+    ("epochs clip_norm global_clipnorm lora_alpha temperature", "a number above 0", lambda n: 0 < n < math.inf),
+    ("momentum beta_1 beta_2 alpha dropout patch_drop", "a number from 0 to below 1", lambda n: 0 <= n < 1),
+    ("drop_path label_smoothing", "a number from 0 to below 1", lambda n: 0 <= n < 1),
     ("polyak", "a number between 0 and 1", lambda n: 0 < n < 1),
     ("layer_decay", "a number above 0 and at most 1", lambda n: 0 < n <= 1),
     ("head_bias", "a finite number", math.isfinite),

@@ -277,6 +277,8 @@ def _class_weight(words: list[str] | None) -> str | dict[str, float] | None:
     option(
         "--every", type=COUNT, help="updates between two evaluations and checkpoints (default: an epoch, or a tenth)"
     ),
+    option("--teacher", metavar="WEIGHTS", help="learn from this model as well; its classes are those of DATA"),
+    option("--distill", choices=("hard", "soft", "features"), default="hard", help="what the teacher gives"),
     option("--seed", type=COUNT_OR_0, default=0),
     option("--dtype", choices=DTYPES, help="dtype policy (default: float32)"),
     ON_BAD_IMAGE,
@@ -299,8 +301,15 @@ def finetune(options: argparse.Namespace) -> Answer:
     changes["class_weight"] = _class_weight(options.class_weight)
     recipe = recipe.replace(**{name: value for name, value in changes.items() if value is not None})
     check_source(options.weights)
+    if options.teacher is not None:
+        check_source(options.teacher)
     data = labelled_data(options)
     start_keras()
+    task = {}
+    if options.teacher is not None:
+        from keras_vit import load
+
+        task["task"] = training.distillation(load(options.teacher), options.distill)
     done = training.finetune(
         options.weights,
         data,
@@ -309,6 +318,7 @@ def finetune(options: argparse.Namespace) -> Answer:
         resume=not options.restart,
         **chosen(options, "output", "steps", "batch_size", "learning_rate", "warmup_steps", "image_size"),
         **chosen(options, "every", "seed", "dtype", "on_bad_image"),
+        **task,
     )
     lines = [str(done.log)]
     lines += [f"Left out: {printable(image.path)}: {printable(image.reason)}" for image in done.bad_images]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from keras_vit.data import BadImage, ImageStream, as_dataset, open_data
     from keras_vit.models import merge_lora
     from keras_vit.training.contrastive import ContrastiveLoss, SigmoidContrastiveLoss
+    from keras_vit.training.distilling import DistillationLoss, distillation
     from keras_vit.training.distribution import (
         data_parallel,
         layout_map,
@@ -45,6 +46,7 @@ __all__ = [
     "Augmentation",
     "BadImage",
     "ContrastiveLoss",
+    "DistillationLoss",
     "ImageStream",
     "MomentumSGD",
     "Muon",
@@ -63,6 +65,7 @@ __all__ = [
     "build_schedule",
     "connect",
     "data_parallel",
+    "distillation",
     "draw_curve",
     "finetune",
     "freeze",

@@ -78,6 +78,40 @@ _AUGREG_TABLE = "arXiv 2106.10270, section 3.4 and the table of fine-tuning deta
 _TRANSFER = "big_vision/configs/transfer.py (batch 512, SGD, best rates of AugReg's B/32)"
 
 
+_DEIT: dict[str, Any] = {
+    "dataset": "ImageNet",
+    "models": "ViT-Ti/16, ViT-S/16, ViT-B/16",
+    "epochs": 300,
+    "warmup_steps": 5 / 300,
+    "batch_size": 1024,
+    "learning_rate": 1e-3,
+    "optimizer": "adamw",
+    "weight_decay": 0.05,
+    "drop_path": 0.1,
+    "label_smoothing": 0.1,
+    "augmentation": {
+        "min_area": 0.08,
+        "mixup": 0.8,
+        "cutmix": 1.0,
+        "erasing": 0.25,
+        "erasing_mean": (0.485, 0.456, 0.406),
+        "erasing_std": (0.229, 0.224, 0.225),
+    },
+}
+_DEIT_LACKS = "Not supported: rand-m9-mstd0.5-inc1 (timm's RandAugment; ours has other operations), warm-up from 1e-6"
+_DEIT_3: dict[str, Any] = {
+    **_DEIT,
+    "epochs": 20,
+    "warmup_steps": 5 / 20,
+    "batch_size": 512,
+    "learning_rate": 1e-5,
+    "weight_decay": 0.1,
+    "augmentation": {"min_area": 0.08, "mixup": 0.8, "cutmix": 1.0},
+    "source": "arXiv 2204.07118, commands of facebookresearch/deit README_revenge.md (fine-tuning after training on "
+    f"ImageNet-1k). {_DEIT_LACKS}, last rate 1e-5",
+}
+
+
 def _finetune(name: str, dataset: str, steps: int, rate: float, source: str, **others: Any) -> dict[str, Any]:
     """A row of fine-tuning; `others` are fields that differ from `_FINE_TUNING` or are not there."""
     row = {"name": f"finetune/{name}", "dataset": dataset, "steps": steps, "learning_rate": rate, "source": source}
@@ -175,6 +209,35 @@ ROWS: tuple[dict[str, Any], ...] = (
         "sweep": {"epochs": (90, 150, 300)},
         "source": "arXiv 2205.01580; big_vision/configs/vit_s16_i1k.py",
     },
+    {
+        **_DEIT,
+        "name": "pretrain/deit",
+        "source": "arXiv 2012.12877, Table 9, facebookresearch/deit main.py; with its teacher: distillation(teacher). "
+        f"{_DEIT_LACKS}, last rate 1e-5, repeated augmentation",
+    },
+    {
+        **_DEIT,
+        "name": "finetune/deit-384",
+        "models": "ViT-B/16",
+        "image_size": 384,
+        "epochs": 30,
+        "warmup_steps": 5 / 30,
+        "batch_size": 512,
+        "learning_rate": 5e-6,
+        "schedule": "constant",
+        "weight_decay": 1e-8,
+        "source": "arXiv 2012.12877, command of facebookresearch/deit README_deit.md. "
+        f"{_DEIT_LACKS}, repeated augmentation",
+    },
+    *(
+        {**_DEIT_3, "name": f"finetune/deit3/{model}", "models": model, "image_size": size, "drop_path": rate}
+        for model, size, rate in (
+            ("ViT-S/16", 384, 0.0),
+            ("ViT-B/16", 224, 0.2),
+            ("ViT-L/16", 224, 0.45),
+            ("ViT-H/14", 224, 0.55),
+        )
+    ),
     {
         **_PRETRAINING,
         "name": "pretrain/masked_patches",

@@ -112,7 +112,7 @@ class Task:
     learner: Callable[[Model], keras.Model] = logits_model  # computes the loss, with the weights of that model
     batches: Callable[[Model, ImageStream, int], Batch] = labelled_batches  # inputs and targets, of a model and a seed
     loss: Callable[[Recipe], keras.losses.Loss] = build_loss  # the mean over the images of a batch
-    metric: type[keras.metrics.Metric] = keras.metrics.CategoricalAccuracy  # logged as `accuracy`
+    metric: Callable[..., keras.metrics.Metric] = keras.metrics.CategoricalAccuracy  # logged as `accuracy`
 
 
 def model_to_finetune(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
@@ -234,7 +234,7 @@ def finetune(
             the `keras.distribution` or `tf.distribute` scope around the call or the model. Also such a distribution
             or strategy itself. `"alone"`: this process trains by itself.
         verbose: Whether to print what was found, and to show a progress bar.
-        task: What is trained, and on what; `pretrain` has others.
+        task: What is trained, and on what: `distillation(teacher)`; `pretrain` has others.
 
     Returns:
         The model, the log and more (see `Trained`).

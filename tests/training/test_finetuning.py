@@ -158,6 +158,7 @@ def test_the_command_line_trains_and_predicts(trained, capsys, tmp_path):
     folder = trained[1]
     arguments = f"finetune {folder}/source.npz {folder}/data --steps 1 --batch-size 8 --image-size 8 --json --no-flip"
     arguments += f" --output {tmp_path}/run --crop resize --mixup 0.2 --randaugment 2 10 --keep best --patience 3"
+    arguments += f" --teacher {folder}/run/model.keras --distill soft"
     assert cli.main(arguments.split()) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["class_names"] == ["blue", "green", "red"] and found["log"][-1]["step"] == 1

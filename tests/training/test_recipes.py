@@ -95,6 +95,28 @@ def test_augreg(data, kind, bias):
     assert all(r.learning_rate in r.sweep.get("learning_rate", (r.learning_rate,)) for r in tuned)
 
 
+# facebookresearch/deit, main.py and the commands of its README: size, epochs, batch, rate, decay, drop path, erasing.
+DEIT = {
+    "pretrain/deit": (224, 300, 1024, 0.0005 * 1024 / 512, 0.05, 0.1, 0.25),
+    "finetune/deit-384": (384, 30, 512, 5e-6, 1e-8, 0.1, 0.25),
+    "finetune/deit3/ViT-S/16": (384, 20, 512, 1e-5, 0.1, 0.0, 0.0),
+    "finetune/deit3/ViT-B/16": (224, 20, 512, 1e-5, 0.1, 0.2, 0.0),
+    "finetune/deit3/ViT-L/16": (224, 20, 512, 1e-5, 0.1, 0.45, 0.0),
+    "finetune/deit3/ViT-H/14": (224, 20, 512, 1e-5, 0.1, 0.55, 0.0),
+}
+
+
+def test_deit():
+    assert {row["name"] for row in list_recipes("deit")} == DEIT.keys()
+    for name, fields in DEIT.items():
+        found = recipe(name)
+        numbers = (found.image_size, found.epochs, found.batch_size, found.learning_rate, found.weight_decay)
+        assert (*numbers, found.drop_path, found.augmentation.erasing) == fields, name
+        assert (found.label_smoothing, found.augmentation.mixup, found.augmentation.cutmix) == (0.1, 0.8, 1.0)
+        assert found.warmup_steps * found.epochs == pytest.approx(5) and found.optimizer == "adamw"
+        assert found.augmentation.randaugment is None and "Not supported: rand-m9-mstd0.5-inc1" in found.source
+
+
 def test_every_recipe_has_a_source_and_becomes_keras_objects():
     rows = list_recipes()
     assert len(rows) == len({row["name"].lower() for row in rows}) == len(ROWS)
@@ -104,7 +126,7 @@ def test_every_recipe_has_a_source_and_becomes_keras_objects():
         made = build_optimizer(found, steps=steps)
         assert found.source and type(made) is (MomentumSGD if found.optimizer == "sgd" else AdamW)
         rate = build_schedule(found, steps)
-        assert float(rate(0)) == 0 and float(rate(found.warmup_steps)) == pytest.approx(found.learning_rate)
+        assert float(rate(0)) == 0 and float(rate(rate.warmup_steps)) == pytest.approx(found.learning_rate)
         assert Recipe.from_dict(json.loads(json.dumps(found.to_dict()))) == found
         assert pickle.loads(pickle.dumps(found)) == found and hash(found) == hash(recipe(row["name"]))
 

@@ -1,0 +1,188 @@
+"""Distillation: a student learns from labels and from a teacher (DeiT, arXiv 2012.12877, section 4)."""
+
+import functools
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._arguments import check_choice, check_number
+from keras_vit.models import ImageModel
+from keras_vit.training.optimizers import SoftmaxLoss
+from keras_vit.training.recipes import Recipe, build_loss
+from keras_vit.training.run import Model, Task, logits_model, model_to_finetune
+
+KINDS = ("hard", "soft", "features")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class DistillationLoss(keras.losses.Loss):
+    """`(1 - alpha) * base + alpha * distance`, where the distance is that of a student from a teacher.
+
+    - `"hard"`: the cross-entropy of the student's logits with the teacher's class.
+    - `"soft"`: T^2 / classes times the Kullback-Leibler divergence of the student's probabilities from the teacher's,
+      both of logits / T (DeiT divides by the number of classes, which other codes do not).
+    - `"features"`: 1 - the cosine of the angle between two vectors.
+
+    The first two are `DistillationLoss` of DeiT's losses.py. Labels are `(batch, classes)`, as of `base`; predictions
+    `(batch, classes + 2 * width)`: the logits for `base`, what the student has beside the teacher, the teacher's. With
+    `"hard"` and `"soft"` the width is that of the logits. `distillation` makes a model that predicts them.
+
+    Args:
+        kind: `"hard"`, `"soft"` or `"features"`.
+        alpha: Share of the distance, from 0 to below 1.
+        temperature: T; only `"soft"` has one.
+        base: The loss of the labels; None for `SoftmaxLoss()`.
+        **kwargs: `reduction`, `name` and `dtype`, as for every loss of Keras.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+
+    Examples:
+        >>> loss = training.DistillationLoss("soft", alpha=0.5, temperature=3.0)
+        >>> round(float(loss(np.eye(2), np.zeros((2, 6)))), 4)  # half of log(2), and the student is the teacher
+        0.3466
+    """
+
+    def __init__(
+        self,
+        kind: str = "hard",
+        alpha: float = 0.5,
+        temperature: float = 1.0,
+        base: keras.losses.Loss | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_choice("kind", kind, KINDS)
+        self.kind, self.alpha = kind, check_number("alpha", alpha)
+        self.temperature, self.base = check_number("temperature", temperature), base or SoftmaxLoss()
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        classes = y_true.shape[-1]
+        y_pred = ops.cast(y_pred, keras.backend.result_type(y_pred.dtype, "float32"))
+        width = (y_pred.shape[-1] - classes) // 2
+        logits, student, teacher = ops.split(y_pred, [classes, classes + width], axis=-1)
+        if self.kind == "features":
+            distance = 1.0 - ops.sum(ops.normalize(student, axis=-1) * ops.normalize(teacher, axis=-1), axis=-1)
+        elif self.kind == "hard":
+            wanted = ops.one_hot(ops.argmax(teacher, axis=-1), classes, dtype=student.dtype)
+            distance = -ops.sum(wanted * ops.log_softmax(student, axis=-1), axis=-1)
+        else:
+            found, wanted = (ops.log_softmax(x / self.temperature, axis=-1) for x in (student, teacher))
+            distance = ops.sum(ops.exp(wanted) * (wanted - found), axis=-1) * (self.temperature**2 / classes)
+        return (1.0 - self.alpha) * self.base.call(y_true, logits) + self.alpha * distance
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"kind": self.kind, "alpha": self.alpha, "temperature": self.temperature}
+        return {**super().get_config(), **own, "base": keras.saving.serialize_keras_object(self.base)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "DistillationLoss":
+        return cls(**{**config, "base": keras.saving.deserialize_keras_object(config["base"])})
+
+
+def distillation(teacher: keras.Model, kind: str = "hard", alpha: float = 0.5, temperature: float = 1.0) -> Task:
+    """A task for `finetune`: the student learns from the labels and from a teacher, which sees the same batches.
+
+    A student with a distillation token (`create_model("deit_base_distilled_patch16_224")`) learns the labels by its
+    class token and the teacher by the other one, and answers with the mean of both, as in DeiT; any other model learns
+    both by its one head. With `kind="features"` its head learns the labels, and what goes into its (last) head becomes
+    like what goes into the teacher's, after a linear layer of its own where the widths differ. The log's `val_loss` is
+    that of the task, with the teacher, and its accuracy the student's.
+
+    Args:
+        teacher: Any Keras model from images `(batch, height, width, channels)` to logits `(batch, classes)`, its
+            classes in the order of the data's, or with `"features"` to vectors `(batch, width)`. One of keras_vit gets
+            pixels normalised for it, and may end with a softmax; any other gets what the student gets. Its weights
+            become frozen (`trainable=False`), and checkpoints of the run hold them as well.
+        kind: As in `DistillationLoss`, likewise the next two.
+        alpha: Share of the distance.
+        temperature: T.
+
+    Returns:
+        What `finetune` takes as `task`.
+
+    Raises:
+        ValueError: if an argument is out of its range; in `finetune`, if teacher and student do not fit each other.
+
+    Examples:
+        >>> recipe, teacher = training.Recipe(steps=1, batch_size=2, image_size=8), keras_vit.VisionTransformer(config)
+        >>> task = training.distillation(teacher, "soft", temperature=3.0)
+        >>> done = training.finetune(small, (pixels, labels), recipe, task=task, verbose=False)
+    """
+    loss = functools.partial(DistillationLoss, kind, alpha, temperature)
+    loss()  # checks them
+    return Task(
+        f"distillation from {teacher.name} ({kind}, alpha {alpha:g}, temperature {temperature:g})",
+        model_to_finetune,
+        learner=functools.partial(_learner, teacher=teacher, kind=kind),
+        loss=lambda recipe: loss(_base(recipe)),
+        metric=functools.partial(DistilledAccuracy, kind=kind),
+    )
+
+
+def _base(recipe: Recipe) -> keras.losses.Loss:
+    if recipe.class_weight is not None:
+        raise ValueError("class_weight is for training without a teacher: recipe.replace(class_weight=None).")
+    return build_loss(recipe)
+
+
+class DistilledAccuracy(keras.metrics.CategoricalAccuracy):
+    """Accuracy of the student's answer: of the mean of what its two heads say, or of its logits (`"features"`)."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        super().__init__(name)
+        self.kind = kind
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        classes = y_true.shape[-1]
+        second = 0.0 if self.kind == "features" else y_pred[:, classes : 2 * classes]
+        super().update_state(y_true, y_pred[:, :classes] + second, sample_weight)
+
+
+class Teacher(keras.layers.Layer):
+    """What a frozen model says, in float32: of a tensor times `scale` plus `shift`."""
+
+    def __init__(self, model: keras.Model, scale: Any, shift: Any) -> None:
+        super().__init__(dtype="float32", name="teacher")
+        self.model, self.scale, self.shift = model, scale, shift
+        self.trainable = model.trainable = False
+
+    def call(self, images: Any) -> Any:
+        scale, shift = (ops.convert_to_tensor(value, "float32") for value in (self.scale, self.shift))
+        return ops.stop_gradient(ops.cast(self.model(images * scale + shift, training=False), "float32"))
+
+
+def _learner(student: Model, teacher: keras.Model, kind: str) -> keras.Model:
+    """The predictions that `DistillationLoss` wants, with the weights of the student."""
+    sizes = [getattr(model, "input_shape", (None,) * 4)[1:] for model in (student, teacher)]
+    if any(a != b for a, b in zip(*sizes, strict=True) if a and b):
+        raise ValueError(f"The student takes images of {sizes[0]}, but the teacher of {sizes[1]}: they see the same.")
+    scale, shift = 1.0, 0.0
+    if isinstance(teacher, ImageModel):  # x * std + mean of the student, then (x - mean) / std of the teacher
+        (mean, std), (mean_of_teacher, std_of_teacher) = (_normalization(model) for model in (student, teacher))
+        scale, shift = std / std_of_teacher, (mean - mean_of_teacher) / std_of_teacher
+        if kind != "features":
+            teacher = logits_model(teacher)
+        elif teacher.config.classes:
+            teacher = keras.Model(teacher.input, teacher.get_layer("head").input, name=teacher.name)
+    wanted = Teacher(teacher, scale, shift)(student.input)
+    second = "head_dist" if getattr(student.config, "distillation_head", False) else "head"
+    if kind == "features":
+        logits, found = logits_model(student).output, student.get_layer(second).input
+        if found.shape[-1] != wanted.shape[-1]:
+            found = keras.layers.Dense(wanted.shape[-1], dtype="float32", name="projection")(found)
+    else:
+        logits, found = student.get_layer("head").output, student.get_layer(second).output
+        if wanted.shape[-1] != logits.shape[-1]:
+            raise ValueError(f"The teacher has {wanted.shape[-1]} outputs, but the data {logits.shape[-1]} classes.")
+    parts = [logits, found, wanted]
+    return keras.Model(student.input, keras.layers.Concatenate(dtype="float32")(parts), name=f"{student.name}_taught")
+
+
+def _normalization(model: Model) -> tuple[Any, Any]:
+    """Mean and deviation of the grey levels that a model is given."""
+    if model.config.include_preprocessing:
+        return 0.0, 1.0
+    return tuple(255.0 * np.asarray(value) for value in (model.config.pipeline.mean, model.config.pipeline.std))
