@@ -106,10 +106,9 @@ def test_hostile_files(file, case):
 
 def test_what_is_too_long_is_not_parsed(file, parts, monkeypatch):
     monkeypatch.setattr(files, "LONGEST", 50)
-    with pytest.raises(ValueError, match="its header should have 1,0.. bytes; at most 50 are read"):
-        open_file(file(raw({"a" * 1000: field()}, bytes(8))))
-    with pytest.raises(ValueError, match="at most 50 are read"):
-        open_file(parts())
+    for path in (file(raw({"a" * 1000: field()}, bytes(8))), parts()):
+        with pytest.raises(ValueError, match="at most 50 are read"):
+            open_file(path)
 
 
 def test_a_file_that_is_changed_after_it_was_opened(file):

@@ -1,7 +1,6 @@
 """Several threads at once: what one of them loads or writes is no business of the others."""
 
 import asyncio
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -78,22 +77,3 @@ def test_models_loaded_in_four_threads(golden, often):
             np.testing.assert_array_equal(value, wanted[name], name)
     for model in [*(new.result() for new in news), keras_vit.VisionTransformer(CONFIG)]:
         assert_initialized(model)
-
-
-def test_files_written_in_four_threads(tmp_path, often):
-    """To one path: the file is one of them, whole. And files made meanwhile keep the rights that the process gives."""
-    config = keras_vit.ViTConfig(image_size=8, patch_size=8, width=8, depth=1, heads=2, mlp_width=8, classes=3)
-    models = [keras_vit.VisionTransformer(config) for _ in range(2)]
-    for number, model in enumerate(models):
-        model.set_weights([np.full(w.shape, number + 1.0) for w in model.get_weights()])
-    path, before = tmp_path / "model.npz", os.umask(0o027)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            for task in [pool.submit(keras_vit.to_checkpoint, models[i % 2], path, overwrite=True) for i in range(16)]:
-                task.result()
-    finally:
-        after = os.umask(before)
-    assert after == 0o027
-    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {"model.npz": 0o640}
-    with np.load(path) as file:
-        assert {float(value) for name in file.files for value in file[name].flat} in ({1.0}, {2.0})
