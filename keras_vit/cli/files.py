@@ -169,8 +169,11 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
         help="of an .npz: vit_jax, big_vision, bit_tf or bit_bv (default: that of the official files); of a "
         ".safetensors or a folder: timm, huggingface or clip",
     ),
+    option(
+        "--channels", type=COUNT, help="of the images, where they are not red, green and blue (default: the model's)"
+    ),
     OVERWRITE,
-    examples=("ViT-B_16.npz model.keras", "model.keras folder --layout timm"),
+    examples=("ViT-B_16.npz model.keras", "model.keras folder --layout timm", "glyphs grey.keras --channels 1"),
 )
 def convert(options: argparse.Namespace) -> Answer:
     """Loads the model and writes it in the format that the target names."""
@@ -182,7 +185,8 @@ def convert(options: argparse.Namespace) -> Answer:
     start_keras()
     from keras_vit.zoo import load
 
-    save_model(load(options.source), options.target, layout=options.layout, overwrite=options.overwrite)
+    model = load(options.source, channels=options.channels)
+    save_model(model, options.target, layout=options.layout, overwrite=options.overwrite)
     target = Path(options.target)
     files = [file for file in target.rglob("*") if file.is_file()] if target.is_dir() else [target]
     size = sum(file.stat().st_size for file in files)

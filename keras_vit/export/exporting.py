@@ -173,15 +173,11 @@ class Agreement(NamedTuple):
         limit = (TOLERANCES[precision] if tolerance is None else tolerance) * self.size
         help_ = "A higher precision, or for int8 calibration images of more kinds, may help."
         if not self.max_abs_error <= limit:  # also where the error is NaN
-            raise RuntimeError(
-                f"The exported {format} file does not give the answers of the model: they differ by up to "
-                f"{self.max_abs_error:.1e}, more than the {limit:.1e} that {precision} may explain. {help_}"
-            )
+            found = f"differ by up to {self.max_abs_error:.1e}, more than the {limit:.1e} that {precision} may explain"
+            raise RuntimeError(f"The {format} file does not give the answers of the model: they {found}. {help_}")
         if self.kept < KEPT:
-            raise RuntimeError(
-                f"The exported {format} file names another class than the model for {1 - self.kept:.0%} of the "
-                f"images, where {1 - KEPT:.0%} may change. {help_}"
-            )
+            found = f"for {1 - self.kept:.0%} of the images, where {1 - KEPT:.0%} may change"
+            raise RuntimeError(f"The {format} file names another class than the model {found}. {help_}")
         return limit
 
 
@@ -225,13 +221,11 @@ def export(
             model takes them. None for built-in ones.
         labels: `(n,)` integers, the classes of `images`: the report then has the accuracy of file and model.
         calibration: Images like those of later, for precisions that need the ranges of values: an array like `images`,
-            a folder of pictures, or labelled images as `keras_vit.data.open_data` takes them. At least 8; 100 to 300
-            are a good number. Without `images`, answers are compared on up to 64 of them.
-        allow_select_ops: Whether the file may use operators that the runtime does not bring, such as LiteRT's Flex
-            operators; they need further libraries where the file is used.
-        tolerance: Largest difference between file and model that is accepted, in relation to the largest answer of
-            the model or to 1; None for that in `TOLERANCES`. Whatever it is, 95 % of the images have to keep their
-            class, but for those that the model itself is undecided about.
+            a folder of pictures, or what `keras_vit.data.open_data` takes. At least 8, better 100 to 300. Without
+            `images`, answers are compared on up to 64 of them.
+        allow_select_ops: Whether the file may use operators that the runtime lacks, such as LiteRT's Flex operators.
+        tolerance: Largest difference to the model, in relation to its largest answer or to 1; None for that in
+            `TOLERANCES`. Whatever it is, 95 % of the images have to keep their class, unless the model is undecided.
         measure: Whether the time of an answer is measured (about a second).
         overwrite: Whether something at `path` may be replaced. It is replaced only when the new file is good.
 
@@ -291,14 +285,12 @@ def export(
             answers, measured = run_in_fresh_process(row, written, inputs, batch_size, measure)
             if len(signature.outputs) == 1:  # PyTorch's has no name
                 answers = [dict(zip(signature.outputs, batch.values(), strict=True)) for batch in answers]
-            agreements = [
-                Agreement.of([a[name] for a in answers], [e[name] for e in expected], bool(classes))
-                for name in signature.outputs
-            ]
-            limits = [agreement.require(row.name, precision, tolerance) for agreement in agreements]
-            _, limit, agreement = max(
-                (a.max_abs_error / limit, limit, a) for a, limit in zip(agreements, limits, strict=True)
-            )
+            found = []
+            for name in signature.outputs:
+                one = Agreement.of([a[name] for a in answers], [e[name] for e in expected], bool(classes))
+                limit = one.require(row.name, precision, tolerance)
+                found.append((one.max_abs_error / limit, limit, one))
+            _, limit, agreement = max(found)
             size = _size_of(written, row)
             _place(written, path, row, folder)
     except (OSError, RuntimeError) as error:
@@ -339,9 +331,8 @@ def format_of(path: Path, name: str | None) -> Format:
         by_suffix = {row.suffix: row for row in FORMATS.values() if row.suffix}
         if path.suffix not in by_suffix:
             choices = ", ".join(f"{suffix} ({row.name})" for suffix, row in by_suffix.items())
-            raise ValueError(
-                f"path must end in one of {choices}, but {str(path)!r} was given. format='saved_model' writes a folder."
-            )
+            words = f"path must end in one of {choices}, but {str(path)!r} was given"
+            raise ValueError(f"{words}. format='saved_model' writes a folder.")
         return by_suffix[path.suffix]
     if name not in FORMATS:
         raise ValueError(f"format must be one of {sorted(FORMATS)}, but {name!r} was given.")
@@ -354,9 +345,9 @@ def format_of(path: Path, name: str | None) -> Format:
 def _check_options(
     row: Format, model: keras.Model, precision: str, batch_size: int | None, calibration: Any, tolerance: float | None
 ) -> None:
-    needs_images = row.precision(precision).calibration
-    if needs_images != (calibration is not None):
-        words = "needs calibration images" if needs_images else "needs no calibration: leave it out"
+    needed = row.precision(precision).calibration
+    if needed != (calibration is not None):
+        words = "needs calibration images" if needed else "needs no calibration: leave it out"
         raise ValueError(f"The precision {precision!r} of {row.name!r} {words}.")
     if batch_size is not None:
         whole_number("batch_size", batch_size, 1)
@@ -422,8 +413,7 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
         is_folder = target.is_dir() and not target.is_symlink()
         if is_folder and any(target.iterdir()) and not (target / "saved_model.pb").exists():
             raise FileExistsError(f"{target} is a folder that is no SavedModel, which overwrite=True does not delete.")
-    folder = _existing(path)
-    if not folder.is_dir():
+    if not (folder := _existing(path)).is_dir():
         raise NotADirectoryError(f"{path} cannot be written: {folder} is not a folder.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(f"{path} cannot be written: the folder {folder} is read-only.")
@@ -434,9 +424,8 @@ def _workspace(path: Path) -> tempfile.TemporaryDirectory[str]:
     for old in _existing(path).glob(f".{glob.escape(path.name)}.*.exporting"):
         if time.time() - old.stat().st_mtime > 24 * 3600:
             shutil.rmtree(old, ignore_errors=True)
-    return tempfile.TemporaryDirectory(
-        dir=_existing(path), prefix=f".{path.name}.", suffix=".exporting", ignore_cleanup_errors=True
-    )
+    names = {"prefix": f".{path.name}.", "suffix": ".exporting", "dir": _existing(path)}
+    return tempfile.TemporaryDirectory(**names, ignore_cleanup_errors=True)
 
 
 def _existing(path: Path) -> Path:

@@ -13,7 +13,6 @@ from keras_vit.data.examples import split_folders
 from keras_vit.data.sources import is_pipeline
 from keras_vit.export.served_model import Config, Signature
 from keras_vit.models import BiT, BiTConfig, VisionTransformer
-from keras_vit.preprocessing import load_image
 
 BUILT_IN = 8  # images: a batch of 1 and one of 7
 FEWEST = 8  # calibration images: fewer say next to nothing about the range of values
@@ -88,10 +87,8 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
     low, high = signature.value_range or (-np.inf, np.inf)
     margin = 1e-3 * (high - low) if signature.value_range else 0  # for rounding, and for filters that overshoot
     if images.dtype.kind == "f" and not low - margin <= images.min() <= images.max() <= high + margin:
-        raise ValueError(
-            f"calibration must be in {low}..{high} as the model takes it, but reaches from {images.min():g} to "
-            f"{images.max():g}. Pixels of 0..255 have to be uint8, or go through model.preprocess(images)."
-        )
+        words = f"calibration must be in {low}..{high}, but reaches from {images.min():g} to {images.max():g}"
+        raise ValueError(f"{words}. Pixels of 0..255 have to be uint8, or go through model.preprocess(images).")
     return images
 
 
@@ -137,10 +134,8 @@ def labelled_pictures(
         return _load(paths, model.config), None
     names = sorted({parts[0] for parts in folders})
     if class_names is None and len(names) != model.config.classes:
-        raise ValueError(
-            f"{folder} has {len(names)} folders, but {model.name} has {model.config.classes} classes without names. "
-            "Pass class_names=[...], or a folder of pictures to compare answers without labels."
-        )
+        words = f"{folder} has {len(names)} folders, but {model.name} has {model.config.classes} classes without names"
+        raise ValueError(f"{words}. Pass class_names=[...], or a folder of pictures without folders.")
     outputs = np.arange(len(names)) if class_names is None else match_labels(names, class_names, str(folder))
     return _load(paths, model.config), outputs[[names.index(parts[0]) for parts in folders]]
 
@@ -155,7 +150,7 @@ def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _load(paths: Sequence[Path], config: Config) -> np.ndarray:
-    pictures = [config.pipeline.resized(load_image(path), config.channels)[0] for path in paths]
+    pictures = [config.pipeline.resized(path, config.channels)[0] for path in paths]
     return np.rint(np.stack(pictures)).astype("uint8")
 
 

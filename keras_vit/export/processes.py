@@ -134,9 +134,7 @@ def write_job(folder: str | Path, path: str | Path, ends_with_parent: bool = Tru
         threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(folder)
     fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    signature: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in fields["signature"].items()
-    }
+    signature = {name: tuple(v) if isinstance(v, list) else v for name, v in fields["signature"].items()}
     job = Job(**fields | {"signature": Signature(**signature)})
     # Not compiled: the optimizer may be one that only exists on the backend that saved it.
     model = keras.saving.load_model(folder / "model.keras", compile=False)

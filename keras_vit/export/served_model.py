@@ -78,10 +78,8 @@ class Signature:
                 scale, offset = pixel_scaling(config.pipeline)
                 scaling = {"scale": tuple(scale), "offset": tuple(offset)}
         elif uint8 and find_model(model) is None:
-            raise ValueError(
-                f"uint8_input=True needs to know how pixels are normalised, which {model.name} does not say: put "
-                "keras.layers.Rescaling before it, or pass what keras_vit.feature_extractor gives."
-            )
+            words = f"uint8_input=True needs to know how pixels are normalised, which {model.name} does not say"
+            raise ValueError(f"{words}: put keras.layers.Rescaling before it.")
         if uint8:
             value_range = (0, 255)
         return cls(
@@ -148,11 +146,11 @@ def describe(
     entries = {
         "model": model.name,
         "source": source,
-        "image_size": None if size is None else list(size),
+        "image_size": size and [*size],
         "any_image_size": signature.any_size,
         "input": INPUT,
         "input_dtype": signature.dtype,
-        "input_range": None if signature.value_range is None else list(signature.value_range),
+        "input_range": signature.value_range and [*signature.value_range],
         "output": outputs[0] if len(outputs) == 1 else list(outputs),
         "precision": precision,
         "classes": classes_of(model),
@@ -166,11 +164,9 @@ def check_model(model: Any) -> None:
     known = isinstance(model, keras.Model) and has_graph(model)
     inside = layers_inside(model) if known else []
     if not any(type(layer).__module__.startswith("keras_vit.") for layer in inside):
-        raise TypeError(
-            "model must be a keras_vit.VisionTransformer or a keras_vit.BiT, what feature_extractor makes of one, a "
-            "functional or sequential model with one inside, or what keras_vit.load takes, but a "
-            f"{type(model).__name__} was given. Of a subclassed model, export the model inside."
-        )
+        kinds = "a VisionTransformer or BiT, a functional or sequential model with one inside, or what load takes"
+        words = f"model must be {kinds}, but a {type(model).__name__} was given"
+        raise TypeError(f"{words}. Of a subclassed model, export the model inside.")
     shapes = [tuple(images.shape) for images in model.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4:
         raise ValueError(f"model must take images (batch, height, width, channels) alone, but it takes {shapes}.")
@@ -182,9 +178,7 @@ def check_model(model: Any) -> None:
         if not np.all(np.isfinite(keras.ops.convert_to_numpy(weight).astype("float32")))
     ]
     if bad:
-        raise ValueError(
-            f"model has weights that are NaN or infinite: {listing(bad)}. Go back to an earlier checkpoint."
-        )
+        raise ValueError(f"model has weights that are NaN or infinite: {listing(bad)}. Take an earlier checkpoint.")
 
 
 def plain_model(model: keras.Model) -> keras.Model:
@@ -193,10 +187,8 @@ def plain_model(model: keras.Model) -> keras.Model:
     ours = isinstance(model, (VisionTransformer, BiT))
     if any(map(has_adapters, layers)):
         if not ours:
-            raise ValueError(
-                f"{model.name} has LoRA's adapters in layers of another model. Merge them first, and make it anew: "
-                "keras_vit.training.merge_lora(backbone)."
-            )
+            words = f"{model.name} has LoRA's adapters in layers of another model"
+            raise ValueError(f"{words}. Merge them, and make it anew: keras_vit.training.merge_lora(backbone).")
         model = merge_lora(model)
     if all(layer.compute_dtype == "float32" for layer in (model.layers if ours else layers)):
         return model

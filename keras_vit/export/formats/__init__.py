@@ -248,11 +248,7 @@ def _write_torch(model: "keras.Model", signature: "Signature", path: Path) -> No
     from keras_vit.export.served_model import serve
 
     class Served(torch.nn.Module):
-        """The model as a function of its weights.
-
-        PyTorch swaps parameters for symbols while it traces, but Keras's layers hold on to the real ones, and every
-        weight would be stored twice. Passing the parameters to the variables avoids that.
-        """
+        """The model as a function of its weights, of which PyTorch would store those that Keras holds a second time."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -311,9 +307,7 @@ TORCH = Format(
     write=_write_torch,
     load=_load_torch,
     annotate=_annotate_torch,
-    precisions=_only_float32(
-        "an exported program", "cast or quantize the model in PyTorch, or export to onnx or openvino."
-    ),
+    precisions=_only_float32("an exported program", "quantize in PyTorch, or export to onnx or openvino."),
     any_size="PyTorch's tracing cannot make position embeddings for sizes that it does not know yet",
 )
 

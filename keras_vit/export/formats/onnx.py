@@ -183,9 +183,7 @@ FORMAT = Format(
     precisions={
         "float32": Precision(),
         "float16": Precision(*_NEEDS),
-        "bfloat16": Precision(
-            reason="ONNX Runtime has no bfloat16 convolution on CPUs: float16 is as small and more accurate."
-        ),
+        "bfloat16": Precision(reason="ONNX Runtime has no bfloat16 convolution on CPUs: take float16."),
         "dynamic_int8": Precision(*_NEEDS),
         "int8": Precision(*_NEEDS, calibration=True),
     },

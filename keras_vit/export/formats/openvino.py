@@ -127,14 +127,8 @@ FORMAT = Format(
     precisions={
         "float32": Precision(),
         "float16": Precision(*_NEEDS),
-        "bfloat16": Precision(
-            reason="OpenVINO decides when it loads a file: it computes in bfloat16 where the processor can, unless "
-            'INFERENCE_PRECISION_HINT is "f32". Export in float16 for a file of half the size.'
-        ),
+        "bfloat16": Precision(reason="OpenVINO decides when it loads a file (INFERENCE_PRECISION_HINT): take float16."),
         "dynamic_int8": Precision(*_NEEDS),
-        "int8": Precision(
-            reason="OpenVINO calibrates with NNCF, a package of its own, which takes the exported float32 file. "
-            "dynamic_int8 makes a file of the same size without it."
-        ),
+        "int8": Precision(reason="NNCF calibrates the float32 file; dynamic_int8 is as small without it."),
     },
 )
