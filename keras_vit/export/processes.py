@@ -134,8 +134,9 @@ def write_job(folder: str | Path, path: str | Path, ends_with_parent: bool = Tru
         threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(folder)
     fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    signature = {name: tuple(v) if isinstance(v, list) else v for name, v in fields["signature"].items()}
-    job = Job(**fields | {"signature": Signature(**signature)})
+    values: dict[str, Any] = fields["signature"]
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    job = Job(**fields | {"signature": Signature(**values)})
     # Not compiled: the optimizer may be one that only exists on the backend that saved it.
     model = keras.saving.load_model(folder / "model.keras", compile=False)
     images = folder / "calibration.npy"
