@@ -1,8 +1,7 @@
-"""The commands about models at work: predict, embed, evaluate, verify, finetune, demo, recipes and plan."""
+"""The commands about models at work: predict, embed, verify, finetune, demo, recipes and plan."""
 
 import argparse
 import dataclasses
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,62 +137,6 @@ def embed(options: argparse.Namespace) -> Answer:
         text += f"; {len(done.skipped)} could not be read: {names}{' ...' if len(done.skipped) > 5 else ''}"
     data = {"path": str(done.path), "images": done.count, "shape": [*done.shape], "skipped": [*done.skipped]}
     return Answer({**data, "already_complete": done.already_complete}, text)
-
-
-@command(
-    "Measures accuracy on labelled images, or how well a few-shot probe does.",
-    WEIGHTS,
-    option("data", metavar="DATA", help=f"{DATA}; or `digits`"),
-    table_options,
-    option(
-        "--few-shot", nargs="*", type=COUNT, metavar="SHOTS", help="probe the features instead (default: 1 5 10 25)"
-    ),
-    option("--seeds", type=COUNT, help="with --few-shot: draws of the shots (default: 3)"),
-    option("--l2", type=at_least_0, help="with --few-shot: strength of the probe's regularisation (default: 1024)"),
-    option("--image-size", type=image_size, help="pixels, as 384 or 384x512 (default: the checkpoint's)"),
-    option("--batch-size", type=COUNT, default=64),
-    ON_BAD_IMAGE,
-    option("--output", metavar="FOLDER", help="for evaluation.json and confusion.png (default: no files)"),
-    examples=("runs/finetune/model.keras photos --output report", "glyphs digits --few-shot 5 10"),
-)
-def evaluate(options: argparse.Namespace) -> Answer:
-    """Evaluates, and writes the files that were asked for."""
-    from rich.console import Group
-
-    from keras_vit._pictures import need_matplotlib
-
-    probing = options.few_shot is not None
-    probe = {"shots": options.few_shot or None, **chosen(options, "seeds", "l2")}
-    probe = {name: value for name, value in probe.items() if value is not None}
-    if probe and not probing:
-        raise ValueError(f"--{next(iter(probe))} is about the probe of --few-shot, which was not asked for.")
-    check_source(options.weights)
-    digits = options.data == "digits" and not os.path.exists(options.data)
-    data, names = (None, None) if digits else (labelled_data(options), None)
-    if options.output and not probing:
-        need_matplotlib()  # better now than after all the work
-    start_keras()
-    from keras_vit import evaluation
-    from keras_vit._processes import connect
-    from keras_vit.zoo import load
-
-    if digits:
-        from keras_vit.demo import load_digits
-
-        data, names = dict(zip(("train", "test"), load_digits(), strict=True)), list("0123456789")
-    first = connect().first  # before anything is computed
-    model = load(options.weights)
-    if options.image_size is not None:
-        model = model.with_image_size(options.image_size)
-    common: dict[str, Any] = {"preprocess": True, **chosen(options, "batch_size", "on_bad_image")}
-    if probing:
-        result = output = evaluation.few_shot(model, data, data, **probe, **common)
-    else:
-        result = evaluation.evaluate(model, data, class_names=names, **common)
-        output = Group(result, result.class_table(worst=10)) if hasattr(result, "class_table") else result
-    if options.output and first:
-        evaluation.write_files(result, options.output)
-    return Answer(result.to_dict(), output)
 
 
 @command(

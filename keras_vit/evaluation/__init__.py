@@ -16,6 +16,7 @@ from keras_vit.evaluation.few_shot import (
 )
 from keras_vit.evaluation.published import PublishedAnswer, VerificationTable, published_answers, verify
 from keras_vit.evaluation.report import confusion_shares, draw_confusion, most_confused, write_files, write_report
+from keras_vit.evaluation.similar_images import draw_similar, find_duplicates, find_similar
 from keras_vit.evaluation.similarity import knn, near_duplicates, search
 from keras_vit.evaluation.targets import MultilabelResult, NumberResult, average_precision, best_thresholds, f1_scores
 
@@ -37,11 +38,14 @@ __all__ = [
     "best_thresholds",
     "confusion_shares",
     "draw_confusion",
+    "draw_similar",
     "embed",
     "evaluate",
     "extract_features",
     "f1_scores",
     "few_shot",
+    "find_duplicates",
+    "find_similar",
     "knn",
     "knn_accuracy",
     "most_confused",

@@ -75,7 +75,8 @@ def embed(
         images: A folder, of which all images are taken, those in sub-folders too, and called by their paths from there;
             or files and folders, called by the paths that are given. They are sorted by name.
         output: The `.npz` file to write: `numpy.load(output)` has `names` `(n,)`, `features` `(n, ...)`, the names of
-            `skipped` images, and `settings`, a JSON text with what the features were made of.
+            `skipped` images, and two JSON texts: `settings`, what the features were made of, and `origin`, where the
+            model and the folder of images are.
         features: A name in `keras_vit.feature_names(model)`, or from the end, such as `"block_-1"`.
         batch_size: Images at a time.
         dtype: Of the features in the file: `"float32"` or `"float16"`.
@@ -111,6 +112,11 @@ def embed(
             processes = connect(ALONE_BY_NAME if count > 1 and distribution is None else distribution)
         case _:
             raise ValueError(f"shard must be (i, n), the i-th slice of n, from 0 to n - 1, but {shard!r} was given.")
+    whole_folder = isinstance(images, (str, os.PathLike)) and os.path.isdir(images)
+    origin = {
+        "model": os.fspath(model) if isinstance(model, (str, os.PathLike)) else None,
+        "images": os.fspath(images) if whole_folder else None,
+    }
     model = as_model(model)
     _check_model(model)
     batch_size = whole_number("batch_size", batch_size, 1)
@@ -122,7 +128,7 @@ def embed(
     length = -(-min(batch_size, len(files)) // shares) * shares
     names = list(files)
     settings = {
-        "model": _fingerprint(model),
+        "model": model_fingerprint(model),
         # Names, sizes and times of modification: reading all images would take as long as embedding them.
         "images": fingerprint(
             [(name, (file := path.stat()).st_size, file.st_mtime_ns) for name, path in files.items()]
@@ -160,7 +166,7 @@ def embed(
                         bar.advance(len(group))
                 processes.from_first()  # all parts are there
                 if processes.first:
-                    _write(output, settings, parts, names[slice(*settings["range"])])
+                    _write(output, settings, origin, parts, names[slice(*settings["range"])])
         if processes.first:  # also what a run has left that was killed after its last step
             shutil.rmtree(folder, ignore_errors=True)
         count, skipped = found or processes.from_first(_read(output, settings) if processes.first else None)
@@ -244,7 +250,9 @@ def _features(
     return rows
 
 
-def _write(output: Path, settings: dict[str, Any], parts: list[Path], names: list[str]) -> None:
+def _write(
+    output: Path, settings: dict[str, Any], origin: dict[str, str | None], parts: list[Path], names: list[str]
+) -> None:
     """Writes the archive from the rows of all parts. The same features give the same bytes."""
     states = [json.loads(state.read_text()) for part in parts if (state := part.with_suffix(".json")).exists()]
     skipped = [name for state in states for name in state["skipped"]]
@@ -253,7 +261,7 @@ def _write(output: Path, settings: dict[str, Any], parts: list[Path], names: lis
     if unreadable and not kept:
         raise ValueError(f"None of the {len(skipped)} images can be read. The first is {skipped[0]!r}.")
     descr = np.dtype(settings["dtype"]).newbyteorder("<").str
-    texts = {"names": kept, "skipped": skipped, "settings": json.dumps(settings)}
+    texts = {"names": kept, "skipped": skipped, "settings": json.dumps(settings), "origin": json.dumps(origin)}
     with replacing(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         with archive.open("features.npy", "w", force_zip64=True) as file:
             header = {"descr": descr, "fortran_order": False, "shape": (len(kept), *settings["shape"])}
@@ -345,7 +353,7 @@ def _find(images: Any) -> dict[str, Path]:
     return files
 
 
-def _fingerprint(model: VisionTransformer | BiT) -> str:
+def model_fingerprint(model: VisionTransformer | BiT) -> str:
     """A hash of all that decides what a model computes."""
     config = {name: value for name, value in model.config.to_dict().items() if name != "class_names"}
     policies = [layer.dtype_policy.name for layer in model.layers]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,3 +202,43 @@ def test_plan(run):
         assert smaller["best"]["memory"]["activations"] / smaller["best"]["images"] < (
             answer["best"]["memory"]["activations"] / answer["best"]["images"]
         )
+
+
+def test_evaluate_by_neighbours_and_with_a_report(run, colours, first, tmp_path):
+    pytest.importorskip("matplotlib")
+    found = json.loads(run("evaluate", first, colours, "--knn", 3, "--json").out)
+    assert found["accuracy"] == 1 and found["class_names"] == ["blue", "green", "red"]
+    page = tmp_path / "report.html"
+    found = json.loads(run("evaluate", first, colours, "--views", "flip", "--report", page, "--json").out)
+    assert len(found["mistakes"]) == 4 and page.read_text().count("taken for blue") == 8  # beside and in place of each
+    for options in (("--knn", "--few-shot"), ("--knn", "--views", "flip"), ("--few-shot", 1, "--report", page)):
+        assert "ways of their own" in run("evaluate", first, colours, *options, code=1).err
+
+
+def test_evaluate_labels_of_a_table(run, colours, tiny, tmp_path):
+    files = sorted((colours / "test").rglob("*.png"))
+    lines = ["picture;labels", *(f"{path};{path.parent.name}|{'warm' * (path.parent.name == 'red')}" for path in files)]
+    table = tmp_path / "labels.csv"
+    table.write_text("\n".join(lines))
+    model = tiny(bias=(-2.0, -2.0, 2.0, 2.0), classes=4, class_names=("blue", "green", "red", "warm"))
+    options = ("--file", "picture", "--label", "labels", "--separator", "|", "--threshold", 0.6, "--json")
+    found = json.loads(run("evaluate", model, table, *options).out)
+    assert found["threshold"] == 0.6 and found["images_per_class"] == [2, 2, 2, 2]
+    assert found["f1"] == [0, 0, 0.5, 0.5] and found["mean_average_precision"] == pytest.approx(1 / 3)
+
+
+def test_similar_and_duplicates(run, colours, first, tmp_path):
+    pytest.importorskip("matplotlib")
+    features, photo = tmp_path / "features.npz", next((colours / "test" / "red").iterdir())
+    run("embed", colours / "test", "--weights", first, "-o", features)
+    found = json.loads(run("similar", photo, features, "--count", 2, "--json", "--output", tmp_path / "sheet.html").out)
+    assert {row["image"] for row in found} == {str(path) for path in (colours / "test" / "red").iterdir()}
+    assert found[0]["similarity"] == 1 and (tmp_path / "sheet.html").read_text().count("<img") == 3
+    assert "0." in run("similar", photo, features, "--output", tmp_path / "sheet.png").out
+    pairs = json.loads(run("duplicates", features, "--json", "--output", tmp_path / "pairs.html").out)
+    assert {(Path(row["image"]).parent, Path(row["like"]).parent) for row in pairs} == {
+        (colours / "test" / name,) * 2 for name in ("red", "green", "blue")
+    }
+    assert "another model" in run("similar", photo, features, "--weights", "glyphs", code=1).err
+    np.savez(tmp_path / "foreign.npz", names=["a"])
+    assert "no file of this version's embed" in run("duplicates", tmp_path / "foreign.npz", code=1).err

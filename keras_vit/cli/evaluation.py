@@ -1,0 +1,156 @@
+"""The commands that measure models and search among features: evaluate, similar and duplicates."""
+
+import argparse
+import os
+from typing import Any
+
+from keras_vit._arguments import printable
+from keras_vit.cli.command import (
+    COUNT,
+    ON_BAD_IMAGE,
+    WEIGHTS,
+    Answer,
+    at_least_0,
+    check_data,
+    check_exists,
+    check_source,
+    chosen,
+    command,
+    image_size,
+    option,
+    start_keras,
+)
+
+SHOWN = 48  # worst mistakes on the page of a report
+NEIGHBOURS = 20
+FEATURES = option("features", metavar="FEATURES", help="a file of `keras-vit embed`")
+FOLDER = option("--folder", help="where the images are (default: the folder that was embedded)")
+SHEET = option("--output", metavar="FILE", help="a contact sheet, .html, .png, .svg or .pdf (default: none)")
+
+
+@command(
+    "Measures accuracy on labelled images, or how well a few-shot probe or the nearest neighbours do.",
+    WEIGHTS,
+    option(
+        "data",
+        metavar="DATA",
+        help="a folder with train/ and test/ or one folder per class, tfds:NAME, or `digits`",
+    ),
+    option(
+        "--few-shot", nargs="*", type=COUNT, metavar="SHOTS", help="probe the features instead (default: 1 5 10 25)"
+    ),
+    option("--seeds", type=COUNT, help="with --few-shot: draws of the shots (default: 3)"),
+    option("--l2", type=at_least_0, help="with --few-shot: strength of the probe's regularisation (default: 1024)"),
+    option(
+        "--knn",
+        nargs="?",
+        type=COUNT,
+        const=NEIGHBOURS,
+        metavar="K",
+        help=f"let the nearest training images vote instead (default: {NEIGHBOURS})",
+    ),
+    option("--views", choices=("flip", "crops"), help="average over mirror images, or ten crops (default: neither)"),
+    option("--threshold", type=at_least_0, help="of several labels: the probability to say one (default: 0.5)"),
+    option("--image-size", type=image_size, help="pixels, as 384 or 384x512 (default: the checkpoint's)"),
+    option("--batch-size", type=COUNT, default=64),
+    ON_BAD_IMAGE,
+    option("--report", metavar="FILE", help="a page with matrix, classes and worst mistakes, .html (default: none)"),
+    option("--output", metavar="FOLDER", help="for evaluation.json and confusion.png (default: no files)"),
+    examples=("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10"),
+)
+def evaluate(options: argparse.Namespace) -> Answer:
+    """Evaluates, and writes the files that were asked for."""
+    from rich.console import Group
+
+    from keras_vit._pictures import need_matplotlib
+
+    probing, voting = options.few_shot is not None, options.knn is not None
+    probe = {"shots": options.few_shot or None, **chosen(options, "seeds", "l2")}
+    probe = {name: value for name, value in probe.items() if value is not None}
+    of_outputs = {n: v for n, v in chosen(options, "views", "threshold").items() if v is not None}
+    if probe and not probing:
+        raise ValueError(f"--{next(iter(probe))} is about the probe of --few-shot, which was not asked for.")
+    if probing + voting > 1 or (of_outputs and (probing or voting)) or (options.report and probing):
+        raise ValueError("--few-shot and --knn are ways of their own: without each other, --views and --threshold.")
+    check_source(options.weights)
+    digits = options.data == "digits" and not os.path.exists(options.data)
+    if not digits:
+        check_data(options.data)
+    if options.report or (options.output and not probing):
+        need_matplotlib()  # better now than after all the work
+    if options.report and not options.report.endswith((".html", ".htm")):
+        raise ValueError(f"--report must end with .html, but {options.report!r} was given.")
+    start_keras()
+    from keras_vit import evaluation
+    from keras_vit._processes import connect
+    from keras_vit.zoo import load
+
+    data, names = options.data, None
+    if digits:
+        from keras_vit.demo import load_digits
+
+        data, names = dict(zip(("train", "test"), load_digits(), strict=True)), list("0123456789")
+    first = connect().first  # before anything is computed
+    model = load(options.weights)
+    if options.image_size is not None:
+        model = model.with_image_size(options.image_size)
+    common: dict[str, Any] = {"preprocess": True, **chosen(options, "batch_size", "on_bad_image")}
+    if probing:
+        result = output = evaluation.few_shot(model, data, data, **probe, **common)
+    elif voting:
+        result = output = evaluation.knn_accuracy(model, data, data, k=options.knn, **common)
+    else:
+        common |= {"class_names": names, "mistakes": SHOWN if options.report or options.output else 0, **of_outputs}
+        result = output = evaluation.evaluate(model, data, **common)
+        if hasattr(result, "class_table"):
+            output = Group(result, result.class_table(worst=10))
+    if options.output and first:
+        evaluation.write_files(result, options.output)
+    if options.report and first:
+        evaluation.write_report(result, options.report, f"{options.weights} on {options.data}")
+    return Answer(result.to_dict(), output)
+
+
+@command(
+    "Finds the images that are most like one, among the features that `keras-vit embed` has written.",
+    option("image", metavar="IMAGE"),
+    FEATURES,
+    option("--count", type=COUNT, default=12),
+    option("--weights", help="the model that the features are of (default: the one that they were made with)"),
+    FOLDER,
+    SHEET,
+    examples=("photo.jpg features.npz", "photo.jpg features.npz --count 24 --output similar.html"),
+)
+def similar(options: argparse.Namespace) -> Answer:
+    """Searches, and draws the sheet."""
+    check_exists(options.image, options.features, options.folder)
+    start_keras()
+    from keras_vit import evaluation
+
+    rows = evaluation.find_similar(
+        options.image, options.features, k=options.count, model=options.weights, folder=options.folder
+    )
+    if options.output:
+        title = f"Most like {printable(options.image)}"
+        evaluation.draw_similar(rows, options.output, title, options.image)
+    return Answer([*rows], rows)
+
+
+@command(
+    "Finds images that are almost the same, among the features that `keras-vit embed` has written.",
+    FEATURES,
+    option("--threshold", type=at_least_0, default=0.95, help="cosine similarity from which on"),
+    FOLDER,
+    SHEET,
+    examples=("features.npz --threshold 0.98", "features.npz --output duplicates.html"),
+)
+def duplicates(options: argparse.Namespace) -> Answer:
+    """Compares all, and draws the sheet."""
+    check_exists(options.features, options.folder)
+    start_keras()
+    from keras_vit import evaluation
+
+    rows = evaluation.find_duplicates(options.features, options.threshold, folder=options.folder)
+    if options.output and rows:
+        evaluation.draw_similar(rows, options.output, "Near-duplicates")
+    return Answer([*rows], rows or "No near-duplicates.")

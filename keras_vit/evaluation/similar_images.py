@@ -1,0 +1,143 @@
+"""Images that are alike, by the features in a file of `embed`: those like a photo, and near-duplicates."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit._arguments import Source, printable, to_numpy
+from keras_vit._terminal import Table
+from keras_vit.evaluation.embedding import model_fingerprint
+from keras_vit.evaluation.report import write_sheet
+from keras_vit.evaluation.similarity import near_duplicates, search
+from keras_vit.models import BiT, VisionTransformer, feature_extractor
+from keras_vit.preprocessing import load_image
+from keras_vit.zoo import as_model
+
+PathLike = str | os.PathLike[str]
+
+
+def find_similar(
+    image: Any,
+    features: PathLike,
+    *,
+    k: int = 12,
+    model: VisionTransformer | BiT | Source | None = None,
+    folder: PathLike | None = None,
+) -> Table:
+    """The images in a file of `embed` that a model takes for most alike to one, by cosine, best first.
+
+    Args:
+        image: What `model.preprocess` takes, such as a path.
+        features: The `.npz` file.
+        k: How many images; all where there are fewer.
+        model: The model that the file was made with, or what `keras_vit.load` takes. None: where the file says that it
+            is from, if it was given as a name, an address or a path.
+        folder: Where the images are. None: the folder that was embedded.
+
+    Returns:
+        Rows with `image` (a path) and `similarity`. Printing them draws a table.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no file of `embed`, or of another model, or does not say which.
+
+    Examples:
+        >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
+        >>> evaluation.find_similar("photos/train/cat/0.png", features, k=1)[0]["image"]
+        'photos/train/cat/0.png'
+    """
+    file = _Embedded.read(features, folder)
+    source = file.origin["model"] if model is None else model
+    if source is None:
+        raise ValueError(f"{printable(features)} does not say where its model is: give it as model.")
+    model = as_model(source)
+    if model_fingerprint(model) != file.settings["model"]:
+        raise ValueError(f"{printable(features)} has the features of another model than {printable(source)}.")
+    found = feature_extractor(model, [file.settings["features"]])(model.preprocess(image))
+    query = to_numpy(next(iter(found.values()))).reshape(-1)
+    rows, similarities = search(file.features, query, min(k, len(file.features)))
+    pairs = zip(rows, similarities.tolist(), strict=True)
+    return Table({"image": file.paths[row], "similarity": round(similarity, 4)} for row, similarity in pairs)
+
+
+def find_duplicates(features: PathLike, threshold: float = 0.95, *, folder: PathLike | None = None) -> Table:
+    """Pairs of images in a file of `embed` that are almost the same, the most similar first.
+
+    Args:
+        features: As in `find_similar`.
+        threshold: As in `near_duplicates`.
+        folder: As in `find_similar`.
+
+    Returns:
+        Rows with `image`, `like` (paths) and `similarity`.
+
+    Raises:
+        FileNotFoundError, ValueError: as in `find_similar` and `near_duplicates`.
+
+    Examples:
+        >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
+        >>> pairs = evaluation.find_duplicates(features, threshold=0.99)
+    """
+    file = _Embedded.read(features, folder)
+    pairs, similarities = near_duplicates(file.features, threshold)
+    return Table(
+        {"image": file.paths[first], "like": file.paths[second], "similarity": round(similarity, 4)}
+        for (first, second), similarity in zip(pairs, similarities.tolist(), strict=True)
+    )
+
+
+def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", image: PathLike | None = None) -> None:
+    """Draws what `find_similar` or `find_duplicates` has found as a contact sheet.
+
+    Args:
+        rows: What they returned; of many pairs the first 200.
+        path: A `.html`, `.png`, `.svg` or `.pdf` to write.
+        title: The headline.
+        image: What was searched for, to stand first.
+
+    Raises:
+        ImportError: if Pillow or matplotlib is not installed.
+        ValueError: if there are no rows, or the path has another ending.
+
+    Examples:
+        >>> rows = [{"image": "photos/train/cat/0.png", "similarity": 0.9}]
+        >>> evaluation.draw_similar(rows, "similar.html", image="photos/train/cat/0.png")
+    """
+    if not rows:
+        raise ValueError("There is nothing to draw: no images were found.")
+    tiles = [("searched for", image)] if image is not None else []
+    for row in rows[:200]:
+        words = f"{row['similarity']:.3f}  {Path(row['image']).name}"
+        tiles += [(words, row["image"])] + ([(f"and  {Path(row['like']).name}", row["like"])] if "like" in row else [])
+    write_sheet(path, title, [(words, load_image(one)) for words, one in tiles])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Embedded:
+    """A file of `embed`: features as rows, paths of the images, and how it was made."""
+
+    paths: Sequence[str]
+    features: np.ndarray
+    settings: dict[str, Any]
+    origin: dict[str, str | None]
+
+    @classmethod
+    def read(cls, path: PathLike, folder: PathLike | None) -> "_Embedded":
+        try:
+            with open(path, "rb") as stream, np.load(stream) as file:
+                settings, origin = json.loads(str(file["settings"])), json.loads(str(file["origin"]))
+                names, features = file["names"].tolist(), file["features"]
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # whatever NumPy and its kin raise for wrong bytes
+            raise ValueError(
+                f"{printable(path)} is no file of this version's embed: {printable(error, 200)}."
+            ) from None
+        home = origin["images"] if folder is None else folder
+        paths = [os.fspath(Path(home or "", name)) for name in names]
+        return cls(paths, features.reshape(len(features), -1), settings, origin)

@@ -1,0 +1,41 @@
+"""Images like a photo, and near-duplicates, in a file of `embed`."""
+
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, ViTConfig, evaluation, load_image
+from tests.tolerances import SAME_FUNCTION
+
+Image = pytest.importorskip("PIL.Image")
+CONFIG = ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=3)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Six images; of one there is a copy, one grey level brighter."""
+    rng = np.random.default_rng(0)
+    for i in range(6):
+        pixels = rng.integers(0, 255, (8, 8, 3), dtype="uint8")
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    Image.fromarray(pixels + np.uint8(1)).save(tmp_path / "copy.png")
+    return tmp_path
+
+
+def test_what_is_found_is_what_all_cosines_say(photos, tmp_path):
+    model = VisionTransformer(CONFIG)
+    path = evaluation.embed(model, photos, tmp_path / "x.npz", progress=False).path
+    with np.load(path) as file:
+        names, features = file["names"].tolist(), file["features"].astype("float64")
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    cosines = features @ features[names.index("5.png")]
+    rows = evaluation.find_similar(photos / "5.png", path, model=model)
+    assert [row["image"] for row in rows] == [str(photos / names[i]) for i in np.argsort(-cosines)]
+    np.testing.assert_allclose([row["similarity"] for row in rows], -np.sort(-cosines), rtol=0, atol=1e-4)  # 4 digits
+    pairs = evaluation.find_duplicates(path, cosines[names.index("copy.png")] - SAME_FUNCTION)
+    assert (pairs[0]["image"], pairs[0]["like"]) == (str(photos / "5.png"), str(photos / "copy.png"))
+    moved = evaluation.find_similar(load_image(photos / "5.png"), path, k=1, model=model, folder="elsewhere")
+    assert moved[0]["image"].startswith("elsewhere")
+    with pytest.raises(ValueError, match="does not say where its model is"):
+        evaluation.find_similar(photos / "5.png", path)
+    with pytest.raises(ValueError, match="of another model"):
+        evaluation.find_similar(photos / "5.png", path, model="glyphs")
