@@ -7,18 +7,20 @@ from typing import Any
 from keras_vit._arguments import printable
 from keras_vit.cli.command import (
     COUNT,
+    DATA,
     ON_BAD_IMAGE,
     WEIGHTS,
     Answer,
     at_least_0,
-    check_data,
     check_exists,
     check_source,
     chosen,
     command,
     image_size,
+    labelled_data,
     option,
     start_keras,
+    table_options,
 )
 
 SHOWN = 48  # worst mistakes on the page of a report
@@ -31,11 +33,8 @@ SHEET = option("--output", metavar="FILE", help="a contact sheet, .html, .png, .
 @command(
     "Measures accuracy on labelled images, or how well a few-shot probe or the nearest neighbours do.",
     WEIGHTS,
-    option(
-        "data",
-        metavar="DATA",
-        help="a folder with train/ and test/ or one folder per class, tfds:NAME, or `digits`",
-    ),
+    option("data", metavar="DATA", help=f"{DATA}; or `digits`"),
+    table_options,
     option(
         "--few-shot", nargs="*", type=COUNT, metavar="SHOTS", help="probe the features instead (default: 1 5 10 25)"
     ),
@@ -74,8 +73,7 @@ def evaluate(options: argparse.Namespace) -> Answer:
         raise ValueError("--few-shot and --knn are ways of their own: without each other, --views and --threshold.")
     check_source(options.weights)
     digits = options.data == "digits" and not os.path.exists(options.data)
-    if not digits:
-        check_data(options.data)
+    data: Any = None if digits else labelled_data(options)
     if options.report or (options.output and not probing):
         need_matplotlib()  # better now than after all the work
     if options.report and not options.report.endswith((".html", ".htm")):
@@ -85,7 +83,7 @@ def evaluate(options: argparse.Namespace) -> Answer:
     from keras_vit._processes import connect
     from keras_vit.zoo import load
 
-    data, names = options.data, None
+    names = None
     if digits:
         from keras_vit.demo import load_digits
 

@@ -337,8 +337,10 @@ def _train_and_test(
     model: Any, train: Any, test: Any, distribution: str | None, progress: bool, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str] | None]:
     """Features and labels to learn from, those to test on, and the names of the classes."""
-    if isinstance(train, (str, os.PathLike)) and str(train) == str(test) and not has_test_split(train):
-        raise ValueError(f"{train} has no test/ folder: the probe would be tested on the images that it was fitted to.")
+    same = train is test if hasattr(train, "open_examples") else isinstance(train, (str, os.PathLike))
+    if same and str(train) == str(test) and not has_test_split(train):
+        name = getattr(train, "source", train)
+        raise ValueError(f"{name} has no test/ folder or rows: the probe would be tested on what it was fitted to.")
     processes = connect(distribution)  # before anything is computed
     model, bars = as_model(model), progress and processes.first
     options["processes"] = processes

@@ -189,7 +189,7 @@ def test_names_that_do_not_match(root, model, tmp_path):
         evaluation.evaluate(model, root, progress=False)
     with pytest.raises(ValueError, match="test has classes that the model does not know: 'dog'"):
         evaluation.few_shot(model, {"train": tmp_path / "train"}, root, shots=[1], progress=False)
-    with pytest.raises(ValueError, match="has no test/ folder"):
+    with pytest.raises(ValueError, match="has no test/ folder or rows"):
         evaluation.few_shot(model, root, root, shots=[1], progress=False)
     with pytest.raises(ValueError, match="images reach 2.., but the model takes values of -1..1.*preprocess=True"):
         evaluation.evaluate(model, DATA, progress=False)
