@@ -168,7 +168,7 @@ def place(tmp_path, monkeypatch, photo):
 @pytest.mark.parametrize("case", BEFORE_KERAS | ALSO_BEFORE_KERAS)
 def test_what_is_known_without_keras_is_said_before_it_starts(run, place, monkeypatch, case):
     """`start_keras` is the only door: the next test shows for some that nothing else imports a framework."""
-    for module in ("files", "images"):
+    for module in ("evaluation", "files", "images"):
         monkeypatch.setattr(f"keras_vit.cli.{module}.start_keras", None)
     command, words = (BEFORE_KERAS | ALSO_BEFORE_KERAS)[case]
     err = run(*shlex.split(command), code=1).err
