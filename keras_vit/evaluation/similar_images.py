@@ -48,8 +48,8 @@ def find_similar(
 
     Examples:
         >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
-        >>> evaluation.find_similar("photos/train/cat/0.png", features, k=1)[0]["image"]
-        'photos/train/cat/0.png'
+        >>> evaluation.find_similar("photos/train/cat/1.jpg", features, k=1)[0]["image"]
+        'photos/train/cat/1.jpg'
     """
     file = _Embedded.read(features, folder)
     source = file.origin["model"] if model is None else model
@@ -105,8 +105,8 @@ def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", ima
         ValueError: if there are no rows, or the path has another ending.
 
     Examples:
-        >>> rows = [{"image": "photos/train/cat/0.png", "similarity": 0.9}]
-        >>> evaluation.draw_similar(rows, "similar.html", image="photos/train/cat/0.png")
+        >>> rows = [{"image": "photos/train/cat/2.jpg", "similarity": 0.9}]
+        >>> evaluation.draw_similar(rows, "similar.html", image="photos/train/cat/1.jpg")
     """
     if not rows:
         raise ValueError("There is nothing to draw: no images were found.")
