@@ -92,7 +92,6 @@ def evaluate(options: argparse.Namespace) -> Answer:
     model = load(options.weights)
     if options.image_size is not None:
         model = model.with_image_size(options.image_size)
-    result: Any = None
     common: dict[str, Any] = {"preprocess": True, **chosen(options, "batch_size", "on_bad_image")}
     if probing:
         result = output = evaluation.few_shot(model, data, data, **probe, **common)

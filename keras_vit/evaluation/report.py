@@ -14,15 +14,14 @@ import numpy as np
 from keras_vit._arguments import printable
 from keras_vit._files import write_text
 from keras_vit._pictures import BAD, GOOD, INK, MUTED, coarse, figure_for, need_matplotlib, tile_axes
-from keras_vit._terminal import Table
+from keras_vit._terminal import Table, TableResult
 from keras_vit.evaluation.accuracy import AccuracyResult, Mistake
-from keras_vit.evaluation.targets import MultilabelResult, NumberResult
+from keras_vit.evaluation.targets import MultilabelResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from keras_vit.evaluation.few_shot import FewShotResult
 
 NAMED = 30  # classes at most that are named along the axes of the picture, with figures in the cells
 CELLS = 250  # cells of the picture at most along a side: smaller ones could not be seen
@@ -169,15 +168,13 @@ def _draw_matrix(axes: "Axes", shares: np.ndarray, confusion: np.ndarray, names:
         axes.text(j, i, f"{confusion[i, j]}", ha="center", va="center", size=8, color=colour)
 
 
-def write_report(
-    result: AccuracyResult | MultilabelResult | NumberResult, path: str | os.PathLike[str], title: str = "Evaluation"
-) -> Path:
+def write_report(result: TableResult, path: str | os.PathLike[str], title: str = "Evaluation") -> Path:
     """Writes a result as one page: the figures, the confusion matrix, every class, and the worst mistakes.
 
     The file needs no network and no other files.
 
     Args:
-        result: What `evaluate` returned; with `evaluate(..., mistakes=48)` it has mistakes to show.
+        result: What `evaluate` returned, or `few_shot` or `knn_accuracy`; with `evaluate(..., mistakes=48)` it has mistakes to show.
         path: A `.html` to write; it appears when it is complete.
         title: The headline.
 
@@ -202,7 +199,7 @@ def write_report(
     if isinstance(result, AccuracyResult) and result.mistakes:
         names = result.class_names or [str(i) for i in range(result.classes)]
         parts += ["<h2>Worst mistakes</h2>", _tiles((_words(one, names), one.image) for one in result.mistakes)]
-    if not isinstance(result, NumberResult):
+    if isinstance(result, (AccuracyResult, MultilabelResult)):
         parts += ["<h2>Classes, the worst first</h2>", _html_table(result.class_table())]
     return write_page(path, title, parts)
 
@@ -267,9 +264,7 @@ def _html_table(table: Table) -> str:
     return f'<div class="scroll"><table>{rows}</table></div>'
 
 
-def write_files(
-    result: "AccuracyResult | MultilabelResult | NumberResult | FewShotResult", folder: str | os.PathLike[str]
-) -> list[Path]:
+def write_files(result: Any, folder: str | os.PathLike[str]) -> list[Path]:
     """Writes a result as `evaluation.json`, and its confusion matrix, if it has one, as `confusion.png`.
 
     Args:
