@@ -174,7 +174,7 @@ def write_report(result: TableResult, path: str | os.PathLike[str], title: str =
     The file needs no network and no other files.
 
     Args:
-        result: What `evaluate`, `few_shot` or `knn_accuracy` returned; `evaluate(..., mistakes=48)` has mistakes to show.
+        result: What `evaluate`, `few_shot` or `knn_accuracy` returned; of `evaluate(..., mistakes=48)` with mistakes.
         path: A `.html` to write; it appears when it is complete.
         title: The headline.
 
