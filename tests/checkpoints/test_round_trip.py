@@ -103,8 +103,8 @@ def test_a_grid_of_square_number_may_be_no_square(golden, tmp_path):
     assert again.config.image_size == (16, 64)
     # Somebody else's file, without the note: the user says it.
     np.savez(tmp_path / "other.npz", **read(tmp_path / "wide.npz"))
-    assert keras_vit.from_checkpoint(tmp_path / "other.npz").config.image_size == (32, 32)
-    assert keras_vit.from_checkpoint(tmp_path / "other.npz", grid_size=(2, 8)).config.image_size == (16, 64)
+    for grid, size in ((None, (32, 32)), ((2, 8), (16, 64))):
+        assert keras_vit.inspect_checkpoint(tmp_path / "other.npz", grid_size=grid).config.image_size == size
 
 
 def test_what_inspection_tells(golden):
