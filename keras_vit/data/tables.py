@@ -57,19 +57,14 @@ class LabelTable:
         called = [f"{self.files[i]} ({self.rows[i]})" for i in rows]
         keep, bad, converted = good_files([self.files[i] for i in rows], on_bad_image, check, called.__getitem__)
         rows, called = [rows[i] for i in keep], [called[i] for i in keep]
-        names = class_names or list(self.class_names)
-        columns = dict(zip(self.class_names, self.labels[rows].T, strict=True))
-        for name, column in columns.items():
-            if name not in names and column.any():
-                known = f"which is none of the classes: {listing(names)}"
-                raise ValueError(f"{self.rows[rows[int(column.argmax())]]} has the label {name!r}, {known}.")
-        nothing = np.zeros(len(rows), "float32")
-        labels = np.stack([columns.get(name, nothing) for name in names], axis=1)
-        if split == "train" and self.target != "number":
-            if len(names) < 2 and self.target == "class":
+        names, labels = list(self.class_names), self.labels[rows]
+        if self.target != "number":
+            names = class_names or names
+            labels = self._columns(rows, names)
+            if split == "train" and len(names) < 2 and self.target == "class":
                 raise ValueError(f"A classifier needs two classes or more, but {self.source} has {listing(names)}.")
             without = [name for name, column in zip(names, labels.T, strict=True) if not column.any()]
-            if without and class_names is None:
+            if split == "train" and without and class_names is None:
                 raise ValueError(f"No training row of {self.source} has {listing(without)}: class_names= the others.")
         files = [self.files[i] for i in rows]
         return Examples(
@@ -85,6 +80,16 @@ class LabelTable:
             converted=converted,
             target=self.target,
         )
+
+    def _columns(self, rows: list[int], names: list[str]) -> np.ndarray:
+        """The labels of some rows, for classes in another order; one that is none of them is an error."""
+        columns = dict(zip(self.class_names, self.labels[rows].T, strict=True))
+        for name, column in columns.items():
+            if name not in names and column.any():
+                known = f"which is none of the classes: {listing(names)}"
+                raise ValueError(f"{self.rows[rows[int(column.argmax())]]} has the label {name!r}, {known}.")
+        nothing = np.zeros(len(rows), "float32")
+        return np.stack([columns.get(name, nothing) for name in names], axis=1)
 
 
 def open_table(

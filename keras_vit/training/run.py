@@ -288,6 +288,8 @@ def finetune(
             names = {"classes": images.classes, "class_names": images.class_names, "target": images.target}
             test_images = open_data(test_data, split="test", resize=model.config.pipeline, **names, **reading)
             stack.enter_context(test_images)
+            if test_images.target != images.target:
+                raise ValueError(f"validation has the target {test_images.target!r}, data has {images.target!r}.")
         elif recipe.keep == "best" or recipe.patience is not None:
             option = "patience" if recipe.patience is not None else "keep='best'"
             raise ValueError(f"{option} needs images to evaluate on: give validation=, or a folder with test/.")
