@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_choice, check_number
+from keras_vit._arguments import check_choice, check_number, listing
 from keras_vit.models import ImageModel
 from keras_vit.training.optimizers import SoftmaxLoss
 from keras_vit.training.recipes import Recipe, build_loss
@@ -158,12 +158,17 @@ def _learner(student: Model, teacher: keras.Model, kind: str) -> keras.Model:
     """The predictions that `DistillationLoss` wants, with the weights of the student."""
     sizes = [getattr(model, "input_shape", (None,) * 4)[1:] for model in (student, teacher)]
     if any(a != b for a, b in zip(*sizes, strict=True) if a and b):
-        raise ValueError(f"The student takes images of {sizes[0]}, but the teacher of {sizes[1]}: they see the same.")
+        found = f"The student takes images of {sizes[0]}, but the teacher of {sizes[1]}"
+        raise ValueError(f"{found}: give teacher.with_image_size({sizes[0][:2]}), or another image_size.")
     scale, shift = 1.0, 0.0
     if isinstance(teacher, ImageModel):  # x * std + mean of the student, then (x - mean) / std of the teacher
         (mean, std), (mean_of_teacher, std_of_teacher) = (_normalization(model) for model in (student, teacher))
         scale, shift = std / std_of_teacher, (mean - mean_of_teacher) / std_of_teacher
         if kind != "features":
+            names, known = student.config.class_names, teacher.config.class_names
+            if names and known and names != known:
+                found = f"The classes of the data are {listing(names)}, those of the teacher {listing(known)}"
+                raise ValueError(f"{found}: they have to be the same, in the same order.")
             teacher = logits_model(teacher)
         elif teacher.config.classes:
             teacher = keras.Model(teacher.input, teacher.get_layer("head").input, name=teacher.name)

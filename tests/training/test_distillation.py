@@ -89,7 +89,12 @@ WRONG = {
     "alpha must be": lambda: training.distillation(new_model(), alpha=1.0),
     "temperature must be": lambda: DistillationLoss(temperature=0.0, base=SigmoidLoss()),
     "teacher has 5 outputs, but the data 3 classes": lambda: distil(new_model(), new_model(classes=5)),
-    r"images of \(8, 8, 3\), but the teacher of \(16, 16, 3\)": lambda: distil(new_model(), new_model(image_size=16)),
+    r"the teacher of \(16, 16, 3\): give teacher.with_image_size\(\(8, 8\)\)": lambda: distil(
+        new_model(), new_model(image_size=16)
+    ),
+    "classes of the data are 'a', 'b', 'c', those of": lambda: distil(
+        new_model(class_names=["a", "b", "c"]), new_model(class_names=["b", "a", "c"])
+    ),
     "class_weight is for training without": lambda: distil(
         new_model(), new_model(), recipe=RECIPE.replace(class_weight="balanced")
     ),
