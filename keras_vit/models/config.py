@@ -282,9 +282,10 @@ class ViTConfig(ModelConfig):
         With other `channels`, `pixel_mean` and `pixel_std` follow as weights do: one channel has the mean of them, more
         repeat them in turn.
         """
-        if changes.get("channels", self.channels) != self.channels:
+        channels = changes.get("channels", self.channels)
+        if channels != self.channels and isinstance(channels, numbers.Integral):
             for name in ("pixel_mean", "pixel_std"):
-                changes = {name: _repeated(getattr(self, name), changes["channels"]), **changes}
+                changes = {name: _repeated(getattr(self, name), int(channels)), **changes}
         new = super().replace(**changes)
         if "final_norm" in changes or new.final_norm != "pooled" or not new._gives_tokens or self._gives_tokens:
             return new
