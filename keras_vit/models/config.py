@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import numbers
 from collections.abc import Iterable
@@ -279,17 +278,15 @@ class ViTConfig(ModelConfig):
     def replace(self, **changes: Any) -> Self:
         """As `ModelConfig.replace`; without pooling and head there is no normalisation after pooling, either.
 
-        With other `channels`, `pixel_mean` and `pixel_std` follow as weights do: one channel has the mean of them, more
-        repeat them in turn.
+        With other `channels`, `pixel_mean` and `pixel_std` follow: one has the mean of them, more repeat them in turn.
         """
         channels = changes.get("channels", self.channels)
         if channels != self.channels and isinstance(channels, numbers.Integral):
             for name in ("pixel_mean", "pixel_std"):
                 changes = {name: _repeated(getattr(self, name), int(channels)), **changes}
         new = super().replace(**changes)
-        if "final_norm" in changes or new.final_norm != "pooled" or not new._gives_tokens or self._gives_tokens:
-            return new
-        return dataclasses.replace(new, final_norm="none")
+        stays = "final_norm" in changes or new.final_norm != "pooled" or not new._gives_tokens or self._gives_tokens
+        return new if stays else dataclasses.replace(new, final_norm="none")
 
     @property
     def _gives_tokens(self) -> bool:
@@ -483,9 +480,9 @@ def _check_number(name: str, value: Any, otherwise: str = "") -> float:
 
 def _repeated(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """Values of other channels: the mean of them for one, the same in turn for more."""
-    if len({*values}) == 1 or channels == 1:
-        return (math.fsum(values) / len(values),)
-    return tuple(itertools.islice(itertools.cycle(values), channels))
+    return (
+        (math.fsum(values) / len(values),) if channels == 1 else tuple(values[i % len(values)] for i in range(channels))
+    )
 
 
 def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
