@@ -107,7 +107,7 @@ def test_a_table_says_what_its_labels_are_and_names_decide_the_columns(tmp_path)
         with pytest.raises(ValueError, match=words):
             evaluation.evaluate(evaluated, source, progress=False, **options)
     with pytest.raises(ValueError, match="labels are of the kind 'multilabel'"):
-        evaluation.few_shot(model, table, table, shots=[1], progress=False)
+        evaluation.few_shot(model, {"train": table}, {"test": table}, shots=[1], progress=False)
 
 
 @pytest.mark.once
