@@ -227,7 +227,6 @@ def _class_weight(words: list[str] | None) -> str | dict[str, float] | None:
     ON_BAD_IMAGE,
     option("--restart", action="store_true", help="start again instead of going on with OUTPUT"),
     examples=(
-        "glyphs photos --steps 500 --image-size 32",
         "ViT-B/16 photos --recipe finetune/imagenet2012 --batch-size 32 --lora 8",
         "ViT-B/16 labels.csv --file image --label tags --separator '|' --validation 0.1 --sampling sqrt",
     ),

@@ -110,7 +110,7 @@ def test_an_unknown_backend_is_one_line(program):
 # first entry in a group run in a fresh process, too.
 BEFORE_KERAS = {
     "picture": ("predict missing.png --weights glyphs", "missing.png"),
-    "model": ("predict photo.png --weights B17", "Did you mean 'ViT-B/16'? `keras-vit list` and"),
+    "model": ("predict photo.png --weights B17", "Did you mean 'ViT-B/16'? See `keras-vit list` and"),
     "data": ("finetune glyphs nowhere", "DATA must be an image folder or tfds:NAME, but 'nowhere'"),
     "recipe": ("finetune glyphs photos --recipe finetune/cifar", "Did you mean 'finetune/cifar10'"),
     "layout": ("convert glyphs out.npz --layout nonsense", "--layout must be one of"),
