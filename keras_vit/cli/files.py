@@ -173,7 +173,7 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
         "--channels", type=COUNT, help="of the images, where they are not red, green and blue (default: the model's)"
     ),
     OVERWRITE,
-    examples=("ViT-B_16.npz model.keras", "model.keras folder --layout timm", "glyphs grey.keras --channels 1"),
+    examples=("model.keras folder --layout timm", "glyphs grey.keras --channels 1"),
 )
 def convert(options: argparse.Namespace) -> Answer:
     """Loads the model and writes it in the format that the target names."""
