@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from keras_vit._lazy import lazy_names
 from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig, pair
 from keras_vit.models.sizes import convolutions, count_macs, count_weights
+from keras_vit.models.text_config import TextConfig
 from keras_vit.models.variants import (
     BIT_VARIANTS,
     FAMILIES,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from keras_vit.models.changes import adapted_layers, check_tokens, merge_lora, require_adapters
     from keras_vit.models.features import MODELS, feature_extractor, feature_names
     from keras_vit.models.image_model import ImageModel, pixel_scaling
-    from keras_vit.models.text_encoder import TextConfig, TextEncoder
+    from keras_vit.models.text_encoder import TextEncoder
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 
 __getattr__ = lazy_names(__name__)

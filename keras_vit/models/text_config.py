@@ -1,0 +1,79 @@
+"""The one description of a text tower, which needs no Keras."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+from keras_vit._arguments import check_choice, whole_number
+from keras_vit.layers.choices import GELUS, TEXT_POOLINGS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextConfig:
+    """Everything that decides what a `TextEncoder` computes.
+
+    Attributes:
+        vocabulary: Rows of the table of tokens.
+        context: Number of tokens of a text, with padding.
+        width: D, the length of a token.
+        depth: Number of Transformer blocks.
+        heads: Attention heads per block; divides `width`.
+        mlp_width: Length of the MLP's hidden layer.
+        causal: Whether a token attends to itself and earlier ones only (CLIP).
+        gelu: `"tanh"`, `"exact"` or `"quick"`, as in `ViTConfig`.
+        layer_norm_epsilon: Added to the variance by every layer normalisation.
+        pooling: Which token stands for the text: the `"last"` (SigLIP, LiT) or the `"first"` one; the first of the
+            largest id (`"largest_id"`, CLIP); the first that is `end_id` (`"end_id"`); `"map"`: attention pooling.
+        end_id: The id of the token that ends a text; only with pooling `"end_id"`.
+        projection: Length of the text's embedding; None for the pooled token itself.
+        projection_bias: Whether the projection has a bias (SigLIP).
+
+    Raises:
+        TypeError, ValueError: if a field makes no sense.
+
+    Examples:
+        >>> keras_vit.TextConfig(vocabulary=10, context=4, width=8, depth=1, heads=2, mlp_width=16).pooling
+        'last'
+    """
+
+    vocabulary: int
+    context: int
+    width: int
+    depth: int
+    heads: int
+    mlp_width: int
+    causal: bool = False
+    gelu: str = "tanh"
+    layer_norm_epsilon: float = 1e-6
+    pooling: str = "last"
+    end_id: int | None = None
+    projection: int | None = None
+    projection_bias: bool = False
+    # What the blocks of image towers may have in another way, for who lists the arrays of both.
+    attention_bias: ClassVar[str] = "all"
+    attention_norm: ClassVar[bool] = False
+    mlp: ClassVar[str] = "plain"
+    layer_scale: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "context", "width", "depth", "heads", "mlp_width"):
+            whole_number(name, getattr(self, name), 1)
+        if self.projection is not None:
+            whole_number("projection", self.projection, 1)
+        check_choice("gelu", self.gelu, GELUS)
+        check_choice("pooling", self.pooling, (*TEXT_POOLINGS, "map"))
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width, but {self.heads} heads and width {self.width} were given.")
+        if (self.pooling == "end_id") != (self.end_id is not None):
+            given = f"end_id={self.end_id!r} and pooling={self.pooling!r} were given"
+            raise ValueError(f"end_id and pooling='end_id' need each other, but {given}.")
+        if not 0 < self.layer_norm_epsilon < 1:
+            raise ValueError(f"layer_norm_epsilon must be in 0..1, but {self.layer_norm_epsilon!r} was given.")
+
+    @property
+    def head_size(self) -> int:
+        """Length of a head's queries and keys."""
+        return self.width // self.heads
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain data, for JSON."""
+        return dataclasses.asdict(self)
