@@ -47,6 +47,7 @@ def main() -> None:
     more = inspection.shown_pixels(model, many)
     places, cosines = inspection.nearest_patches(model, many, (3, 2, 3), 13)
     inspection.plot_nearest_patches(places, cosines, (3, 2, 3), more, model.config.grid_size, path("nearest"))
+    inspection.plot_feature_map(inspection.feature_map(model, images), pixels, path("features"))
 
     rows, columns = model.config.grid_size
     print("pixels, least and most far head of each block:")

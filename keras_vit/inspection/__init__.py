@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from keras_vit.inspection.evidence import class_evidence as class_evidence
     from keras_vit.inspection.evidence import class_scores as class_scores
     from keras_vit.inspection.evidence import gradient_attention as gradient_attention
-    from keras_vit.inspection.evidence import nearest_patches as nearest_patches
     from keras_vit.inspection.evidence import saliency as saliency
     from keras_vit.inspection.page import write_page as write_page
+    from keras_vit.inspection.patches import feature_map as feature_map
+    from keras_vit.inspection.patches import nearest_patches as nearest_patches
     from keras_vit.inspection.plots import overlay as overlay
     from keras_vit.inspection.plots import plot_attention_heads as plot_attention_heads
     from keras_vit.inspection.plots import plot_attention_rollout as plot_attention_rollout
     from keras_vit.inspection.plots import plot_class_evidence as plot_class_evidence
+    from keras_vit.inspection.plots import plot_feature_map as plot_feature_map
     from keras_vit.inspection.plots import plot_mean_attention_distance as plot_mean_attention_distance
     from keras_vit.inspection.plots import plot_nearest_patches as plot_nearest_patches
     from keras_vit.inspection.plots import plot_patch_filters as plot_patch_filters

@@ -1,4 +1,4 @@
-"""What speaks for a class: pixels, patches, and patches like a given one."""
+"""What speaks for a class: pixels and patches."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import Tensor, to_numpy
-from keras_vit.inspection.attention import POOLING, all_blocks, of_keys, output_row, read_attention, unit_vectors
+from keras_vit.inspection.attention import POOLING, all_blocks, of_keys, output_row, read_attention
 from keras_vit.inspection.running import BATCH_SIZE, Call, ModelSource, Probe, gradients, in_batches, no_gradients
 from keras_vit.models import BiT
 from keras_vit.models.features import POOLINGS as POOLING_LAYERS
@@ -161,80 +161,6 @@ def class_evidence(
         scores = to_numpy(scores).astype("float32")
         maps.append(np.take_along_axis(scores, chosen[:, None, None, None], -1)[..., 0])
     return np.concatenate(maps)
-
-
-def nearest_patches(
-    model: ModelSource,
-    images: Any,
-    patch: tuple[int, int, int],
-    count: int = 12,
-    *,
-    layer: str = "encoder_norm",
-    batch_size: int = BATCH_SIZE,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The patches, among those of all images, that a model takes for most alike to a given one.
-
-    Args:
-        model: As in `class_scores`.
-        images: A batch as the model takes it, `(batch, height, width, channels)`.
-        patch: The image, the row and the column of the given one.
-        count: How many to find.
-        layer: Name of the layer whose outputs are compared: a block such as `"block_5"`, or `"encoder_norm"`; for a
-            BiT a unit such as `"block4_unit3"`.
-        batch_size: Images computed at a time.
-
-    Returns:
-        int64 `(count, 3)`: image, row and column of each, the most alike first, without the given one; and float32
-        `(count,)`: their cosines.
-
-    Raises:
-        TypeError: as in `class_scores`.
-        ValueError: if there is no such patch or layer, or not as many patches.
-
-    Examples:
-        >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)
-        >>> places.shape, cosines.shape
-        ((5, 3), (5,))
-    """
-    probe = Probe(model)
-    name = probe.inner.name
-    names = [one.name for one in probe.inner.layers]
-    if layer not in names:
-        raise ValueError(f"layer must be the name of a layer of {name}, one of {names}, but {layer!r} was given.")
-    outputs: list[Tensor] = []
-
-    def keep(one: Any, *args: Any, **kwargs: Any) -> Tensor:
-        outputs.append(one(*args, **kwargs))
-        return outputs[-1]
-
-    maps = []
-    with no_gradients():
-        for batch in in_batches(images, batch_size):
-            outputs.clear()
-            probe.run(batch, {layer: keep})
-            values = to_numpy(outputs[0]).astype("float32")
-            if values.ndim not in (3, 4):
-                raise ValueError(f"layer {layer!r} of {name} has no places: its output is {values.shape}.")
-            if values.ndim == 3 and values.shape[1] < probe.grid[0] * probe.grid[1]:
-                probe.check_all_tokens()
-            maps.append(probe.map(values) if values.ndim == 3 else values)
-    features = np.concatenate(maps)
-    shape = features.shape[:3]
-    place = tuple(int(i) for i in patch)
-    if len(place) != 3 or not all(0 <= i < n for i, n in zip(place, shape, strict=True)):
-        raise ValueError(
-            f"patch must be (image, row, column) of {shape[0]} images with {shape[1]} x {shape[2]} patches, but "
-            f"{patch!r} was given."
-        )
-    total = features[..., 0].size
-    if not 1 <= count < total:
-        raise ValueError(f"count must be from 1 to {total - 1}, the other patches, but {count!r} was given.")
-    features = unit_vectors(features.reshape(total, -1))
-    given = np.ravel_multi_index(place, shape)
-    cosines = features @ features[given]
-    order = np.argsort(-cosines, kind="stable")
-    order = order[order != given][:count]
-    return np.stack(np.unravel_index(order, shape), 1), cosines[order]
 
 
 def _logits(probe: Probe) -> dict[str, Call]:

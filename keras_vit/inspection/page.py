@@ -23,7 +23,8 @@ from keras_vit.inspection.attention import (
     position_similarity,
 )
 from keras_vit.inspection.evidence import class_scores
-from keras_vit.inspection.plots import HEADS, MAPS, SCALES, MapKind, filter_pictures, levels, palette
+from keras_vit.inspection.patches import feature_map
+from keras_vit.inspection.plots import FEATURES, HEADS, MAPS, SCALES, MapKind, filter_pictures, levels, palette
 from keras_vit.inspection.running import ModelSource, shown_pixels
 from keras_vit.models import BiT, VisionTransformer, count_macs, variant_of, weights_by_path
 from keras_vit.preprocessing import decode_predictions
@@ -90,7 +91,7 @@ def write_page(
         style += "".join(f".i{i} {{ background-image: url({_photo(one)}); }}\n" for i, one in enumerate(pixels))
         sections.append(_predictions(model, names, batch))
         sections += [_attention(model, names, batch)] if attentive else []
-        sections += _evidence(model, names, batch)
+        sections.append(_evidence(model, names, batch))
     sections += [_weights(model), _layers(model), _parameters(model), _config(model, source or {})]
     title = escape(printable(title or model.name, 200))
     page = (FOLDER / "page.html").read_text(encoding="utf-8")
@@ -177,13 +178,15 @@ def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray
     return "Where it looks", f"What {who} in each block and head; bright is much, each map by its own largest.", cards
 
 
-def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> list[Section]:
+def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> Section:
     attentive, classifies = _has_attention(model), _classifies(model)
     maps: dict[str, np.ndarray] = {}
     for name, kind in MAPS.items():
         missing = (kind.attention and not attentive) or (kind.head and not classifies)
         if not missing and (name != "evidence" or model.config.pooling in ("token", "avg")):
             maps[name] = kind.compute(model, batch)
+    layer = "encoder_norm" if isinstance(model, VisionTransformer) else "relu_pre_head"
+    alike = np.round(255 * feature_map(model, batch, layer=layer)).astype("uint8")
     cards = ""
     for i, image in enumerate(names):
         tiles = [(_tile(i), "the image")]
@@ -191,9 +194,11 @@ def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.nd
             kind, one = MAPS[name], coarse(values[i], 224)
             tile = _tile(i, _map(kind, one), name, kind="bare" if name == "saliency" else "")
             tiles.append((tile, f"{name}: {kind.title}; {kind.words.format(*kind.ends(one))}"))
+        tile = _tile(i, _address(alike[i], "PNG"), "features", kind="bare")
+        tiles.append((tile, f"features: {FEATURES.title}, over all images; {FEATURES.words}"))
         cards += f'<div class="card"><h3>{escape(image)}</h3>{_figures(tiles)}</div>'
     words = "For the class that the model says." if classifies else "This model has no head, so there are no classes."
-    return [("What it goes by", words, cards)] if maps else []
+    return "What it goes by", words, cards
 
 
 def _weights(model: VisionTransformer | BiT) -> Section:

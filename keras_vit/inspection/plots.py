@@ -81,6 +81,7 @@ class MapKind:
 _BRIGHT = "bright patches count most, each map by its own largest"
 _EVIDENCE = "logit of the class, from {:.1f} (blue) over 0 (white) to {:.1f} (red)"
 HEADS = MapKind("Where each head looks", "bright patches are read most; each map by its own largest")
+FEATURES = MapKind("Which patches are alike", "principal components as red, green and blue; background is black")
 # In the order of the page. Saliency: a few pixels have gradients far above all others.
 MAPS = {
     "rollout": MapKind("What the answer is made of", _BRIGHT, attention_rollout, attention=True, head=False),
@@ -195,6 +196,29 @@ def plot_class_evidence(
         for image, one in zip(images, maps, strict=True)
     ]
     return _figure_of_maps(drawn, images, kind, path, title, names)
+
+
+def plot_feature_map(colours: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
+    """Images, and below each its patches as colours.
+
+    Args:
+        colours: `(batch, rows, columns, 3)`, of `feature_map`.
+        images: As in `plot_attention_rollout`.
+        path: As in `plot_attention_heads`.
+        title: The headline; a default where it is empty.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError, ValueError: as in `plot_attention_heads`.
+
+    Examples:
+        >>> figure = inspection.plot_feature_map(inspection.feature_map(model, images), pixels, "features.png")
+    """
+    colours = _array("colours", colours, ("batch", "rows", "columns", "3"))
+    _, pixels = _maps_and_images(colours[..., 0], images)
+    return _figure_of_maps(list(colours), pixels, FEATURES, path, title)
 
 
 def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":

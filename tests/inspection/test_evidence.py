@@ -130,39 +130,6 @@ def test_in_bfloat16():
         assert got.dtype == "float32" and np.corrcoef(got.ravel(), exact.ravel())[0, 1] > 0.98
 
 
-def test_nearest_patches():
-    model = make("plain")
-    images = images_for(model, 3)
-    features = forward(keras_vit.feature_extractor(model, ["encoded", "block_0"], layout="map"), images)
-    for layer, name in (("encoder_norm", "encoded"), ("block_0", "block_0")):
-        places, cosines = inspection.nearest_patches(model, images, (1, 0, 2), 5, layer=layer, batch_size=2)
-        vectors = features[name].astype("f8")
-        vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
-        all_cosines = vectors @ vectors[1, 0, 2]
-        wanted = [place for place in np.ndindex(3, 2, 3) if place != (1, 0, 2)]
-        wanted.sort(key=lambda place: -all_cosines[place])
-        assert [tuple(place) for place in places] == wanted[:5]
-        np.testing.assert_allclose(cosines, [all_cosines[place] for place in wanted[:5]], rtol=0, atol=1e-5)
-    assert inspection.nearest_patches(model, images, (0, 0, 0), layer="embedding")[0].shape == (12, 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        (((3, 0, 0),), {}, r"patch must be \(image, row, column\) of 3 images with 2 x 3 patches"),
-        (((0, -1, 0),), {}, "patch must be"),
-        (((0, 0, 0), 18), {}, "count must be from 1 to 17"),
-        (((0, 0, 0),), {"layer": "encoded"}, "layer must be the name of a layer .*'block_0'.* but 'encoded'"),
-        (((0, 0, 0),), {"layer": "head"}, "'head' of .* has no places"),
-    ],
-)
-@pytest.mark.once
-def test_patches_that_are_none(arguments, options, message):
-    model = make("plain")
-    with pytest.raises(ValueError, match=message):
-        inspection.nearest_patches(model, images_for(model, 3), *arguments, **options)
-
-
 HEADLESS, EVERY_TOKEN = {"classes": None}, {"pooling": "none"}
 
 

@@ -18,6 +18,7 @@ MAPS = RNG.uniform(0.1, 1, (2, 2, 3))
 PLOTS = {
     "plot_attention_heads": ((MAPS, PIXELS[0]), "Where each head looks", 4),
     "plot_attention_rollout": ((MAPS, PIXELS), "What the answer is made of", 4),
+    "plot_feature_map": ((RNG.uniform(0, 1, (2, 2, 3, 3)), PIXELS), "Which patches are alike", 4),
     "plot_mean_attention_distance": ((RNG.uniform(1, 9, (3, 2)),), "How far each head looks", 1),
     "plot_patch_filters": ((RNG.normal(size=(9, 4, 5, 3)),), "What patches are filtered for", 9),
     "plot_position_similarity": ((RNG.uniform(-1, 1, (2, 3, 2, 3)),), "What it knows of places", 7),
@@ -73,6 +74,7 @@ def test_the_same_picture_is_the_same_file(tmp_path):
         ("attention_heads", (np.ones((0, 2, 3)), PIXELS[0]), "attention must be numbers"),
         ("attention_rollout", (MAPS, PIXELS[:1]), "an image for each of the 2 maps, but there are 1"),
         ("attention_rollout", (MAPS, PIXELS / 127.5 - 1), r"shown_pixels\(model, images\) makes such"),
+        ("feature_map", (MAPS, PIXELS), r"colours must be numbers \(batch, rows, columns, 3\)"),
         ("patch_filters", (np.ones((2, 1, 1, 64)),), "filters must have 1 or 3 channels"),
         ("class_evidence", (MAPS, PIXELS, None, "", ["cat"]), "class_names must name the class of each"),
     ],
