@@ -299,8 +299,8 @@ def test_arguments_that_the_file_contradicts(checkpoint, argument, value):
     ("shape", "message"),
     [
         ((32, 32, 3), r"takes a batch of images .*\(32, 32, 3\) was given. .*batch axis: images\[None\]"),
-        ((2, 32, 32, 1), r"images with 3 channels on the last axis, but the shape \(2, 32, 32, 1\).*Grey"),
-        ((2, 32, 32, 4), r"images with 3 channels on the last axis, but the shape \(2, 32, 32, 4\).*alpha"),
+        ((2, 32, 32, 1), r"images with 3 channels on the last axis, but the shape \(2, 32, 32, 1\).*channels=1"),
+        ((2, 32, 32, 4), r"images with 3 channels on the last axis, but the shape \(2, 32, 32, 4\).*channels=4"),
         ((2, 3, 32, 32), r"images with 3 channels on the last axis, but the shape \(2, 3, 32, 32\)"),
         ((2, 48, 32, 3), r"built for images of 32 x 32 pixels.*\(2, 48, 32, 3\).*with_image_size\(\(48, 32\)\)"),
         ((2, 1, 32, 32, 3), "takes a batch of images"),

@@ -49,7 +49,9 @@ def distil(student, teacher, kind="hard", steps=3, recipe=RECIPE, **options):
     return training.finetune(student, IMAGES, recipe, steps=steps, task=task, validation=IMAGES, verbose=False)
 
 
-@pytest.mark.parametrize("kind", ["soft", "hard", "features"])
+@pytest.mark.parametrize(
+    "kind", ["soft", *(pytest.param(kind, marks=pytest.mark.once) for kind in ("hard", "features"))]
+)
 def test_a_student_learns_from_a_teacher_that_stays(kind):
     teacher = new_model(
         dropout=0.0, width=12, classifier_activation="softmax", pixel_mean=0.2, pixel_std=(0.3, 0.4, 0.5)
@@ -75,6 +77,7 @@ def test_a_student_learns_from_a_teacher_that_stays(kind):
         assert done.log[-1]["val_loss"] == pytest.approx(float(loss), rel=1e-4)  # logits of a float32 softmax
 
 
+@pytest.mark.once
 def test_any_keras_model_teaches_a_model_with_one_head():
     teacher = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(3)], name="any")
     done = distil(new_model(), teacher, "soft", recipe=RECIPE.replace(loss="sigmoid"), temperature=2.0)

@@ -153,7 +153,11 @@ def astray(number):
     return images, np.roll(labels, number >= 4, axis=1)
 
 
-@pytest.mark.parametrize("make", [new_model, lambda: new_model(use_ema=True), half_model], ids=["plain", "ema", "half"])
+@pytest.mark.parametrize(
+    "make",
+    [new_model, pytest.param(lambda: new_model(use_ema=True), marks=pytest.mark.once), half_model],
+    ids=["plain", "ema", "half"],
+)
 def test_the_best_weights_are_kept(tmp_path, make):
     """Also where the run is cut off after them, or stops for want of patience, bit for bit."""
     options = {"every": 2, "validation": VALIDATION, "verbose": False, "keep": "best"}
