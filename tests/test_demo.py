@@ -108,6 +108,8 @@ def test_the_split_is_fixed_and_even():
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """One run with a tiny budget: 4 steps for each of the two models, and 100 of the test images."""
+    if keras.backend.backend() == "jax":
+        pytest.skip("half a minute of compiling what other tests train: `make demo BACKEND=jax` shows it")
     for name in demo.NEEDS:
         pytest.importorskip(name)
     folder = tmp_path_factory.mktemp("demo")

@@ -42,6 +42,7 @@ def test_keras_tuner(run):
     assert tuner.get_best_hyperparameters()[0].values.keys() == {"drop_path", "learning_rate"}
 
 
+@pytest.mark.once
 def test_weights_and_biases(run, monkeypatch):
     """`wandb.init` gives a run, whose `log` takes a dict of numbers."""
     logged, ended = [], []

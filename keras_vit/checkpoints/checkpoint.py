@@ -237,6 +237,9 @@ def to_checkpoint(
         names = [name for name, known in LAYOUTS.items() if isinstance(config, known.config_type)]
         raise ValueError(f"A {type(model).__name__} can be written as one of {names}, but layout={layout!r} was given.")
     sidecars = LAYOUTS[layout].sidecars
+    if sidecars is None and pathlib.Path(path).suffix in (".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5"):
+        advice = "pass a name that ends in .npz, or layout='timm', 'huggingface' or 'clip'"
+        raise ValueError(f"The layout {layout!r} is .npz, but path={str(path)!r} was given: {advice}.")
     if sidecars is None:
         note: dict[str, Any] = {"written_by": "keras_vit"}
         if isinstance(config, ViTConfig):

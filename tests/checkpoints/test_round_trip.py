@@ -189,6 +189,13 @@ def test_bad_arguments_of_writing(golden, tmp_path):
         keras_vit.to_checkpoint(keras_vit.feature_extractor(model, ["encoded"]), tmp_path / "file.npz")
     with pytest.raises(ValueError, match="layout must be one of .*vit_jax.*'timn'"):
         keras_vit.to_checkpoint(model, tmp_path / "file.npz", layout="timn")
+    for name, layout, words in (
+        ("a.safetensors", None, r"'vit_jax' is \.npz, but path=.*a\.safetensors"),
+        ("a.npz", "timm", "'timm' is safetensors, but path="),
+    ):
+        with pytest.raises(ValueError, match=words):
+            keras_vit.to_checkpoint(model, tmp_path / name, layout)
+        assert not (tmp_path / name).exists()
     model.get_layer("block_0").attention.query.enable_lora(2)
     with pytest.raises(ValueError, match=r"lora_kernel_a.*keras_vit\.training\.merge_lora\(model\)"):
         keras_vit.to_checkpoint(model, tmp_path / "file.npz")

@@ -212,6 +212,7 @@ def test_what_is_no_model():
             inspection.attention_rollout(wrong, images)
 
 
+@pytest.mark.once
 def test_of_families():
     """Registers, rotary embeddings, layer scale: the weights are those that the block's own attention is made of."""
     fields = {"register_tokens": 2, "rotary_embedding": "dinov3", "position_embedding": "none", "layer_scale": 0.5}
@@ -241,6 +242,7 @@ def test_of_families():
         assert getattr(inspection, name)(one, images).shape == (2, 2, 3), name
 
 
+@pytest.mark.once
 def test_everything_at_once(tmp_path):
     """Adapters, mixed precision, saved and loaded again, frozen, and inside a sequential model: every call stands."""
     model = make("map", dtype="mixed_bfloat16", class_names=("a", "b", "c"))

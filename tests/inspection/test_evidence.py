@@ -98,6 +98,7 @@ def test_evidence_is_what_the_head_says_of_each_patch(kind):
         np.testing.assert_allclose(got.mean((1, 2)), logits[[0, 1], [0, 2]], rtol=0, atol=SAME_FUNCTION)
 
 
+@pytest.mark.once
 def test_of_a_bit():
     bit = filled(keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=3)))
     images = images_for(bit)
