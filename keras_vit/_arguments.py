@@ -178,3 +178,9 @@ def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, .
 def matches(name: str, pattern: str) -> bool:
     """Whether the path of a layer or a weight fits a pattern with file names' wildcards, all of it or from a `/` on."""
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """The rows of a matrix at length 1; those of zeros as they are."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.where(lengths > 0, lengths, 1)

@@ -1,7 +1,6 @@
 """From a source to a file, to what it holds, to a model; and from a model to a file."""
 
 import dataclasses
-import json
 import os
 import pathlib
 from typing import Any
@@ -10,11 +9,10 @@ import numpy as np
 
 from keras_vit import layers, models
 from keras_vit._arguments import Source, printable, warn_caller
-from keras_vit._files import replacing
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.accounting import Contents, Layout, check_arrays, extract, fill, listed, usual
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
-from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_safetensors
+from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_with_sidecars
 from keras_vit.checkpoints.layouts import LAYOUTS
 from keras_vit.checkpoints.layouts.timm import check_architecture
 from keras_vit.checkpoints.stored_array import ArrayFile
@@ -253,17 +251,7 @@ def to_checkpoint(
         advice = "pass a name that ends in .safetensors, or a folder"
         raise ValueError(f"The layout {layout!r} is safetensors, but path={str(path)!r} was given: {advice}.")
     path = path if path.suffix == ".safetensors" else path / "model.safetensors"
-    arrays = extract(model, LAYOUTS[layout], stack)
-    beside = {path.with_name(name): content for name, content in sidecars(config).items()}
-    for file in (path, *beside):
-        if file.exists() and not overwrite:
-            raise FileExistsError(f"{file} exists. Choose another path or pass overwrite=True.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_safetensors(path, arrays, overwrite)
-    for file, content in beside.items():
-        with replacing(file) as temporary:
-            text = json.dumps(content, indent=2, ensure_ascii=False)
-            pathlib.Path(temporary).write_text(f"{text}\n", encoding="utf-8")
+    write_with_sidecars(path, extract(model, LAYOUTS[layout], stack), sidecars(config), overwrite=overwrite)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,15 +10,16 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import threading
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 import numpy as np
 
 from keras_vit._arguments import is_class_name, printable
-from keras_vit._files import replacing
+from keras_vit._files import replacing, write_text
 from keras_vit.checkpoints import stored_array
 from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape, kind_of, what_it_is
 from keras_vit.checkpoints.torch_file import read_torch
@@ -224,6 +225,29 @@ def write_safetensors(
             raise ValueError(f"{name!r} has the type {array.dtype}, expected one of {', '.join(READABLE)}.")
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})  # without which transformers does not take a file
+
+
+def write_with_sidecars(
+    path: pathlib.Path,
+    arrays: Iterable[tuple[str, np.ndarray]],
+    sidecars: dict[str, Any],
+    copies: Sequence[pathlib.Path] = (),
+    overwrite: bool = False,
+) -> None:
+    """Writes a `.safetensors` file and beside it JSON files, by their names, and copies of other files.
+
+    Nothing is written where one of them exists, unless `overwrite`.
+    """
+    copies = [file for file in copies if file.resolve() != path.with_name(file.name).resolve()]
+    for file in (path, *(path.with_name(name) for name in (*sidecars, *(file.name for file in copies)))):
+        if file.exists() and not overwrite:
+            raise FileExistsError(f"{file} exists. Choose another path or pass overwrite=True.")
+    write_safetensors(path, arrays, overwrite)
+    for name, content in sidecars.items():
+        write_text(path.with_name(name), f"{json.dumps(content, indent=2, ensure_ascii=False)}\n")
+    for file in copies:
+        with replacing(path.with_name(file.name)) as temporary:
+            shutil.copyfile(file, temporary)
 
 
 def choose_weights(names: Iterable[str], where: str) -> str | None:

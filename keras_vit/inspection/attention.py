@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import to_numpy, whole_number
+from keras_vit._arguments import to_numpy, unit_vectors, whole_number
 from keras_vit.inspection.running import BATCH_SIZE, ModelSource, Probe, in_batches, no_gradients
 from keras_vit.layers import StdConv2D, sincos2d
 from keras_vit.models import ViTConfig
@@ -267,12 +267,6 @@ def position_similarity(model: ModelSource) -> np.ndarray:
         raise ValueError(f"{inner.name} has no position embeddings: its config says position_embedding={kind!r}.")
     table = unit_vectors(table.astype("float64"))
     return (table @ table.T).reshape(rows, columns, rows, columns).astype("float32")
-
-
-def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """The rows of a matrix at length 1; those of zeros as they are."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.where(lengths > 0, lengths, 1)
 
 
 def all_blocks(config: ViTConfig) -> list[int | str]:

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import Tensor, to_numpy
-from keras_vit.inspection.attention import unit_vectors
+from keras_vit._arguments import Tensor, to_numpy, unit_vectors
 from keras_vit.inspection.running import BATCH_SIZE, ModelSource, Probe, in_batches, no_gradients
 
 

@@ -135,35 +135,28 @@ def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
 
 
 def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
+    common: dict[str, Any] = {
+        "dropout": config.dropout,
+        "drop_path": config.drop_path * i / max(config.depth - 1, 1),
+        "remat": config.remat,
+        "gelu": config.gelu,
+        "epsilon": config.layer_norm_epsilon,
+        "dtype": policy,
+        "name": f"block_{i}",
+    }
     if config.tokens_mlp_width is not None:
-        return MixerBlock(
-            config.tokens_mlp_width,
-            config.mlp_width,
-            config.dropout,
-            drop_path=config.drop_path * i / max(config.depth - 1, 1),
-            remat=config.remat,
-            gelu=config.gelu,
-            epsilon=config.layer_norm_epsilon,
-            dtype=policy,
-            name=f"block_{i}",
-        )
+        return MixerBlock(config.tokens_mlp_width, config.mlp_width, **common)
     return TransformerBlock(
         config.heads,
         config.mlp_width,
-        config.dropout,
-        config.attention_dropout,
-        drop_path=config.drop_path * i / max(config.depth - 1, 1),
-        remat=config.remat,
-        gelu=config.gelu,
-        epsilon=config.layer_norm_epsilon,
+        attention_dropout=config.attention_dropout,
         mlp=config.mlp,
         layer_scale=config.layer_scale,
         attention_bias=config.attention_bias,
         attention_norm=config.attention_norm,
         rotary_embedding=config.rotary_embedding,
         output_tokens=config.answering_tokens if i == config.depth - 1 else None,
-        dtype=policy,
-        name=f"block_{i}",
+        **common,
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import layers
-from keras_vit._arguments import DType, ImageSize, Source, is_class_name, listing, whole_number
+from keras_vit._arguments import DType, ImageSize, Source, is_class_name, listing, unit_vectors, whole_number
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint
 from keras_vit.checkpoints.accounting import check_arrays, fill
@@ -20,7 +20,7 @@ from keras_vit.checkpoints.layouts.pytorch import mapping
 from keras_vit.checkpoints.layouts.text import read_text
 from keras_vit.models import TextEncoder, VisionTransformer
 from keras_vit.text import tokenizers
-from keras_vit.text.templates import AVERAGINGS, Templates, average, normalized, templates_of, texts_of_classes
+from keras_vit.text.templates import AVERAGINGS, Templates, average, templates_of, texts_of_classes
 from keras_vit.text.tokenizers import Tokenizer
 from keras_vit.zoo import load
 
@@ -142,7 +142,7 @@ class ImageText(keras.Model):
         """
         if not hasattr(images, "shape"):
             images = self.image_encoder.preprocess(images)
-        return normalized(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
+        return unit_vectors(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
 
     def embed_texts(self, texts: str | Sequence[str], batch_size: int = 32, *, progress: bool = False) -> np.ndarray:
         """Embeddings of texts, float32 `(texts, D)`, each of length 1.
@@ -161,7 +161,7 @@ class ImageText(keras.Model):
                 part = ids[start : start + batch_size]
                 rows.append(self.text_encoder.predict_on_batch(part))
                 bar.advance(len(part))
-        return normalized(np.concatenate(rows).astype("float32"))
+        return unit_vectors(np.concatenate(rows).astype("float32"))
 
     def logits(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
         """Scaled similarities, float32 `(images, texts)`, of what `embed_images` and `embed_texts` take."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from keras_vit._arguments import unit_vectors
 from keras_vit._files import weights_folder
 from keras_vit.text.tokenizers import canonicalized
 
@@ -79,13 +80,8 @@ def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: 
 
 def average(embeddings: np.ndarray, averaging: Averaging) -> np.ndarray:
     """One row `(classes, D)` for each class of embeddings `(classes, texts, D)`."""
-    unit = normalized(embeddings.astype("float64")).mean(1)
-    return normalized(unit) if averaging.renormalize else unit
-
-
-def normalized(rows: np.ndarray) -> np.ndarray:
-    """Rows divided by their lengths."""
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+    mean = unit_vectors(embeddings.astype("float64")).mean(1)
+    return unit_vectors(mean) if averaging.renormalize else mean
 
 
 Templates = Literal["openai_80", "openai_7", "lit_8"] | str | Sequence[str]

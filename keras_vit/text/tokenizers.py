@@ -80,11 +80,16 @@ class Tokenizer:
 # What is done to texts first
 
 
+def _spaced(text: str) -> str:
+    """Words one space apart."""
+    return re.sub(r"\s+", " ", text).strip()
+
+
 def canonicalized(text: str, keep: str = "") -> str:
     """Lower case without punctuation, words one space apart (`_canonicalize` of big_vision's evaluator)."""
     removed = "".join(sign for sign in string.punctuation if sign not in keep)
     text = text.replace("_", " ").translate(str.maketrans("", "", removed)).lower()
-    return re.sub(r"\s+", " ", text).strip()
+    return _spaced(text)
 
 
 def _repaired(text: str) -> str:
@@ -94,11 +99,20 @@ def _repaired(text: str) -> str:
 
 
 def _of_clip(text: str) -> str:
-    return re.sub(r"\s+", " ", _repaired(text)).strip().lower()
+    return _of_open_clip(text).lower()
+
+
+def _of_open_clip(text: str) -> str:
+    return _spaced(_repaired(text))
 
 
 def _of_open_clip_siglip(text: str) -> str:
     return canonicalized(_repaired(text))
+
+
+def _of_siglip(text: str) -> str:
+    """As transformers' SiglipTokenizer, which puts no space where a `_` was."""
+    return _spaced(text.lower().translate(_NO_PUNCTUATION))
 
 
 def _ascii_lower(text: str) -> str:
@@ -185,36 +199,27 @@ def from_json(
     function: Callable[[str], str] = str
     lowers = False
     if kind == "hf_clip":
-        end = id_of("eos_token", "<|endoftext|>")
         tokens = {
-            "end": end,
+            "end": id_of("eos_token", "<|endoftext|>"),
             "pad": id_of("pad_token", "<|endoftext|>"),
             "start": id_of("bos_token", "<|startoftext|>"),
         }
     else:
         is_gemma = tokenizer.token_to_id("<eos>") is not None
-        end = id_of("eos_token", "<eos>" if is_gemma else "</s>")
-        tokens = {"end": end, "pad": id_of("pad_token", "<pad>" if is_gemma else "</s>")}
+        end = "<eos>" if is_gemma else "</s>"
+        tokens = {"end": id_of("eos_token", end), "pad": id_of("pad_token", "<pad>" if is_gemma else "</s>")}
         if is_open_clip:
-            function = _of_open_clip_siglip if clean == "canonicalize" else _spaced
+            function = _of_open_clip_siglip if clean == "canonicalize" else _of_open_clip
         elif is_gemma:  # trained on lower case, which the class that the hub names leaves out
             lowers, old = True, tokenizer.normalizer
             both = [tokenizers.normalizers.Lowercase(), *([old] if old else [])]
             tokenizer.normalizer = tokenizers.normalizers.Sequence(both)
         else:
-            function = _of_siglip_json
+            function = _of_siglip
     made = Tokenizer(
         _ids_of(tokenizer), config.context, **tokens, clean=function, files=(path, *([beside] if stated else []))
     )
     return _fitting(made, tokenizer.get_vocab_size(), config), lowers
-
-
-def _of_siglip_json(text: str) -> str:
-    return re.sub(r"\s+", " ", text.lower().translate(_NO_PUNCTUATION)).strip()
-
-
-def _spaced(text: str) -> str:
-    return re.sub(r"\s+", " ", _repaired(text)).strip()
 
 
 def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
@@ -223,13 +228,13 @@ def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
     end, is_gemma = 1, pieces.id_to_piece(1) == "<eos>"
     encode, clean = pieces.encode, _ascii_lower if kind == "big_vision" else str
     if kind == "huggingface":
-        encode, clean = (encode, str.lower) if is_gemma else (_of_siglip(pieces), str)
+        encode, clean = (encode, str.lower) if is_gemma else (_pieces_of_siglip(pieces), str)
     made = Tokenizer(encode, config.context, end, 0 if is_gemma else end, None, clean, (path,))
     return _fitting(made, pieces.get_piece_size(), config)
 
 
-def _of_siglip(pieces: Any) -> Callable[[str], list[int]]:
-    """As transformers' SiglipTokenizer: special tokens in a text count, and punctuation goes, without a space for `_`.
+def _pieces_of_siglip(pieces: Any) -> Callable[[str], list[int]]:
+    """As transformers' SiglipTokenizer: special tokens in a text count, what is between them is cleaned.
 
     Only what stands before the first special token begins with a space.
     """
@@ -244,8 +249,7 @@ def _of_siglip(pieces: Any) -> Callable[[str], list[int]]:
             if part in specials:
                 ids.append(specials[part])
             elif part:
-                cleaned = re.sub(r"\s+", " ", part.lower().translate(_NO_PUNCTUATION)).strip()
-                ids += pieces.encode(f"{unknown}{cleaned}")[before:]
+                ids += pieces.encode(f"{unknown}{_of_siglip(part)}")[before:]
         return ids
 
     return encode

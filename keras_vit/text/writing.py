@@ -1,25 +1,22 @@
 """Both towers as files that transformers, open_clip and big_vision read: the inverse of `load_image_text`."""
 
-import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit._files import replacing
 from keras_vit.checkpoints import LAYOUTS
 from keras_vit.checkpoints.accounting import extract
-from keras_vit.checkpoints.files import write_npz, write_safetensors
-from keras_vit.checkpoints.layouts.text import NAMES, Names, text_layout
+from keras_vit.checkpoints.files import write_npz, write_with_sidecars
+from keras_vit.checkpoints.layouts.library_configs import ACTIVATION_NAMES
+from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names, text_layout
 from keras_vit.models import TextConfig
 from keras_vit.text.image_text import ImageText
 
 Arrays = Iterator[tuple[str, np.ndarray]]
-_ACTIVATIONS = {"quick": "quick_gelu", "exact": "gelu", "tanh": "gelu_pytorch_tanh"}
-_POOLINGS = {"largest_id": "argmax", "last": "last", "first": "first", "end_id": "eos"}
+_POOLINGS = {ours: theirs for theirs, ours in OPEN_CLIP_POOLINGS.items()}
 
 
 def save_image_text(
@@ -53,18 +50,8 @@ def save_image_text(
     sidecars = LAYOUTS[layout].sidecars(both.image_encoder.config)
     texts = _huggingface(both, sidecars) if layout == "huggingface" else _open_clip(both, sidecars, names)
     weights = folder / ("model.safetensors" if layout == "huggingface" else "open_clip_model.safetensors")
-    files = [] if both.tokenizer is None else list(both.tokenizer.files)
-    for file in (weights, *(folder / name for name in (*texts, *(file.name for file in files)))):
-        if file.exists() and not overwrite:
-            raise FileExistsError(f"{file} exists. Choose another path or pass overwrite=True.")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_safetensors(weights, iter(sorted(arrays.items())), overwrite)
-    for name, content in texts.items():
-        with replacing(folder / name) as temporary:
-            Path(temporary).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    for file in files:
-        if file.resolve() != (folder / file.name).resolve():
-            shutil.copyfile(file, folder / file.name)
+    copies = () if both.tokenizer is None else both.tokenizer.files
+    write_with_sidecars(weights, sorted(arrays.items()), texts, copies, overwrite)
 
 
 def _names(config: TextConfig, layout: str, activation: str) -> tuple[Names, str]:
@@ -108,7 +95,7 @@ def _huggingface(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
         "max_position_embeddings": config.context,
-        "hidden_act": _ACTIVATIONS[config.gelu],
+        "hidden_act": ACTIVATION_NAMES[config.gelu],
         "layer_norm_eps": config.layer_norm_epsilon,
     }
     if family == "clip":

@@ -17,7 +17,7 @@ _BESIDE = rf"{'|'.join(_OPENAI)}|attn_mask"
 _POOLINGS = {"tok": "token", "token": "token", "avg": "avg"}
 # What open_clip's vision_cfg may say that leaves the computation as it is read here; anything else is refused.
 _HARMLESS = {"ls_init_value": None, "attentional_pool": False, "input_patchnorm": False, "no_ln_pre": False}
-_FAMILY = Family(
+FAMILY = Family(
     title="OpenAI",
     patches="conv1",
     class_token="class_embedding",
@@ -35,7 +35,7 @@ _FAMILY = Family(
 
 
 def _rows(config: ViTConfig) -> list[Row]:
-    rows = pytorch.trunk(config, _FAMILY)
+    rows = pytorch.trunk(config, FAMILY)
     return [*rows, Row("proj", "projection/kernel", (config.width, config.projection))] if config.projection else rows
 
 
@@ -53,7 +53,7 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
         raise _not_known("head_width", size)
     fields = pytorch.trunk_fields(
         contents,
-        _FAMILY,
+        FAMILY,
         size=pytorch.image_size_in(vision.get("image_size")),
         heads=None if size is None else shape_of(contents.arrays, _ANCHOR, 4)[0] // size,
         is_named=hints.get("architecture") is not None,
@@ -64,7 +64,7 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
         "layer_norm_epsilon": pytorch.number(mapping(vision, "norm_kwargs"), "eps", 1e-5),
         "pooling": _pooling(vision),
         "projection": shape_of(contents.arrays, "proj", 2)[1] if "proj" in contents.arrays else None,
-        **preparation_in(mapping(open_clip, "preprocess_cfg"), _FAMILY.preparation, "resize_mode"),
+        **preparation_in(mapping(open_clip, "preprocess_cfg"), FAMILY.preparation, "resize_mode"),
     }
     dialect = "OpenAI" if open_clip is None else "open_clip"
     return finish(contents, LAYOUT, dialect, ViTConfig(**fields), "" if module else _BESIDE)

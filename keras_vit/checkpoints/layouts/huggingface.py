@@ -92,7 +92,7 @@ def _family(title: str, *types: str, **fields: Any) -> Family:
 
 
 # The families by their `model_type`.
-_FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, Family] = {
     "vit": _VIT,
     "deit": _family("DeiT", "deit", module="deit.", preparation=preparation(pytorch.IMAGENET, "squash", 0.875)),
     "vit_mae": _family("MAE", "vit_mae", **_CENTRE),
@@ -149,7 +149,7 @@ _FAMILIES: dict[str, Family] = {
 
 def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     """The rows in the names of a family; None for those that a model's family has on the Hub."""
-    names = family or _FAMILIES[library_configs.family_to_write(config)]
+    names = family or FAMILIES[library_configs.family_to_write(config)]
     if family is None and (names.title == "DINOv3" or config.mlp == "swiglu"):
         gated = config.mlp == "swiglu"
         names = dataclasses.replace(names, mlp=_MLPS[2 if names.title != "DINOv3" else 3 if gated else 4])
@@ -180,7 +180,7 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
 
 
 def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
-    anchors = dict.fromkeys(f"{family.patches}.weight" for family in _FAMILIES.values())
+    anchors = dict.fromkeys(f"{family.patches}.weight" for family in FAMILIES.values())
     models = (collect(file, hints, anchor, _MODULES, _BESIDE, _TOP) for anchor in anchors)
     found = next((model for model in models if model is not None), None)
     if found is None:
@@ -188,9 +188,9 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
     contents, _, module = found
     contents.head = ("classifier.bias", "classifier.weight")
     name = _family_of(contents, file)
-    stated = _stated(contents, _FAMILIES[name])
-    name = stated["model_type"] if stated.get("model_type") in _FAMILIES else name
-    published = _FAMILIES[name]
+    stated = _stated(contents, FAMILIES[name])
+    name = stated["model_type"] if stated.get("model_type") in FAMILIES else name
+    published = FAMILIES[name]
     family = dataclasses.replace(published, module="").as_in(contents.arrays, _CHOICES)
     fields, without = _fields(contents, stated, name, family)
     prepared, size = dict(family.preparation), None

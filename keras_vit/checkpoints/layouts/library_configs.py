@@ -190,7 +190,7 @@ def _eva_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
 
 # The classes of transformers that resample floats instead of whole numbers.
 RESAMPLE_FLOATS = "DINOv3ViTImageProcessor"
-_ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
+ACTIVATION_NAMES = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
 
 # For each family its class's name and, for fields of a config, the values that its code can compute.
 _COMMON = usual("stem_stages", "tokens_mlp_width", "attention_norm", "final_norm")
@@ -284,7 +284,7 @@ def _config(config: ViTConfig) -> dict[str, Any]:
         "image_size": _one_or_two(config.pipeline.prepared_size),
         "patch_size": _one_or_two(config.patch_size),
         "num_channels": config.channels,
-        "hidden_act": _ACTIVATIONS[config.gelu],
+        "hidden_act": ACTIVATION_NAMES[config.gelu],
         "layer_norm_eps": config.layer_norm_epsilon,
         "dtype": "float32",
     }

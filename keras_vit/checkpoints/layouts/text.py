@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, shape_of
-from keras_vit.checkpoints.layouts import flax, pytorch
+from keras_vit.checkpoints.layouts import clip, flax, huggingface, pytorch
 from keras_vit.checkpoints.layouts.huggingface import ACTIVATIONS
 from keras_vit.checkpoints.layouts.pytorch import Family, linear, mapping, norm, number
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -21,21 +21,9 @@ from keras_vit.models import TextConfig
 
 Fields = dict[str, Any]  # of a `TextConfig`
 
-_OPENAI = Family(
-    title="OpenAI",
-    blocks="transformer.resblocks.",
-    norms=("ln_1", "ln_2"),
-    attention=("attn.in_proj_", "attn.out_proj"),
-    mlp=("mlp.c_fc", "mlp.c_proj"),
-    norm="ln_final",
-)
-_HUGGINGFACE = Family(
-    title="Hugging Face",
-    blocks="encoder.layers.",
-    norms=("layer_norm1", "layer_norm2"),
-    attention=(*(f"self_attn.{letter}_proj" for letter in "qkv"), "self_attn.out_proj"),
-    norm="final_layer_norm",
-)
+# Both towers of a file call their parts the same, but for the last normalisation.
+_OPENAI = dataclasses.replace(clip.FAMILY, norm="ln_final")
+_HUGGINGFACE = dataclasses.replace(huggingface.FAMILIES["clip"], title="Hugging Face", norm="final_layer_norm")
 _FLAX = Family(title="Flax", blocks="Encoder_0/encoderblock_", norm="Encoder_0/encoder_norm")
 
 
@@ -84,7 +72,7 @@ _TEXT_CFG = (
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "hf_tokenizer_name", "no_causal_mask"),
     *("pool_type", "eos_id", "proj_bias", "proj_type", "act_kwargs", "norm_kwargs", "pad_id", "tokenizer_kwargs"),
 )
-_OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", "eos": "end_id"}
+OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", "eos": "end_id"}
 
 
 def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) -> list[Row]:
@@ -284,12 +272,12 @@ def _from_open_clip(contents: Contents, kind: str, width: int) -> Fields:
     else:
         raise ValueError(pytorch.UNKNOWN_GELU)
     pool = stated.get("pool_type", "argmax")
-    if not isinstance(pool, str) or pool not in _OPEN_CLIP_POOLINGS:
+    if not isinstance(pool, str) or pool not in OPEN_CLIP_POOLINGS:
         raise ValueError(
-            f"its open_clip_config.json says pool_type={printable(pool, 60)}; one of {[*_OPEN_CLIP_POOLINGS]} was "
+            f"its open_clip_config.json says pool_type={printable(pool, 60)}; one of {[*OPEN_CLIP_POOLINGS]} was "
             "expected."
         )
-    pooling = _OPEN_CLIP_POOLINGS[pool]
+    pooling = OPEN_CLIP_POOLINGS[pool]
     return {
         "heads": _whole(stated, "heads", max(width // 64, 1)),
         "gelu": gelu,
