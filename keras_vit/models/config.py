@@ -31,7 +31,10 @@ _MIXER = {
     **{"attention_norm": False, "attention_dropout": 0, "patch_drop": 0},
 }
 # What else a model with a second head has: it reads the distillation token just as the first reads the class token.
-_WITH_TWO_HEADS = {"pooling": "token", "final_norm": "tokens", "projection": None, "representation_size": None}
+_WITH_TWO_HEADS = {
+    **{"pooling": "token", "final_norm": "tokens", "projection": None, "representation_size": None},
+    "unit_features": False,
+}
 # The patch embedding can normalise pixels where it reads them itself.
 _WITH_FOLDED_PIXELS = {"include_preprocessing": True, "stem_stages": None}
 

@@ -96,16 +96,19 @@ class TextEncoder(ConfiguredModel):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if args:
-            self._check_ids(args[0])
+            self.check_ids(args[0])
         return super().__call__(*args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.predict`; ids in arrays are checked first."""
-        self._check_ids(x)
+        self.check_ids(x)
         return super().predict(x, *args, **kwargs)
 
-    def _check_ids(self, ids: Any) -> None:
-        """Raises ValueError where ids make no sense, as far as that is known without reading from a device."""
+    def check_ids(self, ids: Any) -> None:
+        """Raises ValueError where ids make no sense, as far as that is known without reading from a device.
+
+        JAX and TensorFlow would take other rows of the table for ids that it does not have.
+        """
         config = self._config
         shape = getattr(ids, "shape", None)
         if shape is not None and (len(shape) != 2 or shape[1] != config.context):

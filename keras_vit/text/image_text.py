@@ -112,8 +112,9 @@ class ImageText(keras.Model):
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As Keras's, on `(images, texts)`: sentences, or token ids."""
-        if isinstance(x, tuple) and len(x) == 2 and isinstance(x[1], (list, tuple)):
-            x = (x[0], self._ids(x[1]))
+        if isinstance(x, tuple) and len(x) == 2:
+            x = (x[0], self._ids(x[1]) if isinstance(x[1], (list, tuple)) else x[1])
+            self.text_encoder.check_ids(x[1])
         return super().fit(x, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
@@ -231,6 +232,7 @@ class ImageText(keras.Model):
         ids = self.tokenizer(texts)
         if not len(ids):
             raise ValueError("texts must not be empty.")
+        self.text_encoder.check_ids(ids)
         return ids
 
 
@@ -293,15 +295,18 @@ def load_image_text(
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     check_arrays(contents, str(source))
+    temperature = file.get(f"{contents.prefix}{names.scale}")
+    if temperature is None:
+        name = f"{contents.prefix}{names.scale}"
+        raise ValueError(f"{source} has no array {name!r}, the logarithm of its temperature: it is half of a model.")
     images = load(path, architecture=architecture, image_size=image_size, dtype=dtype)
     if not isinstance(images, VisionTransformer) or images.config.classes:
         raise ValueError(f"{source}: its image tower ends with a layer of its own, which is not known here.")
     with layers.skip_initialization():
         texts = TextEncoder(contents.stored, dtype=dtype)
     fill(texts, contents, str(source))
-    outer = contents.prefix
-    scale = float(np.exp(file[f"{outer}{names.scale}"].read().astype("float64").reshape(())))
-    bias = file.get(f"{outer}{names.bias}")
+    bias = file.get(f"{contents.prefix}{names.bias}")
+    scale = math.exp(float(temperature.read().reshape(())))
     kind = _kind_of(contents, images, bias is not None)
     made, notes = _tokenizer_of(Path(path), tokenizer, contents, kind)
     return ImageText(

@@ -218,6 +218,7 @@ VALUES = [
     ({"distillation_token": True, "class_token": False, "pooling": "avg"}, "needs class_token=True"),
     ({"distillation_head": True}, "distillation_head=True needs distillation_token=True"),
     ({"distillation_head": True, "distillation_token": True, "pooling": "avg"}, "needs pooling='token', but 'avg'"),
+    ({"distillation_head": True, "distillation_token": True, "unit_features": True}, "unit_features=False, but True"),
     ({"pixel_mean": (0.5, 0.4)}, r"pixel_mean must be a number or 3, .* but \(0.5, 0.4\)"),
     ({"pixel_std": (0.5, 0.0, 0.5)}, "pixel_std must be a finite number above 0"),
     ({"resize": "crop"}, "resize must be one of .*'shortest'.*'crop'"),

@@ -1,5 +1,6 @@
 """CLIP, SigLIP and LiT: ids, embeddings and logits of the original codes; classifiers of words; losses of pairs."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -11,7 +12,7 @@ import pytest
 import keras_vit
 from keras_vit import training
 from keras_vit.checkpoints.files import open_file
-from keras_vit.text import save_image_text
+from keras_vit.text import ImageText, save_image_text
 from tests.checkpoints.npz_files import read
 
 CASES = ("txt_bv_siglip", "txt_hf_clip", "txt_hf_siglip2", "txt_lit_s", "txt_openclip")
@@ -300,3 +301,26 @@ def test_files_without_a_text_tower_or_tokenizer(golden, tmp_path):
     np.savez(tmp_path / "bert.npz", **{"txt/BertEncoder_0/x": np.zeros(1, "float32")})
     with pytest.raises(ValueError, match="BERT"):
         keras_vit.load_image_text(tmp_path / "bert.npz")
+
+
+@pytest.mark.once
+def test_a_file_without_its_temperature_is_refused(golden, tmp_path):
+    arrays = read(source(golden("txt_bv_siglip")))
+    np.savez(tmp_path / "file.npz", **{name: values for name, values in arrays.items() if name != "params/t"})
+    with pytest.raises(ValueError, match="no array 'params/t', the logarithm of its temperature"):
+        keras_vit.load_image_text(tmp_path / "file.npz")
+
+
+def test_ids_that_the_tower_does_not_know_train_and_answer_nothing(both_of, golden):
+    """JAX and TensorFlow would take another row of the table in silence."""
+    both, ref = both_of("txt_bv_siglip"), golden("txt_bv_siglip").ref
+    foreign = dataclasses.replace(both.tokenizer, encode=lambda text: [900])
+    towers = ImageText(both.image_encoder, both.text_encoder, foreign)
+    towers.compile(keras.optimizers.SGD(0.1), training.ContrastiveLoss())
+    for call in (
+        lambda: towers.logits(ref["images"], ["a cat"]),
+        lambda: towers.fit((ref["images"], ["a", "b", "c"]), verbose=0),
+        lambda: towers.fit((ref["images"], np.full((3, 64), 900)), verbose=0),
+    ):
+        with pytest.raises(ValueError, match="knows the token ids 0 to 899"):
+            call()
