@@ -378,7 +378,8 @@ def _adapt(
             if value is not None:
                 raise ValueError(f"{option}={value!r} needs include_top=True; without the top there is no head.")
         if isinstance(base, ViTConfig):
-            fields |= {"representation_size": None, "projection": None, "distillation_head": False}
+            fields |= {"representation_size": None, "projection": None, "projection_bias": False}
+            fields["distillation_head"] = False
         return base.replace(classes=None, classifier_activation=None, pooling=pooling or "none", **fields)
     keep_head = classes in (None, base.classes)
     has_pre_logits = isinstance(base, ViTConfig) and base.representation_size is not None

@@ -27,7 +27,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("folded", "stem_folded", "preprocessing_folded", "class_token_only"), ()),
     # From "none", to "map", and to or from "token_avg": see `layers_to_start_anew`.
     **dict.fromkeys(("final_norm", "pooling", "map_prefix", "class_names"), ()),
-    "projection": ("projection", "pre_logits", "head"),
+    **dict.fromkeys(("projection", "projection_bias"), ("projection", "pre_logits", "head")),
     "representation_size": ("pre_logits", "head"),
     "unit_features": ("head",),
     "classes": ("head", "head_dist"),

@@ -31,10 +31,8 @@ _MIXER = {
     **{"attention_norm": False, "attention_dropout": 0, "patch_drop": 0},
 }
 # What else a model with a second head has: it reads the distillation token just as the first reads the class token.
-_WITH_TWO_HEADS = {
-    **{"pooling": "token", "final_norm": "tokens", "projection": None, "representation_size": None},
-    "unit_features": False,
-}
+_WITH_TWO_HEADS: dict[str, Any] = {"pooling": "token", "final_norm": "tokens", "unit_features": False}
+_WITH_TWO_HEADS |= dict.fromkeys(("projection", "representation_size"))
 # The patch embedding can normalise pixels where it reads them itself.
 _WITH_FOLDED_PIXELS = {"include_preprocessing": True, "stem_stages": None}
 
@@ -160,7 +158,8 @@ class ViTConfig(ModelConfig):
             distillation token, timm's DeiT without a head), `"avg"` (mean of the patches), `"token_avg"` (the one,
             then the other: 2 D numbers), `"map"` (attention pooling) or `"none"` (all of them go on).
         map_prefix: Whether attention pooling reads the tokens before the patches as well.
-        projection: Length of the linear layer without bias after pooling (CLIP's image embedding); None for none.
+        projection: Length of the linear layer after pooling (CLIP's image embedding); None for none.
+        projection_bias: Whether it has a bias.
         representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
         unit_features: Whether what the head reads is divided by its length (zero-shot classifiers).
         classes: Outputs of the head; None for no head.
@@ -181,9 +180,7 @@ class ViTConfig(ModelConfig):
         TypeError, ValueError: if a field makes no sense; the message says what was expected.
 
     Examples:
-        >>> config = keras_vit.ViTConfig(
-        ...     image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=2
-        ... )
+        >>> config = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=2)
         >>> config.grid_size
         (2, 2)
         >>> config.replace(classes=5).classes
@@ -233,6 +230,7 @@ class ViTConfig(ModelConfig):
     pooling: str = "token"
     map_prefix: bool = True
     projection: int | None = None
+    projection_bias: bool = False
     representation_size: int | None = None
     unit_features: bool = False
     classes: int | None = None
@@ -314,6 +312,7 @@ class ViTConfig(ModelConfig):
             (self.distillation_token, "distillation_token=True", {"class_token": True}),
             (self.distillation_head, "distillation_head=True", {"distillation_token": True}),
             (two_heads, "distillation_head=True", _WITH_TWO_HEADS),
+            (self.projection is None, "projection=None", {"projection_bias": False}),
             (self.class_token_only, "class_token_only=True", {"pooling": "token"}),
             (self.tokens_mlp_width is not None, f"tokens_mlp_width={self.tokens_mlp_width}", _MIXER),
             (self.preprocessing_folded, "preprocessing_folded=True", _WITH_FOLDED_PIXELS),

@@ -86,7 +86,7 @@ def count_weights(config: ViTConfig | BiTConfig) -> int:
         total += width + 4 * (width**2 + width) + norm + plain_mlp
     features = config.pooled_size
     if config.projection:
-        total, features = total + features * config.projection, config.projection
+        total, features = total + (features + config.projection_bias) * config.projection, config.projection
     if config.representation_size:
         total, features = total + (features + 1) * config.representation_size, config.representation_size
     return total + (features + 1) * (config.classes or 0) * (1 + config.distillation_head)

@@ -186,7 +186,8 @@ def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
     glorot = {"kernel_initializer": initializer("glorot_uniform")}
     if config.projection:
         dtype = at_least_float32(policy, "projection")
-        y = Dense(config.projection, use_bias=False, **glorot, dtype=dtype, name="projection")(y)
+        use_bias = config.projection_bias
+        y = Dense(config.projection, use_bias=use_bias, **glorot, dtype=dtype, name="projection")(y)
     # Section 3.1: at pre-training a head with one hidden layer, at fine-tuning a single, zero-initialised one
     if config.representation_size:
         dtype = own_policy(policy, "pre_logits")

@@ -25,7 +25,10 @@ from keras_vit.text.tokenizers import Tokenizer
 from keras_vit.zoo import load
 
 # SigLIP 1's tokenizer.json is what others made of the first.
-TOKENIZER_FILES = ("spiece.model", "tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+TOKENIZER_FILES = (
+    *("spiece.model", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"),
+    *(tokenizers.VOCABULARY, tokenizers.MERGES),
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -309,6 +312,8 @@ def load_image_text(
     scale = math.exp(float(temperature.read().reshape(())))
     kind = _kind_of(contents, images, bias is not None)
     made, notes = _tokenizer_of(Path(path), tokenizer, contents, kind)
+    if hints.get("config") and hints.get("open_clip"):
+        notes.append(f"two sets of files lie there; {Path(path).name} and what belongs to it were taken")
     return ImageText(
         images,
         texts,
@@ -352,5 +357,5 @@ def _file_of(place: Path, weights: Path | None) -> Path | None:
     if place.is_file():
         return place if place.suffix in (".json", ".model") else None
     own = [weights.with_suffix(".model").name] if weights is not None else []
-    names = [*own, *(name for name in TOKENIZER_FILES if "config" not in name)]
+    names = [*own, *(name for name in TOKENIZER_FILES if name not in ("tokenizer_config.json", tokenizers.MERGES))]
     return next((place / name for name in names if (place / name).is_file()), None)

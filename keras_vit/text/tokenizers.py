@@ -24,7 +24,8 @@ from keras_vit.checkpoints.files import parse_json
 from keras_vit.models import TextConfig
 
 CLIP_MERGES = "clip_merges.txt.gz"
-_CLIP_WORDS = r"(?i)'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
+VOCABULARY, MERGES = "vocab.json", "merges.txt"  # of CLIPTokenizer, where there is no tokenizer.json
+_CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,11 +147,28 @@ def _clip_pairs(start: str, end: str) -> Any:
     letters = _letters_of_bytes()
     tokens = [*letters, *(f"{letter}</w>" for letter in letters), *("".join(pair) for pair in merges), start, end]
     model = tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, merges, end_of_word_suffix="</w>")
+    return _splitting(model, f"(?i){_CLIP_WORDS}", [start, end])
+
+
+def _splitting(model: Any, words: str, specials: list[str]) -> Any:
+    """Byte pairs for the words of a text, and for its special tokens."""
+    tokenizers = _library("tokenizers")
     result = tokenizers.Tokenizer(model)
-    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(_CLIP_WORDS), "removed", invert=True)
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(words), "removed", invert=True)
     as_bytes = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     result.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, as_bytes])
-    result.add_special_tokens([start, end])
+    result.add_special_tokens(specials)
+    return result
+
+
+def _from_merges(vocabulary: Path) -> Any:
+    """The byte pairs of a `vocab.json` and the `merges.txt` beside it, with texts cleaned as by CLIPTokenizer."""
+    tokenizers, specials = _library("tokenizers"), ["<|startoftext|>", "<|endoftext|>"]
+    files = str(vocabulary), str(vocabulary.with_name(MERGES))
+    model = tokenizers.models.BPE.from_file(*files, end_of_word_suffix="</w>", unk_token=specials[1])
+    result, cleaning = _splitting(model, _CLIP_WORDS, specials), tokenizers.normalizers
+    spaces = cleaning.Replace(tokenizers.Regex(r"\s+"), " ")
+    result.normalizer = cleaning.Sequence([cleaning.NFC(), spaces, cleaning.Lowercase()])
     return result
 
 
@@ -182,9 +200,13 @@ def clip_tokenizer(config: TextConfig, is_open_clip: bool) -> Tokenizer:
 def from_json(
     path: Path, config: TextConfig, kind: str, is_open_clip: bool, clean: str | None = None
 ) -> tuple[Tokenizer, bool]:
-    """The tokenizer of a `tokenizer.json` with what its config says; whether texts become lower case against that."""
+    """The tokenizer of a `tokenizer.json` or a `vocab.json` with what its config says.
+
+    Also gives whether texts become lower case although the config says otherwise.
+    """
     tokenizers = _library("tokenizers")
-    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    merges = [path.with_name(MERGES)] if path.name == VOCABULARY else []
+    tokenizer = _from_merges(path) if merges else tokenizers.Tokenizer.from_file(str(path))
     beside = path.with_name("tokenizer_config.json")
     stated = parse_json(beside.read_bytes(), str(beside)) if beside.is_file() else {}
 
@@ -216,9 +238,8 @@ def from_json(
             tokenizer.normalizer = tokenizers.normalizers.Sequence(both)
         else:
             function = _of_siglip
-    made = Tokenizer(
-        _ids_of(tokenizer), config.context, **tokens, clean=function, files=(path, *([beside] if stated else []))
-    )
+    files = (path, *merges, *([beside] if stated else []))
+    made = Tokenizer(_ids_of(tokenizer), config.context, **tokens, clean=function, files=files)
     return _fitting(made, tokenizer.get_vocab_size(), config), lowers
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from keras_vit.checkpoints import LAYOUTS
 from keras_vit.checkpoints.accounting import extract
 from keras_vit.checkpoints.files import write_npz, write_with_sidecars
+from keras_vit.checkpoints.layouts.flax import IMAGE_TOWER
 from keras_vit.checkpoints.layouts.library_configs import ACTIVATION_NAMES
 from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names, text_layout
-from keras_vit.models import TextConfig
 from keras_vit.text.image_text import ImageText
 
 Arrays = Iterator[tuple[str, np.ndarray]]
@@ -40,8 +40,7 @@ def save_image_text(
         >>> text.load_image_text("towers.npz", tokenizer=None).text_encoder.config == both.text_encoder.config
         True
     """
-    config = both.text_encoder.config
-    names, image_start = _names(config, layout, both.activation)
+    names, image_start = _names(both, layout)
     arrays = dict(_arrays(both, names, layout, image_start))
     if layout == "big_vision":
         write_npz(path, sorted(arrays.items()), {"written_by": "keras_vit"}, overwrite)
@@ -54,8 +53,9 @@ def save_image_text(
     write_with_sidecars(weights, sorted(arrays.items()), texts, copies, overwrite)
 
 
-def _names(config: TextConfig, layout: str, activation: str) -> tuple[Names, str]:
+def _names(both: ImageText, layout: str) -> tuple[Names, str]:
     """The names of the text tower, and what stands before those of the image tower."""
+    config, images, activation = both.text_encoder.config, both.image_encoder.config, both.activation
     end = "a projection with a bias" if config.projection_bias else "no bias of its projection"
     what = f"a text tower with causal={config.causal}, pooling={config.pooling!r} and {end}"
     siglip = not config.causal and config.pooling == "last" and config.projection_bias and config.gelu == "tanh"
@@ -67,14 +67,15 @@ def _names(config: TextConfig, layout: str, activation: str) -> tuple[Names, str
         plain = config.causal and config.pooling == "largest_id" and config.projection and not config.projection_bias
         return NAMES["open_clip" if plain and activation == "softmax" else "open_clip_custom"], "visual."
     elif layout == "big_vision" and not config.causal and config.gelu == "tanh" and config.layer_norm_epsilon == 1e-6:
-        return NAMES["flax"], "img/"
+        if images.projection_bias or not images.projection:
+            return NAMES["flax"], "img/"
     elif layout not in ("huggingface", "clip", "big_vision"):
         raise ValueError(f"layout must be 'huggingface', 'clip' or 'big_vision', but {layout!r} was given.")
     raise ValueError(f"The layout {layout!r} has no place for {what}. Save the model as .keras.")
 
 
 def _arrays(both: ImageText, names: Names, layout: str, image_start: str) -> Arrays:
-    for name, values in extract(both.image_encoder, LAYOUTS[layout]):
+    for name, values in extract(both.image_encoder, IMAGE_TOWER if names is NAMES["flax"] else LAYOUTS[layout]):
         yield f"{image_start}{name}", values
     yield from extract(both.text_encoder, text_layout(names, both.text_encoder.config.projection_bias))
     shape = (1,) if names.scale == "t" or names is NAMES["siglip"] else ()

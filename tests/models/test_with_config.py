@@ -36,7 +36,7 @@ BIT_VALUES = BOTH_VALUES | {"pooling": "none", "pool_padding": "zeros", "folded"
 # Fields that may change, but not for every model or not without giving something up; tested by name.
 SPECIAL = (
     *("representation_size", "stem_epsilons", "stem_folded", "folded", "preprocessing_folded", "projection"),
-    *("distillation_head", "unit_features"),
+    *("distillation_head", "unit_features", "projection_bias"),
 )
 CASES = [
     *(("vit", {field: value}, ()) for field, value in VIT_VALUES.items()),

@@ -12,6 +12,7 @@ import pytest
 import keras_vit
 from keras_vit import training
 from keras_vit.checkpoints.files import open_file
+from keras_vit.models import count_weights
 from keras_vit.text import ImageText, save_image_text
 from tests.checkpoints.npz_files import read
 
@@ -324,3 +325,41 @@ def test_ids_that_the_tower_does_not_know_train_and_answer_nothing(both_of, gold
     ):
         with pytest.raises(ValueError, match="knows the token ids 0 to 899"):
             call()
+
+
+@pytest.mark.once
+def test_an_image_tower_whose_head_is_a_projection(golden, tmp_path):
+    """As in two-tower files of big_vision that project images, too: a linear layer with a bias."""
+    case, rng = golden("txt_bv_siglip"), np.random.default_rng(0)
+    arrays, length = read(source(case)), case.ref["image_embedding"].shape[1]
+    kernel, bias = rng.normal(size=(length, length)).astype("float32"), rng.normal(size=length).astype("float32")
+    np.savez(tmp_path / "file.npz", **arrays, **{"params/img/head/kernel": kernel, "params/img/head/bias": bias})
+    both = keras_vit.load_image_text(tmp_path / "file.npz", tokenizer=source(case).parent)
+    wanted = case.ref["image_embedding"] @ kernel + bias
+    assert near(both.image_encoder.predict(case.ref["images"], verbose=0), wanted, EMBEDDING)
+    assert both.image_encoder.count_params() == count_weights(both.image_encoder.config)
+    save_image_text(both, tmp_path / "back.npz", "big_vision")
+    back = read(tmp_path / "back.npz")
+    np.testing.assert_array_equal(back["img/head/kernel"], kernel)
+    np.testing.assert_array_equal(back["img/head/bias"], bias)
+    assert keras_vit.load(tmp_path / "file.npz", include_top=False).output_shape == (None, 16, length)
+    with pytest.raises(ValueError, match="projection"):
+        keras_vit.to_checkpoint(both.image_encoder, tmp_path / "tower.npz", "big_vision")
+    with pytest.raises(ValueError, match="projection"):
+        keras_vit.to_checkpoint(both.image_encoder, tmp_path / "tower", "timm")
+
+
+@pytest.mark.once
+def test_byte_pairs_without_a_tokenizer_json_and_two_sets_of_files(golden, tmp_path):
+    case, folder = golden("txt_hf_clip"), tmp_path / "folder"
+    shutil.copytree(source(case), folder)
+    (folder / "tokenizer.json").unlink()
+    both = keras_vit.load_image_text(folder)
+    np.testing.assert_array_equal(both.tokenizer(case.meta["texts"]), case.ref["ids"])
+    save_image_text(both, tmp_path / "written")
+    assert (tmp_path / "written" / "merges.txt").is_file()
+    for file in source(golden("txt_openclip")).glob("open_clip*"):
+        shutil.copy(file, folder)
+    again = keras_vit.load_image_text(folder)
+    assert "two sets of files lie there; model.safetensors" in again.notes[-1]
+    assert again.text_encoder.config == both.text_encoder.config

@@ -106,7 +106,7 @@ def _not_known(key: str, value: Any) -> ValueError:
 _ACCEPTED = {
     **usual("stem_stages", "class_token", "distillation_token", "register_tokens", "rotary_embedding", "mlp"),
     **usual("attention_bias", "attention_norm", "layer_scale", "final_norm", "representation_size", "classes"),
-    **usual("tokens_mlp_width"),
+    **usual("tokens_mlp_width", "projection_bias"),
     "position_embedding": ("learned", "learned_patches"),
     "pre_norm": (True,),
     "pooling": ("token", "none"),

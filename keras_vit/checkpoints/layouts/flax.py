@@ -73,7 +73,10 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
         rows += attention_and_mlp_rows("MAPHead_0/", "LayerNorm_0", "pooling/", "norm", config)
     features = config.representation_size or width
     rows += dense_rows("pre_logits", "pre_logits", width, features) if config.representation_size else []
-    rows += dense_rows("head", "head", features, config.classes) if config.classes else []
+    if config.projection:
+        rows += dense_rows("head", "projection", width, config.projection)
+    elif config.classes:
+        rows += dense_rows("head", "head", features, config.classes)
     if layout == "vit_jax":
         rows = [dataclasses.replace(row, name=_in_block(row.name, _PUBLISHED)) for row in rows]
     return rows
@@ -157,9 +160,10 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
     arrays, dialect = in_linen(arrays)
     contents = Contents(prefix=prefix, arrays=arrays, unused=unused, head=("head/bias", "head/kernel"))
+    of_two = prefix.endswith("img/") and f"{prefix.removesuffix('img/')}txt/Embed_0/embedding" in file
     if layout == "vit_jax":
         grid = accounting.squarest_grid(shape_of(arrays, _VIT_JAX_POSITION, 3)[1] - ("cls" in arrays))
-        config = _config(arrays, grid, "learned")
+        config = _config(arrays, grid, "learned", of_two)
         contents.arrays = {_in_block(name, _PUBLISHED): array for name, array in arrays.items()}
     else:
         for old in _OLD_POSITIONS:
@@ -171,7 +175,7 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str
             own_row = arrays[_POSITION].shape[1] > math.prod(grid)
             # Without a class token the two kinds are the same.
             position = "learned" if own_row or "cls" not in arrays else "learned_patches"
-        config = _config(arrays, grid, position)
+        config = _config(arrays, grid, position, of_two)
     contents.layout = VIT_JAX if layout == "vit_jax" else BIG_VISION
     contents.dialect, contents.stored = dialect, config
     contents.square = grid[0] == grid[1] or not config.position_rows
@@ -243,12 +247,12 @@ def _unstacked(arrays: Arrays) -> Arrays:
 # Configs
 
 
-def _config(arrays: Arrays, grid: tuple[int, int], position: str) -> ViTConfig:
-    """The model that the arrays' shapes tell of."""
+def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
+    """The model that the arrays' shapes tell of; the head of an image tower beside a text tower is a projection."""
     height, width, channels, hidden = shape_of(arrays, _PATCHES, 4)
     fields: dict[str, Any] = {
         field: shape_of(arrays, f"{name}/kernel", 2)[1]
-        for field, name in (("representation_size", "pre_logits"), ("classes", "head"))
+        for field, name in (("representation_size", "pre_logits"), ("projection" if of_two else "classes", "head"))
         if f"{name}/kernel" in arrays
     }
     step = 1  # any size that divides will do until the grid is known
@@ -256,6 +260,7 @@ def _config(arrays: Arrays, grid: tuple[int, int], position: str) -> ViTConfig:
         _, _, channels, fields["stem_width"] = shape_of(arrays, "conv_root/kernel", 4)
         fields["stem_stages"] = _stages(arrays)
         step = 4 * 2 ** len(fields["stem_stages"])
+    fields["projection_bias"] = "projection" in fields
     numbers = re.findall(rf"^{_BLOCK}(\d+)/", "\n".join(arrays), re.MULTILINE)
     token = "cls" in arrays
     config = ViTConfig(
@@ -437,3 +442,8 @@ BIG_VISION = _layout(
     "big_vision", restate=_restate_big_vision, stacked=lambda name: re.sub(rf"^{_BLOCK}\d+/", _STACK, name)
 )
 BIT_TF, BIT_BV = (_layout(name, _bit_rows, _read_bit, _check_bit, config_type=BiTConfig) for name in _BIT_NAMES)
+# Beside a text tower, the head of an image tower is a projection to the texts' space.
+IMAGE_TOWER = dataclasses.replace(
+    BIG_VISION,
+    check_writable=lambda config: _check_writable(config.replace(projection=None, projection_bias=False), "big_vision"),
+)

@@ -57,6 +57,7 @@ def _timm_problems(config: ViTConfig) -> Iterator[tuple[Any, str]]:
     mean = "the mean of class and distillation token"
     yield config.position_embedding == "none" and rotary is None, "its patches have no positions"
     yield config.projection and classes, "it has both a projection and a head"
+    yield config.projection_bias, "its projection has a bias"
     yield config.projection and distilled, "it has a projection and a distillation token"
     yield distilled and classes and not config.distillation_head, "its distillation token has no head of its own"
     wanted = f"without a head timm answers with {mean}, as model.with_config(pooling='token_dist') does"
@@ -193,7 +194,7 @@ RESAMPLE_FLOATS = "DINOv3ViTImageProcessor"
 ACTIVATION_NAMES = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
 
 # For each family its class's name and, for fields of a config, the values that its code can compute.
-_COMMON = usual("stem_stages", "tokens_mlp_width", "attention_norm", "final_norm")
+_COMMON = usual("stem_stages", "tokens_mlp_width", "attention_norm", "final_norm", "projection_bias")
 _PLAIN = {**_COMMON, **usual("mlp", "layer_scale", "register_tokens", "rotary_embedding")}
 _BIASES = {"attention_bias": ("all", "none")}
 _NO_TOWER = usual("patch_bias", "pre_norm", "projection")
