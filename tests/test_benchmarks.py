@@ -77,31 +77,3 @@ def test_a_page_is_written_again_without_measuring(speed, page, monkeypatch):
     files = {path: path.read_bytes() for path in (page, *pictures)}
     run(speed, monkeypatch, *arguments)
     assert {path: path.read_bytes() for path in files} == files  # the same figures give the same files
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--rows", "ViT-B/16 224 forward"], "MODEL PIXELS BATCH"),
-        (["--rows", "ViT-B/17 224 1 float32 forward"], "ViT-B/16"),
-        (["--rounds", "0"], "1 or more"),
-        (["--page-only", "--page", "x.md"], "--page-only needs --page, and --json"),
-    ],
-)
-def test_arguments_that_make_no_sense(speed, monkeypatch, capsys, arguments, message):
-    with pytest.raises(SystemExit):
-        run(speed, monkeypatch, *arguments)
-    assert message in capsys.readouterr().err
-
-
-def test_what_fails_is_named_and_the_rest_goes_on(speed, tmp_path, monkeypatch):
-    def in_process(backend, option, row, *rest):
-        if backend == "jax":
-            raise speed.subprocess.CalledProcessError(1, "speed.py")
-        return {"keras_vit": [0.1]}
-
-    monkeypatch.setattr(speed, "in_process", in_process)
-    file = tmp_path / "speed.json"
-    with pytest.raises(SystemExit, match=f"Failed:\n{speed.ROWS[0]}, jax"):
-        run(speed, monkeypatch, "--json", file, "--rows", speed.ROWS[0])
-    assert [row["backend"] for row in json.loads(file.read_text())] == ["torch", "tensorflow"]

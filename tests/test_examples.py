@@ -90,41 +90,6 @@ def test_what_is_written_follows_from_the_numbers_written(miniature, parts):
         assert finding.keys() >= {"claim", "seen", "verdict"}
 
 
-@pytest.mark.parametrize(
-    "labels, patches, scratch, verdict",
-    [(0.9, 0.8, 0.7, "agrees"), (0.9, 0.7, 0.8, "agrees in part"), (0.7, 0.7, 0.8, "disagrees")],
-)
-def test_the_verdict_follows_the_numbers(parts, labels, patches, scratch, verdict):
-    starts = {"labels": labels, "masked patches": patches, "scratch": scratch}
-    rows = [{"start": start, "digits": 10, "accuracy": accuracy} for start, accuracy in starts.items()]
-    finding = parts[0].masked(
-        {"pretraining_steps": 5, "steps": 2, "rows": rows, "colours": {"accuracy": 0.3, "commonest": 0.1}}
-    )
-    assert finding["verdict"] == verdict
-    assert f"{100 * (patches - scratch):+.1f} points against scratch" in finding["seen"]
-
-
-@pytest.mark.parametrize("few, many, verdict", [(-0.2, 0.1, "agrees"), (-0.2, -0.1, "agrees in part")])
-def test_a_lead_that_is_not_lost_is_no_overtaking(parts, few, many, verdict):
-    def row(architecture, pictures, accuracy):
-        shots = {"few_shot": {"1": accuracy, "5": accuracy, "25": accuracy}, "held_out": accuracy}
-        return {"architecture": architecture, "pictures": pictures, **shots}
-
-    rows = [row("ResNet", 10, 0.5), row("ViT", 10, 0.5 + few), row("hybrid", 10, 0.6)]
-    rows += [row("ResNet", 99, 0.7), row("ViT", 99, 0.7 + many), row("hybrid", 99, 0.85)]
-    finding = parts[0].data({"rows": rows})
-    assert finding["verdict"] == verdict
-    assert ("does not overtake" in finding["seen"]) == (many < 0)
-
-
-def test_a_small_training_set_is_even_and_part_of_no_other_seed(parts):
-    digits, test = parts[1].target_digits()
-    few = digits.balanced(50, 0)
-    assert len(few) == 50 and {int((few.labels == digit).sum()) for digit in range(10)} == {5}
-    assert (digits.balanced(50, 0).pixels == few.pixels).all() and (digits.balanced(50, 1).pixels != few.pixels).any()
-    assert len(digits.balanced(len(digits), 0)) == 1297 and len(test) == 500
-
-
 def test_fine_tuning_digits_repeats(tmp_path):
     printed = run("finetune_digits.py", cwd=tmp_path)
     assert len(re.findall(r"\d% of 20 digits", printed)) == 3

@@ -1,10 +1,8 @@
 """What is installed, and how: pinned versions, nothing that only works here, and a wheel that carries its data."""
 
 import email
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -167,76 +165,3 @@ def test_every_install_is_pinned_and_so_are_the_tools_that_build(installs):
     for line in installs:
         assert "PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt" in line
         assert "--no-build-isolation" not in line or "--no-deps" in line
-
-
-# What each script of .ci calls: the test command alone, as it has to end within minutes; and the other commands.
-SCRIPTS = {
-    "run": [["test"]],
-    "newcomer": [["demo", "BACKEND=tensorflow"], ["demo", "BACKEND=jax"], ["demo", "BACKEND=torch"], ["docs"]],
-}
-
-
-@pytest.fixture
-def ci(tmp_path):
-    """Runs a script of .ci beside a `make` that writes down what it is called with; gives the result and the calls."""
-    (tmp_path / "repository" / ".ci").mkdir(parents=True)
-    for name in ("bare.sh", *SCRIPTS):
-        shutil.copy(REPOSITORY / ".ci" / name, tmp_path / "repository" / ".ci" / name)
-    calls = tmp_path / "calls.jsonl"
-    stub = tmp_path / "bin" / "make"
-    stub.parent.mkdir()
-    stub.write_text(
-        f"#!{sys.executable} -IS\n"  # without what a .pth file may do to the variables
-        "import json, os, sys\n"
-        "call = dict(arguments=sys.argv[1:], variables=dict(os.environ), folder=os.getcwd(),\n"
-        "            home=os.listdir(os.environ['HOME']), stdin=sys.stdin.read())\n"
-        f"print(json.dumps(call), file=open({str(calls)!r}, 'a'))\n"
-        "sys.exit('jax' in str(sys.argv) and os.environ.get('CI') == 'jax fails' or\n"
-        "         'test' in sys.argv and os.environ.get('CI') == 'test fails')\n"
-    )
-    stub.chmod(0o755)
-
-    def run(name, **variables):
-        variables = {"PATH": f"{stub.parent}{os.pathsep}{os.environ['PATH']}", "LANG": "C.UTF-8"} | variables
-        script = tmp_path / "repository" / ".ci" / name
-        result = subprocess.run(
-            ["bash", str(script)], env=variables, input="typed", capture_output=True, text=True, timeout=60
-        )
-        seen = [json.loads(line) for line in calls.read_text().splitlines()]
-        calls.unlink()
-        return result, seen
-
-    return run
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_ci_runs_the_commands_of_the_readme_as_a_stranger_would(ci, tmp_path, script):
-    """An empty home, no cache, and of the variables only those that name places and tell pip where to look."""
-    passed = {"CI": "true", "TMPDIR": str(tmp_path), "https_proxy": "http://proxy.example:1", "NO_PROXY": "localhost"}
-    passed |= {"PIP_INDEX_URL": "https://index.example/simple with a space", "SSL_CERT_FILE": "/certificates.pem"}
-    dropped = {"HOME": str(tmp_path), "PYTHONPATH": "/elsewhere", "KERAS_BACKEND": "torch", "MAKEFLAGS": "-k"}
-    result, seen = ci(script, **passed, **dropped, PIP_NO_CACHE_DIR="0")
-    assert result.returncode == 0, result.stderr
-    assert [call["arguments"][:2] for call in seen] == SCRIPTS[script]
-    for call in seen:
-        variables = call["variables"]
-        assert variables.pop("PATH").endswith(os.environ["PATH"])
-        assert variables.pop("LANG") == "C.UTF-8"
-        home = variables.pop("HOME")
-        assert home not in (str(tmp_path), os.environ.get("HOME")) and not Path(home).exists()
-        assert variables == passed | {"PIP_NO_CACHE_DIR": "1", "PYTHONNOUSERSITE": "1"}
-        assert (call["home"], call["stdin"], call["folder"]) == ([], "", str(tmp_path / "repository"))
-    assert not list(tmp_path.glob("tmp.*"))  # what mktemp makes
-    assert list((tmp_path / "repository").iterdir()) == [tmp_path / "repository" / ".ci"]
-
-
-@pytest.mark.parametrize(
-    ("script", "failing", "command"),
-    [("newcomer", "jax fails", "make demo BACKEND=jax"), ("run", "test fails", "make test")],
-)
-def test_ci_goes_on_after_a_failure_and_fails(ci, script, failing, command):
-    result, seen = ci(script, CI=failing)
-    assert result.returncode == 1
-    assert [call["arguments"][:2] for call in seen] == SCRIPTS[script]
-    assert result.stderr.startswith(f"failed: {command}")
-    assert result.stderr.count("\n") == 1

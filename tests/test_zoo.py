@@ -184,13 +184,6 @@ def test_official_dropout(variant, rate):
     assert (config.dropout, config.attention_dropout, config.drop_path) == (rate, 0.0, 0.0)
 
 
-def test_name_and_dtype():
-    model = create(name="mine", dtype="mixed_bfloat16")
-    assert model.name == "mine" and model.dtype_policy.name == "mixed_bfloat16"
-    assert model.get_layer("block_0").dtype_policy.name == "mixed_bfloat16"
-    assert model.output.dtype == "float32"
-
-
 def test_new_models_are_random_and_their_heads_are_zero():
     model = keras_vit.create_model(TINY, image_size=32, classes=5, class_token=True)
     weights = {path: keras.ops.convert_to_numpy(w) for path, w in weights_by_path(model).items()}
@@ -271,13 +264,6 @@ def test_weights_from_a_checkpoint(tiny, checkpoint):
     assert model.output_shape == (None, 32)
 
 
-def test_weights_from_a_keras_file(tiny, tmp_path):
-    tiny.save_weights(tmp_path / "mu.weights.h5")
-    model = keras_vit.create_model(TINY, image_size=32, weights=tmp_path / "mu.weights.h5")
-    for got, wanted in zip(model.get_weights(), tiny.get_weights(), strict=True):
-        np.testing.assert_array_equal(got, wanted)
-
-
 def test_weights_of_another_variant(checkpoint, golden):
     with pytest.raises(ValueError, match=r"mu.npz holds ViT-mu/16, but ViT-B/16 was asked for.*keras_vit.load\(path\)"):
         keras_vit.ViT_B16(weights=checkpoint)
@@ -342,19 +328,6 @@ def test_preprocessing_in_the_graph(tiny):
                 model.preprocess(np.full((4, 4, 3), values))
 
 
-def test_preprocess_takes_the_channels_of_the_model():
-    config = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, channels=1)
-    model = keras_vit.VisionTransformer(config)
-    grey = np.full((4, 4, 1), 255, "uint8")
-    for pixels in (grey, keras.ops.convert_to_tensor(grey)):
-        np.testing.assert_array_equal(model.preprocess(pixels), np.ones((1, 8, 8, 1), "f4"))
-    with pytest.raises(ValueError, match=r"\(height, width, 1\)"):
-        model.preprocess(np.full((4, 4, 3), 255, "uint8"))
-    with pytest.warns(UserWarning, match="Multiply values") as caught:
-        model.preprocess(grey / 255)
-    assert caught[0].filename == __file__
-
-
 def test_preprocessing_in_the_graph_loses_no_bit_to_mixed_precision():
     """0..255 is scaled in float32, whatever the rest computes in: float16 would lose a bit of every pixel."""
     model = create(include_preprocessing=True, dtype="mixed_float16")
@@ -392,29 +365,6 @@ def test_input_tensor_that_is_none(tiny, images):
 # Features
 
 
-def test_features(tiny, images):
-    got = forward(keras_vit.feature_extractor(tiny, ["encoded", "pooled", "logits", "predictions"]), images)
-    assert got["encoded"].shape == (2, 4, 32)
-    np.testing.assert_allclose(got["pooled"], got["encoded"].mean(1), rtol=0, atol=1e-5)
-    exponentials = np.exp(got["logits"] - got["logits"].max(-1, keepdims=True))
-    np.testing.assert_allclose(got["predictions"], exponentials / exponentials.sum(-1, keepdims=True), atol=1e-6)
-    without_top = create(include_top=False)
-    assert keras_vit.feature_extractor(without_top, ["pre_logits"]).output["pre_logits"].shape == (None, 4, 32)
-    with pytest.raises(ValueError, match="'logits'"):
-        keras_vit.feature_extractor(without_top, ["logits"])
-
-
-@pytest.mark.parametrize("features", [["block_1"], ["encoded", "attention"], "encoded", []])
-def test_features_that_are_none(tiny, features):
-    with pytest.raises(ValueError, match="features must be a list of names from .*'block_0', 'embedded', 'encoded'"):
-        keras_vit.feature_extractor(tiny, features)
-
-
 def test_a_config_is_needed():
     with pytest.raises(TypeError, match=r"config must be a ViTConfig, but str was given.*keras_vit.ViT_B16\(\)"):
         keras_vit.VisionTransformer("ViT-B/16")
-
-
-def test_what_a_model_says_of_itself(tiny):
-    text = repr(tiny)
-    assert "VisionTransformer vit_mu_16" in text and '"image_size": [32, 32]' in text

@@ -106,32 +106,6 @@ def test_a_flipped_bit_in_the_values(arrays, tmp_path, save):
         keras_vit.from_checkpoint(path)
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_damage_anywhere_is_a_value_error_or_harmless(golden, tmp_path, save):
-    """Bytes changed at random, in headers too: a clear error that names the file, or the very same arrays."""
-    arrays = {name: a for name, a in read(golden("mini_nohead").path).items() if "block_1/" in name}
-    path, damaged = tmp_path / "sound.npz", tmp_path / "damaged.npz"
-    save(path, **{name: a[:1] for name, a in arrays.items()})
-    sound, wanted = path.read_bytes(), load_all(path)
-    rng = np.random.default_rng(0)
-    starts = [m.header_offset for m in zipfile.ZipFile(path).infolist()]
-    errors = 0
-    for i in range(150):
-        bad = bytearray(sound)
-        # The list of members at the end, their headers, anywhere.
-        where = [len(sound) - 1 - rng.integers(1500), rng.choice(starts) + rng.integers(200), rng.integers(len(sound))]
-        bad[where[i % 3]] ^= 1 << rng.integers(8)
-        damaged.write_bytes(bad)
-        try:
-            got = load_all(damaged)
-        except ValueError as error:
-            assert "damaged.npz" in str(error), error
-            errors += 1
-        else:  # what is left: a name or a note that reads differently
-            assert got.keys() != wanted.keys() or all(np.array_equal(got[name], wanted[name]) for name in wanted)
-    assert errors > 50
-
-
 class Bomb:
     """Would make a file appear if it were unpickled."""
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.layers import sincos2d, skip_initialization
-from tests.checkpoints.npz_files import STORED, as_bfloat16, assert_same_bits, read, save
+from keras_vit.layers import skip_initialization
+from tests.checkpoints.npz_files import assert_same_bits, read, save
 from tests.checkpoints.test_fidelity import load
 from tests.compute import forward
-from tests.tolerances import ENCODED, LOGITS, SAME_FUNCTION
+from tests.tolerances import ENCODED, LOGITS
 
 CASES = ("bv_gap", "bv_gap_sincos", "bv_map", "bv_scan_map")
 POSITION = "pos_embedding"
@@ -67,18 +67,6 @@ def test_parameters_of_the_variants():
             assert sum(math.prod(row.shape) for row in rows) == count
 
 
-def test_a_file_of_a_variant(tmp_path):
-    path = tmp_path / "mu.npz"
-    model = keras_vit.create_model("mu/16", classes=None, pooling="map", include_top=False)
-    arrays = written(model, path)
-    info = keras_vit.inspect_checkpoint(path)
-    assert (info.variant, info.layout, info.parameters) == ("ViT-mu/16", "big_vision", PARAMETERS["mu/16"][1])
-    again = keras_vit.create_model("mu/16", weights=path, include_top=False, pooling="map")
-    assert_same_bits(written(again, tmp_path / "back.npz"), arrays)
-    with pytest.raises(ValueError, match="holds ViT-mu/16, but ViT-M/16 was asked for"):
-        keras_vit.create_model("M/16", weights=path)
-
-
 def test_stacked_blocks_come_back_one_by_one_unless_asked(golden, tmp_path):
     arrays = read(golden("bv_scan_map").path, "params/")
     wanted = {}
@@ -122,18 +110,6 @@ def test_pre_logits(golden, tmp_path):
     assert_same_bits(written(model, tmp_path / "back.npz"), arrays)
 
 
-@pytest.mark.parametrize("how", [*STORED, "bfloat16"])
-def test_storage_of_stacked_blocks(golden, tmp_path, how):
-    arrays, path = read(golden("bv_scan_map").path, "params/"), tmp_path / "file.npz"
-    if how == "bfloat16":
-        stored, arrays = ({name: as_bfloat16(a)[i] for name, a in arrays.items()} for i in range(2))
-        save(path, stored, "params/")
-        assert keras_vit.inspect_checkpoint(path).oddities == ["stored as bfloat16, read as float32"]
-    else:
-        STORED[how](path, **{f"params/{name}": a for name, a in arrays.items()})
-    assert_same_bits(written(keras_vit.from_checkpoint(path), tmp_path / "back.npz", stack=True), arrays)
-
-
 # Where the model stands in a file, and what it is
 
 
@@ -159,15 +135,6 @@ def test_prefixes_and_image_towers(golden, tmp_path, name, prefix):
     # The embedding of an image is what the head would have been applied to.
     ref = golden(name).ref
     np.testing.assert_allclose(forward(model, ref["images"]), ref["head_input"], rtol=0, atol=ENCODED)
-
-
-VIT_JAX = ("mini_token", "mini_token_rep", "mini_gap", "mini_nohead", "mini_nonsquare", "alt_linen", "alt_opt_target")
-
-
-@pytest.mark.parametrize("name", [*VIT_JAX, *CASES])
-def test_the_two_layouts_are_told_apart(golden, name):
-    layout = "big_vision" if name in CASES else "vit_jax"
-    assert keras_vit.inspect_checkpoint(golden(name).path).layout == layout
 
 
 def test_what_inspection_tells_of_computed_positions(golden, tmp_path):
@@ -347,25 +314,3 @@ def test_bad_files(golden, tmp_path, name, change, message):
     with pytest.raises(ValueError, match=message) as error:
         keras_vit.from_checkpoint(path)
     assert "file.npz" in str(error.value)
-
-
-@pytest.mark.parametrize("kind", ["bv_gap", "bv_gap_sincos", "bv_map", "token"])
-def test_another_image_size(kind, golden, token_arrays, tmp_path):
-    arrays = token_arrays if kind == "token" else read(golden(kind).path)
-    one_block = {name: a for name, a in arrays.items() if "block_" not in name or "block_0/" in name}
-    path = save(tmp_path / "one_block.npz", one_block)
-    model = keras_vit.from_checkpoint(path, image_size=32)
-    wide = model.with_image_size((24, 48))
-    x = images((24, 48))
-    y = forward(wide, x)
-    np.testing.assert_array_equal(forward(keras_vit.from_checkpoint(path, image_size=(24, 48)), x), y)
-    np.testing.assert_allclose(forward(model.with_image_size("dynamic"), x), y, rtol=0, atol=SAME_FUNCTION)
-    before, after = ({w.path.partition("/")[2]: w for w in m.weights} for m in (model, wide))
-    changed = {name for name in before if not np.array_equal(before[name], after[name])}
-    embedding = wide.get_layer("position_embedding")
-    if model.config.position_embedding == "sincos2d":
-        assert not changed and not embedding.weights
-        zeros = forward(embedding, np.zeros((1, 18, 48), "f4"))
-        np.testing.assert_array_equal(zeros, sincos2d(3, 6, 48))
-    else:
-        assert {name.rpartition("/")[2] for name in changed} == {"table"} and embedding.table.shape == (1, 18, 48)

@@ -175,12 +175,3 @@ def test_arguments_of_transformers_are_refused(golden):
             function(path, grid_size=(4, 4))
     # What asks for nothing is fine.
     keras_vit.from_checkpoint(path, dropout=0.0, remat=False, pre_logits=False)
-
-
-def test_a_whole_variant(golden, tmp_path):
-    with pytest.raises(ValueError, match="no known variant, but BiT-R50x1 was asked for"):
-        keras_vit.BiT_R50x1(weights=golden("bit_mini_tf").path)
-    model = keras_vit.BiT_R50x1(classes=3, image_size=32)
-    keras_vit.to_checkpoint(model, tmp_path / "file.npz")
-    info = keras_vit.inspect_checkpoint(tmp_path / "file.npz")
-    assert (info.variant, info.config.classes, info.parameters) == ("BiT-R50x1", 3, model.count_params())

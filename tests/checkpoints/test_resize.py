@@ -5,7 +5,6 @@ import math
 import keras
 import numpy as np
 import pytest
-import scipy.ndimage
 
 import keras_vit
 from keras_vit.layers import resize_table, sincos2d
@@ -71,16 +70,6 @@ def test_against_the_originals(golden, method, where):
     assert seen >= (10 if where == "numpy" else 2) and (rectangles >= 2) == (method == "bicubic")
 
 
-@pytest.mark.once
-def test_rectangles_as_scipy_does():
-    for old, new in (((4, 7), (7, 4)), ((3, 5), (6, 2)), ((6, 2), (3, 5)), ((5, 3), (1, 9))):
-        table = np.random.default_rng(0).normal(size=(1, 1 + old[0] * old[1], 6)).astype("f4")
-        grid = table[0, 1:].reshape(*old, 6)
-        wanted = scipy.ndimage.zoom(grid, (new[0] / old[0], new[1] / old[1], 1), order=1).reshape(1, -1, 6)
-        got = resize_table(table, old, new, "official")
-        np.testing.assert_allclose(got[:, 1:], wanted, rtol=0, atol=ON_ARRAYS)
-
-
 @pytest.mark.parametrize("method", REFERENCES)
 def test_the_same_size_changes_nothing(method):
     table = np.random.default_rng(0).normal(size=(1, 1 + 35, 4)).astype("f4")
@@ -136,41 +125,6 @@ def test_with_image_size_is_loading_at_that_size(golden, method):
     assert_same_weights(model, keras_vit.from_checkpoint(path))  # the first model is as it was
 
 
-@pytest.mark.once
-def test_with_classes(golden):
-    model = keras_vit.from_checkpoint(golden("mini_token_rep").path, classifier_activation="softmax")
-    head = ("head/kernel", "head/bias")
-    fresh = model.with_classes(7)
-    assert fresh.output_shape == (None, 7) and fresh.config.representation_size is None
-    assert fresh.config.classifier_activation == "softmax"
-    assert_same_weights(fresh, model, but=head)
-    assert not any(np.any(values) for values in fresh.get_layer("head").get_weights())
-
-    kept = model.with_classes(7, keep_pre_logits=True)
-    assert kept.config.representation_size == 40
-    assert_same_weights(kept, model, but=head)
-
-    # The same number of classes, and still a new head, as in the original.
-    assert not any(np.any(values) for values in model.with_classes(11).get_layer("head").get_weights())
-
-    headless = model.with_classes(None)
-    assert headless.output_shape == (None, 48)
-    assert_same_weights(headless, model)
-
-
-def test_the_new_model_has_weights_of_its_own(golden):
-    """Training one must not move the other: on JAX, a step frees the buffers of the weights that it replaces."""
-    model = keras_vit.from_checkpoint(golden("mini_token").path)
-    before = model.get_weights()
-    other = model.with_image_size(32)
-    other.compile("sgd", "mse")
-    other.train_on_batch(np.ones((1, 32, 32, 3), "f4"), np.ones((1, 11), "f4"))
-    for got, wanted in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(got, wanted)
-    moved = [np.abs(a - b).max() for a, b in zip(other.get_weights(), before, strict=True)]
-    assert max(moved) > 1e-4
-
-
 # Square, rectangles, smaller and larger than the file's 4 x 4 patches of 8 pixels; mixed one after the other.
 SIZES = [(48, 48), (16, 24), (32, 32), (32, 56)]
 
@@ -192,15 +146,6 @@ def test_dynamic_is_the_model_of_that_size(golden, dynamic):
         if size == (32, 32) and keras.backend.backend() != "jax":
             # Without a graph: the size is known, and it is the table's own.
             np.testing.assert_allclose(forward(dynamic, images), got, rtol=0, atol=SAME_FUNCTION)
-
-
-@pytest.mark.parametrize("method", ["bicubic", "bilinear"])
-def test_dynamic_with_other_interpolations(golden, method):
-    path = golden("mini_token").path
-    images = np.random.default_rng(0).uniform(-1, 1, (1, 56, 24, 3)).astype("f4")
-    fixed = keras_vit.from_checkpoint(path, image_size=(56, 24), interpolation=method)
-    dynamic = keras_vit.from_checkpoint(path, image_size="dynamic", interpolation=method)
-    np.testing.assert_allclose(forward(dynamic, images), forward(fixed, images), rtol=0, atol=SAME_FUNCTION)
 
 
 def test_dynamic_trains_at_mixed_sizes():
@@ -229,19 +174,6 @@ def test_dynamic_trains_at_mixed_sizes():
         dynamic.train_on_batch(batches[16, 16], labels)
         last = float(dynamic.train_on_batch(batches[48, 24], labels))
     assert last < first
-
-
-def test_dynamic_refuses_images_that_do_not_divide(dynamic):
-    with pytest.raises(ValueError, match="height .* is 33, which is not a multiple of the patch size 8.*32 or 40"):
-        dynamic(np.zeros((1, 33, 32, 3), "f4"))
-
-
-@pytest.mark.once
-def test_from_dynamic_to_fixed_and_back(golden, dynamic):
-    model = keras_vit.from_checkpoint(golden("mini_token").path)
-    for other, wanted in ((dynamic.with_image_size(32), model), (model.with_image_size("dynamic"), dynamic)):
-        assert other.config == wanted.config
-        assert_same_weights(other, wanted)
 
 
 POOLED = {

@@ -112,14 +112,6 @@ def test_evaluate_few_shot(run, colours, first):
     assert found["seeds"] == [0, 1]
 
 
-@pytest.mark.parametrize(("train", "test"), [("train", "val"), ("Training", "Testing"), ("TRAIN", "validation")])
-def test_few_shot_takes_the_layouts_that_fine_tuning_takes(run, colours, first, tmp_path, train, test):
-    for split, name in (("train", train), ("test", test)):
-        (tmp_path / name).symlink_to(colours / split, target_is_directory=True)
-    found = json.loads(run("evaluate", first, tmp_path, "--few-shot", 1, "--seeds", 1, "--json").out)
-    assert (found["train_examples"], found["test_examples"]) == (12, 6)
-
-
 def test_evaluate_refuses_data_that_does_not_fit(run, colours, first, tmp_path):
     message = run("evaluate", first, colours / "train", "--few-shot", 1, code=1).err
     assert "train" in message and message.startswith("keras-vit: ")
@@ -168,18 +160,6 @@ def test_finetune(run, arguments, tmp_path):
     assert "[red] one" in streams.out
     # The same again is the same run, which is over.
     assert str(output) in run(*arguments, *options).out
-
-
-def test_finetune_says_in_one_message_that_the_loss_is_not_finite(run, arguments, tmp_path):
-    options = ("--steps", 3, "--every", 3, "--learning-rate", 1e38, "--output", tmp_path / "run")
-    err = run(*arguments, *options, code=1).err
-    assert "keras-vit: The loss is" in err and "step" in err
-
-
-def test_finetune_refuses_a_folder_with_something_else_in_it(run, arguments, tmp_path):
-    (tmp_path / "precious.txt").write_text("precious")
-    err = run(*arguments, "--steps", 1, "--output", tmp_path, code=1).err
-    assert str(tmp_path) in err and (tmp_path / "precious.txt").read_text() == "precious"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import warnings
-import zipfile
 
 import pytest
 
@@ -291,26 +290,6 @@ def test_a_warning_is_a_line(monkeypatch, capsys):
 
 
 # Files that are damaged
-
-
-@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"null", b'{"module": "os", "class_name": "system"}'])
-def test_a_keras_file_with_another_config_is_named(run, tiny, tmp_path, content):
-    path = tmp_path / "altered.keras"
-    with zipfile.ZipFile(tiny("tiny.keras")) as source, zipfile.ZipFile(path, "w") as copy:
-        for name in source.namelist():
-            data = content if name == "config.json" else source.read(name)
-            if data is not None:
-                copy.writestr(name, data)
-    for command in (("info", path), ("convert", path, tmp_path / "out.npz")):
-        assert str(path) in run(*command, code=1).err
-
-
-@pytest.mark.parametrize("file", ["a.npz", "a.keras", "a.weights.h5"])
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04" + bytes(100), b"\x89HDF\r\n\x1a\n" + bytes(100)])
-def test_a_file_with_something_else_in_it_is_named(run, tmp_path, file, content):
-    (tmp_path / file).write_bytes(content)
-    for command in (("info", tmp_path / file), ("convert", tmp_path / file, tmp_path / "out.npz")):
-        assert str(tmp_path / file) in run(*command, code=1).err
 
 
 @pytest.mark.parametrize(

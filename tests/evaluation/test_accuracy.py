@@ -9,8 +9,6 @@ import pytest
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit._pictures import coarse
 from keras_vit.evaluation import confusion_shares, draw_confusion, evaluate, most_confused, write_report
-from tests.data.sources import Sequence
-from tests.data.sources import batches as cut
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=7)
 RNG = np.random.default_rng(0)
@@ -65,26 +63,6 @@ def test_loss_of_probabilities(outputs):
 def test_ties_go_to_the_first():
     result = evaluate(same, (np.zeros((3, 4)), np.array([0, 1, 3])), top=(1, 2, 3), progress=False)
     assert result.top == {1: 1 / 3, 2: 2 / 3, 3: 2 / 3}
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the frameworks' own data pipelines
-@pytest.mark.parametrize("kind", ["generator", "pydataset", "one-hot", "column", "tf", "torch", "grain"])
-def test_kinds_of_data(kind, model):
-    data = {
-        "generator": (batch for batch in cut((IMAGES, LABELS))),
-        "pydataset": Sequence((IMAGES, LABELS)),
-        "one-hot": (IMAGES, np.eye(7)[LABELS]),
-        "column": (IMAGES, LABELS[:, None].astype("uint8")),
-    }.get(kind)
-    if kind == "tf":
-        data = pytest.importorskip("tensorflow").data.Dataset.from_tensor_slices((IMAGES, LABELS)).batch(32)
-    elif kind == "torch":
-        torch = pytest.importorskip("torch")
-        data = torch.utils.data.DataLoader([*zip(IMAGES, LABELS, strict=True)], batch_size=32)
-    elif kind == "grain":
-        data = pytest.importorskip("grain").MapDataset.source([*zip(IMAGES, LABELS, strict=True)]).batch(32)
-    wanted = evaluate(model, (IMAGES, LABELS), progress=False)
-    np.testing.assert_array_equal(evaluate(model, data).confusion, wanted.confusion)
 
 
 def test_pixels(model):

@@ -1,15 +1,12 @@
 """Whatever reads labelled images takes the same data, and it is the same in whatever form it comes."""
 
 import functools
-import json
 
 import keras
 import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig, evaluation, training
-from keras_vit.checkpoints import save_model
-from keras_vit.cli import main
 from keras_vit.data import open_data
 from keras_vit.evaluation.batches import open_batches
 from keras_vit.export.images import calibration_images
@@ -107,25 +104,6 @@ def test_calibration(source, model):
     images = calibration_images(source, model.config, Signature.of(model, None, uint8=True))
     assert images.dtype == "uint8" and images.shape[1:] == (8, 8, 3)
     assert {bytes(image) for image in images} == {bytes(image) for image in DATA[0]}
-
-
-@pytest.mark.parametrize("kind", ["folder", "tfds"])
-@pytest.mark.once
-def test_the_command_line(kind, model, tmp_path, monkeypatch, capsys):
-    source = str(KINDS[kind][0](DATA, tmp_path / "data", monkeypatch))
-    file = str(tmp_path / "model.keras")
-    save_model(model, file)
-
-    def run(*arguments):
-        assert main([*map(str, arguments), "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    assert run("evaluate", file, source)["confusion"] == confusion_of(model).tolist()
-    probe = run("evaluate", file, source, "--few-shot", 3, "--seeds", 1)
-    assert (probe["train_examples"], probe["test_examples"], probe["classes"]) == (12, 12, 3)
-    options = ["--steps", 1, "--batch-size", 12, "--warmup-steps", 0, "--learning-rate", 0.1, "--crop", "resize"]
-    done = run("finetune", file, source, *options, "--no-flip", "--output", tmp_path / "run")
-    assert done["log"][-1]["loss"] == pytest.approx(trained_on_arrays(12)[0], rel=1e-5)
 
 
 @pytest.mark.once

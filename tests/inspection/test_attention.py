@@ -85,33 +85,6 @@ def test_attention_on_every_kind_of_model(kind):
         close(together[block], row)
 
 
-def test_the_first_block_is_what_the_arrays_of_the_checkpoint_say(golden):
-    """From the file's arrays alone, without this package's layers."""
-    case = golden("mini_nonsquare")
-    model = keras_vit.from_checkpoint(case.path, image_size=case.meta["image_hw"])
-    images = case.ref["images"].astype("f4")
-    with np.load(case.path) as file:
-        arrays = {name: file[name].astype("f8") for name in file}
-    kernel, bias = arrays["embedding/kernel"], arrays["embedding/bias"]
-    p, q = kernel.shape[:2]
-    n, height, width, channels = images.shape
-    patches = images.reshape(n, height // p, p, width // q, q, channels).swapaxes(2, 3).reshape(n, -1, p * q * channels)
-    x = patches.astype("f8") @ kernel.reshape(-1, kernel.shape[-1]) + bias
-    x = np.concatenate([np.repeat(arrays["cls"], n, 0), x], 1)
-    x = x + arrays["Transformer/posembed_input/pos_embedding"]
-    block = "Transformer/encoderblock_0"
-    norm = {f"n/{new}": arrays[f"{block}/LayerNorm_0/{old}"] for new, old in (("gamma", "scale"), ("beta", "bias"))}
-    y = in_numpy.layer_norm(x, norm, "n", 1e-6)
-    attention = f"{block}/MultiHeadDotProductAttention_1"
-    query, key = (
-        np.einsum("btd,dhc->bhtc", y, arrays[f"{attention}/{name}/kernel"])
-        + arrays[f"{attention}/{name}/bias"][None, :, None]
-        for name in ("query", "key")
-    )
-    wanted = in_numpy.softmax(query @ key.swapaxes(2, 3) / np.sqrt(query.shape[-1]))
-    close(inspection.attention_maps(model, images, 0), wanted, 1e-5)
-
-
 def test_distances_of_patterns_that_are_computed_by_hand():
     """2 x 3 patches of 4 x 10 pixels, after one token that has no place."""
     itself, spread, right = (np.zeros((1, 1, 7, 7)) for _ in range(3))
