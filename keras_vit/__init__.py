@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from keras_vit.models import VARIANTS as VARIANTS
     from keras_vit.models import BiT as BiT
     from keras_vit.models import BiTConfig as BiTConfig
+    from keras_vit.models import EoMT as EoMT
+    from keras_vit.models import EoMTConfig as EoMTConfig
     from keras_vit.models import TextConfig as TextConfig
     from keras_vit.models import TextEncoder as TextEncoder
     from keras_vit.models import VisionTransformer as VisionTransformer

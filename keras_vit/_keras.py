@@ -163,14 +163,15 @@ class ClonableModel(keras.Model):
 
     def _run_through_graph(self, *args: Any, **kwargs: Any) -> Any:
         outputs = super()._run_through_graph(*args, **kwargs)
-        if isinstance(outputs, keras.KerasTensor):
-            setattr(outputs, _SOURCE, weakref.ref(self))
+        for output in keras.tree.flatten(outputs):
+            if isinstance(output, keras.KerasTensor):
+                setattr(output, _SOURCE, weakref.ref(self))
         return outputs
 
 
 def _source_of_clone(arguments: tuple[Any, ...]) -> Any:
     """The model that is being cloned, where a constructor was called by `clone_model`; otherwise None."""
-    source = getattr(arguments[1], _SOURCE, None) if len(arguments) == 2 else None
+    source = getattr(keras.tree.flatten(arguments[1])[0], _SOURCE, None) if len(arguments) == 2 else None
     return None if source is None else source()
 
 

@@ -7,6 +7,7 @@ from keras_vit._lazy import lazy_names
 if TYPE_CHECKING:
     from keras_vit.interpolation import resize_patch_kernel, resize_table
     from keras_vit.layers.base import assign, skip_initialization
+    from keras_vit.layers.dense import MaskHead, QueryRotation, UpscaleBlock
     from keras_vit.layers.map_head import MAPHead
     from keras_vit.layers.mixer_block import MixerBlock
     from keras_vit.layers.positions import RotaryEmbedding, sincos2d
@@ -37,6 +38,9 @@ __getattr__ = lazy_names(__name__)
 __all__ = [
     "BLOCK_ACTIVATIONS",
     "MLP",
+    "MaskHead",
+    "QueryRotation",
+    "UpscaleBlock",
     "AddPositionEmbedding",
     "AddSinCosPositionEmbedding",
     "BiTUnit",

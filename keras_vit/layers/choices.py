@@ -13,3 +13,5 @@ FINAL_NORMS = ("tokens", "pooled", "none")
 STEM_EPSILONS = {"official": (1e-6, 1e-5, False), "timm": (1e-5, 1e-8, True)}
 # What BiT pads its first pooling with.
 POOL_PADDINGS = {"-inf": float("-inf"), "zeros": 0.0}
+# Activations of heads for segmentation: the GELUs, and what transformers calls by these names.
+HEAD_ACTIVATIONS = (*GELUS, "silu", "relu")

@@ -379,10 +379,7 @@ FEW = 1 << 17
 
 
 def activate(x: Any, kind: str | None, fresh: bool = False) -> Any:
-    """An activation: a GELU (`layers.MLP` has the kinds), `"relu"`, or None for none.
-
-    A `fresh` tensor, which the caller has made and nobody else has seen, may be written over.
-    """
+    """An activation: one of `choices.HEAD_ACTIVATIONS`, or None for none; a `fresh` tensor may be written over."""
     if kind is None:
         return x
     if kind == "quick":
@@ -390,7 +387,9 @@ def activate(x: Any, kind: str | None, fresh: bool = False) -> Any:
     fast = fast_path(kind, x)
     if fast is not None:
         return fast(x, fresh)
-    return ops.relu(x) if kind == "relu" else ops.gelu(x, approximate=kind == "tanh")
+    if kind in ("relu", "silu"):
+        return getattr(ops, kind)(x)
+    return ops.gelu(x, approximate=kind == "tanh")
 
 
 @faster("tanh", "jax")

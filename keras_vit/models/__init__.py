@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from keras_vit._lazy import lazy_names
 from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig, pair
+from keras_vit.models.dense_config import DenseConfig, EoMTConfig
 from keras_vit.models.sizes import convolutions, count_macs, count_weights
 from keras_vit.models.text_config import TextConfig
 from keras_vit.models.variants import (
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
     from keras_vit.models.bit import BiT
     from keras_vit.models.changes import adapted_layers, check_tokens, merge_lora, require_adapters
+    from keras_vit.models.dense import DenseModel
+    from keras_vit.models.eomt import EoMT
     from keras_vit.models.features import MODELS, feature_extractor, feature_names
     from keras_vit.models.image_model import ImageModel, pixel_scaling
     from keras_vit.models.text_encoder import TextEncoder
@@ -39,6 +42,10 @@ __all__ = [
     "VARIANTS",
     "TextConfig",
     "TextEncoder",
+    "DenseConfig",
+    "DenseModel",
+    "EoMT",
+    "EoMTConfig",
     "BiT",
     "BiTConfig",
     "BiTVariant",

@@ -1,0 +1,113 @@
+"""The head of EoMT: masks from queries, on a map of patches that is enlarged ("Your ViT ...", arXiv 2503.19108)."""
+
+from typing import Any
+
+from keras import layers, ops
+
+from keras_vit._arguments import Shape, Tensor
+from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, registered
+from keras_vit.layers.ops import activate
+
+_NORM_EPSILON = 1e-6  # of LayerNorm2d, whatever the backbone's is
+
+
+@registered
+class QueryRotation(BaseLayer):
+    """A rotation that leaves queries, which have no place in the image, as they are.
+
+    Args:
+        count: The number of queries, which stand before the other tokens.
+
+    Input: What `RotaryEmbedding` gives, `(2, T, d)`. Output: `(2, count + T, d)`.
+
+    Examples:
+        >>> tuple(layers.QueryRotation(count=3)(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 8, 8)
+    """
+
+    def __init__(self, count: int, **kwargs: Any) -> None:
+        super().__init__(autocast=False, **kwargs)
+        self.count = count
+
+    def call(self, rotation: Tensor) -> Tensor:
+        sin = ops.zeros((1, self.count, rotation.shape[-1]), rotation.dtype)
+        return ops.concatenate([ops.concatenate([sin, sin + 1]), rotation], axis=1)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (2, None if input_shape[1] is None else self.count + input_shape[1], input_shape[2])
+
+
+@registered
+class UpscaleBlock(CompositeLayer):
+    """Doubles a map: a transposed convolution, an activation, a depthwise convolution and a normalisation.
+
+    `ScaleBlock` in EoMT's `models/scale_block.py`.
+
+    Args:
+        activation: As in `keras_vit.EoMTConfig`.
+
+    Input: `(batch, rows, columns, D)`. Output: `(batch, 2 * rows, 2 * columns, D)`.
+
+    Examples:
+        >>> tuple(layers.UpscaleBlock()(np.zeros((1, 2, 3, 8), "float32")).shape)
+        (1, 4, 6, 8)
+    """
+
+    def __init__(self, activation: str = "exact", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.activation = activation
+
+    def build(self, input_shape: Shape) -> None:
+        common = {"data_format": "channels_last", "dtype": self.dtype_policy}
+        self.conv1 = layers.Conv2DTranspose(input_shape[-1], 2, 2, name="conv1", **common)
+        self.conv2 = layers.DepthwiseConv2D(3, padding="same", use_bias=False, name="conv2", **common)
+        self.norm = self.inner_norm("norm", input_shape, _NORM_EPSILON)
+        self.conv1.build(input_shape)
+        self.conv2.build(input_shape)
+
+    def call(self, x: Tensor) -> Tensor:
+        x = self.conv2(activate(self.conv1(x), self.activation))
+        return call_inside(self.norm, x)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], *(None if n is None else 2 * n for n in input_shape[1:3]), input_shape[3])
+
+
+@registered
+class MaskHead(CompositeLayer):
+    """Masks: how much a query, after three linear layers, has in common with each place of a map (EoMT, section 3.2).
+
+    Args:
+        activation: Between the linear layers; as in `keras_vit.EoMTConfig`.
+
+    Call arguments:
+        queries: `(batch, Q, D)`.
+        features: `(batch, rows, columns, D)`.
+
+    Output: Logits `(batch, Q, rows, columns)`.
+
+    Examples:
+        >>> queries, features = np.zeros((1, 5, 8), "float32"), np.zeros((1, 2, 3, 8), "float32")
+        >>> tuple(layers.MaskHead()(queries, features).shape)
+        (1, 5, 2, 3)
+    """
+
+    def __init__(self, activation: str = "exact", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.activation = activation
+
+    def build(self, queries_shape: Shape, features_shape: Shape) -> None:
+        for name in ("fc1", "fc2", "fc3"):
+            setattr(self, name, self.inner_dense(name, queries_shape, queries_shape[-1]))
+
+    def call(self, queries: Tensor, features: Tensor) -> Tensor:
+        for layer in (self.fc1, self.fc2):
+            queries = call_inside(layer, queries, activation=self.activation)
+        queries = call_inside(self.fc3, queries)
+        rows, columns = ops.shape(features)[1:3]
+        places = ops.reshape(features, (-1, rows * columns, features.shape[-1]))
+        masks = ops.matmul(queries, ops.transpose(places, (0, 2, 1)))
+        return ops.reshape(masks, (-1, queries.shape[1], rows, columns))
+
+    def compute_output_shape(self, queries_shape: Shape, features_shape: Shape) -> Shape:
+        return (*queries_shape[:2], *features_shape[1:3])

@@ -1,0 +1,112 @@
+"""What models share that answer for every place of an image: they are made of the layers of a Vision Transformer."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+import keras
+
+from keras_vit.models.changes import copy_state
+from keras_vit.models.dense_config import DenseConfig
+from keras_vit.models.image_model import ImageModel
+from keras_vit.models.vision_transformer import VisionTransformer
+
+
+class _Untracked:
+    """Holds a model without Keras taking it for a part of another one."""
+
+    def __init__(self, model: VisionTransformer) -> None:
+        self.model = model
+
+
+class DenseModel(ImageModel):
+    """A functional model on the layers of a `VisionTransformer`: a function of one `DenseConfig`.
+
+    It saves, trains, freezes, quantizes and takes LoRA as models of images do. Subclasses set `config_type`,
+    `default_name`, and `outputs_of`, a function from the config, the backbone and a dtype policy to the outputs.
+
+    Args:
+        config: What to build.
+        input_tensor: As in `VisionTransformer`.
+        name: Name of the model.
+        dtype: Dtype policy of all layers; None for Keras's global one.
+        trainable: Whether training changes the weights.
+
+    Raises:
+        TypeError: if `config` is none of this model.
+    """
+
+    config_type = DenseConfig
+    outputs_of: Callable[..., Any]
+
+    def __init__(
+        self,
+        config: Any,
+        *,
+        input_tensor: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
+    ) -> None:
+        if not isinstance(config, self.config_type):
+            raise TypeError(f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given.")
+        policy = keras.dtype_policies.get(dtype)
+        backbone = VisionTransformer(config.backbone, input_tensor=input_tensor, name="backbone", dtype=policy)
+        outputs = type(self).outputs_of(config, backbone, policy)
+        super(ImageModel, self).__init__(backbone.input, outputs, name=name or self.default_name)
+        self.set_up(config, policy)
+        self._shared = _Untracked(backbone)
+        self.trainable = trainable
+
+    def init_as_clone(self, source: Self, inputs: Any, outputs: Any, name: str | None = None) -> None:
+        """As `ConfiguredModel.init_as_clone`."""
+        super().init_as_clone(source, inputs, outputs, name)
+        layers = {layer.name: layer for layer in self.layers}
+        tokens = source.backbone.call_layers(self.input, lambda layer, *args, **kw: layers[layer.name](*args, **kw))
+        backbone = VisionTransformer.__new__(VisionTransformer)
+        backbone.init_as_clone(source.backbone, self.input, tokens, name="backbone")
+        self._shared = _Untracked(backbone)
+
+    @property
+    def config(self) -> Any:
+        """The config of this model."""
+        return self._config
+
+    @property
+    def backbone(self) -> VisionTransformer:
+        """The Vision Transformer of the same layers: what changes its weights changes this model, too."""
+        return self._shared.model
+
+    def with_config(
+        self, *, name: str | None = None, dtype: Any = None, fresh: str | Iterable[str] = (), **changes: Any
+    ) -> Self:
+        """A new model with the same weights that has some fields of the config changed; it is not compiled.
+
+        Args:
+            name: Name of the new model; None for this one's.
+            dtype: Dtype policy of the new model; None for this one's.
+            fresh: As in `VisionTransformer.with_config`; no layer of a dense model can start anew.
+            changes: New values of fields in `config.CHANGES`, or `image_size`, also `"dynamic"` where the head takes
+                any size: position embeddings are resized.
+
+        Raises:
+            TypeError, ValueError: if the config has no such field, or the weights depend on it.
+        """
+        if fresh:
+            raise ValueError(
+                f"fresh={fresh!r}: no layer of {self.name} can start anew. Make a new model of the config."
+            )
+        size = changes.pop("image_size", None)
+        if unknown := changes.keys() - {*self.config.CHANGES}:
+            known = ["image_size", *self.config.CHANGES]
+            raise ValueError(f"{sorted(unknown)} cannot change with the same weights; {known} can.")
+        if size is not None:
+            chosen = {"dynamic": True} if size == "dynamic" else {"image_size": size, "dynamic": False}
+            changes["backbone"] = self.config.backbone.replace(**chosen)
+        build = {"name": name or self.name, "dtype": dtype or self._policy, "trainable": self.trainable}
+        model = type(self)(self.config.replace(**changes), **build)
+        copy_state(self, model)
+        return model
+
+    def optimize_for_inference(self, *, verbose: bool = True) -> Self:
+        """Raises ValueError: a dense model answers with all tokens, and computes no more than it needs."""
+        raise ValueError(f"{self.name} answers with all tokens: there is nothing that it need not compute.")

@@ -1,0 +1,128 @@
+"""What describes models that answer for every place of an image: each config has that of its backbone."""
+
+import dataclasses
+import operator
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from keras_vit._arguments import check_choice, is_class_name, whole_number
+from keras_vit.layers.choices import HEAD_ACTIVATIONS
+from keras_vit.models.config import ViTConfig
+
+# What a backbone has not, since all of its tokens go on.
+_WITHOUT_TOP: dict[str, Any] = {"pooling": "none", "final_norm": "tokens", "class_token_only": False}
+_WITHOUT_TOP |= dict.fromkeys(("classes", "projection", "representation_size"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseConfig:
+    """What the configs of dense models have in common.
+
+    Attributes:
+        backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes.
+    """
+
+    backbone: ViTConfig
+
+    # Fields that can change while the weights stay.
+    CHANGES: ClassVar[tuple[str, ...]] = ()
+
+    image_size = property(operator.attrgetter("backbone.image_size"), doc="Height and width of images in pixels.")
+    patch_size = property(operator.attrgetter("backbone.patch_size"), doc="Height and width of a patch in pixels.")
+    grid_size = property(operator.attrgetter("backbone.grid_size"), doc="Rows and columns of patches.")
+    channels = property(operator.attrgetter("backbone.channels"), doc="Channels of the images.")
+    dynamic = property(operator.attrgetter("backbone.dynamic"), doc="Whether images of any size are taken.")
+    interpolation = property(operator.attrgetter("backbone.interpolation"), doc="How position embeddings are resized.")
+    include_preprocessing = property(
+        operator.attrgetter("backbone.include_preprocessing"), doc="Whether the model normalises pixels itself."
+    )
+    pipeline = property(operator.attrgetter("backbone.pipeline"), doc="How pictures become what the backbone takes.")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.backbone, Mapping):  # from a file
+            object.__setattr__(self, "backbone", ViTConfig(**self.backbone))
+        if not isinstance(self.backbone, ViTConfig):
+            raise TypeError(f"backbone must be a ViTConfig, but {type(self.backbone).__name__} was given.")
+        for name, value in _WITHOUT_TOP.items():
+            given = getattr(self.backbone, name)
+            if given != value:
+                raise ValueError(f"backbone must have {name}={value!r}, but has {given!r}: its tokens go on.")
+
+    def replace(self, **changes: Any) -> Self:
+        """A config with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain data, for JSON."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+        return plain | {"backbone": self.backbone.to_dict()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NamedClasses(DenseConfig):
+    """What the configs of models that name places have in common.
+
+    Attributes:
+        classes: K, the number of classes.
+        class_names: What they stand for, in order; None where nobody has said.
+    """
+
+    classes: int
+    class_names: tuple[str, ...] | None = None
+
+    CHANGES: ClassVar[tuple[str, ...]] = ("class_names",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("classes", self.classes, 1)
+        if self.class_names is None:
+            return
+        object.__setattr__(self, "class_names", tuple(self.class_names))
+        if len(self.class_names) != self.classes or not all(map(is_class_name, self.class_names)):
+            raise ValueError(
+                f"class_names must be {self.classes} names, each a line, but {len(self.class_names)} were given: "
+                f"{self.class_names[:3]!r}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EoMTConfig(NamedClasses):
+    """Everything that decides what an `EoMT` computes ("Your ViT is Secretly an Image Segmentation Model", 2503.19108).
+
+    Attributes:
+        queries: Q, the number of queries, each of which gives a mask and the class of what it shows.
+        query_blocks: How many of the last blocks see the queries.
+        upscale_blocks: How often the map of patches is doubled before the masks are read from it.
+        activation: Of mask head and upscaling: `"exact"`, `"tanh"`, `"quick"` (GELUs), `"silu"` or `"relu"`.
+        pictures: Whose rules prepare pictures and read answers: `"eomt_authors"` or `"eomt_transformers"`.
+        task: `"semantic"`, `"panoptic"` or `"instance"`, where the file says it; None where the user chooses.
+
+    Raises:
+        TypeError, ValueError: if a field makes no sense.
+    """
+
+    queries: int
+    query_blocks: int
+    upscale_blocks: int
+    activation: str = "exact"
+    pictures: str = "eomt_authors"
+    task: str | None = None
+
+    CHANGES: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("queries", self.queries, 1)
+        whole_number("query_blocks", self.query_blocks, 1)
+        whole_number("upscale_blocks", self.upscale_blocks, 0)
+        check_choice("activation", self.activation, HEAD_ACTIVATIONS)
+        check_choice("pictures", self.pictures, ("eomt_authors", "eomt_transformers"))
+        check_choice("task", self.task, (None, "semantic", "panoptic", "instance"))
+        if self.query_blocks > self.backbone.depth:
+            raise ValueError(
+                f"query_blocks must be at most the backbone's {self.backbone.depth} blocks, but {self.query_blocks} "
+                "was given."
+            )
+        if self.backbone.dynamic:
+            raise ValueError("backbone must have dynamic=False: an EoMT was trained for images of one size.")

@@ -1,0 +1,59 @@
+"""EoMT: queries among the tokens of the last blocks of a Vision Transformer, which become masks and their classes."""
+
+from typing import Any
+
+import keras
+from keras import tree
+
+from keras_vit._keras import clonable
+from keras_vit.layers import MaskHead, QueryRotation, RegisterTokens, TokenMap, UpscaleBlock
+from keras_vit.layers.base import Dense, own_policy
+from keras_vit.models.dense import DenseModel
+from keras_vit.models.dense_config import EoMTConfig
+from keras_vit.models.vision_transformer import VisionTransformer
+
+
+def eomt(config: EoMTConfig, backbone: VisionTransformer, policy: Any) -> dict[str, Any]:
+    """The logits of classes and masks, from the symbolic tensors of a backbone (EoMT's `models/eomt.py`)."""
+    depth = config.backbone.depth
+    first = depth - config.query_blocks
+    tokens, *rotation = tree.flatten(backbone.get_layer(f"block_{first}").input)
+
+    # Section 3.2: from here on, queries are tokens among the others. They have no position.
+    tokens = RegisterTokens(config.queries, dtype=policy, name="queries")(tokens)
+    rotation = [QueryRotation(config.queries, dtype=policy, name="query_rotation")(turned) for turned in rotation]
+    for i in range(first, depth):
+        tokens = backbone.get_layer(f"block_{i}")(tokens, *rotation)
+    tokens = backbone.get_layer("encoder_norm")(tokens)
+
+    queries = tokens[:, : config.queries]
+    prefix = config.queries + config.backbone.prefix_tokens
+    features = TokenMap(config.grid_size, prefix, dtype=policy, name="map")(tokens)
+    for i in range(config.upscale_blocks):
+        features = UpscaleBlock(config.activation, dtype=policy, name=f"upscale_{i}")(features)
+    masks = MaskHead(config.activation, dtype=policy, name="mask_head")(queries, features)
+    # The last class is "no object".
+    classes = Dense(config.classes + 1, dtype=own_policy(policy, "class_head"), name="class_head")(queries)
+    return {"classes": classes, "masks": masks}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+@clonable
+class EoMT(DenseModel):
+    """An EoMT (arXiv 2503.19108) as a functional Keras model: a function of one `EoMTConfig`.
+
+    It takes images `(batch, *image_size, channels)` and gives a dictionary of logits: `"classes"` `(batch, queries,
+    classes + 1)`, the last of which is "no object", and `"masks"` `(batch, queries, rows, columns)`. Pictures of any
+    size become segments with `keras_vit.segmentation.segment`. Arguments and errors are those of `VisionTransformer`.
+
+    Examples:
+        >>> backbone = config.replace(pooling="none", classes=None, class_names=None)
+        >>> tiny = keras_vit.EoMTConfig(backbone=backbone, classes=3, queries=5, query_blocks=1, upscale_blocks=1)
+        >>> {name: tuple(x.shape) for name, x in keras_vit.EoMT(tiny)(small_images).items()}
+        {'classes': (4, 5, 4), 'masks': (4, 5, 4, 4)}
+    """
+
+    config_type = EoMTConfig
+    default_name = "eomt"
+    factory = "load"
+    outputs_of = staticmethod(eomt)
