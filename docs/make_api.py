@@ -24,6 +24,7 @@ ROOMS = {
     "data": "",
     "layers": "",
     "text": "",
+    "segmentation": "",
 }
 INDEX = """# API reference
 
@@ -47,7 +48,7 @@ PRELUDE = """import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import data, evaluation, export, inspection, layers, text, training
+from keras_vit import data, evaluation, export, inspection, layers, segmentation, text, training
 
 model = keras_vit.load("glyphs")  # 24 x 24 pixels, 164 characters: the small checkpoint that comes along
 pixels = np.random.default_rng(0).integers(0, 256, (4, 24, 24, 3)).astype("uint8")  # four pictures

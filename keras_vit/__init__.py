@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from keras_vit import export as export
     from keras_vit import inspection as inspection
     from keras_vit import layers as layers
+    from keras_vit import segmentation as segmentation
     from keras_vit import text as text
     from keras_vit import training as training
     from keras_vit.checkpoints import class_names as class_names

@@ -1,0 +1,12 @@
+"""A class for every pixel: models with heads for masks, from a picture to its segments, and how good they are."""
+
+from typing import TYPE_CHECKING
+
+from keras_vit._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from keras_vit.segmentation.metrics import MeanIoU as MeanIoU
+    from keras_vit.segmentation.metrics import MeanIoUResult as MeanIoUResult
+    from keras_vit.segmentation.metrics import mean_iou as mean_iou
+
+__getattr__ = lazy_names(__name__)

@@ -1,0 +1,199 @@
+"""How well maps of classes agree with labels: the mean intersection over union, exact and picture by picture."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from keras_vit._arguments import to_numpy, whole_number
+from keras_vit._processes import connect
+from keras_vit._terminal import Table, TableResult
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MeanIoUResult(TableResult):
+    """What `mean_iou` found. Printing it draws a table.
+
+    Attributes:
+        pictures: How many label maps there were.
+        intersection: int64 `(classes,)`: pixels of a class that are predicted as it.
+        predicted: int64 `(classes,)`: pixels that are predicted as a class, of those with a label.
+        labelled: int64 `(classes,)`: pixels of a class.
+        class_names: What the classes are called, or None.
+
+    Examples:
+        >>> segmentation.mean_iou([[[0, 1]]], [[[0, 0]]], classes=2).per_class.tolist()
+        [0.5, 0.0]
+    """
+
+    pictures: int
+    intersection: np.ndarray
+    predicted: np.ndarray
+    labelled: np.ndarray
+    class_names: tuple[str, ...] | None = None
+
+    @property
+    def per_class(self) -> np.ndarray:
+        """float64 `(classes,)`: intersection over union; NaN for a class that is neither labelled nor predicted."""
+        union = self.predicted + self.labelled - self.intersection
+        return self.intersection / np.where(union, union, np.nan)
+
+    @property
+    def mean_iou(self) -> float:
+        """The mean of `per_class` over the classes that are labelled or predicted; NaN without labelled pixels."""
+        shares = self.per_class[~np.isnan(self.per_class)]
+        return float(shares.mean()) if len(shares) else float("nan")
+
+    @property
+    def pixel_accuracy(self) -> float:
+        """The share of the labelled pixels that are predicted right; NaN without labelled pixels."""
+        pixels = int(self.labelled.sum())
+        return int(self.intersection.sum()) / pixels if pixels else float("nan")
+
+    def class_table(self, worst: int | None = None) -> Table:
+        """The classes that are labelled or predicted, the worst first.
+
+        Args:
+            worst: How many; None for all.
+
+        Returns:
+            Rows with `class`, `IoU %` and `labelled pixels`.
+        """
+        names = self.class_names or [str(i) for i in range(len(self.labelled))]
+        order = [int(i) for i in np.argsort(self.per_class, kind="stable") if not np.isnan(self.per_class[i])]
+        shares = {i: round(100 * float(self.per_class[i]), 2) for i in order}
+        rows = ({"class": names[i], "IoU %": shares[i], "labelled pixels": int(self.labelled[i])} for i in order)
+        return Table(list(rows)[:worst])
+
+    def table(self) -> Table:
+        """One row with the figures over all pictures."""
+        row = {"pictures": self.pictures, "classes": int((self.labelled > 0).sum())}
+        shares = {"mIoU %": self.mean_iou, "pixels right %": self.pixel_accuracy}
+        return Table([row | {name: round(100 * share, 2) for name, share in shares.items()}])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, for JSON; what is NaN is None."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
+        figures = {"mean_iou": self.mean_iou, "pixel_accuracy": self.pixel_accuracy}
+        plain |= {name: None if np.isnan(figure) else figure for name, figure in figures.items()}
+        return {**plain, "per_class": [None if np.isnan(share) else float(share) for share in self.per_class]}
+
+
+class MeanIoU:
+    """Adds up intersections and unions picture by picture: the mean intersection over union of a whole set.
+
+    A union counts each pixel that is labelled or predicted as a class. Both sums run over all pictures before they are
+    divided, and the mean is that over the classes with a union, as in mmsegmentation and the evaluation of ADE20K.
+
+    Args:
+        classes: How many classes there are; labels and predictions are 0 to `classes - 1`.
+        ignore: The label of pixels that do not count, whatever is predicted there; None: all count.
+        class_names: What the classes are called.
+
+    Raises:
+        ValueError: if there are not as many names as classes, or an argument is no number that makes sense.
+
+    Examples:
+        >>> metric = segmentation.MeanIoU(classes=3)
+        >>> metric.add(prediction=[[0, 1], [1, 2]], label=[[0, 1], [0, 255]])
+        >>> round(metric.result().mean_iou, 3)
+        0.5
+    """
+
+    def __init__(self, classes: int, ignore: int | None = 255, class_names: Sequence[str] | None = None) -> None:
+        self.classes = whole_number("classes", classes, 1)
+        self.ignore = None if ignore is None else int(ignore)
+        self.class_names = None if class_names is None else tuple(class_names)
+        if self.class_names is not None and len(self.class_names) != self.classes:
+            raise ValueError(
+                f"class_names must be {self.classes}, one a class, but {len(self.class_names)} were given."
+            )
+        self._pictures = 0
+        self._counts = np.zeros((3, self.classes), "int64")  # intersection, predicted, labelled
+
+    def add(self, prediction: ArrayLike, label: ArrayLike) -> None:
+        """Adds a picture, or several of one size.
+
+        Args:
+            prediction: Integers `(height, width)` or `(batch, height, width)`: the class of each pixel.
+            label: Likewise, of the same shape; `ignore` where a pixel does not count.
+
+        Raises:
+            TypeError: if they are no integers.
+            ValueError: if their shapes differ, or one has a class that does not exist.
+        """
+        maps = {"prediction": to_numpy(prediction), "label": to_numpy(label)}
+        for name, values in maps.items():
+            if values.dtype.kind not in "iub":
+                raise TypeError(f"{name} must be a map of classes, which are integers, but it is {values.dtype}.")
+            if values.ndim not in (2, 3) or not values.size:
+                wanted = f"{name} must be (height, width) or (batch, height, width)"
+                raise ValueError(f"{wanted}, with pixels, but the shape {values.shape} was given.")
+        predicted, labelled = maps.values()
+        if predicted.shape != labelled.shape:
+            raise ValueError(
+                f"prediction and label must be equally large, but the shapes {predicted.shape} and {labelled.shape} "
+                "were given. Predict at the size of the label: that is what mIoU is measured at."
+            )
+        pictures = len(labelled) if labelled.ndim == 3 else 1
+        if self.ignore is not None:
+            counts = labelled != self.ignore
+            predicted, labelled = predicted[counts], labelled[counts]
+        for name, values in (("prediction", predicted), ("label", labelled)):
+            if values.size and not (0 <= values.min() and values.max() < self.classes):
+                found = f"but it has {values.min()} to {values.max()}"
+                hint = " reduce_zero_label is for labels that begin with 1, as ADE20K's." if name == "label" else ""
+                raise ValueError(f"{name} must hold the classes 0 to {self.classes - 1}, {found}.{hint}")
+        for i, values in enumerate((labelled[predicted == labelled], predicted, labelled)):
+            self._counts[i] += np.bincount(values.ravel().astype("int64"), minlength=self.classes)
+        self._pictures += pictures
+
+    def result(self, distribution: str | None = None) -> MeanIoUResult:
+        """The figures over all pictures that were added.
+
+        Args:
+            distribution: None: the processes that the program was started in have added pictures of their own, all of
+                them call this, and each gets the result for all. `"alone"`: those of this process.
+
+        Returns:
+            A `MeanIoUResult`.
+        """
+        processes = connect(distribution)
+        pictures = int(processes.total(np.int64(self._pictures)))
+        return MeanIoUResult(pictures, *processes.total(self._counts), class_names=self.class_names)
+
+
+def mean_iou(
+    predictions: Iterable[ArrayLike],
+    labels: Iterable[ArrayLike],
+    classes: int,
+    *,
+    ignore: int | None = 255,
+    class_names: Sequence[str] | None = None,
+) -> MeanIoUResult:
+    """The mean intersection over union of maps of classes, one picture at a time.
+
+    Args:
+        predictions: Maps, integers `(height, width)`, in any iterable: the pictures may differ in size.
+        labels: As many, each as large as its prediction.
+        classes: As in `MeanIoU`, like the others.
+        ignore: Likewise.
+        class_names: Likewise.
+
+    Returns:
+        A `MeanIoUResult`, of this process alone.
+
+    Raises:
+        TypeError, ValueError: as in `MeanIoU.add`, or if there are not as many labels as predictions.
+
+    Examples:
+        >>> segmentation.mean_iou([[[0, 1]]], [[[0, 1]]], classes=2).mean_iou
+        1.0
+    """
+    metric = MeanIoU(classes, ignore, class_names)
+    for prediction, label in zip(predictions, labels, strict=True):
+        metric.add(prediction, label)
+    return metric.result("alone")
