@@ -110,6 +110,29 @@ def is_class_name(name: str) -> bool:
     return bool(name) and name == name.strip() == printable(name)
 
 
+def check_class_name(name: str, where: str) -> None:
+    """Raises ValueError unless a name can stand on a line of its own."""
+    if not is_class_name(name):
+        fault = "it is empty, or has line breaks, control characters, bytes that are not UTF-8 or space around it"
+        raise ValueError(f"{printable(where)} cannot be the name of a class: {fault}. Rename it.")
+
+
+def check_class_names(class_names: Sequence[str] | None, classes: int | None) -> tuple[list[str] | None, int | None]:
+    """Names that a user has given, and how many classes there are where names or user say it."""
+    if class_names is None:
+        return None, classes
+    names = list(class_names)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"class_names must be strings in the order of the labels, but {name!r} is among them.")
+        check_class_name(name, f"{name!r} in class_names")
+    if len(set(names)) < len(names):
+        raise ValueError("class_names must differ from each other.")
+    if classes not in (None, len(names)):
+        raise ValueError(f"There are {len(names)} class_names, but classes={classes}.")
+    return names, len(names)
+
+
 def did_you_mean(name: str, known: Mapping[str, str]) -> str:
     """What a message about an unknown name adds: ` Did you mean 'a' or 'b'?`; empty where no name is near.
 

@@ -9,6 +9,8 @@ from keras_vit.data.randaugment import randaugment, randaugment_operation
 # What needs Keras, and what worker processes run as a program.
 if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation
+    from keras_vit.data.mask_augmentation import MaskAugmentation
+    from keras_vit.data.masks import MaskedImages, open_masks
     from keras_vit.data.streams import Batches, ImageStream, as_dataset, open_data
     from keras_vit.data.tables import LabelTable, open_table
 
@@ -21,11 +23,14 @@ __all__ = [
     "Batches",
     "ImageStream",
     "LabelTable",
+    "MaskAugmentation",
+    "MaskedImages",
     "as_dataset",
     "has_test_split",
     "image_files",
     "match_labels",
     "open_data",
+    "open_masks",
     "open_table",
     "pick_split",
     "randaugment",

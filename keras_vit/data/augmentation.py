@@ -235,10 +235,10 @@ def crop_and_flip(
     if augmentation.crop == "random":
         rows, columns = _random_crop(pixels, size, generator)
     else:
-        rows, columns = (_bilinear(old, new) for old, new in zip(pixels.shape, size, strict=False))
+        rows, columns = (bilinear(old, new) for old, new in zip(pixels.shape, size, strict=False))
     if augmentation.flip and generator.random() < 0.5:
         columns = tuple(part[:, ::-1] for part in columns)
-    image = _resample(pixels, rows, columns)
+    image = resample(pixels, rows, columns)
     # big_vision casts its means to uint8. The margin is for means of equal pixels just short of a whole number.
     return np.floor(image + 1e-3) if augmentation.crop == "random" else image
 
@@ -287,7 +287,7 @@ def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str
 _Samples = tuple[np.ndarray, ...]
 
 
-def _bilinear(old: int, new: int) -> _Samples:
+def bilinear(old: int, new: int) -> _Samples:
     """The two samples that each new one lies between, with half-pixel centres: `resize_images`."""
     centre = (np.arange(new) + 0.5) * (old / new) - 0.5
     first = np.floor(centre)
@@ -305,7 +305,7 @@ def _area(old: int, new: int) -> _Samples:
     return np.minimum(indices, old - 1).astype("int64"), weights.astype("float32")
 
 
-def _resample(pixels: np.ndarray, rows: _Samples, columns: _Samples) -> np.ndarray:
+def resample(pixels: np.ndarray, rows: _Samples, columns: _Samples) -> np.ndarray:
     """Sums of samples, first of rows and then of columns: `(height, width, 3)` to float32 `(rows, columns, 3)`."""
     # Columns are taken by flat index, which NumPy copies without a loop over pixels of three bytes.
     flat = np.ascontiguousarray(pixels).reshape(len(pixels), -1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import is_class_name, listing, printable, to_numpy, warn_caller
+from keras_vit._arguments import check_class_name, listing, printable, to_numpy, warn_caller
 from keras_vit._terminal import ProgressBar
 from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
 
@@ -76,7 +76,8 @@ class Examples:
     files: Sequence[Path] | None = None  # of the images, if each is one, for worker processes to read
     bad: list[BadImage] = dataclasses.field(default_factory=list)
     converted: list[BadImage] = dataclasses.field(default_factory=list)
-    target: str = "class"  # of TARGETS
+    target: str = "class"  # of TARGETS, or "mask": `read` gives a picture and its mask
+    ignore: int = 255  # what masks say where they say nothing
 
 
 def fingerprint(*parts: Any) -> str:
@@ -138,8 +139,8 @@ def check_labels(
 
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
-    """What `check_labels` returns, as float32 rows `(n, classes)`."""
-    if labels.ndim == 2:
+    """What `check_labels` returns, as float32 rows `(n, classes)`; masks as they are."""
+    if labels.ndim >= 2:
         return labels
     rows = np.zeros((len(labels), classes), dtype="float32")
     rows[np.arange(len(labels)), labels] = 1
@@ -150,13 +151,6 @@ def count_steps(examples: int, batch_size: int, training: bool) -> int:
     """Full batches in training data, at least 1; all batches of test data."""
     full, rest = divmod(examples, batch_size)
     return max(1, full) if training else full + bool(rest)
-
-
-def check_class_name(name: str, where: str) -> None:
-    """Raises ValueError unless a name can stand on a line of its own."""
-    if not is_class_name(name):
-        fault = "it is empty, or has line breaks, control characters, bytes that are not UTF-8 or space around it"
-        raise ValueError(f"{printable(where)} cannot be the name of a class: {fault}. Rename it.")
 
 
 def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: str = "The data") -> np.ndarray:

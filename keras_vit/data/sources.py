@@ -248,7 +248,7 @@ class PipelineBatches:
         bad_in_a_row = 0
         while True:
             number = -1
-            for number, element in enumerate(_one_pass(self._source)):
+            for number, element in enumerate(one_pass(self._source)):
                 images, labels = _pair(element)
                 self._single = images.ndim == 3
                 if self._single:
@@ -259,7 +259,7 @@ class PipelineBatches:
                     raise ValueError(f"{TOO_MANY} in a row are bad, the last: {self.bad[-1].reason}")
                 if checked is None:
                     continue
-                if images.shape[1:3] != size:
+                if images.shape[1:3] != size and self.target != "mask":
                     resize = self._transform.resize
                     images = np.stack([resize_for_evaluation(image, size, resize) for image in images])
                 waiting.append((images.astype("float32"), checked))
@@ -283,6 +283,8 @@ class PipelineBatches:
                 raise ValueError(f"The images of {where} are {given}, but the model takes {wanted}. {hint}")
             if len(images) != len(labels):
                 raise ValueError(f"There are {len(images)} images but {len(labels)} labels in {where}.")
+            if self.target == "mask":  # checked by `open_masks`
+                return labels
             return check_labels(labels, self.classes or None, where, target=self.target)[0]
         except ValueError as error:
             if not self._skip:
@@ -292,7 +294,8 @@ class PipelineBatches:
             return None
 
 
-def _one_pass(source: Any) -> Iterator[Any]:
+def one_pass(source: Any) -> Iterator[Any]:
+    """All that a pipeline yields, once."""
     if isinstance(source, keras.utils.PyDataset):
         for i in range(source.num_batches):
             yield source[i]

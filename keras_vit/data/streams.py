@@ -21,7 +21,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arguments import ImageSize, check_choice, pair, printable, warn_caller, whole_number
+from keras_vit._arguments import ImageSize, check_choice, check_class_names, pair, printable, warn_caller, whole_number
 from keras_vit._processes import share
 from keras_vit.data.augmentation import MIXUP, ORDER, Augmentation, ImageTransform, Worker, mixed
 from keras_vit.data.examples import (
@@ -29,7 +29,6 @@ from keras_vit.data.examples import (
     BadImage,
     EndOfData,
     Examples,
-    check_class_name,
     count_steps,
     one_hot,
     open_folder,
@@ -78,7 +77,7 @@ def open_data(
             - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, a list
               of batches, or any iterable of (images, labels): used as it is, in its own order, with its own crops;
               `randaugment` and `mixup` of an augmentation are added.
-            - a table of image files and labels: `open_table`.
+            - a table of image files and labels: `open_table`; pictures with masks: `open_masks`.
             - a dict with any of these for `"train"` and `"test"`.
         image_size: Of the images that come out, an integer or `(height, width)`.
         batch_size: Images in a batch.
@@ -149,25 +148,21 @@ def open_data(
         raise ValueError(f'shuffle must be True (for split="train"), False or None, but {shuffle!r} was given.')
     if not shuffle and augmentation is not None:
         raise ValueError("Images that come in order, once, are not augmented: leave augmentation out.")
-    if shuffle:
-        augmentation = augmentation or Augmentation(crop="resize", flip=False)
     if sampling is not None and not shuffle:
         raise ValueError(f"sampling={sampling!r} is for shuffled training data: leave it out.")
     part = "train" if holdout is not None else split
     if isinstance(source, Mapping):
         source = pick_split(source, part)
-    names = None if class_names is None else list(class_names)
-    for name in names or ():
-        if not isinstance(name, str):
-            raise TypeError(f"class_names must be strings in the order of the labels, but {name!r} is among them.")
-        check_class_name(name, f"{name!r} in class_names")
-    if names is not None:
-        if len(set(names)) < len(names):
-            raise ValueError("class_names must differ from each other.")
-        if classes not in (None, len(names)):
-            raise ValueError(f"There are {len(names)} class_names, but classes={classes}.")
-        classes = len(names)
-    transform = ImageTransform(size, augmentation, resize, seed, channels)
+    names, classes = check_class_names(class_names, classes)
+    if getattr(source, "target", "class") == "mask":
+        from keras_vit.data.mask_augmentation import MaskTransform
+
+        transform = MaskTransform.of(size, augmentation, shuffle, seed, channels, source.ignore)
+    else:
+        if not isinstance(augmentation, Augmentation | None):
+            raise TypeError(f"augmentation must be an Augmentation or None, but {augmentation!r} was given.")
+        plain = Augmentation(crop="resize", flip=False) if shuffle else None
+        transform = ImageTransform(size, augmentation or plain, resize, seed, channels)
     if isinstance(source, (str, os.PathLike)) and not str(source).startswith("tfds:"):
         examples = open_folder(source, part, names, on_bad_image, check)
     elif hasattr(source, "open_examples"):
@@ -176,6 +171,7 @@ def open_data(
         if isinstance(source, str):
             examples = open_tfds(source.removeprefix("tfds:"), part)
         elif is_pipeline(source):
+            target, classes = getattr(source, "target", target), getattr(source, "classes", classes)
             if holdout is not None or sampling is not None:
                 raise ValueError("A pipeline goes its own way: holdout and sampling are for other data.")
             batches = PipelineBatches(
@@ -389,7 +385,11 @@ class ExampleBatches:
         # Both take the image before, which for the first one of a part is in another part.
         before = places[rows.start - 1 :][:1] if mixes and rows != slice(0, len(places)) else []
         places = [*before, *places[rows]]
-        images = np.empty((len(places), *self._transform.image_size, self._transform.channels), "float32")
+        if self.target == "mask" and not self.endless:  # pictures keep their sizes
+            pairs = [pair for pair in self._readers.map(self._read, [i for _, i in places]) if pair is not None]
+            return [image for image, _ in pairs], [mask for _, mask in pairs]
+        planes = self._transform.channels + (self.target == "mask")
+        images = np.empty((len(places), *self._transform.image_size, planes), "float32")
         if not places:
             return images, one_hot(self._data.labels[:0], self.classes)
         size = -(-len(places) // (PIECES * self._workers))
@@ -400,6 +400,8 @@ class ExampleBatches:
             raise ValueError(f'None of the images of batch {step} can be read. Leave them out: check="decode".')
         if (indices < 0).any():
             images, indices = images[indices >= 0], indices[indices >= 0]
+        if self.target == "mask":
+            return images[..., :-1], images[..., -1].astype("int32")
         labels = one_hot(self._data.labels[indices], self.classes)
         if mixes:
             images, labels = mixed(images, labels, augmentation, [self._transform.seed, MIXUP, step])

@@ -1,0 +1,186 @@
+"""What happens to a picture and its mask alike in training: size, crop and flip; and to the picture's colours.
+
+As in mmsegmentation, whose transforms DINOv2 and DINOv3 train their linear heads with, in this order: `RandomResize`,
+`RandomCrop`, `RandomFlip`, `PhotoMetricDistortion`, `Pad`. Colours stay fractions; there they are cut to grey levels.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+from keras_vit.data.augmentation import IMAGE, Augmentation, bilinear, resample
+
+CROPS = 10  # how often a crop is drawn again that nearly is of one class
+# Fields of `MaskAugmentation`, and what they may be.
+_RANGES = {"brightness": 255.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.5}
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskAugmentation:
+    """How training pictures with masks are changed. `MaskAugmentation()` is what DINOv2 trains its linear head with.
+
+    Each change of colours happens to half of the pictures. Pipelines of other libraries have crops and colours of
+    their own, and are left as they are.
+
+    Args:
+        scale: The shorter side becomes that of the image size times a number drawn from this range.
+        one_class: A crop in which one class has this share of the labelled pixels or more is drawn again, up to ten
+            times; 1.0: never.
+        flip: Mirror half of the pictures, left to right.
+        brightness: What is added to pixels of 0..255, at most.
+        contrast: 0.5 multiplies them by 0.5 to 1.5.
+        saturation: The same for the saturation of HSV.
+        hue: By what share of the circle of colours they turn, at most. 18 of OpenCV's 180 are 0.1.
+        fill: What pictures that are smaller than the crop are filled up with, below and right, in 0..255: the mean that
+            the model subtracts, a number or one for each channel. Their masks have the label that does not count.
+
+    Raises:
+        TypeError, ValueError: if a field is out of its range.
+
+    Examples:
+        >>> data.MaskAugmentation(scale=(1, 3), flip=False).one_class
+        0.75
+    """
+
+    scale: tuple[float, float] = (0.5, 2.0)
+    one_class: float = 0.75
+    flip: bool = True
+    brightness: float = 32.0
+    contrast: float = 0.5
+    saturation: float = 0.5
+    hue: float = 0.1
+    fill: float | tuple[float, ...] = (123.675, 116.28, 103.53)
+
+    # What streams ask of an augmentation, and what nobody does to masks.
+    mixup: ClassVar[float] = 0.0
+    cutmix: ClassVar[float] = 0.0
+    erasing: ClassVar[float] = 0.0
+    randaugment: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.flip, bool):
+            raise TypeError(f"flip must be True or False, but {self.flip!r} was given.")
+        for name in ("scale", "fill"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, tuple(value) if isinstance(value, (tuple, list)) else value)
+        fills = self.fill if isinstance(self.fill, tuple) else (self.fill,)
+        numbers = [(name, getattr(self, name), most) for name, most in _RANGES.items()]
+        for name, value, most in (*numbers, ("one_class", self.one_class, 1.0), *(("fill", v, 255.0) for v in fills)):
+            if not _is_number(value) or not 0 <= value <= most:
+                raise ValueError(f"{name} must be a number from 0 to {most:g}, but {value!r} was given.")
+        scale = self.scale if isinstance(self.scale, tuple) else ()
+        if len(scale) != 2 or not all(map(_is_number, scale)) or not 0 < scale[0] <= scale[1] < np.inf:
+            raise ValueError(f"scale must be (least, most) above 0, such as (0.5, 2.0), but {self.scale!r} was given.")
+
+    @property
+    def recolours(self) -> bool:
+        """Whether it changes colours, which only red, green and blue have."""
+        return any(getattr(self, name) for name in _RANGES)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a picture at size, and a crop where it is longer
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskTransform:
+    """Brings a picture and its mask to size in training; in evaluation, without an augmentation, they stay as they are.
+
+    What is random depends on the seed, the epoch and the index of the picture. The mask is the last of the channels.
+    """
+
+    image_size: tuple[int, int]
+    augmentation: MaskAugmentation | None
+    seed: int
+    channels: int
+    ignore: int
+
+    @classmethod
+    def of(
+        cls, size: tuple[int, int], augmentation: Any, shuffle: bool, seed: int, channels: int, ignore: int
+    ) -> "MaskTransform":
+        """The transform of a stream; an error where the augmentation is one of images without masks."""
+        if augmentation is None and shuffle:
+            augmentation = PLAIN
+        if isinstance(augmentation, Augmentation):
+            raise TypeError(
+                "Pictures with masks are changed by a data.MaskAugmentation, as those of the recipes segmentation/..., "
+                "but an Augmentation was given: recipe.replace(augmentation=data.MaskAugmentation())."
+            )
+        if channels != 3 and augmentation is not None and augmentation.recolours:
+            plain = ", ".join(f"{name}=0" for name in _RANGES)
+            raise ValueError(f"Colours are red, green and blue, but channels={channels}: MaskAugmentation({plain}).")
+        return cls(size, augmentation, seed, channels, ignore)
+
+    def __call__(self, pair: tuple[np.ndarray, np.ndarray], epoch: int, index: int) -> np.ndarray:
+        """A picture `(height, width, channels)` and its mask `(height, width)` as one float32 array at the size."""
+        (image, mask), augmentation = pair, self.augmentation
+        generator = np.random.default_rng([self.seed, IMAGE, epoch, index])
+        factor = min(self.image_size) * generator.uniform(*augmentation.scale) / min(mask.shape)
+        large = [max(1, int(side * factor + 0.5)) for side in mask.shape]
+        crop = [min(sides) for sides in zip(large, self.image_size, strict=True)]
+        # cv2.INTER_NEAREST, which mmsegmentation resizes masks with
+        nearest = [np.arange(new) * old // new for old, new in zip(mask.shape, large, strict=True)]
+
+        def draw() -> tuple[list[slice], np.ndarray]:
+            starts = [int(generator.integers(new - side + 1)) for new, side in zip(large, crop, strict=True)]
+            box = [slice(start, start + side) for start, side in zip(starts, crop, strict=True)]
+            return box, mask[np.ix_(nearest[0][box[0]], nearest[1][box[1]])]
+
+        box, labels = draw()
+        for _ in range(CROPS if augmentation.one_class < 1 else 0):
+            counts = np.unique(labels[labels != self.ignore], return_counts=True)[1]
+            if len(counts) > 1 and counts.max() < augmentation.one_class * counts.sum():
+                break
+            box, labels = draw()
+        samples = [bilinear(old, new) for old, new in zip(mask.shape, large, strict=True)]
+        rows, columns = (tuple(part[:, place] for part in along) for along, place in zip(samples, box, strict=True))
+        if augmentation.flip and generator.random() < 0.5:
+            columns, labels = tuple(part[:, ::-1] for part in columns), labels[:, ::-1]
+        pixels = resample(image, rows, columns)
+        if augmentation.recolours:
+            pixels = distorted(pixels, augmentation, generator)
+        both = np.empty((*self.image_size, self.channels + 1), "float32")
+        both[..., :-1], both[..., -1] = augmentation.fill, self.ignore
+        both[: crop[0], : crop[1], :-1], both[: crop[0], : crop[1], -1] = pixels, labels
+        return both
+
+
+def distorted(image: np.ndarray, augmentation: MaskAugmentation, generator: np.random.Generator) -> np.ndarray:
+    """A picture `(height, width, 3)` in 0..255 with other brightness, contrast, saturation and hue: float32."""
+
+    def chosen() -> bool:
+        return generator.random() < 0.5
+
+    def contrasted(image: np.ndarray) -> np.ndarray:
+        return np.clip(image * generator.uniform(1 - augmentation.contrast, 1 + augmentation.contrast), 0, 255)
+
+    if chosen():
+        image = np.clip(image + generator.uniform(-augmentation.brightness, augmentation.brightness), 0, 255)
+    contrast_first = chosen()
+    if contrast_first and chosen():
+        image = contrasted(image)
+    factor = generator.uniform(1 - augmentation.saturation, 1 + augmentation.saturation) if chosen() else 1.0
+    turn = generator.uniform(-augmentation.hue, augmentation.hue) if chosen() else 0.0
+    if factor != 1 or turn:
+        image = recoloured(image, factor, turn)
+    if not contrast_first and chosen():
+        image = contrasted(image)
+    return image.astype("float32")
+
+
+def recoloured(image: np.ndarray, factor: float, turn: float) -> np.ndarray:
+    """Colours `(..., 3)` whose saturation in HSV is multiplied, at most to 1, and whose hue turns by a share of it."""
+    value, chroma = image.max(-1), image.max(-1) - image.min(-1)
+    red, green, blue = np.moveaxis(image, -1, 0)
+    safe = np.where(chroma > 0, chroma, 1)
+    hue = np.select(  # in sixths of the circle
+        [value == red, value == green], [(green - blue) / safe, (blue - red) / safe + 2], (red - green) / safe + 4
+    )
+    hue, chroma = (hue + 6 * turn) % 6, np.minimum(chroma * factor, value)
+    sixths = (np.array([5, 3, 1]) + hue[..., None]) % 6  # red, green and blue stand thirds of the circle apart
+    return value[..., None] - chroma[..., None] * np.clip(np.minimum(sixths, 4 - sixths), 0, 1)

@@ -1,0 +1,287 @@
+"""Pictures with a mask each, one number a pixel: in folders, arrays and pipelines of other libraries."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit._arguments import check_class_names, listing, printable, to_numpy, warn_caller, whole_number
+from keras_vit._terminal import ProgressBar
+from keras_vit.data.examples import BadImage, Examples, fingerprint, good_files, image_files, pick_split, split_of
+from keras_vit.data.sources import is_pipeline, one_pass
+from keras_vit.preprocessing import check_pixels, load_image
+
+IMAGES, MASKS = "images", ("masks", "annotations", "labels")  # what the two folders of a data set are called
+CLASSES = "classes.txt"  # beside them: a name on each line, in the order of the numbers
+MODES = ("1", "L", "P", "I", "I;16")  # Pillow's, of one number a pixel
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Masks:
+    """What masks say, whatever they come in."""
+
+    source: Any = dataclasses.field(repr=False)
+    classes: int | None
+    class_names: tuple[str, ...] | None
+    ignore: int
+    reduce_zero_label: bool
+    target: str = "mask"
+
+    def checked(self, mask: Any, size: tuple[int, ...], name: str) -> np.ndarray:
+        """A mask as int32 `(height, width)`, or several, of numbers of classes and `ignore`; ValueError otherwise."""
+        labels = to_numpy(mask)
+        labels = labels[..., 0] if labels.ndim == len(size) + 1 and labels.shape[-1] == 1 else labels
+        if labels.shape != size:
+            raise ValueError(f"{name}: its mask must be as large as the picture, {size}, but it is {labels.shape}.")
+        if labels.dtype.kind not in "iub" and not (labels.dtype.kind == "f" and (labels == np.floor(labels)).all()):
+            raise ValueError(f"{name}: its mask must hold whole numbers, but its dtype is {labels.dtype}.")
+        given = labels = labels.astype("int32")
+        if self.reduce_zero_label:
+            labels = np.where((given == 0) | (given == self.ignore), self.ignore, given - 1)
+        wrong = (labels != self.ignore) & ((labels < 0) | (labels >= (self.classes or np.inf)))
+        if wrong.any():
+            known = f"{self.classes} classes are known" if self.classes else "classes count from 0"
+            hint = "If 0 stands for no class: reduce_zero_label=True; if another number does: ignore=."
+            raise ValueError(f"{name}: its mask has the label {given[wrong][0]}, but {known}. {hint}")
+        return labels
+
+
+class MaskedImages(_Masks):
+    """Pictures with a mask each: `open_masks` makes it, and `finetune_segmentation` and `open_data` take it.
+
+    Attributes:
+        source: A folder, `(images, masks)`, or a dict of these by split.
+        classes: How many there are.
+        class_names: In the order of the numbers; None where nobody has said them.
+        ignore: What masks say where they say nothing.
+        reduce_zero_label: Whether 0 is no class either, and the others count from 1.
+        target: `"mask"`.
+
+    Examples:
+        >>> masks = data.open_masks((pixels, np.zeros((4, 24, 24), "uint8")), classes=2)
+        >>> masks.classes, masks.has_test_split
+        (2, False)
+    """
+
+    @property
+    def has_test_split(self) -> bool:
+        """Whether the source says which pictures are there to test on."""
+        names = self.source if isinstance(self.source, Mapping) else _split_folders(self.source)
+        return any(place is not None and place[0] == "test" for place in map(split_of, names))
+
+    def open_examples(self, split: str, class_names: list[str] | None, on_bad_image: str, check: str) -> Examples:
+        """The pictures of a split; the arguments are those of `open_data`."""
+        source = pick_split(self.source, split) if isinstance(self.source, Mapping) else self.source
+        bad: list[BadImage] = []
+        converted: list[BadImage] = []
+        if isinstance(source, (str, os.PathLike)):
+            files = _files(Path(source), split)
+            keep, bad, converted = good_files([p for p, _ in files], on_bad_image, check, lambda i: str(files[i][0]))
+            files = [files[i] for i in keep]
+            called = [str(path) for path, _ in files]
+            kind, digest = "folder of masks", [(path.name, mask.stat().st_size) for path, mask in files]
+
+            def both(i: int) -> tuple[np.ndarray, Any]:
+                return load_image(files[i][0]), read_mask(files[i][1])
+
+        else:
+            images, masks = _arrays(source)
+            called = [f"images[{i}]" for i in range(len(images))]
+            kind, digest = "arrays of masks", [to_numpy(part[i]) for part in (images, masks) for i in (0, -1)]
+
+            def both(i: int) -> tuple[np.ndarray, Any]:
+                channels = np.shape(images[i])[-1]
+                return check_pixels(images[i], channels, name=called[i], scaled="raise"), masks[i]
+
+        def read(i: int) -> tuple[np.ndarray, np.ndarray]:
+            image, mask = both(i)
+            return image, self.checked(mask, image.shape[:2], called[i])
+
+        names = class_names or (None if self.class_names is None else list(self.class_names))
+        return Examples(
+            labels=np.zeros(len(called), "int64"),  # all are alike where a share is held out
+            classes=self.classes or _count_classes(read, len(called), self.ignore),
+            read=read,
+            name=called.__getitem__,
+            kind=kind,
+            fingerprint=fingerprint(len(called), self.ignore, self.reduce_zero_label, *digest),
+            class_names=names,
+            bad=bad,
+            converted=converted,
+            target=self.target,
+            ignore=self.ignore,
+        )
+
+
+class MaskPipeline(_Masks):
+    """Batches of pictures and masks of another library, checked one by one."""
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for number, element in enumerate(one_pass(self.source)):
+            images, masks = _pair(element)
+            yield images, self.checked(masks, images.shape[:-1], f"batch {number}")
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+def open_masks(
+    source: Any,
+    *,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    ignore: int = 255,
+    reduce_zero_label: bool = False,
+) -> MaskedImages | MaskPipeline:
+    """Pictures with a mask each: one number for each pixel, which says its class.
+
+    Args:
+        source: One of
+
+            - a folder with `images/` and `masks/` (or `annotations/`, `labels/`), whose files have the same names but
+              for their endings. Masks are PNGs or other files of one number a pixel, also of colours by number. The
+              two folders may lie in `train/` and `val/`, or have these inside them. Needs Pillow.
+            - `(images, masks)`: arrays `(n, height, width, channels)` and `(n, height, width)`, or lists of arrays of
+              different sizes.
+            - a `tf.data.Dataset`, a torch `DataLoader` or another iterable of such pairs, in batches or one by one:
+              used as it is, in its own order and with its own crops.
+            - a dict with any of the first two for `"train"` and `"test"`.
+        classes: How many there are. None: as `class_names` or a file `classes.txt` in the folder say, or else one more
+            than the largest number in the masks to train on, which are all read for that.
+        class_names: Their names, in the order of the numbers.
+        ignore: The number that stands for no class: such pixels neither train nor count.
+        reduce_zero_label: Whether 0 stands for no class as well, and 1 is the first one, as in ADE20K.
+
+    Returns:
+        What `finetune_segmentation` and `open_data` take. Files are read when they are used.
+
+    Raises:
+        FileNotFoundError: if the folder does not exist, or lacks one of the two.
+        ValueError, TypeError: if an argument makes no sense, or a picture has no mask; it is named. What is wrong with
+            a mask is said when it is read.
+
+    Examples:
+        >>> masks = data.open_masks((pixels, np.zeros((4, 24, 24), "uint8")), class_names=["floor", "wall"])
+        >>> with data.open_data(masks, image_size=32, batch_size=2) as stream:
+        ...     batch, labels = stream.batch(0)
+        >>> batch.shape, labels.shape
+        ((2, 32, 32, 3), (2, 32, 32))
+    """
+    whole_number("ignore", ignore, -1)
+    if not isinstance(reduce_zero_label, bool):
+        raise TypeError(f"reduce_zero_label must be True or False, but {reduce_zero_label!r} was given.")
+    names, classes = check_class_names(class_names, classes)
+    if classes is not None:
+        whole_number("classes", classes, 1)
+        if 0 <= ignore < classes:
+            raise ValueError(f"ignore={ignore} is one of the {classes} classes: give a number that is none of them.")
+    options = (None if names is None else tuple(names), ignore, reduce_zero_label)
+    if isinstance(source, _Masks):
+        raise TypeError("source is what open_masks has made already: give that as it is.")
+    if not isinstance(source, (str, os.PathLike, Mapping)) and is_pipeline(source):
+        if hasattr(source, "__next__"):
+            raise TypeError("An iterator only goes forward. Give what it came from: a data set, or a list.")
+        if classes is None:
+            raise ValueError("A pipeline does not say how many classes its masks have: give classes= or class_names=.")
+        return MaskPipeline(source, classes, *options)
+    if isinstance(source, (str, os.PathLike)):
+        root = Path(source)
+        if not root.is_dir():
+            raise FileNotFoundError(f"data must be a folder of images/ and masks/, but {str(root)!r} is none.")
+        if classes is None and (root / CLASSES).exists():
+            names, classes = check_class_names((root / CLASSES).read_text(encoding="utf-8").splitlines(), None)
+            options = (tuple(names or ()), ignore, reduce_zero_label)
+    data = MaskedImages(source, classes, *options)
+    if classes is None:
+        examples = data.open_examples("train", None, "stop", "none")
+        data = dataclasses.replace(data, classes=examples.classes)
+    return data
+
+
+def read_mask(path: Path) -> np.ndarray:
+    """The numbers `(height, width)` of a file of one number a pixel."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            mode = image.mode
+            numbers = np.asarray(image) if mode in MODES else None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{printable(path)}: not a mask that can be read: {error}") from error
+    if numbers is None:
+        raise ValueError(f"{printable(path)} has colours (mode {mode}), but a mask has one number for each pixel.")
+    return numbers
+
+
+def _pair(element: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures and masks of what a pipeline yields."""
+    if isinstance(element, Mapping):
+        found = [next((element[key] for key in keys if key in element), None) for keys in _KEYS]
+    else:
+        found = list(element) if isinstance(element, (tuple, list)) else []
+    if len(found) != 2 or any(part is None for part in found):
+        raise ValueError("The pipeline must yield (images, masks), or a dict with 'image' and 'mask'.")
+    return to_numpy(found[0]), to_numpy(found[1])
+
+
+_KEYS = ("image", "images", "pixel_values"), ("mask", "masks", "segmentation_mask", "labels", "label")
+
+
+def _count_classes(read: Any, count: int, ignore: int) -> int:
+    """One more than the largest number in all masks."""
+    with ThreadPoolExecutor() as pool, ProgressBar("Counting classes", count, shown=count >= 100) as bar:
+        masks = (mask for _, mask in bar.track(pool.map(read, range(count))))
+        classes = max((int(mask[mask != ignore].max(initial=-1)) for mask in masks), default=-1) + 1
+    if not classes:
+        raise ValueError(f"All masks say {ignore} everywhere, which stands for no class.")
+    return classes
+
+
+def _arrays(source: Any) -> tuple[Any, Any]:
+    if not isinstance(source, (tuple, list)) or len(source) != 2:
+        kinds = "a folder of images/ and masks/, (images, masks), or a dict of these"
+        raise TypeError(f"data must be {kinds}, but {type(source).__name__} was given.")
+    images, masks = source
+    if not len(images) or len(images) != len(masks):
+        raise ValueError(f"There are {len(images)} images and {len(masks)} masks: each image needs one.")
+    return images, masks
+
+
+# Folders
+
+
+def _split_folders(root: Any) -> dict[str, tuple[Path, Path]]:
+    """The folders of pictures and masks of each split by its name; empty where there are none, or no folder."""
+    if not isinstance(root, (str, os.PathLike)):
+        return {}
+    root, found = Path(root), {}
+    masks = next((root / name for name in MASKS if (root / name).is_dir()), root / MASKS[0])
+    inside = root / IMAGES if (root / IMAGES).is_dir() else root
+    for folder in sorted(inside.iterdir()):
+        if folder.is_dir() and split_of(folder.name):
+            within = next((folder / name for name in MASKS if (folder / name).is_dir()), folder / MASKS[0])
+            found[folder.name] = (folder / IMAGES, within) if inside == root else (folder, masks / folder.name)
+    return found
+
+
+def _files(root: Path, split: str) -> list[tuple[Path, Path]]:
+    """Each picture of a split with its mask, sorted."""
+    folders = _split_folders(root)
+    masks = next((root / name for name in MASKS if (root / name).is_dir()), root / MASKS[0])
+    pictures, masks = pick_split(folders, split) if folders else (root / IMAGES, masks)
+    for folder, kind in ((pictures, "pictures"), (masks, "masks")):
+        if not folder.is_dir():
+            raise FileNotFoundError(f"There is no folder {printable(folder)} with the {kind} of the data.")
+    by_name = {path.relative_to(masks).with_suffix(""): path for path in image_files(masks)}
+    files = {path.relative_to(pictures).with_suffix(""): path for path in image_files(pictures)}
+    if not files:
+        raise ValueError(f"{printable(pictures)} has no pictures.")
+    if without := [str(name) for name in files if name not in by_name]:
+        raise ValueError(f"{len(without)} pictures in {printable(pictures)} have no mask: {listing(without)}.")
+    if unused := [str(name) for name in by_name if name not in files]:
+        warn_caller(f"{len(unused)} masks in {printable(masks)} have no picture, and are left out: {listing(unused)}.")
+    return [(path, by_name[name]) for name, path in files.items()]

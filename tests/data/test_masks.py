@@ -1,0 +1,233 @@
+"""Pictures with masks: where they come from, and what happens to both alike in training."""
+
+import colorsys
+
+import numpy as np
+import pytest
+
+from keras_vit.data import Augmentation, MaskAugmentation, open_data, open_masks
+from keras_vit.data.mask_augmentation import MaskTransform, recoloured
+
+Image = pytest.importorskip("PIL.Image")
+
+pytestmark = pytest.mark.once
+
+SIZES = ((20, 30), (30, 20), (24, 24), (16, 40))
+PLAIN = MaskAugmentation((1, 1), 1, False, 0, 0, 0, 0)
+
+
+def pictures(seed=0):
+    """Pictures whose red says the class of each pixel, 40 times, and their masks of three classes."""
+    generator = np.random.default_rng(seed)
+    masks = [np.kron(generator.integers(0, 3, (h // 4, w // 4)), np.ones((4, 4))).astype("uint8") for h, w in SIZES]
+    masks[0][:4] = 255
+    images = [np.stack([40 * (mask % 255), mask // 2, mask // 3], -1) + 7 for mask in masks]
+    return [image.astype("uint8") for image in images], masks
+
+
+def write(folder, images, masks, of=lambda kind, i: f"{kind}/{i}.png"):
+    for kind, arrays in (("images", images), ("masks", masks)):
+        for i, array in enumerate(arrays):
+            (folder / of(kind, i)).parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(array).save(folder / of(kind, i))
+    return folder
+
+
+def stream(source, split="train", options=None, **settings):
+    masks = open_masks(source, **({"classes": 3} if options is None else options))
+    return open_data(masks, split=split, **{"image_size": 16, "batch_size": 2, **settings})
+
+
+LAYOUTS = {
+    "plain": lambda kind, i: f"{kind}/{i}.png",
+    "splits above": lambda kind, i: f"{('train', 'val')[i % 2]}/{kind}/{i}.png",
+    "splits below": lambda kind, i: f"{kind}/{('training', 'validation')[i % 2]}/deep/{i}.png",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_folders(tmp_path, layout):
+    images, masks = pictures()
+    write(tmp_path, images, masks, LAYOUTS[layout])
+    places = [1, 3] if layout != "plain" else range(4)
+    assert open_masks(tmp_path).has_test_split == (layout != "plain")
+    with stream(tmp_path, "test", {}) as one, stream((images, masks), "test") as other:
+        assert one.classes == 3
+        read = [pair for batch in one for pair in zip(*batch, strict=True)]
+        given = [pair for batch in other for pair in zip(*batch, strict=True)]
+        for (image, mask), i in zip(read, places, strict=True):
+            np.testing.assert_array_equal(image, images[i])
+            np.testing.assert_array_equal(mask, masks[i])
+            np.testing.assert_array_equal(given[i][1], masks[i])
+
+
+def test_names_of_classes_and_labels_that_do_not_count(tmp_path):
+    images, masks = pictures()
+    write(tmp_path, images, masks)
+    (tmp_path / "classes.txt").write_text("floor\nwall\n")
+    masks = open_masks(tmp_path, reduce_zero_label=True)
+    assert (masks.classes, masks.class_names) == (2, ("floor", "wall"))
+    with open_data(masks, split="test", image_size=16, batch_size=4) as opened:
+        labels = opened.batch(0)[1]
+    expected = [np.array([255, 0, 1, *[255] * 253], "int32")[mask] for mask in pictures()[1]]
+    assert all(np.array_equal(one, other) for one, other in zip(labels, expected, strict=True))
+
+
+def test_a_batch_depends_on_the_seed_and_its_number_alone():
+    with stream(pictures(), augmentation=MaskAugmentation(), seed=5) as one:
+        batches = [one.batch(step) for step in range(6)]
+    with stream(pictures(), augmentation=MaskAugmentation(), seed=5) as again:
+        for step in (4, 0, 5):
+            for part, other in zip(again.batch(step), batches[step], strict=True):
+                np.testing.assert_array_equal(part, other)
+    halves = [stream(pictures(), augmentation=MaskAugmentation(), seed=5, shard=(i, 2)) for i in (0, 1)]
+    np.testing.assert_array_equal(np.concatenate([half.batch(3)[0] for half in halves]), batches[3][0])
+    [half.close() for half in halves]
+    assert not np.array_equal(batches[0][0], batches[2][0])  # the same pictures in another epoch, or others
+
+
+@pytest.mark.parametrize("scale", [(1, 1), (0.5, 2), (2, 2)])
+def test_a_picture_and_its_mask_stay_together(scale):
+    """Where all four neighbours are of one class, the red of a pixel says the class of the mask there."""
+    augmentation = MaskAugmentation(scale, 1, True, 0, 0, 0, 0, 200.0)
+    with stream(pictures(), augmentation=augmentation, image_size=(24, 20), batch_size=8, seed=1) as opened:
+        images, masks = opened.batch(0)
+    assert images.shape == (8, 24, 20, 3) and masks.shape == (8, 24, 20) and masks.dtype == "int32"
+    padded = images[..., 0] == 200
+    assert (masks[padded] == 255).all() and padded.any() == (scale[0] <= 1)
+    red = (images[..., 0] - 7) / 40
+    whole = (np.abs(red - red.round()) < 1e-3) & (masks != 255)
+    # A nearest label lies half a pixel beside its bilinear colour at most: only borders differ.
+    agree = red.round()[whole] == masks[whole]
+    assert whole.mean() > 0.3 and agree.mean() > 0.97
+
+
+def test_a_crop_of_nearly_one_class_is_drawn_again():
+    mask = np.zeros((40, 40), "uint8")
+    mask[:, 30:] = 1
+    image = np.repeat(mask[..., None], 3, -1) + np.uint8(2)
+    shares = {}
+    for most in (1.0, 0.75):
+        transform = MaskTransform((10, 10), MaskAugmentation((4, 4), most, False, 0, 0, 0, 0), 0, 3, 255)
+        shares[most] = [transform((image, mask), 0, i)[..., -1].mean() for i in range(60)]
+    crops = {most: np.mean([0.25 < share < 0.75 for share in found]) for most, found in shares.items()}
+    assert crops[0.75] > 2 * crops[1.0]
+
+
+def test_colours_turn_as_in_hsv():
+    image = np.random.default_rng(0).uniform(0, 255, (50, 3))
+    found = recoloured(image, 1.3, 0.21)
+    for colour, other in zip(image / 255, found / 255, strict=True):
+        hue, saturation, value = colorsys.rgb_to_hsv(*colour)
+        expected = colorsys.hsv_to_rgb((hue + 0.21) % 1, min(1.3 * saturation, 1), value)
+        np.testing.assert_allclose(other, expected, atol=1e-12)  # float64 on both sides
+    grey = np.full((1, 3), 77.0)
+    np.testing.assert_array_equal(recoloured(grey, 1.5, 0.4), grey)
+
+
+def test_half_of_the_pictures_change_their_colours():
+    image, mask = np.full((8, 8, 3), [40, 90, 160], "uint8"), np.zeros((8, 8), "uint8")
+    transform = MaskTransform((8, 8), MaskAugmentation((1, 1), 1, False, 32, 0, 0, 0), 0, 3, 255)
+    means = np.array([transform((image, mask), 0, i)[..., :3].mean((0, 1)) - [40, 90, 160] for i in range(200)])
+    assert 70 < np.count_nonzero(means[:, 0]) < 130 and np.abs(means).max() < 32 and np.ptp(means, 1).max() < 1e-3
+
+
+def test_a_share_is_held_out():
+    images, masks = pictures()
+    parts = [stream((images, masks), split, holdout=0.25) for split in ("train", "test")]
+    assert [part.examples for part in parts] == [3, 1]
+    [part.close() for part in parts]
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_pipelines_are_used_as_they_are(single):
+    images = np.random.default_rng(0).integers(2, 255, (4, 16, 16, 3)).astype("uint8")
+    masks = (images[..., 0] % 3).astype("uint8")
+    pipeline = (
+        [(images[i], masks[i]) for i in range(4)] if single else [(images[:2], masks[:2]), (images[2:], masks[2:])]
+    )
+    with stream(pipeline, augmentation=MaskAugmentation()) as opened:
+        batch = opened.batch(3)
+    np.testing.assert_array_equal(batch[0], images[2:])
+    np.testing.assert_array_equal(batch[1], masks[2:])
+    with stream(pipeline, "test", image_size=8) as opened:
+        assert [len(labels) for _, labels in opened] == [2, 2]
+
+
+def bad_folder(tmp_path, change):
+    images, masks = pictures()
+    change(masks)
+    return write(tmp_path, images, masks)
+
+
+FAULTS = {
+    "another size": (lambda masks: masks.__setitem__(1, masks[1][:-1]), "1.png: its mask must be as large"),
+    "colours": (lambda masks: masks.__setitem__(2, np.zeros((24, 24, 3), "uint8")), "2.png has colours"),
+    "out of range": (lambda masks: masks[1].__setitem__((0, 0), 9), r"1.png: its mask has the label 9.*ignore="),
+    "missing": (lambda masks: masks.pop(), "1 pictures .* have no mask: '3'"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_with_a_mask_is_said(tmp_path, fault):
+    change, message = FAULTS[fault]
+    with pytest.raises(ValueError, match=message), stream(bad_folder(tmp_path, change), "test") as opened:
+        list(opened)
+
+
+def test_bad_masks_can_be_left_out(tmp_path):
+    folder = bad_folder(tmp_path, FAULTS["another size"][0])
+    with stream(folder, "test", on_bad_image="skip") as opened, pytest.warns(UserWarning, match="1.png"):
+        assert sum(len(images) for images, _ in opened) == 3 and len(opened.bad) == 1
+
+
+SMALL = (np.full((2, 8, 8, 3), 9, "uint8"), np.zeros((2, 8, 8), "uint8"))
+REFUSED = [
+    (dict(source="nowhere"), FileNotFoundError, "nowhere"),
+    (dict(source=None), TypeError, "NoneType"),
+    (dict(source=()), TypeError, "tuple"),
+    (dict(source=(SMALL[0], SMALL[1][:1])), ValueError, "2 images and 1 masks"),
+    (dict(source=([], [])), ValueError, "0 images"),
+    (dict(source=(SMALL[0], SMALL[1][:, :4])), ValueError, r"images\[0\]: its mask must be as large"),
+    (dict(source=(SMALL[0], SMALL[1] + 0.5)), ValueError, "whole numbers"),
+    (dict(source=(SMALL[0], SMALL[1] + 255)), ValueError, "255 everywhere"),
+    (dict(source=(SMALL[0] / 255, SMALL[1])), ValueError, "scaled"),
+    (dict(source=SMALL, classes=0), ValueError, "classes"),
+    (dict(source=SMALL, classes=300), ValueError, "ignore=255 is one"),
+    (dict(source=SMALL, class_names=["a", "a"]), ValueError, "differ"),
+    (dict(source=SMALL, class_names=["a"], classes=2), ValueError, "1 class_names"),
+    (dict(source=SMALL, ignore=-2), ValueError, "ignore"),
+    (dict(source=SMALL, ignore=None), (TypeError, ValueError), "ignore"),
+    (dict(source=SMALL, reduce_zero_label="yes"), TypeError, "reduce_zero_label"),
+    (dict(source=[SMALL]), ValueError, "classes="),
+    (dict(source=iter([SMALL]), classes=2), TypeError, "forward"),
+    (dict(source={"train": SMALL}, classes=2, split="test"), ValueError, "no 'test'"),
+    (dict(source=open_masks(SMALL)), TypeError, "already"),
+    (dict(source=SMALL, augmentation=Augmentation()), TypeError, "MaskAugmentation"),
+    (dict(source=SMALL, image_size=0), ValueError, "image_size"),
+    (dict(source=SMALL, channels=4, augmentation=MaskAugmentation()), ValueError, "Colours"),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "message"), REFUSED)
+def test_bad_input_is_refused(given, error, message):
+    settings = {name: given[name] for name in given.keys() & {"split", "augmentation", "image_size", "channels"}}
+    options = {name: value for name, value in given.items() if name not in settings}
+    with pytest.raises(error, match=message):
+        stream(options.pop("source"), options=options, **settings).batch(0)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"scale": (0, 1)}, {"scale": 1}, {"scale": (2, 1)}, {"one_class": 2}, {"hue": 0.6}, {"fill": (1, 300)}]
+    + [{"flip": 1}, {"contrast": None}, {"brightness": float("nan")}],
+)
+def test_fields_out_of_range_are_refused(field):
+    with pytest.raises((TypeError, ValueError), match=next(iter(field))):
+        MaskAugmentation(**field)
+
+
+def test_images_without_masks_take_no_mask_augmentation():
+    images = (np.full((4, 8, 8, 3), 9, "uint8"), np.arange(4) % 2)
+    with pytest.raises(TypeError, match="Augmentation"):
+        open_data(images, image_size=8, batch_size=2, augmentation=MaskAugmentation())
