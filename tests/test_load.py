@@ -8,6 +8,8 @@ import keras_vit
 from keras_vit.checkpoints import save_model
 from keras_vit.models import weights_by_path
 
+pytestmark = pytest.mark.once
+
 NAMES = ("a", "b", "c")
 VIT = keras_vit.ViTConfig(
     image_size=16, patch_size=8, width=8, depth=1, heads=2, mlp_width=12, classes=3, representation_size=6
@@ -89,7 +91,6 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("family", CONFIGS)
-@pytest.mark.once
 def test_every_source_and_option(family, ending, option, files):
     arguments, *outcomes = OPTIONS[option]
     outcome, source = outcomes[family == "bit"], files / f"{family}{ending}"
@@ -108,7 +109,6 @@ def test_every_source_and_option(family, ending, option, files):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.once
 def test_name_and_dtype(ending, files):
     model = keras_vit.load(files / f"vit{ending}", name="other", dtype="mixed_bfloat16")
     assert model.name == "other" and model.get_layer("block_0").compute_dtype == "bfloat16"
@@ -116,7 +116,6 @@ def test_name_and_dtype(ending, files):
         keras_vit.load(files / f"vit{ending}", dtype="nonsense")
 
 
-@pytest.mark.once
 def test_grid_size(files, tmp_path):
     assert keras_vit.load(files / "vit.npz", grid_size=(2, 2)).config == VIT
     with pytest.raises(ValueError, match="grid_size must have 4 patches"):
@@ -147,7 +146,6 @@ def test_what_keras_files_say_stays(ending, tmp_path):
     assert plain.config == config.replace(include_preprocessing=False, remat=False, classifier_activation=None)
 
 
-@pytest.mark.once
 def test_a_source_without_a_head(tmp_path):
     config = VIT.replace(classes=None, representation_size=None, pooling="none")
     model = keras_vit.VisionTransformer(config)
@@ -166,7 +164,6 @@ def test_a_source_without_a_head(tmp_path):
 
 
 @pytest.mark.parametrize("source", ["ViT-Ti/16", "vit_ti16", "https://example.org/any.npz", "imagenet21k/ViT-B_16"])
-@pytest.mark.once
 def test_names_and_addresses_go_the_way_of_files(source, files, monkeypatch):
     asked = []
     for module in ("zoo", "checkpoints.download"):
@@ -179,7 +176,6 @@ def test_names_and_addresses_go_the_way_of_files(source, files, monkeypatch):
     assert ("augreg/Ti_16" in asked[0] and "imagenet2012" in asked[0]) if is_variant else asked == [source]
 
 
-@pytest.mark.once
 def test_a_variant_without_a_recommended_checkpoint():
     with pytest.raises(ValueError, match="No checkpoint of 'ViT-mu/16' is published|No recommended"):
         keras_vit.load("ViT-mu/16")
@@ -190,7 +186,6 @@ def test_glyphs():
     assert model.config.classes == 164 and model.config.classifier_activation is None
 
 
-@pytest.mark.once
 def test_a_file_comes_before_a_variant(files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "B").mkdir()
@@ -198,7 +193,6 @@ def test_a_file_comes_before_a_variant(files, tmp_path, monkeypatch):
     assert keras_vit.load("B/16").config == VIT
 
 
-@pytest.mark.once
 def test_what_is_no_source(files, tmp_path):
     for ending in ENDINGS:
         with pytest.raises(FileNotFoundError):
@@ -220,7 +214,6 @@ def test_what_is_no_source(files, tmp_path):
         keras_vit.load(tmp_path / "other.keras")
 
 
-@pytest.mark.once
 def test_the_old_name_of_the_source(files):
     with pytest.warns(DeprecationWarning, match="path= is called source="):
         assert keras_vit.from_checkpoint(path=files / "vit.npz").config == VIT

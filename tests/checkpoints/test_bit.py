@@ -83,18 +83,6 @@ def test_prefixes_and_what_stands_beside(golden, tmp_path, name, prefix, beside)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_inspection_tells(golden, name):
-    case = golden(name)
-    info = keras_vit.inspect_checkpoint(case.path)
-    assert (info.layout, info.variant, info.oddities) == (CASES[name], None, [])
-    assert info.dialect == {"bit_tf": "published", "bit_bv": "big_vision"}[info.layout]
-    assert info.parameters == case.meta["n_params"]
-    assert list(info.config.stages) == case.meta["depth"] and info.config.width == 64 * case.meta["width"]
-    assert info.config.classes == case.meta["num_classes"]
-    assert info.to_dict()["config"]["stages"] == [1, 2]
-
-
-@pytest.mark.parametrize("name", CASES)
 def test_heads(golden, tmp_path, name):
     case = golden(name)
     x = case.ref["images"]
@@ -163,15 +151,3 @@ def test_what_the_layouts_cannot_say(golden, tmp_path):
             keras_vit.to_checkpoint(model, tmp_path / "file.npz", layout=layout)
     assert list(tmp_path.iterdir()) == []
     keras_vit.to_checkpoint(zeros, tmp_path / "file.npz")
-
-
-def test_arguments_of_transformers_are_refused(golden):
-    path = golden("bit_mini_tf").path
-    for name, value in {"interpolation": "bicubic", "dropout": 0.1, "remat": True, "pre_logits": True}.items():
-        with pytest.raises(ValueError, match=f"ckpt.npz has no use for {name}=.*Leave it out"):
-            keras_vit.from_checkpoint(path, **{name: value})
-    for function in (keras_vit.from_checkpoint, keras_vit.inspect_checkpoint):
-        with pytest.raises(ValueError, match="has no position embeddings: leave grid_size"):
-            function(path, grid_size=(4, 4))
-    # What asks for nothing is fine.
-    keras_vit.from_checkpoint(path, dropout=0.0, remat=False, pre_logits=False)

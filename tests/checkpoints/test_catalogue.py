@@ -208,14 +208,6 @@ def test_a_row_has_what_users_ask_for():
         assert row["licence"] == "Apache-2.0"
 
 
-def test_the_table_prints(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")  # a terminal with room for all columns
-    text = str(list_weights("sam/"))
-    row = next(line for line in text.splitlines() if " sam/ViT-B_16 " in f" {line} ")
-    assert "86.6 M" in row and "330.3 MiB" in row and "80.25" in row and "~Apache-2.0" in row
-    assert "variant" in text and "~ deduced, not seen" in text
-
-
 TI16 = "-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
 
 

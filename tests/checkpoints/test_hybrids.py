@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from tests.checkpoints.test_fidelity import HYBRID, errors, load, too_far
+from tests.checkpoints.test_fidelity import HYBRID, errors, too_far
 from tests.compute import forward
-from tests.tolerances import SAME_FUNCTION
 
 
 @pytest.mark.once
@@ -48,28 +47,3 @@ def test_todays_flax_has_vectors_in_group_normalisation(golden, tmp_path):
     np.savez(tmp_path / "linen.npz", **arrays)
     model = keras_vit.from_checkpoint(tmp_path / "linen.npz")
     assert too_far(errors(model, case.ref, HYBRID), HYBRID) == {}
-
-
-def test_folded_kernels_give_the_same_numbers(golden):
-    case = golden("mini_hybrid")
-    model = load(case)
-    folded = model.folded()
-    assert folded.config.stem_folded and folded.folded().config == folded.config
-    np.testing.assert_allclose(
-        forward(folded, case.ref["images"]), forward(model, case.ref["images"]), rtol=0, atol=SAME_FUNCTION
-    )
-    with pytest.raises(ValueError, match="folded"):
-        keras_vit.to_checkpoint(folded, "nowhere.npz")
-
-
-def test_any_image_size(golden):
-    size = (70, 58)
-    case = golden("mini_hybrid")
-    model = load(case).with_image_size(size)
-    rows, columns = -(-size[0] // 8), -(-size[1] // 8)
-    assert model.config.grid_size == (rows, columns)
-    images = np.random.default_rng(0).uniform(-1, 1, (2, *size, 3)).astype("float32")
-    stem = forward(keras_vit.feature_extractor(model, ["stem"]), images)["stem"]
-    assert stem.shape == (2, rows, columns, 48)
-    dynamic = load(case).with_image_size("dynamic")
-    np.testing.assert_allclose(forward(dynamic, images), forward(model, images), rtol=0, atol=SAME_FUNCTION)

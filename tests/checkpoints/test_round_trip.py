@@ -155,17 +155,6 @@ def test_loading_leaves_the_file_alone(golden, tmp_path):
         np.testing.assert_array_equal(got, wanted)
 
 
-def test_writing_over_the_file_that_was_loaded(golden, tmp_path):
-    path = tmp_path / "file.npz"
-    path.write_bytes(golden("mini_token").path.read_bytes())
-    model = keras_vit.from_checkpoint(path)
-    with pytest.raises(FileExistsError, match="overwrite=True"):
-        keras_vit.to_checkpoint(model, path)
-    keras_vit.to_checkpoint(model, path, overwrite=True)
-    assert_same_bits(read(path), read(golden("mini_token").path))
-    assert [p.name for p in tmp_path.iterdir()] == ["file.npz"]
-
-
 def test_writing_makes_folders_and_leaves_no_rest(golden, tmp_path, monkeypatch):
     model = keras_vit.from_checkpoint(golden("mini_token").path)
     keras_vit.to_checkpoint(model, tmp_path / "a" / "b" / "file.npz")

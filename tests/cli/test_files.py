@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit._terminal import megabytes
 from tests.test_readme import with_a_head
 
 pytestmark = pytest.mark.once
@@ -121,22 +120,6 @@ def test_convert_replaces_nothing_unasked(run, golden, tmp_path):
     assert target.read_text() == "precious" and list(tmp_path.iterdir()) == [target]
     run("convert", golden("mini_token").path, target, "--overwrite", "--channels", "4")
     assert keras.saving.load_model(target).config.channels == 4
-
-
-CLIP = {"gelu": "quick", "pre_norm": True, "patch_bias": False, "layer_norm_epsilon": 1e-5, "projection": 8}
-
-
-@pytest.mark.parametrize("target", ["folder", "model.safetensors"])
-@pytest.mark.parametrize(
-    ("layout", "fields"),
-    [("timm", {"gelu": "exact"}), ("huggingface", {"gelu": "exact"}), ("clip", {**CLIP, "classes": None})],
-)
-def test_convert_writes_the_layout_and_the_size_that_it_names(run, tiny, tmp_path, layout, fields, target):
-    path = tmp_path / "made" / target
-    text = run("convert", tiny("tiny.keras", **fields), path, "--layout", layout).out
-    written = list(path.iterdir()) if path.is_dir() else [path]
-    assert text == f"Wrote {path} ({megabytes(sum(file.stat().st_size for file in written))})\n"
-    assert json.loads(run("info", path, "--json").out)["layout"] == layout
 
 
 def test_the_help_of_export_names_the_formats(run):

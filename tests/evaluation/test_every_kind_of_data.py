@@ -117,23 +117,6 @@ def test_an_opened_stream(model):
             evaluation.evaluate(model, stream, progress=False)
 
 
-@pytest.mark.once
-def test_models_by_name_and_from_files(model, tmp_path):
-    """What `load` takes, evaluation takes."""
-    path = tmp_path / "model.keras"
-    model.save(path)
-    options = {"preprocess": True, "progress": False}
-    loss, again = (evaluation.evaluate(source, DATA, **options).loss for source in (model, path))
-    assert again == pytest.approx(loss, rel=1e-6)
-    features, again = (evaluation.extract_features(x, DATA, preprocess=True)[0] for x in (model, str(path)))
-    np.testing.assert_array_equal(again, features)
-    found, again = (evaluation.few_shot(x, DATA, DATA, shots=[1], **options).accuracy for x in (model, path))
-    np.testing.assert_array_equal(again, found)
-    assert evaluation.evaluate("glyphs", DATA, **options).classes == 164
-    with pytest.raises(FileNotFoundError, match="none.keras"):
-        evaluation.evaluate(tmp_path / "none.keras", DATA, **options)
-
-
 # Names
 
 

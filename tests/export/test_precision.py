@@ -10,7 +10,6 @@ import pytest
 
 from keras_vit.export import FORMATS, PRECISIONS
 from keras_vit.export.exporting import Agreement
-from keras_vit.export.formats import litert
 from keras_vit.export.formats.openvino import symmetric_int8
 from tests.processes import environment
 
@@ -174,29 +173,6 @@ def test_what_is_in_a_litert_file(precision, sources, changed):
         assert large == {("FLOAT32", 17 * 64)}
 
 
-def test_a_fixed_batch_of_a_new_model(sources, tmp_path):
-    """32 images in threes. TensorFlow leaves out additions of a new model's zeros: the quantizer may not need them."""
-    images, source = images_for(3), sources / "unbiased.tflite"
-    expected = run("litert", source, images)
-    for precision in ("dynamic_int8", "int8"):
-        path = tmp_path / f"{precision}.tflite"
-        change_precision("litert", source, path, precision)
-        assert error_of(run("litert", path, images), expected) < ERRORS[precision]
-
-
-def test_calibration_sees_the_extremes(sources):
-    """Not averages over batches, as the library has them: those clip outliers."""
-    from ai_edge_quantizer import recipe, recipe_manager
-
-    images = images_for(9, seed=2)
-    images[4] *= 3
-    recipes = recipe_manager.RecipeManager()
-    recipes.load_quantization_recipe(recipe.static_wi8_ai8())
-    ranges = litert._ranges(sources / FILES["litert"], recipes, images)
-    (given,) = (limits for name, limits in ranges.items() if name.startswith("serving_default_images"))
-    np.testing.assert_allclose([np.min(given["min"]), np.max(given["max"])], [images.min(), images.max()])
-
-
 @pytest.mark.parametrize("format", ["litert", "onnx"])
 def test_calibration_decides_the_ranges(format, sources, tmp_path):
     """Ranges of images that are nearly grey cut off what others have, and the check sees it."""
@@ -211,40 +187,6 @@ def test_calibration_decides_the_ranges(format, sources, tmp_path):
     good = path.with_stem("good")
     change_precision(format, sources / FILES[format], good, "int8")
     Agreement.of([run(format, good, images)], [expected], classes=True).require(format, "int8", None)
-
-
-def test_what_is_in_an_onnx_file(sources, changed):
-    import onnx
-
-    def dtypes(precision):
-        model = onnx.load_model(str(changed("onnx", precision)))
-        ends = [*model.graph.input, *model.graph.output]
-        assert {end.type.tensor_type.elem_type for end in ends} == {onnx.TensorProto.FLOAT}
-        assert {node.domain for node in model.graph.node} <= {"", "ai.onnx", "com.microsoft"}
-        arrays = [onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
-        return {(array.dtype.name, array.ndim) for array in arrays if array.size >= 1024}
-
-    graph = onnx.load_model(str(sources / FILES["onnx"])).graph
-    assert not [node.name for node in graph.node if "Tensordot" in node.name]  # products are whole
-    assert dtypes("float16") == {("float16", 2), ("float16", 3), ("float16", 4)}
-    assert dtypes("dynamic_int8") == {("uint8", 2), ("float32", 3), ("float32", 4)}
-    assert dtypes("int8") == {("uint8", 2), ("float32", 3), ("uint8", 4)}
-
-
-def test_what_is_in_an_openvino_file(sources, changed):
-    import openvino
-
-    def constants(operators):
-        large = [o for o in operators if o.get_type_name() == "Constant" and np.prod(o.get_output_shape(0)) >= 1024]
-        return {o.get_output_element_type(0).get_type_name() for o in large}
-
-    paths = {"float16": changed("openvino", "float16"), "dynamic_int8": changed("openvino", "dynamic_int8")}
-    paths["float32"] = sources / FILES["openvino"]
-    operators = {name: openvino.Core().read_model(str(path)).get_ops() for name, path in paths.items()}
-    kinds = [operator.get_type_name() for operator in operators["float32"]]
-    assert kinds.count("MatMul") == 13 and "ReduceProd" not in kinds
-    found = {name: constants(each) for name, each in operators.items()}
-    assert found == {"float32": {"f32"}, "float16": {"f16"}, "dynamic_int8": {"f32", "i8"}}
 
 
 def test_refused_with_a_reason():

@@ -13,8 +13,6 @@ GOOD = ((8, 8), (8, 12), (12, 8))  # after two sizes, TensorFlow compiles one gr
 CALLS = {
     (8, 9): lambda model, x: model(x),
     (10, 9): lambda model, x: model.predict(x, verbose=0),
-    (10, 8): lambda model, x: model.predict_on_batch(x),
-    (3, 3): lambda model, x: model.predict(x, verbose=0),
 }
 
 

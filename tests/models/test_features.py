@@ -85,15 +85,6 @@ def test_maps_are_tokens_where_they_lie(kind):
     assert maps["stem"].shape == (2, rows, columns, 16)
 
 
-def test_maps_of_any_size():
-    model = make("dynamic")
-    extractor = keras_vit.feature_extractor(model, ["block_1", "logits_2d"], layout="map")
-    assert extractor.output["block_1"].shape == (None, None, None, 16)
-    images = np.random.default_rng(1).uniform(-1, 1, (1, 16, 20, 3)).astype("f4")
-    assert forward(extractor, images)["block_1"].shape == (1, 4, 5, 16)
-    assert forward(extractor, images)["logits_2d"].shape == (1, 4, 5, 3)
-
-
 @pytest.mark.parametrize("kind", ["plain", "gap", "tanh", "tokens", "hybrid"])
 def test_logits_of_every_patch(kind):
     model = make(kind)

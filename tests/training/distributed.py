@@ -199,10 +199,8 @@ def mirrored():
     found["compiled"] = [alone.optimize_for_inference(verbose=False).jit_compile]
     with strategy.scope():
         found["compiled"].append(model.optimize_for_inference(verbose=False).jit_compile)
-        made_inside = compiled(config)
     found["tuned"] = {
         "one": fine_tuned(compiled(config), 5),
-        "made inside": fine_tuned(made_inside, 5),
         "moved": fine_tuned(compiled(config), 5, distribution=strategy),
     }
     return found

@@ -31,7 +31,10 @@ RECIPE = training.recipe("finetune/cifar10").replace(
 )
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[] if formats else pytest.mark.once) for name, formats in FAMILIES.items()],
+)
 def trained(request, golden):
     """A model of the family after two updates, the images it saw, and its weights before."""
     case = golden(request.param)

@@ -155,7 +155,10 @@ def astray(number):
 
 @pytest.mark.parametrize(
     "make",
-    [new_model, pytest.param(lambda: new_model(use_ema=True), marks=pytest.mark.once), half_model],
+    [
+        new_model,
+        *(pytest.param(make, marks=pytest.mark.once) for make in (lambda: new_model(use_ema=True), half_model)),
+    ],
     ids=["plain", "ema", "half"],
 )
 def test_the_best_weights_are_kept(tmp_path, make):

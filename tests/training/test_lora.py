@@ -152,7 +152,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["save", *(pytest.param(way, marks=pytest.mark.once) for way in [*WAYS][1:])])
 def test_files_keep_adapters_and_what_is_frozen(trained, way, tmp_path):
     model, _ = trained
     again = WAYS[way](model, tmp_path)

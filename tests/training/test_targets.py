@@ -88,7 +88,8 @@ def test_it_learns(target):
         assert done.log[-1]["val_mean_absolute_error"] < 0.5 and np.abs(outputs[:, 0] - labels).mean() < 0.5
 
 
-@pytest.mark.parametrize("weight", ["balanced", pytest.param({"b": 4.0}, marks=pytest.mark.once)])
+@pytest.mark.once  # test_loop.py and test_finetuning.py kill runs on each backend
+@pytest.mark.parametrize("weight", ["balanced", {"b": 4.0}])
 def test_a_killed_run_with_a_table_a_share_and_sampling_goes_on(weight, tmp_path):
     """To the same weights, bit for bit."""
     Image = pytest.importorskip("PIL.Image")
