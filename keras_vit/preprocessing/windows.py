@@ -1,0 +1,133 @@
+"""Pictures of any size and models that answer for each place: crops that overlap, and maps that are put together again.
+
+Maps are computed some rows at a time, so that memory depends on the crops and not on the picture times the classes.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_vit.preprocessing.images import check_pixels, is_file, load_image
+
+# float32 `(stop - start, width, values)`: the rows from `start` on of a map that is never there as a whole.
+Rows = Callable[[int, int], np.ndarray]
+_STRIP = 2**22  # numbers of a map that are computed at a time
+
+
+class Window(NamedTuple):
+    """A crop of a picture, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    def of(self, picture: np.ndarray) -> np.ndarray:
+        """The pixels of a picture `(height, width, ...)` that lie in it."""
+        return picture[self.top : self.top + self.height, self.left : self.left + self.width]
+
+
+def read_picture(picture: Any, channels: int = 3) -> np.ndarray:
+    """One picture `(height, width, channels)` of 0..255: a file or a PIL image is read, an array is checked."""
+    pixels = load_image(picture) if is_file(picture) else check_pixels(picture, channels, name="picture")
+    if pixels.ndim != 3 or not pixels.size or pixels.shape[2] != channels:
+        wanted = f"picture must be one picture (height, width, {channels}), with pixels"
+        raise ValueError(f"{wanted}, but the shape {pixels.shape} was given.")
+    return pixels
+
+
+def sliding(size: tuple[int, int], crop: tuple[int, int], stride: tuple[int, int]) -> list[Window]:
+    """Crops at equal distances, row by row; the last ones are shifted into the picture (mmsegmentation).
+
+    Where the picture is smaller than a crop, crops are as large as the picture.
+    """
+    sides = tuple(map(min, crop, size))
+    starts = []
+    for length, side, step in zip(size, crop, stride, strict=True):
+        count = max(length - side + step - 1, 0) // step + 1
+        starts.append([max(min(i * step, length - side), 0) for i in range(count)])
+    return [Window(top, left, *sides) for top in starts[0] for left in starts[1]]
+
+
+def spread(size: tuple[int, int], side: int) -> list[Window]:
+    """The least number of squares that cover a picture whose shorter side is theirs, evenly overlapping (EoMT)."""
+    count = math.ceil(max(size) / side)
+    overlap = (count * side - max(size)) / (count - 1) if count > 1 else 0.0
+    starts = [int(i * (side - overlap)) for i in range(count)]
+    return [Window(*((start, 0) if size[0] > size[1] else (0, start)), side, side) for start in starts]
+
+
+def centre_margins(size: Sequence[int], multiples: Sequence[int]) -> list[tuple[int, int]]:
+    """How much is padded before and after each axis to reach multiples: the odd one after (`CenterPadding`, DINOv2)."""
+    rests = [-length % multiple for length, multiple in zip(size, multiples, strict=True)]
+    return [(rest // 2, rest - rest // 2) for rest in rests]
+
+
+def opencv_resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """A uint8 picture at a size as `cv2.resize` does it by default: bilinear without antialiasing, 11 bits a weight."""
+    (top, bottom, down), (left, right, across) = (
+        _neighbours(old, new, "float32") for old, new in zip(pixels.shape[:2], size, strict=True)
+    )
+    low, high = (np.rint(2048 * share).astype("int32")[:, None] for share in (1 - across, across))
+    rows = (pixels[:, left] * low + pixels[:, right] * high) >> 4
+    low, high = (np.rint(2048 * share).astype("int32")[:, None, None] for share in (1 - down, down))
+    return ((((rows[top] * low) >> 16) + ((rows[bottom] * high) >> 16) + 2) >> 2).astype("uint8")
+
+
+def rows_of(values: np.ndarray) -> Rows:
+    """The rows of an array `(height, width, values)`."""
+    return lambda start, stop: values[start:stop]
+
+
+def stretched(rows: Rows, old: tuple[int, int], new: tuple[int, int]) -> Rows:
+    """The rows of a map of another size, linearly between places: half-pixel centres, no antialiasing."""
+    if tuple(old) == tuple(new):
+        return rows
+    (top, bottom, down), (left, right, across) = map(_neighbours, old, new)
+    down, across = down[:, None, None], across[:, None]
+
+    def stretched_rows(start: int, stop: int) -> np.ndarray:
+        part, first = slice(start, stop), top[start]
+        given = rows(first, bottom[stop - 1] + 1)
+        upper, lower = given[top[part] - first], given[bottom[part] - first]
+        lines = upper + (lower - upper) * down[part]
+        near = lines[:, left]
+        return near + (lines[:, right] - near) * across
+
+    return stretched_rows
+
+
+def merged(width: int, windows: Sequence[Window], maps: Sequence[Rows]) -> Rows:
+    """The rows of the mean of maps in windows that overlap, and cover all of a picture so wide."""
+
+    def merged_rows(start: int, stop: int) -> np.ndarray:
+        total, count = np.zeros(()), np.zeros((stop - start, width, 1), "float32")
+        for window, rows in zip(windows, maps, strict=True):
+            first, last = max(start, window.top), min(stop, window.top + window.height)
+            if first < last:
+                values = rows(first - window.top, last - window.top)
+                if not total.ndim:
+                    total = np.zeros((stop - start, width, values.shape[2]), "float32")
+                place = slice(first - start, last - start), slice(window.left, window.left + window.width)
+                total[place] += values
+                count[place] += 1
+        total /= count
+        return total
+
+    return merged_rows
+
+
+def strips(size: tuple[int, int], values: int) -> Iterator[tuple[int, int]]:
+    """First and last row (excluded) of the parts in which a map with so many values a pixel is computed."""
+    step = max(1, _STRIP // (size[1] * values))
+    for start in range(0, size[0], step):
+        yield start, min(start + step, size[0])
+
+
+def _neighbours(old: int, new: int, dtype: str = "float64") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each new place the two old ones around it, and the share of the second; at the ends both are the last one."""
+    at = ((np.arange(new) + 0.5) * (old / new) - 0.5).astype(dtype)
+    low = np.floor(at).astype("int64")
+    return np.clip(low, 0, old - 1), np.clip(low + 1, 0, old - 1), (at - low).astype("float32")
