@@ -5,7 +5,7 @@ import functools
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from keras_vit._arguments import DType, ImageSize, Source, Tensor
@@ -19,6 +19,7 @@ from keras_vit.checkpoints import (
     load_model,
     names_beside,
     open_checkpoint,
+    pair_in,
     read_keras,
     resolve_source,
 )
@@ -27,6 +28,8 @@ from keras_vit.models import (
     VARIANTS,
     BiT,
     BiTConfig,
+    DenseConfig,
+    DenseModel,
     ModelConfig,
     VisionTransformer,
     ViTConfig,
@@ -61,6 +64,7 @@ def load(
     grid_size: tuple[int, int] | None = None,
     heads: int | None = None,
     architecture: str | None = None,
+    head: Source | None = None,
     numerics: Literal["official", "publisher"] | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
@@ -79,7 +83,7 @@ def load(
     input_tensor: Tensor | None = None,
     name: str | None = None,
     dtype: DType = None,
-) -> VisionTransformer | BiT:
+) -> VisionTransformer | BiT | DenseModel:
     """The model that a user names, whatever kind of thing holds it.
 
     An option that is None is as the source has it: files of Keras say all of it; checkpoints say nothing of activations
@@ -99,6 +103,8 @@ def load(
         heads: Number of attention heads, for files of PyTorch's models that nothing beside them tells it of.
         architecture: timm's name of the model, such as `"vit_base_patch16_clip_quickgelu_224.openai"`, for files in
             timm's names without the config.json that says it.
+        head: The file of a head for segmentation or depth that is published without its backbone, which `source` then
+            is; None for one that lies with it in a folder.
         numerics: `"publisher"`: the model computes what it does where the file comes from. `"official"`: what the
             official code does (GELU, epsilon, resizing and preprocessing), for weights that it has trained. None:
             the official numbers for a name of the catalogue, the publisher's for a file or an address.
@@ -128,7 +134,8 @@ def load(
         dtype: Dtype policy, such as `"mixed_bfloat16"`; None for a Keras file's own, or the global one.
 
     Returns:
-        A `VisionTransformer`, or a `BiT`; a Keras file's frozen layers are frozen. It is not compiled.
+        A `VisionTransformer`, a `BiT` or, with a head for segmentation or depth, a `DenseModel`. It is not compiled;
+        what is frozen in a Keras file stays so.
 
     Raises:
         FileNotFoundError, DownloadError: if there is no such file, or it cannot be fetched.
@@ -147,37 +154,45 @@ def load(
     from_keras = is_keras_file(path)
     arrays: dict[str, Any] = {"grid_size": grid_size, "heads": heads, "architecture": architecture}
     if from_keras:
-        for option, value in {**arrays, "numerics": numerics, "input_tensor": input_tensor}.items():
+        for option, value in {**arrays, "head": head, "numerics": numerics, "input_tensor": input_tensor}.items():
             if value is not None:
                 raise ValueError(f"{path} says all of its model itself: leave {option}={value!r} out.")
         model = read_keras(path)
         base = model.config
     else:
+        path, head = pair_in(path) if head is None else (path, find_checkpoint(head))
         path, name_or_path = find_checkpoint(path), path
+        arrays["head"] = head
         arrays["numerics"] = "official" if numerics is None and is_copy(name_or_path, path) else numerics
         contents = open_checkpoint(path, image_size=None if image_size == "dynamic" else image_size, **arrays)
         base = contents.config
         if isinstance(base, BiTConfig) and image_size is None:
             image_size = _size_of_bit(input_tensor)
+    options = {
+        "classes": classes,
+        "include_top": include_top,
+        "pre_logits": pre_logits,
+        "pooling": pooling,
+        "classifier_activation": classifier_activation,
+        "include_preprocessing": include_preprocessing,
+        "interpolation": interpolation,
+        "dropout": dropout,
+        "attention_dropout": attention_dropout,
+        "patch_drop": patch_drop,
+        "drop_path": drop_path,
+        "remat": remat,
+    }
+    if isinstance(base, DenseConfig):
+        _refuse({**options, "include_top": None if include_top else False, "channels": channels}, f"{path}", base.model)
+        changes = {"image_size": image_size, "class_names": class_names, "name": name, "dtype": dtype}
+        if from_keras:
+            given: dict[str, Any] = {option: value for option, value in changes.items() if value is not None}
+            return model.with_config(**given) if given else model
+        config = base if image_size is None else base.with_image_size(image_size)
+        config = config if class_names is None else config.replace(class_names=class_names)
+        return load_model(path, contents, config, input_tensor=input_tensor, name=name, dtype=dtype)
     base = _with_names_beside(base, path)
-    config = _adapt(
-        base,
-        str(path),
-        image_size=image_size,
-        classes=classes,
-        class_names=class_names,
-        include_top=include_top,
-        pre_logits=pre_logits,
-        pooling=pooling,
-        classifier_activation=classifier_activation,
-        include_preprocessing=include_preprocessing,
-        interpolation=interpolation,
-        dropout=dropout,
-        attention_dropout=attention_dropout,
-        patch_drop=patch_drop,
-        drop_path=drop_path,
-        remat=remat,
-    )
+    config = _adapt(base, str(path), image_size=image_size, class_names=class_names, **options)
     if not from_keras:
         keep_head = classes in (None, base.classes)
         build = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
@@ -189,6 +204,13 @@ def load(
     asked = {"pooling": pooling, "name": name, "dtype": dtype, "channels": channels}
     changes |= {option: value for option, value in asked.items() if value is not None}
     return model.with_config(**changes) if changes else model
+
+
+def _refuse(options: Mapping[str, Any], source: str, what: str) -> None:
+    """Raises ValueError where an option is given that a dense model has no use for."""
+    for option, value in options.items():
+        if value is not None:
+            raise ValueError(f"{option}={value!r} makes no sense for {source}, which holds a model of the kind {what}.")
 
 
 def _with_old_name(function: Callable[P, T]) -> Callable[P, T]:

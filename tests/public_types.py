@@ -9,13 +9,16 @@ import keras_vit
 from keras_vit import data, evaluation, export, training
 
 
+Loaded = keras_vit.VisionTransformer | keras_vit.BiT | keras_vit.models.DenseModel
+
+
 def models() -> None:
     model = keras_vit.ViT_B16(image_size=(384, 512), classes=10, classifier_activation=None, dtype="mixed_bfloat16")
     assert_type(model, keras_vit.VisionTransformer)
     assert_type(keras_vit.BiT_R50x1(pretrained=True), keras_vit.BiT)
     assert_type(keras_vit.create_model("B/16", image_size="dynamic"), keras_vit.VisionTransformer | keras_vit.BiT)
-    assert_type(keras_vit.from_checkpoint(Path("B_16.npz")), keras_vit.VisionTransformer | keras_vit.BiT)
-    assert_type(keras_vit.load("glyphs", classes=3), keras_vit.VisionTransformer | keras_vit.BiT)
+    assert_type(keras_vit.from_checkpoint(Path("B_16.npz")), Loaded)
+    assert_type(keras_vit.load("glyphs", classes=3), Loaded)
     assert_type(model.with_config(image_size=224, classes=37), keras_vit.VisionTransformer)
     assert_type(model.config, keras_vit.ViTConfig)
 

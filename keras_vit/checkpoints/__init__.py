@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         to_checkpoint,
     )
     from keras_vit.checkpoints.download import find_checkpoint, find_recommended, is_copy
-    from keras_vit.checkpoints.files import names_beside
+    from keras_vit.checkpoints.files import names_beside, pair_in
     from keras_vit.checkpoints.hub import DownloadError
     from keras_vit.checkpoints.keras_files import (
         check_format,
@@ -52,6 +52,7 @@ __all__ = [
     "load_model",
     "names_beside",
     "open_checkpoint",
+    "pair_in",
     "push_to_hub",
     "read_keras",
     "recommended",

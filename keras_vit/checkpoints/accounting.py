@@ -90,7 +90,7 @@ class Layout:
     computed: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     sidecars: Callable[[Any], dict[str, dict[str, Any]]] | None = None
     settled_by: str | None = None
-    config_type: type[ModelConfig] = ViTConfig
+    config_type: type[Any] = ViTConfig
 
 
 @dataclasses.dataclass(kw_only=True)

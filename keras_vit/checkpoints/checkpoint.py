@@ -13,7 +13,7 @@ from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.accounting import Contents, Layout, check_arrays, extract, fill, listed, usual
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
 from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_with_sidecars
-from keras_vit.checkpoints.layouts import LAYOUTS
+from keras_vit.checkpoints.layouts import LAYOUTS, dense_layout
 from keras_vit.checkpoints.layouts.timm import check_architecture
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, find_variant, pair, variant_of
@@ -78,13 +78,14 @@ def open_checkpoint(
     heads: int | None = None,
     architecture: str | None = None,
     numerics: str | None = None,
+    head: pathlib.Path | None = None,
 ) -> Contents:
     """Recognises the layout of a checkpoint file and describes it, without reading the weights.
 
-    The arguments are those of `keras_vit.load`; `image_size` is a size that the model may have been trained at, which
-    tells the grid where the number of patches is no square. What the arrays do not tell is taken from the JSON files
-    beside the file, else from what is usual in its family. Raises FileNotFoundError or ValueError if it is no file, of
-    no known kind, or of no known layout, or an argument makes no sense for it.
+    The arguments are those of `keras_vit.load`, but that `head` is a file. `image_size` is a size that the model may
+    have been trained at, which tells the grid where the number of patches is no square. What the arrays do not tell is
+    taken from the JSON files beside the file, else from what is usual in its family. Raises FileNotFoundError or
+    ValueError if it is no file, of no known kind, or of no known layout, or an argument makes no sense for it.
     """
     if numerics not in (None, *NUMERICS):
         raise ValueError(f"numerics must be one of {NUMERICS}, but {numerics!r} was given.")
@@ -92,8 +93,20 @@ def open_checkpoint(
         raise ValueError(f"heads must be a positive integer, but {heads!r} was given.")
     if architecture is not None:
         check_architecture(architecture)
+    backbone = None
+    if head is not None:
+        backbone, path = open_checkpoint(path, grid_size, image_size, heads, architecture), head
     file = open_file(path)
     hints = {**read_sidecars(path), "heads": heads, "architecture": architecture, "grid_size": grid_size}
+    dense = dense_layout(file)
+    if dense is not None:
+        size = None if image_size is None else pair("image_size", image_size)
+        try:
+            return dense.read(file, {**hints, "image_size": size, "backbone": backbone, "path": str(path)})
+        except ValueError as error:
+            raise ValueError(f"{path} is no dense model that is known here: {error}") from error
+    if head is not None:
+        raise ValueError(f"head={str(head)!r} holds no head of a known kind. Its arrays are: {listed(list(file))}.")
     for layout in _in_order(file, hints):
         try:
             contents = layout.read(file, hints)
@@ -170,7 +183,8 @@ def load_model(
         return layers.resize_table(values, contents.stored.grid_size, config.grid_size, config.interpolation)
 
     with layers.skip_initialization():
-        model = models.MODELS[type(config)](config, input_tensor=input_tensor, name=name, dtype=dtype)
+        build = models.MODELS.get(type(config)) or getattr(models, config.model)
+        model = build(config, input_tensor=input_tensor, name=name, dtype=dtype)
     total = sum(array.bytes for array in contents.arrays.values())
     fresh = () if keep_head else ("head/", "head_dist/")
     if total < PROGRESS_FROM:
@@ -178,10 +192,10 @@ def load_model(
     else:
         with ProgressBar(f"Loading {os.path.basename(source)}", total, in_bytes=True) as bar:
             fill(model, contents, source, fresh, convert, bar.advance)
-    if config.classes and keep_head and contents.zero_head:
+    if keep_head and contents.head and config.classes and contents.zero_head:
         advice = "Pass classes=... for a new head or include_top=False for features."
         warn_caller(f"The head of {source} is all zeros, so its logits mean nothing: it is for fine-tuning. {advice}")
-    if config.classes and keep_head and contents.unnamed is not None:
+    if contents.unnamed is not None and config.classes and keep_head:
         warn_caller(f"{source}: {contents.unnamed}")
     return model
 

@@ -281,6 +281,18 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
     return folder / name
 
 
+def pair_in(source: Any) -> tuple[Any, pathlib.Path | None]:
+    """Of a folder with a backbone and the head that belongs to it both files; anything else as it is, and None."""
+    folder = pathlib.Path(source) if isinstance(source, (str, os.PathLike)) else None
+    if folder is None or not folder.is_dir():
+        return source, None
+    files = sorted(file for file in folder.iterdir() if file.suffix in ENDINGS and file.name not in NOT_WEIGHTS)
+    heads = [file for file in files if file.stem.endswith("_head")]
+    if len(files) != 2 or len(heads) != 1:
+        return source, None
+    return next(file for file in files if file != heads[0]), heads[0]
+
+
 def read_sidecars(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     """The JSON files beside a file of weights, or in a folder, as plain data: those of `SIDECARS` that are there."""
     folder = _folder(path)

@@ -99,11 +99,9 @@ class DenseModel(ImageModel):
         if unknown := changes.keys() - {*self.config.CHANGES}:
             known = ["image_size", *self.config.CHANGES]
             raise ValueError(f"{sorted(unknown)} cannot change with the same weights; {known} can.")
-        if size is not None:
-            chosen = {"dynamic": True} if size == "dynamic" else {"image_size": size, "dynamic": False}
-            changes["backbone"] = self.config.backbone.replace(**chosen)
+        config = self.config if size is None else self.config.with_image_size(size)
         build = {"name": name or self.name, "dtype": dtype or self._policy, "trainable": self.trainable}
-        model = type(self)(self.config.replace(**changes), **build)
+        model = type(self)(config.replace(**changes), **build)
         copy_state(self, model)
         return model
 

@@ -24,7 +24,8 @@ class DenseConfig:
 
     backbone: ViTConfig
 
-    # Fields that can change while the weights stay.
+    # The class of the model, and fields that can change while the weights stay.
+    model: ClassVar[str]
     CHANGES: ClassVar[tuple[str, ...]] = ()
 
     image_size = property(operator.attrgetter("backbone.image_size"), doc="Height and width of images in pixels.")
@@ -51,6 +52,11 @@ class DenseConfig:
     def replace(self, **changes: Any) -> Self:
         """A config with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+    def with_image_size(self, image_size: Any) -> Self:
+        """The same for images of another size, or of any size (`"dynamic"`)."""
+        chosen = {"dynamic": True} if image_size == "dynamic" else {"image_size": image_size, "dynamic": False}
+        return self.replace(backbone=self.backbone.replace(**chosen))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data, for JSON."""
@@ -109,6 +115,7 @@ class EoMTConfig(NamedClasses):
     pictures: str = "eomt_authors"
     task: str | None = None
 
+    model: ClassVar[str] = "EoMT"
     CHANGES: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
 
     def __post_init__(self) -> None:

@@ -1,8 +1,17 @@
 """What files call their arrays: one file for each kind of names, each with tables that read both ways."""
 
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
 from keras_vit.checkpoints.accounting import Layout
 from keras_vit.checkpoints.layouts import clip, flax, huggingface, timm
 
+# Dense models: the module that reads them, by an array that only their files have.
+DENSE: dict[str, str] = {
+    "network.q.weight": "eomt",
+    "query.weight": "eomt",
+}
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
     for layout in (
@@ -15,3 +24,9 @@ LAYOUTS: dict[str, Layout] = {
         timm.LAYOUT,
     )
 }
+
+
+def dense_layout(names: Mapping[str, Any]) -> Any:
+    """The module with the layout of a dense model, by the names of its arrays; None for a model of other kinds."""
+    module = next((module for name, module in DENSE.items() if name in names), None)
+    return None if module is None else importlib.import_module(f"{__name__}.{module}")

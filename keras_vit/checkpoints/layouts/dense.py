@@ -1,0 +1,55 @@
+"""What layouts of dense models share: a head and the backbone that it belongs to."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from keras_vit.checkpoints.accounting import Contents, Layout, Row
+from keras_vit.checkpoints.stored_array import StoredArray
+from keras_vit.models import ViTConfig
+
+_TOP = ("classes", "class_names", "classifier_activation", "projection", "representation_size")
+
+
+def without_top(config: ViTConfig) -> ViTConfig:
+    """The config of a backbone all of whose tokens go on."""
+    fields = {**dict.fromkeys(_TOP), "projection_bias": False, "distillation_head": False, "pooling": "none"}
+    return config.replace(**fields)
+
+
+def joined(
+    backbone: Contents,
+    config: Any,
+    rows: Callable[[Any], list[Row]],
+    arrays: Mapping[str, StoredArray],
+    title: str,
+    unused: tuple[str, ...] = (),
+) -> Contents:
+    """The contents of a model of two files: those of its backbone, and the arrays and rows of its head.
+
+    What a backbone's own file has at its top is left out. What is assumed of it stands among the notes.
+    """
+    below = backbone.layout
+    wanted = {row.name for row in below.rows(config.backbone)}
+    kept = {name: array for name, array in backbone.arrays.items() if name in wanted}
+    left = sorted(array.name for name, array in backbone.arrays.items() if name not in wanted)
+    found = dataclasses.replace(
+        backbone,
+        arrays={**kept, **arrays},
+        unused=[*backbone.unused, *left, *unused],
+        head=(),
+        assumed={},
+        guessed_size=None,
+        notes=[*backbone.notes, *backbone.assumed.values()],
+    )
+    found.layout = Layout(
+        title,
+        lambda config: [*below.rows(config.backbone), *rows(config)],
+        lambda file, hints: None,
+        lambda config: None,
+        computed=lambda config: below.computed(config.backbone),
+        settled_by="",
+        config_type=type(config),
+    )
+    found.dialect, found.stored = title, config
+    return found

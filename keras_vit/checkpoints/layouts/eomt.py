@@ -1,0 +1,306 @@
+"""EoMT's files: those of its authors (tue-mps/eomt) and of transformers, on DINOv2 and DINOv3."""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_vit._arguments import printable
+from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, finish, shape_of
+from keras_vit.checkpoints.layouts import huggingface, library_configs, pytorch
+from keras_vit.checkpoints.layouts.pytorch import Family, Fields, linear, mapping, norm, number
+from keras_vit.checkpoints.stored_array import StoredArray
+from keras_vit.models import EoMTConfig, ViTConfig
+
+# A transposed convolution is (in, out, height, width), a depthwise one (channels, 1, height, width).
+_TRANSPOSED, _DEPTHWISE = (2, 3, 1, 0), (2, 3, 0, 1)
+_SCALES = ("layer_scale1.lambda1", "layer_scale2.lambda1")
+_MLPS = {
+    "mlp": (
+        ("mlp.fc1", "mlp.fc2"),
+        ("mlp.weights_in", "mlp.weights_out"),
+        ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+        ("mlp.up_proj", "mlp.down_proj"),
+    )
+}
+_ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj")
+_IMAGENET = pytorch.preparation(pytorch.IMAGENET, "squash", 1.0, "bilinear_pillow")
+_BACKBONE = "network.encoder.backbone."
+
+_TRANSFORMERS = Family(
+    title="transformers",
+    patches="embeddings.patch_embeddings.projection",
+    class_token="embeddings.cls_token",
+    register_tokens="embeddings.register_tokens",
+    positions="embeddings.position_embeddings.weight",
+    blocks="layers.",
+    attention=(*_ATTENTION, "attention.out_proj"),
+    scales=_SCALES,
+    norm="layernorm",
+    interpolation="bicubic",
+    preparation=_IMAGENET,
+)
+# By the array that only its files have: what its parts are called. `types` are the model types of transformers.
+FAMILIES: dict[str, Family] = {
+    f"{_BACKBONE}patch_embed.proj.weight": Family(
+        title="the authors, DINOv2", module=_BACKBONE, interpolation="bicubic", preparation=_IMAGENET
+    ),
+    f"{_BACKBONE}patch_embed.patch_embeddings.weight": Family(
+        title="the authors, DINOv3",
+        module=_BACKBONE,
+        patches="patch_embed.patch_embeddings",
+        class_token="patch_embed.cls_token",
+        register_tokens="patch_embed.register_tokens",
+        attention=(*_ATTENTION, "attention.o_proj"),
+        scales=_SCALES,
+        epsilon=1e-5,
+        preparation=_IMAGENET,
+    ),
+    "embeddings.patch_embeddings.projection.weight": dataclasses.replace(_TRANSFORMERS, types=("eomt",)),
+    "embeddings.patch_embeddings.weight": dataclasses.replace(
+        _TRANSFORMERS,
+        types=("eomt_dinov3",),
+        patches="embeddings.patch_embeddings",
+        attention=(*_ATTENTION, "attention.o_proj"),
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """What a kind of file calls the parts of the head."""
+
+    queries: str
+    classes: str
+    mask_head: tuple[str, str, str]
+    upscale: str
+    upscale_norm: str
+    masking: str
+
+
+_OF_AUTHORS = Names(
+    "network.q.weight",
+    "network.class_head",
+    ("network.mask_head.0", "network.mask_head.2", "network.mask_head.4"),
+    "network.upscale.",
+    "norm",
+    "network.attn_mask_probs",
+)
+_OF_TRANSFORMERS = Names(
+    "query.weight",
+    "class_predictor",
+    ("mask_head.fc1", "mask_head.fc2", "mask_head.fc3"),
+    "upscale_block.block.",
+    "layernorm2d",
+    "attn_mask_probs",
+)
+_UNUSED = r"(network\.)?criterion\..*|network\.encoder\.pixel_(mean|std)|rope_embeddings\.inv_freq|.*\.mask_token"
+
+
+def _rows(config: EoMTConfig, family: Family, names: Names, written: bool = False) -> list[Row]:
+    """The rows of a file; one that is `written` has position embeddings without the first axis."""
+    width, backbone = config.backbone.width, pytorch.trunk(config.backbone, family)
+    rows = [dataclasses.replace(row, name=f"{family.module}{row.name}") for row in backbone]
+    rows.append(Row(names.queries, "queries/tokens", (config.queries, width)))
+    rows += linear(names.classes, "class_head", config.classes + 1, width)
+    for i, name in enumerate(names.mask_head, 1):
+        rows += linear(name, f"mask_head/fc{i}", width, width)
+    for i in range(config.upscale_blocks):
+        name, path = f"{names.upscale}{i}.", f"upscale_{i}"
+        rows.append(Row(f"{name}conv1.weight", f"{path}/conv1/kernel", (width, width, 2, 2), _TRANSPOSED))
+        rows.append(Row(f"{name}conv1.bias", f"{path}/conv1/bias", (width,)))
+        rows.append(Row(f"{name}conv2.weight", f"{path}/conv2/kernel", (width, 1, 3, 3), _DEPTHWISE))
+        rows += norm(f"{name}{names.upscale_norm}", f"{path}/norm", width)
+    if written:
+        rows = [dataclasses.replace(row, shape=row.shape[1:]) if row.path == TABLE else row for row in rows]
+    return rows
+
+
+def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
+    """Describes a file of EoMT; ValueError where it is none, or one that is not computed here."""
+    if hints.get("backbone") is not None:
+        raise ValueError("it is no head, but a whole EoMT: leave head=... out.")
+    anchor = next((name for name in FAMILIES if name in file), None)
+    if anchor is None:
+        raise ValueError("it has queries, but no backbone of a known kind: DINOv2 or DINOv3.")
+    family = FAMILIES[anchor]
+    names = _OF_TRANSFORMERS if family.types else _OF_AUTHORS
+    config = dict(hints.get("config") or {})
+    if family.types and config.get("model_type") not in family.types:
+        given = printable(config.get("model_type"), 60)
+        raise ValueError(
+            f"a config.json with model_type={family.types[0]!r} has to lie beside it, but {given} was found."
+        )
+    _check_masking(file, names, family)
+    inside = {name.removeprefix(family.module): array for name, array in file.items()}
+    if family.positions in inside and len(inside[family.positions].shape) == 2:
+        table = inside[family.positions]
+        inside[family.positions] = table.piece(0, (1, *table.shape))
+    contents = Contents(prefix="", arrays=inside, unused=[], hints=hints)
+    found = family.as_in({name for name in inside if name.startswith(family.blocks)}, _MLPS)
+    backbone = _backbone(contents, config, found, is_rotary=anchor.endswith("embeddings.weight"))
+    queries, width = shape_of(inside, names.queries, 2)
+    if width != backbone.width:
+        raise ValueError(f"its queries have {width} numbers, but the tokens of its backbone {backbone.width}.")
+    blocks = re.findall(rf"^{re.escape(names.upscale)}(\d+)\.", "\n".join(inside), re.MULTILINE)
+    classes = shape_of(inside, f"{names.classes}.weight", 2)[0] - 1
+    labels = mapping(config, "id2label")
+    listed_names = [labels.get(str(i)) for i in range(classes)] if len(labels) == classes else None
+    class_names = pytorch.class_names(listed_names, classes)
+    stored: Any = EoMTConfig(
+        backbone=backbone,
+        classes=classes,
+        class_names=None if class_names == tuple(f"LABEL_{i}" for i in range(classes)) else class_names,
+        queries=queries,
+        query_blocks=file[names.masking].shape[0],
+        upscale_blocks=1 + max(map(int, blocks), default=-1),
+        activation=_activation(config),
+        pictures="eomt_transformers" if family.types else "eomt_authors",
+        task="semantic" if (hints.get("preprocessor") or {}).get("do_split_image") else None,
+    )
+    contents.arrays = {f"{family.module}{n}" if n not in file else n: array for n, array in inside.items()}
+    layout = _layout(found, names, number(mapping(config, "rope_parameters"), "rope_theta", 100.0))
+    masking = contents.arrays.pop(names.masking)
+    return finish(contents, layout, family.title, stored, rf"{_UNUSED}|{re.escape(masking.name)}")
+
+
+def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family) -> None:
+    """Raises ValueError where masks or weights are not those of a finished run."""
+    if names.masking not in file:
+        raise ValueError(
+            f"it has no array {names.masking!r}, which says whether its blocks still mask attention: convert it anew."
+        )
+    probabilities = file[names.masking].read()
+    last = file.get(f"{family.module}{family.norm}.weight")
+    if (probabilities < 0).any() or (last is not None and np.abs(last.read()).mean() < 0.1):
+        raise ValueError(
+            "its weights are differences to those of DINOv3 (delta weights). Add them to those first, as its authors' "
+            "code does, or take the repository in transformers' layout."
+        )
+    if probabilities.any():
+        raise ValueError(
+            f"its {names.masking} are {printable(probabilities.tolist(), 80)}: blocks still mask the attention of "
+            "queries, by chance. Only finished models, whose probabilities are 0, are computed here."
+        )
+
+
+def _backbone(contents: Contents, config: Mapping[str, Any], family: Family, is_rotary: bool) -> ViTConfig:
+    """The config of the Vision Transformer."""
+    width, _, *patch = shape_of(contents.arrays, f"{family.patches}.weight", 4)
+    if family.types:
+        size = pytorch.image_size_in(config.get("image_size", 640))
+    elif is_rotary:
+        size = contents.hints.get("image_size")
+    else:
+        side = math.isqrt(shape_of(contents.arrays, family.positions, 3)[1])
+        size = (side * patch[0], side * patch[1])
+    if is_rotary and size is None:
+        raise ValueError("nothing tells the size of its images: pass image_size=..., such as 640 (see its name).")
+    heads = config.get("num_attention_heads", 16) if family.types else None if width % 64 else width // 64
+    fields: Fields = pytorch.trunk_fields(contents, family, size=size, heads=heads, is_named=True)
+    if contents.hints.get("preprocessor"):
+        stated = contents.hints["preprocessor"]
+        fields |= pytorch.means_in(stated.get("image_mean"), stated.get("image_std"))
+        if pytorch.filter_in("resample", stated.get("resample", 2)) != {"filter": "bilinear_pillow"}:
+            raise pytorch.not_done("resample", stated["resample"])
+    activation = _activation(config)
+    gated = fields["mlp"] == "swiglu"
+    if gated and is_rotary and activation != "silu" and family.types:
+        raise ValueError(f"its config.json says hidden_act={activation!r} of gated MLPs; 'silu' was expected.")
+    if not gated and activation not in huggingface.ACTIVATIONS.values():
+        raise ValueError(f"its config.json says hidden_act={activation!r}, which the blocks of a ViT do not have here.")
+    if not contents.square:
+        raise ValueError("the number of its position embeddings is no square.")
+    fields |= {
+        "rotary_embedding": "dinov3" if is_rotary else None,
+        "gelu": "exact" if gated else activation,
+        "layer_norm_epsilon": number(config, "layer_norm_eps", 1e-6 if family.types else family.epsilon),
+        "layer_scale": number(config, "layerscale_value", 1.0),
+        "pooling": "none",
+    }
+    return ViTConfig(**family.preparation | fields)
+
+
+def _activation(config: Mapping[str, Any]) -> str:
+    value = config.get("hidden_act", "gelu")
+    known = {**huggingface.ACTIVATIONS, "silu": "silu", "relu": "relu"}
+    if value not in known:
+        raise ValueError(f"its config.json says hidden_act={printable(value, 60)}; one of {[*known]} was expected.")
+    return known[value]
+
+
+def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = False) -> Layout:
+    return Layout(
+        "eomt",
+        functools.partial(_rows, family=family, names=names, written=written),
+        lambda file, hints: None,
+        lambda config: None,
+        computed=lambda config: pytorch.computed_periods(config.backbone, theta),
+        settled_by="",
+        config_type=EoMTConfig,
+    )
+
+
+def writable(config: EoMTConfig) -> tuple[Layout, dict[str, dict[str, Any]]]:
+    """The layout in which transformers reads a model, and the JSON files beside it; ValueError where it cannot."""
+    backbone = config.backbone
+    rotary, gated = backbone.rotary_embedding is not None, backbone.mlp == "swiglu"
+    family = FAMILIES[f"embeddings.patch_embeddings{'' if rotary else '.projection'}.weight"]
+    needs = {
+        "class_token": True,
+        "distillation_token": False,
+        "pre_norm": False,
+        "patch_bias": True,
+        "attention_norm": False,
+        "include_preprocessing": False,
+        "stem_stages": None,
+        "tokens_mlp_width": None,
+        "attention_bias": "no_key" if rotary else "all",
+        "position_embedding": "none" if rotary else "learned_patches",
+    }
+    for name, value in needs.items():
+        if getattr(backbone, name) != value:
+            raise ValueError(f"transformers has no EoMT on a backbone with {name}={getattr(backbone, name)!r}.")
+    if backbone.layer_scale is None or backbone.mlp not in ("plain", "swiglu"):
+        raise ValueError("transformers has no EoMT on a backbone without layer scales, or with normalised MLPs.")
+    family = dataclasses.replace(family, mlp=_MLPS["mlp"][2 if gated else 3 if rotary else 0])
+    return _layout(family, _OF_TRANSFORMERS, written=True), _sidecars(config)
+
+
+def beside(config: EoMTConfig) -> dict[str, np.ndarray]:
+    """The arrays of transformers that are no weights: which blocks mask attention, and how much a class counts."""
+    weights = np.ones(config.classes + 1, "float32")
+    weights[-1] = 0.1
+    return {"attn_mask_probs": np.zeros(config.query_blocks, "float32"), "criterion.empty_weight": weights}
+
+
+def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
+    backbone, size = config.backbone, config.image_size[0]
+    kind = "eomt" if backbone.rotary_embedding is None else "eomt_dinov3"
+    names = {**library_configs.ACTIVATION_NAMES, "silu": "silu", "relu": "relu"}
+    labels = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
+    stated = library_configs.transformers_sidecars(backbone)["config.json"]
+    stated |= {
+        "architectures": [f"{kind.title().replace('_', '')}ForUniversalSegmentation"],
+        "model_type": kind,
+        "image_size": size,
+        "hidden_act": names[config.activation],
+        "num_blocks": config.query_blocks,
+        "num_queries": config.queries,
+        "num_upscale_blocks": config.upscale_blocks,
+        "id2label": {str(i): name for i, name in enumerate(labels)},
+        "label2id": {name: i for i, name in enumerate(labels)},
+    }
+    whole = config.task == "semantic"
+    pictures = {
+        "image_processor_type": "EomtImageProcessor",
+        **{"do_resize": True, "do_rescale": True, "do_normalize": True, "do_pad": not whole, "do_split_image": whole},
+        "size": {"shortest_edge": size, "longest_edge": None if whole else size},
+        **{"image_mean": list(backbone.pixel_mean), "image_std": list(backbone.pixel_std)},
+        **{"resample": 2, "rescale_factor": 1 / 255},
+    }
+    return {"config.json": stated, "preprocessor_config.json": pictures}
