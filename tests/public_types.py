@@ -8,7 +8,6 @@ import numpy as np
 import keras_vit
 from keras_vit import data, evaluation, export, training
 
-
 Loaded = keras_vit.VisionTransformer | keras_vit.BiT | keras_vit.models.DenseModel
 
 
