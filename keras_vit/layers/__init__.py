@@ -8,9 +8,11 @@ if TYPE_CHECKING:
     from keras_vit.interpolation import resize_patch_kernel, resize_table
     from keras_vit.layers.base import assign, skip_initialization
     from keras_vit.layers.dense import MaskHead, QueryRotation, UpscaleBlock
+    from keras_vit.layers.dpt import DepthBins, DepthHead, FeatureFusion, Reassemble
     from keras_vit.layers.map_head import MAPHead
     from keras_vit.layers.mixer_block import MixerBlock
     from keras_vit.layers.positions import RotaryEmbedding, sincos2d
+    from keras_vit.layers.resizing import resize
     from keras_vit.layers.resnet import BiTUnit, PaddedMaxPooling2D, ResNetUnit, StdConv2D, bit_conv, group_norm
     from keras_vit.layers.tokens import (
         AddPositionEmbedding,
@@ -45,6 +47,9 @@ __all__ = [
     "AddSinCosPositionEmbedding",
     "BiTUnit",
     "ClassToken",
+    "DepthBins",
+    "DepthHead",
+    "FeatureFusion",
     "LayerScale",
     "MAPHead",
     "MixerBlock",
@@ -53,6 +58,7 @@ __all__ = [
     "PatchDropout",
     "PatchEmbedding",
     "RegisterTokens",
+    "Reassemble",
     "ResNetUnit",
     "RotaryEmbedding",
     "StdConv2D",
@@ -64,6 +70,7 @@ __all__ = [
     "TransformerBlock",
     "bit_conv",
     "group_norm",
+    "resize",
     "resize_patch_kernel",
     "resize_table",
     "sincos2d",

@@ -15,3 +15,8 @@ STEM_EPSILONS = {"official": (1e-6, 1e-5, False), "timm": (1e-5, 1e-8, True)}
 POOL_PADDINGS = {"-inf": float("-inf"), "zeros": 0.0}
 # Activations of heads for segmentation: the GELUs, and what transformers calls by these names.
 HEAD_ACTIVATIONS = (*GELUS, "silu", "relu")
+# How maps change size in a model.
+RESIZES = ("corners", "half_pixel")
+# How many times larger the maps of DPT are than the grid of patches, and what becomes of its last number.
+REASSEMBLE_FACTORS = (4, 2, 1, 0.5)
+DEPTH_OUTPUTS = ("relu", "sigmoid", "clipped")

@@ -31,6 +31,12 @@ EXAMPLES = {
     "AddSinCosPositionEmbedding": ({"grid_size": (2, 3), "prefix_tokens": 0, "dropout": 0.2}, (6, 12)),
     "BiTUnit": ({"filters": 32, "strides": 2, "folded": True}, (5, 6, 32)),
     "ClassToken": ({}, (5, 12)),
+    "DepthBins": ({"min_depth": 1.0, "max_depth": 3.0, "bins": 5, "factor": 2}, (2, 3, 6)),
+    "DepthHead": (
+        {"hidden": 4, "patch_size": (2, 3), "output": "sigmoid", "min_depth": 0.5, "max_depth": 3.0},
+        (2, 3, 6),
+    ),
+    "FeatureFusion": ({"skip": False, "bias": False}, (2, 3, 6)),
     "LayerScale": ({"initial": 0.1}, (5, 12)),
     "MAPHead": ({"heads": 3, "mlp_width": 20, "gelu": "exact", "epsilon": 1e-4, "skipped_tokens": 1}, (5, 12)),
     "MLP": ({"width": 20, "gelu": "exact", "dropout": 0.2, "norm": True, "epsilon": 1e-4}, (5, 12)),
@@ -44,6 +50,7 @@ EXAMPLES = {
     "PaddedMaxPooling2D": ({"padding": "zeros"}, (5, 6, 12)),
     "PatchDropout": ({"rate": 0.2, "prefix_tokens": 2, "ordered": True}, (5, 12)),
     "PatchEmbedding": ({"width": 12, "patch_size": (2, 3), "bias": False}, (4, 9, 5)),
+    "Reassemble": ({"width": 4, "factor": 0.5, "readout": 8}, (3, 5, 12)),
     "RegisterTokens": ({"count": 3}, (5, 12)),
     "ResNetUnit": ({"filters": 32, "strides": 2, "folded": True, "epsilons": "timm"}, (5, 6, 32)),
     "RotaryEmbedding": ({"kind": "dinov3", "size": 8, "prefix_tokens": 2, "reference_grid": (5, 4)}, (2, 3, 12)),
@@ -85,6 +92,7 @@ EXAMPLES = {
         (5, 12),
     ),
 }
+DEPTH = ("DepthBins", "DepthHead")  # they give numbers of metres, with no axis of channels
 every_layer = pytest.mark.parametrize("name", EXAMPLES)
 # What it gives is for all images, and in float32 whatever the policy is.
 every_layer_of_images = pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - {"RotaryEmbedding"}))
@@ -94,6 +102,8 @@ def options(name):
     """What a layer is called with besides its input."""
     if name == "TextPooling":
         return {"ids": np.array([[3, 7, 1, 7, 0], [7, 1, 1, 1, 1]], "int32")}
+    if name == "DepthHead":
+        return {"patches": np.zeros((2, 2, 2, 5), "f4")}
     if "rotary_embedding" not in EXAMPLES[name][0]:
         return {}
     angles = np.random.default_rng(2).uniform(-3, 3, (5, 4)).astype("f4")
@@ -177,7 +187,7 @@ def test_shapes(name):
     if name not in ("AddPositionEmbedding", "AddSinCosPositionEmbedding"):
         unknown = tuple(layer.compute_output_shape((None, *(None for _ in x.shape[1:-1]), x.shape[-1])))
         assert all(n in (None, known) for n, known in zip(unknown, y.shape, strict=True))
-        assert unknown[0] is None and unknown[-1] == y.shape[-1]
+        assert unknown[0] is None and unknown[-1] == (None if name in DEPTH else y.shape[-1])
 
 
 @every_layer_of_images
@@ -188,7 +198,7 @@ def test_mixed_precision(name):
         mixed.build(shape)
     mixed.set_weights(layer.get_weights())
     assert {str(w.dtype) for w in mixed.weights if "seed" not in w.path} <= {"float32"}
-    assert mixed(keras.Input(shape[1:]), **options(name)).dtype == "bfloat16"
+    assert mixed(keras.Input(shape[1:]), **options(name)).dtype == ("float32" if name in DEPTH else "bfloat16")
     # bfloat16 has 8 bits: 0.4 % of every factor, and a bit more where sums cancel.
     y = np.asarray(forward(mixed, x, **options(name)), "f4")
     np.testing.assert_allclose(y, wanted, rtol=0, atol=2e-2 * np.abs(wanted).max())

@@ -1,0 +1,327 @@
+"""What depth is read with: the parts of DPT (arXiv 2103.13413, section 3), and the linear head with bins."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._arguments import Shape, Tensor, check_choice
+from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered, tensor_of
+from keras_vit.layers.choices import DEPTH_OUTPUTS, REASSEMBLE_FACTORS
+from keras_vit.layers.ops import activate, conv, float32_or_better, widened
+from keras_vit.layers.resizing import resize
+
+LEAST_SHARE = 0.1  # what `DepthBins` adds to the score of each bin before they are divided by their sum
+
+
+@registered
+class Convolution(BaseLayer):
+    """A convolution with an odd kernel and zeros on every side, half a kernel wide: one place for each step."""
+
+    def __init__(self, filters: int, size: int, strides: int = 1, bias: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.filters = filters
+        self.size = size
+        self.strides = strides
+        self.use_bias = bias
+
+    def build(self, input_shape: Shape) -> None:
+        shape = (self.size, self.size, input_shape[-1], self.filters)
+        self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer("glorot_uniform"))
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.filters,), initializer="zeros")
+
+    def call(self, x: Tensor) -> Tensor:
+        y = conv(x, ops.convert_to_tensor(self.kernel), self.strides, self.size // 2)
+        return y + self.bias if self.use_bias else y
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        rows, columns = (None if n is None else -(-n // self.strides) for n in input_shape[1:3])
+        return (input_shape[0], rows, columns, self.filters)
+
+
+@registered
+class TransposedConvolution(BaseLayer):
+    """A transposed convolution whose stride is its kernel: each place becomes `size * size` places."""
+
+    def __init__(self, filters: int, size: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.filters = filters
+        self.size = size
+
+    def build(self, input_shape: Shape) -> None:
+        shape = (input_shape[-1], self.size, self.size, self.filters)
+        self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer("glorot_uniform"))
+        self.bias = self.add_weight(name="bias", shape=(self.filters,), initializer="zeros")
+
+    def call(self, x: Tensor) -> Tensor:
+        n, kernel = self.size, tensor_of(self.kernel)
+        rows, columns = ops.shape(x)[1:3]
+        y = ops.matmul(x, ops.reshape(kernel, (kernel.shape[0], -1)))
+        y = ops.reshape(y, (-1, rows, columns, n, n, self.filters))
+        y = ops.reshape(ops.transpose(y, (0, 1, 3, 2, 4, 5)), (-1, rows * n, columns * n, self.filters))
+        return y + self.bias
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        rows, columns = (None if n is None else n * self.size for n in input_shape[1:3])
+        return (input_shape[0], rows, columns, self.filters)
+
+
+@registered
+class WithClassToken(BaseLayer):
+    """`[patch, class token]` for each place, from patches `(batch, rows, columns, D)` and tokens `(batch, T, D)`."""
+
+    def call(self, patches: Tensor, tokens: Tensor) -> Tensor:
+        token = ops.broadcast_to(tokens[:, None, :1], ops.shape(patches))
+        return ops.concatenate([patches, token], axis=-1)
+
+    def compute_output_shape(self, patches_shape: Any, tokens_shape: Shape) -> Shape:
+        return (*patches_shape[:3], 2 * patches_shape[-1])
+
+
+@registered
+class Reassemble(CompositeLayer):
+    """The tokens of a block as a map of another size and width (DPT, section 3, `Reassemble`).
+
+    Args:
+        width: Channels of the output.
+        factor: How many times larger the output is: 4 or 2 (a transposed convolution), 1, or 0.5 (a convolution of
+            3x3 in steps of 2).
+        readout: Length to which `[patch, class token]` is projected first, before a GELU; None where the input has no
+            class token.
+
+    Input: `(batch, rows, columns, channels)`. Output: `(batch, factor * rows, factor * columns, width)`; sizes that
+    are halved are rounded up.
+
+    Raises:
+        ValueError: if `factor` is another.
+
+    Examples:
+        >>> tuple(layers.Reassemble(width=8, factor=0.5)(np.zeros((1, 5, 4, 6), "float32")).shape)
+        (1, 3, 2, 8)
+    """
+
+    def __init__(self, width: int, factor: float, readout: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_choice("factor", factor, REASSEMBLE_FACTORS)
+        self.width = width
+        self.factor = factor
+        self.readout = readout
+
+    def build(self, input_shape: Shape) -> None:
+        shape, policy = input_shape, self.dtype_policy
+        if self.readout is not None:
+            self.readout_projection = self.inner_dense("readout_projection", shape, self.readout)
+            shape = (*shape[:3], self.readout)
+        self.projection = self.inner_dense("projection", shape, self.width)
+        self.resized: Convolution | TransposedConvolution | None = None
+        if self.factor > 1:
+            self.resized = TransposedConvolution(self.width, int(self.factor), dtype=policy, name="resized")
+        elif self.factor < 1:
+            self.resized = Convolution(self.width, 3, strides=2, dtype=policy, name="resized")
+        if self.resized is not None:
+            self.resized.build((*shape[:3], self.width))
+
+    def call(self, x: Tensor) -> Tensor:
+        if self.readout is not None:
+            x = call_inside(self.readout_projection, x, activation="exact")
+        x = call_inside(self.projection, x)
+        return x if self.resized is None else call_inside(self.resized, x)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        rows, columns = (None if n is None else -int(-n * self.factor // 1) for n in input_shape[1:3])
+        return (input_shape[0], rows, columns, self.width)
+
+
+@registered
+class ResidualConvUnit(CompositeLayer):
+    """Two convolutions of 3x3, a ReLU before each, added to the input (`ResidualConvUnit` in DPT's `blocks.py`)."""
+
+    def __init__(self, bias: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.use_bias = bias
+
+    def build(self, input_shape: Any) -> None:
+        for name in ("conv1", "conv2"):
+            inner = Convolution(input_shape[-1], 3, bias=self.use_bias, dtype=self.dtype_policy, name=name)
+            inner.build(input_shape)
+            setattr(self, name, inner)
+
+    def call(self, x: Tensor) -> Tensor:
+        y = call_inside(self.conv1, activate(x, "relu"), activation="relu")
+        return x + call_inside(self.conv2, y)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+
+@registered
+class FeatureFusion(CompositeLayer):
+    """Adds a map of a shallower block, resizes with aligned corners and projects (DPT, section 3, `Fusion`).
+
+    Args:
+        skip: Whether there is a shallower map; the deepest block has none.
+        bias: Whether the convolutions of 3x3 have a bias; DINOv2's have none.
+
+    Call arguments:
+        x: `(batch, rows, columns, channels)`, from the deeper block.
+        skip: The shallower map; where its size is another, it is resized (half-pixel centres) to that of `x`.
+        like: A map that has the rows and columns of the output; None: twice those of `x`.
+
+    Output: `(batch, *like.shape[1:3], channels)`.
+
+    Examples:
+        >>> x = np.zeros((1, 3, 3, 8), "float32")
+        >>> tuple(layers.FeatureFusion()(x, skip=x).shape)
+        (1, 6, 6, 8)
+    """
+
+    def __init__(self, skip: bool = True, bias: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.use_skip = skip
+        self.use_bias = bias
+
+    def build(self, x_shape: Shape, skip_shape: Shape | None = None, like_shape: Shape | None = None) -> None:
+        for name in ("unit1", "unit2") if self.use_skip else ("unit2",):
+            unit = ResidualConvUnit(self.use_bias, dtype=self.dtype_policy, name=name)
+            unit.build(x_shape)
+            setattr(self, name, unit)
+        self.projection = self.inner_dense("projection", x_shape, x_shape[-1])
+
+    def call(self, x: Tensor, skip: Tensor | None = None, like: Tensor | None = None) -> Tensor:
+        if self.use_skip:
+            x = x + call_inside(self.unit1, resize(skip, ops.shape(x)[1:3], "half_pixel"))
+        x = call_inside(self.unit2, x)
+        size = [2 * n for n in ops.shape(x)[1:3]] if like is None else ops.shape(like)[1:3]
+        return call_inside(self.projection, resize(x, size, "corners"))
+
+    def compute_output_shape(
+        self, x_shape: Shape, skip_shape: Shape | None = None, like_shape: Shape | None = None
+    ) -> Shape:
+        size = [None if n is None else 2 * n for n in x_shape[1:3]] if like_shape is None else like_shape[1:3]
+        return (x_shape[0], *size, x_shape[-1])
+
+
+@registered
+class DepthHead(CompositeLayer):
+    """Three convolutions from the last map to one number for each place (DPT, section 3; `DPTHead`, `HeadDepth`).
+
+    The map is resized, with aligned corners, after the first of them. Numbers are computed in at least float32.
+
+    Args:
+        hidden: Channels between the last two convolutions.
+        patch_size: Height and width of a patch: the output has as many pixels as the image; None: twice the map's
+            rows and columns (DINOv2).
+        output: `"relu"` (times `max_depth`), `"sigmoid"` (times `max_depth`), or `"clipped"`: a ReLU plus `min_depth`,
+            at most `max_depth` (DINOv2).
+        min_depth: The least depth, for `"clipped"`.
+        max_depth: The largest depth.
+
+    Call arguments:
+        x: `(batch, rows, columns, channels)`.
+        patches: The map of patches `(batch, grid rows, grid columns, D)`, where there is a `patch_size`.
+
+    Output: `(batch, height, width)`.
+
+    Raises:
+        ValueError: if `output` is another.
+
+    Examples:
+        >>> tuple(layers.DepthHead(hidden=4)(np.zeros((1, 3, 5, 8), "float32")).shape)
+        (1, 6, 10)
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        patch_size: tuple[int, int] | None = None,
+        output: str = "clipped",
+        min_depth: float = 0.001,
+        max_depth: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_choice("output", output, DEPTH_OUTPUTS)
+        self.hidden = hidden
+        self.patch_size = None if patch_size is None else tuple(patch_size)
+        self.use_output = output
+        self.min_depth = min_depth
+        self.max_depth = max_depth
+
+    def build(self, x_shape: Any, patches_shape: Shape | None = None) -> None:
+        channels, half = x_shape[-1], x_shape[-1] // 2
+        for name, filters, size, inputs in (
+            ("conv1", half, 3, channels),
+            ("conv2", self.hidden, 3, half),
+            ("conv3", 1, 1, self.hidden),
+        ):
+            inner = Convolution(filters, size, dtype=self.dtype_policy, name=name)
+            inner.build((*x_shape[:3], inputs))
+            setattr(self, name, inner)
+
+    def call(self, x: Tensor, patches: Tensor | None = None) -> Tensor:
+        x = call_inside(self.conv1, x)
+        places, factors = (x, (2, 2)) if patches is None else (patches, self.patch_size)
+        size = [n * factor for n, factor in zip(ops.shape(places)[1:3], factors, strict=True)]
+        x = call_inside(self.conv2, resize(x, size, "corners"), activation="relu")
+        x = widened(call_inside(self.conv3, x))[..., 0]
+        if self.use_output == "sigmoid":
+            return ops.sigmoid(x) * self.max_depth
+        if self.use_output == "relu":
+            return ops.relu(x) * self.max_depth
+        return ops.minimum(ops.relu(x) + self.min_depth, self.max_depth)
+
+    def compute_output_spec(self, x: Tensor, patches: Tensor | None = None) -> keras.KerasTensor:
+        shape = self.compute_output_shape(x.shape, None if patches is None else patches.shape)
+        return keras.KerasTensor(shape, float32_or_better(self.compute_dtype))
+
+    def compute_output_shape(self, x_shape: Shape, patches_shape: Shape | None = None) -> Shape:
+        places, factors = (x_shape, (2, 2)) if patches_shape is None else (patches_shape, self.patch_size)
+        return (x_shape[0], *(None if n is None else n * f for n, f in zip(places[1:3], factors, strict=True)))
+
+
+@registered
+class DepthBins(CompositeLayer):
+    """Depth as a mean of equally spaced bins, weighted by a linear function of the tokens (`BNHead` in DINOv2's depth).
+
+    Args:
+        min_depth: The first bin.
+        max_depth: The last bin.
+        bins: How many there are.
+        factor: How many times more rows and columns than the map the output has.
+
+    Input: `(batch, rows, columns, channels)`. Output: float32 or better, `(batch, factor * rows, factor * columns)`.
+
+    Examples:
+        >>> tuple(layers.DepthBins(max_depth=10.0)(np.zeros((1, 2, 3, 8), "float32")).shape)
+        (1, 8, 12)
+    """
+
+    def __init__(
+        self, min_depth: float = 0.001, max_depth: float = 10.0, bins: int = 256, factor: int = 4, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.min_depth = min_depth
+        self.max_depth = max_depth
+        self.bins = bins
+        self.factor = factor
+
+    def build(self, input_shape: Shape) -> None:
+        self.scores = self.inner_dense("scores", input_shape, self.bins)
+
+    def call(self, x: Tensor) -> Tensor:
+        # The original resizes before the linear function. The other way round is the same but for rounding, as the
+        # weights of a resize add up to 1, and has 256 channels in place of 2 D for each layer.
+        x = widened(call_inside(self.scores, x))
+        x = resize(x, [n * self.factor for n in ops.shape(x)[1:3]], "half_pixel")
+        x = ops.relu(x) + LEAST_SHARE
+        centres = np.linspace(self.min_depth, self.max_depth, self.bins)
+        depth = ops.sum(x * ops.convert_to_tensor(centres, x.dtype), -1) / ops.sum(x, -1)
+        return ops.clip(depth, self.min_depth, self.max_depth)
+
+    def compute_output_spec(self, x: Tensor) -> keras.KerasTensor:
+        return keras.KerasTensor(self.compute_output_shape(x.shape), float32_or_better(self.compute_dtype))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], *(None if n is None else n * self.factor for n in input_shape[1:3]))

@@ -1,0 +1,70 @@
+"""Maps at another size inside a model, as `torch.nn.functional.interpolate(mode="bilinear")` without antialiasing."""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_vit._arguments import Tensor, check_choice
+from keras_vit.layers.choices import RESIZES
+from keras_vit.layers.ops import faster, with_faster_forms
+
+
+def resize(x: Tensor, size: Sequence[Any], how: str) -> Tensor:
+    """A map at another size, linearly between its places.
+
+    Args:
+        x: `(batch, rows, columns, channels)`, floating point.
+        size: New rows and columns; integers, or scalar integer tensors.
+        how: `"corners"`: the outermost places stay where they are, place i is read at `i (old - 1) / (new - 1)`
+            (`align_corners=True`). `"half_pixel"`: places are centres of equal parts, i is read at
+            `(i + 1/2) old / new - 1/2`, and not before the first place.
+
+    Returns:
+        `(batch, *size, channels)` in the dtype of `x`.
+
+    Raises:
+        ValueError: if `how` is another.
+
+    Examples:
+        >>> row = layers.resize(np.array([[[[0.0], [3.0]]]], "float32"), (1, 4), "corners")
+        >>> keras.ops.convert_to_numpy(row)[0, 0, :, 0].round(4).tolist()
+        [0.0, 1.0, 2.0, 3.0]
+    """
+    check_choice("how", how, RESIZES)
+    x = ops.convert_to_tensor(x)
+    return x if tuple(x.shape[1:3]) == tuple(size) else _resized(x, size, how == "corners")
+
+
+@with_faster_forms
+def _resized(x: Tensor, size: Sequence[Any], aligned: bool) -> Tensor:
+    for axis, new in zip((1, 2), size, strict=True):
+        low, high, share = _neighbours(ops.shape(x)[axis], new, aligned)
+        share = ops.cast(ops.reshape(ops.convert_to_tensor(share), (-1, *[1] * (3 - axis))), x.dtype)
+        first = ops.take(x, low, axis)
+        x = first + (ops.take(x, high, axis) - first) * share
+    return x
+
+
+def _neighbours(old: Any, new: Any, aligned: bool) -> tuple[Any, Any, Any]:
+    """For each new place the numbers of the two old ones around it, and the share of the second."""
+    known = isinstance(old, int) and isinstance(new, int)
+    xp: ModuleType | Any = np if known else ops
+    cast = (lambda values, dtype: np.asarray(values, dtype)) if known else ops.cast
+    dtype = "float64" if known else "float32"
+    last, places = cast(old - 1, dtype), cast(xp.arange(new), dtype)
+    if aligned:
+        at = places * (last / cast(xp.maximum(new - 1, 1), dtype))
+    else:
+        at = xp.maximum((places + 0.5) * (cast(old, dtype) / cast(new, dtype)) - 0.5, 0)
+    low = xp.minimum(xp.floor(at), last)
+    return cast(low, "int32"), cast(xp.minimum(low + 1, last), "int32"), cast(at - low, "float32")
+
+
+@faster("resized", "torch")
+def _resized_in_torch(x: Tensor, size: Sequence[Any], aligned: bool) -> Tensor:
+    import torch.nn.functional as F
+
+    return F.interpolate(x.permute(0, 3, 1, 2), tuple(size), mode="bilinear", align_corners=aligned).permute(0, 2, 3, 1)
