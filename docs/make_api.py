@@ -25,6 +25,7 @@ ROOMS = {
     "layers": "",
     "text": "",
     "segmentation": "",
+    "depth": "",
 }
 INDEX = """# API reference
 
@@ -60,6 +61,8 @@ small_images = np.zeros((4, 8, 8, 3), "float32")
 words = keras_vit.TextConfig(vocabulary=128, context=8, width=8, depth=1, heads=2, mlp_width=16)
 letters = text.Tokenizer(lambda line: [ord(letter) for letter in line], context=8, end=1, pad=0)
 both = text.ImageText(small.with_config(classes=None), keras_vit.TextEncoder(words), letters)  # random weights
+backbone = config.replace(depth=4, classes=None, pooling="none", dynamic=True)  # without head, for images of any size
+depth_model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))  # random weights
 """
 
 

@@ -8,6 +8,7 @@ from keras_vit._lazy import IS_PROGRAM, import_all, lazy_names
 
 if TYPE_CHECKING:
     from keras_vit import data as data
+    from keras_vit import depth as depth
     from keras_vit import evaluation as evaluation
     from keras_vit import export as export
     from keras_vit import inspection as inspection
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
     from keras_vit.checkpoints import push_to_hub as push_to_hub
     from keras_vit.checkpoints import to_checkpoint as to_checkpoint
     from keras_vit.models import BIT_VARIANTS as BIT_VARIANTS
+    from keras_vit.models import DPT as DPT
     from keras_vit.models import VARIANTS as VARIANTS
     from keras_vit.models import BiT as BiT
     from keras_vit.models import BiTConfig as BiTConfig
+    from keras_vit.models import DPTConfig as DPTConfig
     from keras_vit.models import EoMT as EoMT
     from keras_vit.models import EoMTConfig as EoMTConfig
+    from keras_vit.models import LinearDepth as LinearDepth
+    from keras_vit.models import LinearDepthConfig as LinearDepthConfig
     from keras_vit.models import TextConfig as TextConfig
     from keras_vit.models import TextEncoder as TextEncoder
     from keras_vit.models import VisionTransformer as VisionTransformer

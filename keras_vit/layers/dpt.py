@@ -4,10 +4,10 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
+from keras import layers, ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
-from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered, tensor_of
+from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered
 from keras_vit.layers.choices import DEPTH_OUTPUTS, REASSEMBLE_FACTORS
 from keras_vit.layers.ops import activate, conv, float32_or_better, widened
 from keras_vit.layers.resizing import resize
@@ -38,33 +38,6 @@ class Convolution(BaseLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         rows, columns = (None if n is None else -(-n // self.strides) for n in input_shape[1:3])
-        return (input_shape[0], rows, columns, self.filters)
-
-
-@registered
-class TransposedConvolution(BaseLayer):
-    """A transposed convolution whose stride is its kernel: each place becomes `size * size` places."""
-
-    def __init__(self, filters: int, size: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.filters = filters
-        self.size = size
-
-    def build(self, input_shape: Shape) -> None:
-        shape = (input_shape[-1], self.size, self.size, self.filters)
-        self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer("glorot_uniform"))
-        self.bias = self.add_weight(name="bias", shape=(self.filters,), initializer="zeros")
-
-    def call(self, x: Tensor) -> Tensor:
-        n, kernel = self.size, tensor_of(self.kernel)
-        rows, columns = ops.shape(x)[1:3]
-        y = ops.matmul(x, ops.reshape(kernel, (kernel.shape[0], -1)))
-        y = ops.reshape(y, (-1, rows, columns, n, n, self.filters))
-        y = ops.reshape(ops.transpose(y, (0, 1, 3, 2, 4, 5)), (-1, rows * n, columns * n, self.filters))
-        return y + self.bias
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        rows, columns = (None if n is None else n * self.size for n in input_shape[1:3])
         return (input_shape[0], rows, columns, self.filters)
 
 
@@ -115,9 +88,10 @@ class Reassemble(CompositeLayer):
             self.readout_projection = self.inner_dense("readout_projection", shape, self.readout)
             shape = (*shape[:3], self.readout)
         self.projection = self.inner_dense("projection", shape, self.width)
-        self.resized: Convolution | TransposedConvolution | None = None
+        self.resized: Any = None
         if self.factor > 1:
-            self.resized = TransposedConvolution(self.width, int(self.factor), dtype=policy, name="resized")
+            common = {"data_format": "channels_last", "dtype": policy, "name": "resized"}
+            self.resized = layers.Conv2DTranspose(self.width, self.factor, self.factor, **common)
         elif self.factor < 1:
             self.resized = Convolution(self.width, 3, strides=2, dtype=policy, name="resized")
         if self.resized is not None:

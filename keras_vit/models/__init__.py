@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from keras_vit._lazy import lazy_names
 from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig, pair
 from keras_vit.models.dense_config import DenseConfig, EoMTConfig
+from keras_vit.models.depth_config import DPTConfig, LinearDepthConfig
 from keras_vit.models.sizes import convolutions, count_macs, count_weights
 from keras_vit.models.text_config import TextConfig
 from keras_vit.models.variants import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from keras_vit.models.bit import BiT
     from keras_vit.models.changes import adapted_layers, check_tokens, merge_lora, require_adapters
     from keras_vit.models.dense import DenseModel
+    from keras_vit.models.depth_models import DPT, LinearDepth
     from keras_vit.models.eomt import EoMT
     from keras_vit.models.features import MODELS, feature_extractor, feature_names
     from keras_vit.models.image_model import ImageModel, pixel_scaling
@@ -44,12 +46,16 @@ __all__ = [
     "TextEncoder",
     "DenseConfig",
     "DenseModel",
+    "DPT",
+    "DPTConfig",
     "EoMT",
     "EoMTConfig",
     "BiT",
     "BiTConfig",
     "BiTVariant",
     "ImageModel",
+    "LinearDepth",
+    "LinearDepthConfig",
     "ModelConfig",
     "Variant",
     "ViTConfig",

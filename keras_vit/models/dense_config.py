@@ -10,7 +10,7 @@ from keras_vit.layers.choices import HEAD_ACTIVATIONS
 from keras_vit.models.config import ViTConfig
 
 # What a backbone has not, since all of its tokens go on.
-_WITHOUT_TOP: dict[str, Any] = {"pooling": "none", "final_norm": "tokens", "class_token_only": False}
+_WITHOUT_TOP: dict[str, Any] = {"pooling": "none", "class_token_only": False}
 _WITHOUT_TOP |= dict.fromkeys(("classes", "projection", "representation_size"))
 
 
@@ -27,6 +27,8 @@ class DenseConfig:
     # The class of the model, and fields that can change while the weights stay.
     model: ClassVar[str]
     CHANGES: ClassVar[tuple[str, ...]] = ()
+    # Which final norms the backbone may have.
+    FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens",)
 
     image_size = property(operator.attrgetter("backbone.image_size"), doc="Height and width of images in pixels.")
     patch_size = property(operator.attrgetter("backbone.patch_size"), doc="Height and width of a patch in pixels.")
@@ -48,6 +50,7 @@ class DenseConfig:
             given = getattr(self.backbone, name)
             if given != value:
                 raise ValueError(f"backbone must have {name}={value!r}, but has {given!r}: its tokens go on.")
+        check_choice("backbone.final_norm", self.backbone.final_norm, self.FINAL_NORMS)
 
     def replace(self, **changes: Any) -> Self:
         """A config with some fields changed."""

@@ -1,0 +1,13 @@
+"""From a picture to its depth, in metres or without a unit, as each publisher's code gives it."""
+
+from typing import TYPE_CHECKING
+
+from keras_vit._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from keras_vit.depth.estimating import Depth, estimate
+    from keras_vit.depth.plots import plot
+
+__getattr__ = lazy_names(__name__)
+
+__all__ = ["Depth", "estimate", "plot"]

@@ -1,0 +1,135 @@
+"""Pictures of any size to depth of the same size: the publishers' preparation and what they do with the answer."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_vit.models import DPT, LinearDepth, ViTConfig
+from keras_vit.preprocessing import Pipeline
+from keras_vit.preprocessing.images import check_pixels, is_file, load_image, normalized, resize_images
+
+RELATIVE = "inverse depth without a unit"
+
+
+@dataclasses.dataclass(frozen=True)
+class Depth:
+    """The depth of a picture.
+
+    Attributes:
+        depth: float32 `(height, width)` of the picture. Metric: metres. Otherwise inverse depth, larger where nearer,
+            up to an unknown scale and shift; it may lie below 0 where the publisher's resizing overshoots.
+        metric: Whether it is in metres.
+
+    Examples:
+        >>> keras_vit.depth.Depth(np.ones((2, 3), "float32"), metric=True).unit
+        'm'
+    """
+
+    depth: np.ndarray
+    metric: bool
+
+    @property
+    def unit(self) -> str:
+        """`"m"`, or what the numbers are instead."""
+        return "m" if self.metric else RELATIVE
+
+
+def read_picture(picture: Any, channels: int) -> np.ndarray:
+    """One picture `(height, width, channels)`: a file or a PIL image that is read, or an array that is checked."""
+    pixels = load_image(picture) if is_file(picture) else check_pixels(picture, channels, name="picture")
+    if pixels.ndim != 3 or not pixels.size:
+        raise ValueError(f"picture must be one picture (height, width, {channels}), but {pixels.shape} was given.")
+    return pixels
+
+
+def _covering(height: int, width: int, size: tuple[int, int], patch: int) -> tuple[int, int]:
+    """The size at which both sides reach `size`, in whole patches (`Resize` of Depth Anything V2, `lower_bound`)."""
+    factor = max(size[0] / height, size[1] / width)
+
+    def side(length: int, least: int) -> int:
+        rounded = round(factor * length / patch) * patch
+        return rounded if rounded >= least else math.ceil(factor * length / patch) * patch
+
+    return side(height, size[0]), side(width, size[1])
+
+
+def _nearest(height: int, width: int, size: tuple[int, int], patch: int) -> tuple[int, int]:
+    """The size by the factor that is nearer to 1, in whole patches (`DPTImageProcessor` of transformers)."""
+    by_height, by_width = size[0] / height, size[1] / width
+    factor = by_width if abs(1 - by_width) < abs(1 - by_height) else by_height
+    # transformers fails where a side would have no patch.
+    return max(round(factor * height / patch), 1) * patch, max(round(factor * width / patch), 1) * patch
+
+
+def _authors(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
+    size = _covering(*picture.shape[:2], size, vit.patch_size[0])
+    return normalized(resize_images(picture[None], size, "bicubic_hf"), vit.pixel_mean, vit.pixel_std)
+
+
+def _transformers(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
+    size = _nearest(*picture.shape[:2], size, vit.patch_size[0])
+    return Pipeline(size, vit.pixel_mean, vit.pixel_std, filter="bicubic")(picture)
+
+
+def _padded(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
+    """At its own size, with zeros after normalisation on all sides (`CenterPadding` in DINOv2)."""
+    rest = [-n % patch for n, patch in zip(picture.shape[:2], vit.patch_size, strict=True)]
+    margins = [(0, 0), *((n // 2, n - n // 2) for n in rest), (0, 0)]
+    return np.pad(normalized(picture[None], vit.pixel_mean, vit.pixel_std), margins)
+
+
+# By `config.pictures`: from a picture, a backbone's config and a size to images, and how depth is resized.
+_WAYS: dict[str, tuple[Callable[..., np.ndarray], str]] = {
+    "depth_anything": (_authors, "official"),
+    "depth_anything_transformers": (_transformers, "bicubic_hf"),
+    "dinov2": (_padded, "bilinear"),
+}
+
+
+def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> Depth:
+    """The depth of a picture, at its own size.
+
+    The picture is prepared as `model.config.pictures` says, in the aspect ratio that it has, and the depth is brought
+    to its size as the same publisher does: the three ways differ visibly.
+
+    Args:
+        model: A depth model, such as `keras_vit.load` gives. One built for a single size takes pictures that are
+            prepared at that size only; `"dynamic"` ones take all.
+        picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, 3)`, uint8 or values
+            of 0..255.
+        flip: Whether to average with the depth of the mirrored picture, as DINOv2's figures on NYU do.
+
+    Returns:
+        A `Depth`.
+
+    Raises:
+        TypeError: if `model` is no depth model, or `picture` no picture.
+        FileNotFoundError: if there is no such file.
+        ValueError: if the picture has another shape or no pixels, or is prepared at a size that the model does not
+            take.
+
+    Source: `DepthAnythingV2.infer_image` and `image2tensor`; `DPTImageProcessor` and
+    `post_process_depth_estimation` in transformers; `CenterPadding` and `DepthEncoderDecoder` in DINOv2.
+
+    Examples:
+        >>> result = keras_vit.depth.estimate(depth_model, "photo.jpg")
+        >>> result.depth.shape == keras_vit.load_image("photo.jpg").shape[:2], result.unit
+        (True, 'm')
+    """
+    if not isinstance(model, (DPT, LinearDepth)):
+        raise TypeError(f"model must be a DPT or a LinearDepth, but {type(model).__name__} was given.")
+    config = model.config
+    pixels = read_picture(picture, config.channels)
+    prepare, method = _WAYS[config.pictures]
+    images = prepare(pixels, config.backbone, config.picture_size)
+    depth = _predicted(model, images)
+    if flip:
+        depth = (depth + _predicted(model, images[:, :, ::-1])[:, ::-1]) / 2
+    return Depth(resize_images(depth[..., None], pixels.shape[:2], method)[..., 0], config.metric)
+
+
+def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
+    return model.predict_on_batch(np.ascontiguousarray(images))[0].astype("float32")

@@ -1,0 +1,116 @@
+"""From a picture to its depth: each publisher's way, and what is no picture or no depth model."""
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import depth
+from keras_vit.depth import estimating
+
+BACKBONE = keras_vit.ViTConfig(
+    **{"image_size": 28, "patch_size": 14, "width": 16, "depth": 4, "heads": 2, "mlp_width": 32},
+    **{"pooling": "none", "dynamic": True},
+)
+PICTURE = np.random.default_rng(0).integers(0, 256, (30, 45, 3)).astype("uint8")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=BACKBONE, blocks=(3,)))
+
+
+# By the rules of the two originals, worked out by hand: (height, width) of a picture, and what they resize it to.
+SIZES = {
+    (480, 640): ((518, 686), (518, 686)),
+    (1000, 600): ((868, 518), (868, 518)),
+    (300, 500): ((518, 868), (308, 518)),  # covers 518; or the factor that is nearer to 1
+    (518, 518): ((518, 518), (518, 518)),
+    (50, 70): ((518, 728), (364, 518)),
+    (4, 600): ((518, 77700), (14, 518)),  # transformers itself fails: no patch would be left
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_of_depth_anything(size):
+    covering, nearest = SIZES[size]
+    assert estimating._covering(*size, (518, 518), 14) == covering
+    assert estimating._nearest(*size, (518, 518), 14) == nearest
+
+
+@pytest.mark.once
+def test_the_authors_way_is_a_cubic_without_antialiasing():
+    """Keys' cubic with a = -0.75 on pixels of 0..1, as OpenCV and torch have it; depth with aligned corners."""
+    torch = pytest.importorskip("torch")
+    picture = torch.tensor(PICTURE / 255).permute(2, 0, 1)[None]
+    wanted = torch.nn.functional.interpolate(picture, (42, 56), mode="bicubic", align_corners=False)
+    # 45 columns times 1.4 are four and a half patches: NumPy and Python round to the even number.
+    images = estimating._authors(PICTURE, BACKBONE, (42, 42))
+    mean, std = np.asarray(BACKBONE.pixel_mean), np.asarray(BACKBONE.pixel_std)
+    # Values of up to 2, each a sum of sixteen, in float32.
+    np.testing.assert_allclose(images * std + mean, wanted.permute(0, 2, 3, 1).numpy(), rtol=0, atol=1e-6)
+
+
+def test_dinov2_pads_on_all_sides_after_normalising():
+    images = estimating._padded(PICTURE, BACKBONE, (518, 518))
+    assert images.shape == (1, 42, 56, 3)  # 12 rows and 11 columns more: 6 above, 5 on the left
+    np.testing.assert_allclose(images[0, 6:36, 5:50], (PICTURE / 255 - 0.5) / 0.5, rtol=0, atol=1e-6)
+    images[0, 6:36, 5:50] = 0
+    assert not images.any()
+
+
+def test_any_kind_of_picture_and_its_mirror_image(model, tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    Image.fromarray(PICTURE).save(tmp_path / "picture.png")
+    result = depth.estimate(model, PICTURE)
+    assert result.depth.shape == (30, 45) and result.depth.dtype == np.float32 and np.isfinite(result.depth).all()
+    assert result.metric and result.unit == "m" and "without a unit" in depth.Depth(result.depth, False).unit
+    for same in (tmp_path / "picture.png", Image.fromarray(PICTURE), PICTURE.astype("float64")):
+        np.testing.assert_array_equal(depth.estimate(model, same).depth, result.depth)
+    flipped = depth.estimate(model, PICTURE, flip=True).depth
+    mirror = depth.estimate(model, np.ascontiguousarray(PICTURE[:, ::-1])).depth[:, ::-1]
+    # Padding of 11 columns lies 5 on the left and 6 on the right: not the same places in the mirror image.
+    assert 0 < np.abs(flipped - result.depth).max() and np.abs(flipped - (result.depth + mirror) / 2).max() < 1
+
+
+@pytest.mark.parametrize(
+    ("picture", "error", "message"),
+    [
+        (np.zeros((2, 8, 8, 3), "uint8"), ValueError, r"one picture \(height, width, 3\), but \(2, 8, 8, 3\)"),
+        (np.zeros((0, 8, 3), "uint8"), ValueError, r"one picture .* but \(0, 8, 3\)"),
+        (np.zeros((8, 8), "uint8"), ValueError, r"picture must have shape .*\(8, 8\)"),
+        (np.zeros((8, 8, 4), "uint8"), ValueError, "Drop alpha"),
+        (np.full((8, 8, 3), np.nan), ValueError, "NaN"),
+        (np.full((8, 8, 3), 1e6), ValueError, "reach"),
+        (None, TypeError, "picture"),
+        ("missing.png", FileNotFoundError, "missing.png"),
+        ([], (TypeError, ValueError), "picture"),
+        (np.array(["a"]), TypeError, "picture"),
+    ],
+)
+def test_what_is_no_picture(model, picture, error, message):
+    with pytest.raises(error, match=message):
+        depth.estimate(model, picture)
+
+
+def test_what_is_no_depth_model(model):
+    for wrong in (None, "model.keras", keras_vit.VisionTransformer(BACKBONE)):
+        with pytest.raises(TypeError, match="model must be a DPT or a LinearDepth"):
+            depth.estimate(wrong, PICTURE)
+    fixed = model.with_config(image_size=28)
+    with pytest.raises(ValueError, match="was built for images of 28 x 28 pixels"):
+        depth.estimate(fixed, PICTURE)
+    assert depth.estimate(fixed, PICTURE[:28, :28]).depth.shape == (28, 28)
+
+
+def test_a_plot_has_the_picture_and_a_scale(model, tmp_path):
+    pytest.importorskip("matplotlib")
+    result = depth.estimate(model, PICTURE)
+    for metric, words in ((True, "depth in metres"), (False, "inverse depth")):
+        figure = depth.plot(depth.Depth(result.depth, metric), PICTURE, tmp_path / "depth.png")
+        assert len(figure.axes) == 3 and words in figure.axes[2].get_ylabel()
+    assert (tmp_path / "depth.png").stat().st_size > 1000
+    with pytest.raises(ValueError, match="The picture has 29 x 45 pixels, but the depth 30 x 45"):
+        depth.plot(result, PICTURE[1:])
+    with pytest.raises(TypeError, match="result must be a Depth, as estimate gives, but ndarray"):
+        depth.plot(result.depth, PICTURE)
