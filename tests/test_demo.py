@@ -15,6 +15,7 @@ from rich.console import Console
 import keras_vit
 from keras_vit import demo, training
 from keras_vit._files import weights_folder
+from keras_vit.cli import main
 from keras_vit.export import FORMATS
 from tests.processes import environment
 
@@ -137,7 +138,7 @@ def test_the_demo_s_picture_is_one_and_progress_and_tables_are_shown(ran):
 def test_a_missing_package_is_one_clear_sentence(monkeypatch, capsys, tmp_path, package):
     find = importlib.util.find_spec
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None if name == package else find(name))
-    assert demo.main(["--output", str(tmp_path)]) == 1
+    assert main(["demo", "--output", str(tmp_path)]) == 1
     said = capsys.readouterr().err.strip()
     assert said.count("\n") == 0
     assert demo.NEEDS[package] in said
@@ -145,7 +146,7 @@ def test_a_missing_package_is_one_clear_sentence(monkeypatch, capsys, tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [["--epochs", "0"], ["--seed", "-1"], ["--train-images", "3"]])
-def test_nonsense_is_refused_at_once(capsys, tmp_path, arguments):
-    assert demo.main([*arguments, "--output", str(tmp_path)]) == 1
-    assert "was given" in capsys.readouterr().err
+@pytest.mark.parametrize("arguments", [{"epochs": 0}, {"seed": -1}, {"train_images": 3}])
+def test_nonsense_is_refused_at_once(tmp_path, arguments):
+    with pytest.raises(ValueError, match="was given"):
+        demo.run(tmp_path, **arguments)

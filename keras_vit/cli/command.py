@@ -84,6 +84,11 @@ def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names}
 
 
+def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Those of the options that were given: the others are None."""
+    return {name: value for name, value in chosen(options, *names).items() if value is not None}
+
+
 def whole(least: int) -> Callable[[str], int]:
     """A kind of argument: whole numbers from `least` on."""
 
@@ -144,17 +149,6 @@ def check_exists(*paths: str | None) -> None:
             raise FileNotFoundError(f"There is no file or folder {path}.")
 
 
-def check_data(source: str) -> None:
-    """Raises FileNotFoundError or ValueError if labelled images cannot be read from there."""
-    from keras_vit.data.examples import split_folders
-
-    if not source.startswith("tfds:"):
-        if not os.path.isdir(source):
-            what = "It is a file." if os.path.exists(source) else "There is no such folder."
-            raise FileNotFoundError(f"DATA must be an image folder or tfds:NAME, but {source!r} was given. {what}")
-        split_folders(Path(source))
-
-
 def table_options() -> Iterable[Option]:
     """Those that say what a table of labels holds, for `labelled_data`."""
     yield option("--file", metavar="COLUMN", help="of a table: the column of image files (default: file)")
@@ -166,16 +160,24 @@ def table_options() -> Iterable[Option]:
 
 def labelled_data(options: argparse.Namespace) -> Any:
     """DATA as `open_data` takes it; ValueError or FileNotFoundError if it cannot be read, without Keras."""
-    given = {name: value for name, value in chosen(options, *TABLE).items() if value is not None}
+    columns = given(options, *TABLE)
     if Path(options.data).suffix.lower() in (".csv", ".tsv", ".parquet"):
         from keras_vit.data.tables import open_table
 
-        if len(given.get("label", ())) == 1:
-            given["label"] = given["label"][0]
-        return open_table(options.data, **given)
-    if given:
-        raise ValueError(f"--{next(iter(given))} is about a table, but DATA is {options.data!r}.")
-    check_data(options.data)
+        if len(columns.get("label", ())) == 1:
+            columns["label"] = columns["label"][0]
+        return open_table(options.data, **columns)
+    if columns:
+        raise ValueError(f"--{next(iter(columns))} is about a table, but DATA is {options.data!r}.")
+    if not options.data.startswith("tfds:"):
+        from keras_vit.data.examples import split_folders
+
+        if not os.path.isdir(options.data):
+            what = "It is a file." if os.path.exists(options.data) else "There is no such folder."
+            raise FileNotFoundError(
+                f"DATA must be an image folder or tfds:NAME, but {options.data!r} was given. {what}"
+            )
+        split_folders(Path(options.data))
     return options.data
 
 

@@ -16,6 +16,7 @@ from keras_vit.cli.command import (
     check_source,
     chosen,
     command,
+    given,
     image_size,
     labelled_data,
     option,
@@ -35,9 +36,7 @@ SHEET = option("--output", metavar="FILE", help="a contact sheet, .html, .png, .
     WEIGHTS,
     option("data", metavar="DATA", help=f"{DATA}; or `digits`"),
     table_options,
-    option(
-        "--few-shot", nargs="*", type=COUNT, metavar="SHOTS", help="probe the features instead (default: 1 5 10 25)"
-    ),
+    option("--few-shot", nargs="*", type=COUNT, metavar="SHOTS", help="probe features instead (default: 1 5 10 25)"),
     option("--seeds", type=COUNT, help="with --few-shot: draws of the shots (default: 3)"),
     option("--l2", type=at_least_0, help="with --few-shot: strength of the probe's regularisation (default: 1024)"),
     option(
@@ -64,9 +63,8 @@ def evaluate(options: argparse.Namespace) -> Answer:
     from keras_vit._pictures import need_matplotlib
 
     probing, voting = options.few_shot is not None, options.knn is not None
-    probe = {"shots": options.few_shot or None, **chosen(options, "seeds", "l2")}
-    probe = {name: value for name, value in probe.items() if value is not None}
-    of_outputs = {n: v for n, v in chosen(options, "views", "threshold").items() if v is not None}
+    probe = ({"shots": options.few_shot} if options.few_shot else {}) | given(options, "seeds", "l2")
+    of_outputs = given(options, "views", "threshold")
     if probe and not probing:
         raise ValueError(f"--{next(iter(probe))} is about the probe of --few-shot, which was not asked for.")
     if probing + voting > 1 or (of_outputs and (probing or voting)) or (options.report and probing):

@@ -114,9 +114,7 @@ def download(options: argparse.Namespace) -> Answer:
 @command(
     "Writes a page that shows a model, and what it makes of images.",
     option("source", metavar="FILE|NAME", help=SOURCE),
-    option(
-        "--image", nargs="+", default=[], action="extend", metavar="PHOTO", help="images to show it on (default: none)"
-    ),
+    option("--image", nargs="+", default=[], action="extend", metavar="PHOTO", help="to show it on (default: none)"),
     option("-o", "--output", default="report.html", metavar="FILE", help="the page"),
     examples=("glyphs", "ViT-B/16 --image photo.jpg -o photo.html"),
 )
@@ -169,9 +167,7 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
         help="of an .npz: vit_jax, big_vision, bit_tf or bit_bv (default: that of the official files); of a "
         ".safetensors or a folder: timm, huggingface or clip",
     ),
-    option(
-        "--channels", type=COUNT, help="of the images, where they are not red, green and blue (default: the model's)"
-    ),
+    option("--channels", type=COUNT, help="of images that are not red, green and blue (default: the model's)"),
     OVERWRITE,
     examples=("model.keras folder --layout timm", "glyphs grey.keras --channels 1"),
 )
@@ -208,15 +204,9 @@ def convert(options: argparse.Namespace) -> Answer:
     option("--uint8", action="store_true", dest="uint8_input", help="take pixels of 0..255 and scale them in the file"),
     option("--softmax", action="store_true", help="answer with probabilities"),
     option("--classes", metavar="FILE", help="a text file with a class name on each line (default: the checkpoint's)"),
-    option(
-        "--calibration", metavar="FOLDER", help="pictures for int8, like those of later; their folders do not matter"
-    ),
+    option("--calibration", metavar="FOLDER", help="pictures for int8, like those of later"),
     option("--images", metavar="FOLDER", help="pictures to compare on; in a folder per class: accuracy too"),
-    option(
-        "--tolerance",
-        type=at_least_0,
-        help="largest difference accepted, relative to the answers (default: by precision, see docs/exports.md)",
-    ),
+    option("--tolerance", type=at_least_0, help="largest difference, relative to the answers (default: by precision)"),
     option("--allow-select-ops", action="store_true", help="allow operators that the runtime lacks"),
     OVERWRITE,
     examples=(

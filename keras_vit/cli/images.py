@@ -23,6 +23,7 @@ from keras_vit.cli.command import (
     check_source,
     chosen,
     command,
+    given,
     image_size,
     labelled_data,
     option,
@@ -46,12 +47,10 @@ def predict(options: argparse.Namespace) -> Answer:
     """Reads all images before anything that takes long, and classifies them as one batch."""
     from keras_vit.preprocessing import decode_predictions, load_image
 
-    check_exists(*options.images)
     pictures = [load_image(path) for path in options.images]
     check_source(options.weights)
     start_keras()
     import keras
-    import numpy as np
 
     from keras_vit.zoo import load
 
@@ -66,7 +65,7 @@ def predict(options: argparse.Namespace) -> Answer:
         raise ValueError(f"{options.weights} has a head on every token or place, so that no image gets one answer.")
     if options.top is not None and options.top > count:
         raise ValueError(f"--top must be at most {count}, the classes of {options.weights}, but got {options.top}.")
-    outputs = model.predict(np.concatenate([model.preprocess(picture) for picture in pictures]), verbose=0)
+    outputs = model.predict(model.preprocess(pictures), verbose=0)
     several = model.config.classifier_activation == "sigmoid"
     if options.threshold is not None and not several:
         raise ValueError(f"--threshold is for models of several labels, but {options.weights} has one for each image.")
@@ -186,10 +185,8 @@ def _finetune_options() -> Iterator[Option]:
     yield of_recipe("--randaugment", "such as 2 15", type=int, nargs=2, metavar=("LAYERS", "MAGNITUDE"))
 
 
-def _class_weight(words: list[str] | None) -> str | dict[str, float] | None:
+def _class_weight(words: list[str]) -> str | dict[str, float]:
     """The weights of classes that NAME=WEIGHT say; a single word as it is, for the recipe to check."""
-    if words is None:
-        return None
     if len(words) == 1 and "=" not in words[0]:
         return words[0]
     pairs = [word.rpartition("=") for word in words]
@@ -204,22 +201,15 @@ def _class_weight(words: list[str] | None) -> str | dict[str, float] | None:
     WEIGHTS,
     option("data", metavar="DATA", help=DATA),
     table_options,
-    option(
-        "--validation",
-        type=at_least_0,
-        metavar="SHARE",
-        help="of the training images, to evaluate on, such as 0.1 (default: the test images of DATA, if it has some)",
-    ),
+    option("--validation", type=at_least_0, metavar="SHARE", help="to evaluate on (default: the test images of DATA)"),
     option("--recipe", default=RECIPE, help="see `keras-vit recipes`"),
     option("--output", default="runs/finetune", help="folder of the run"),
     _finetune_options,
     option("--no-flip", action="store_const", const=False, dest="flip", help="mirror no images (digits, text)"),
     option(
-        "--lora", type=COUNT, metavar="RANK", help="train adapters of this rank and the head instead of all weights"
+        "--lora", type=COUNT, metavar="RANK", dest="lora_rank", help="train adapters of this rank and the head alone"
     ),
-    option(
-        "--every", type=COUNT, help="updates between two evaluations and checkpoints (default: an epoch, or a tenth)"
-    ),
+    option("--every", type=COUNT, help="updates from one evaluation to the next (default: an epoch, or a tenth)"),
     option("--teacher", metavar="WEIGHTS", help="learn from this model as well; its classes are those of DATA"),
     option("--distill", choices=("hard", "soft", "features"), default="hard", help="what the teacher gives"),
     option("--seed", type=COUNT_OR_0, default=0),
@@ -236,12 +226,12 @@ def finetune(options: argparse.Namespace) -> Answer:
     from keras_vit import training
 
     recipe = training.recipe(options.recipe)
-    changes = chosen(options, "crop", "flip", "mixup", "cutmix", "erasing", "randaugment")
-    changes = {name: value for name, value in changes.items() if value is not None}
+    changes = given(options, "crop", "flip", "mixup", "cutmix", "erasing", "randaugment")
     recipe = recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **changes))
-    changes = chosen(options, "keep", "patience", "sampling", "patch_drop") | {"lora_rank": options.lora}
-    changes["class_weight"] = _class_weight(options.class_weight)
-    recipe = recipe.replace(**{name: value for name, value in changes.items() if value is not None})
+    changes = given(options, "keep", "patience", "sampling", "patch_drop", "lora_rank")
+    if options.class_weight is not None:
+        changes["class_weight"] = _class_weight(options.class_weight)
+    recipe = recipe.replace(**changes)
     check_source(options.weights)
     if options.teacher is not None:
         check_source(options.teacher)
@@ -270,15 +260,20 @@ def finetune(options: argparse.Namespace) -> Answer:
 @command(
     "Fine-tunes the checkpoint that comes along on real digits, without network.",
     option("--output", default="demo-output", help="folder for its files"),
+    option("--seed", type=COUNT_OR_0, help="(default: 0)"),
+    option("--epochs", type=COUNT, help="how often each picture is seen (default: 5)"),
+    option("--train-images", type=COUNT, help="fewer images to train on (default: all 1,297)"),
     examples=("--output demo-output",),
 )
 def demo(options: argparse.Namespace) -> Answer:
     """Runs the demo, which prints what it does."""
     start_keras()
-    from keras_vit import demo
+    from rich.console import Console
 
-    code = demo.main(["--output", options.output])
-    return Answer({"ok": code == 0, "output": options.output}, None, ok=code == 0)
+    from keras_vit.demo import run
+
+    arguments = given(options, "output", "seed", "epochs", "train_images")
+    return Answer(run(**arguments, console=Console(stderr=options.json)), None)
 
 
 @command(
@@ -298,11 +293,7 @@ def recipes(options: argparse.Namespace) -> Answer:
 
 @command(
     "What fits on which devices, how to split it, and how long a training step takes; arithmetic only.",
-    option(
-        "model",
-        metavar="VARIANT|FILE",
-        help="such as ViT-H/14 (`keras-vit list --models` shows all), glyphs, or a file",
-    ),
+    option("model", metavar="VARIANT|FILE", help="such as ViT-H/14, glyphs, or a file"),
     option("--devices", type=COUNT, default=1, metavar="N", help="number of devices"),
     option("--memory", default="80GB", metavar="SIZE", help="of each device, with its unit"),
     option("--batch", type=COUNT, default=4096, dest="batch_size", metavar="N", help="images of an update"),

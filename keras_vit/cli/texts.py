@@ -32,7 +32,7 @@ def classify(options: argparse.Namespace) -> Answer:
 
     if (options.names is None) == (options.names_from is None):
         raise ValueError("Give either --names A,B,... or --names-from FILE.")
-    check_exists(*options.images, options.names_from)
+    check_exists(options.names_from)
     if options.names_from is None:
         names = [name.strip() for name in options.names.split(",")]
     else:
@@ -47,7 +47,7 @@ def classify(options: argparse.Namespace) -> Answer:
     both = load_image_text(options.weights, tokenizer=options.tokenizer)
     model = both.zero_shot_classifier(names, options.templates)
     model = model.with_config(classifier_activation=both.activation)
-    outputs = model.predict(np.concatenate([model.preprocess(picture) for picture in pictures]), verbose=0)
+    outputs = model.predict(model.preprocess(pictures), verbose=0)
     data, table = [], Table()
     for path, shares in zip(options.images, outputs, strict=True):
         order = np.argsort(-shares)[: options.top]

@@ -1,14 +1,12 @@
-"""`python -m keras_vit.demo`: the package's main job, without network, in about a minute.
+"""`keras-vit demo`: the package's main job, without network, in about a minute.
 
 The checkpoint that comes along is fine-tuned on real scans of handwritten digits: files that agree with the model, a
 table and a picture.
 """
 
-import argparse
 import importlib.util
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +26,7 @@ from keras_vit.demo.picture import draw_picture
 from keras_vit.export import FORMATS, export
 from keras_vit.models import VisionTransformer
 
-__all__ = ["Digits", "load_digits", "main", "run"]
+__all__ = ["Digits", "load_digits", "run"]
 
 TEST_IMAGES = 500
 IMAGE_SIZE = 32  # the checkpoint saw 24 x 24 pixels: a grid of 6 x 6 patches becomes one of 8 x 8
@@ -206,22 +204,3 @@ def _tables(result: dict[str, Any]) -> tuple[Table, Table]:
     if "digits.tflite" not in result["files"]:
         files.append({"file": "digits.tflite", "difference": None, "size": 'needs pip install "keras-vit[export]"'})
     return runs, files
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The command line: `python -m keras_vit.demo [--output DIR] [--seed 0] [--epochs N]`.
-
-    Returns:
-        0 if everything worked, 1 if not.
-    """
-    parser = argparse.ArgumentParser(prog="python -m keras_vit.demo", description=__doc__)
-    parser.add_argument("--output", default="demo-output", metavar="DIR", help="folder to write to (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="(%(default)s)")
-    parser.add_argument("--train-images", type=int, metavar="N", help="fewer images to train on (1297)")
-    try:
-        run(**vars(parser.parse_args(arguments)))
-    except (ImportError, ValueError, OSError, RuntimeError) as error:
-        print(f"The demo did not work: {error}", file=sys.stderr)
-        return 1
-    return 0
