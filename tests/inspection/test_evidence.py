@@ -11,6 +11,7 @@ from tests.inspection.models import around, filled, images_for, make
 from tests.tolerances import SAME_FUNCTION
 
 pytestmark = pytest.mark.long
+once = pytest.mark.once
 
 # Central differences with steps of 1e-2 in float32: logits around 1 are rounded by 1e-7, which makes 1e-5 of it, and
 # the third derivatives add some 1e-4 of values around 0.1.
@@ -38,6 +39,7 @@ def test_saliency_is_the_gradient_of_the_logit():
         assert got[image, y, x] == pytest.approx(np.abs(slopes).max(), abs=DIFFERENCES)
 
 
+@once
 def test_the_class_is_the_one_that_the_model_says():
     model = make("plain")
     images = images_for(model)
@@ -50,7 +52,7 @@ def test_the_class_is_the_one_that_the_model_says():
     np.testing.assert_array_equal(one, inspection.saliency(model, images, np.array([1, 1])))
 
 
-@pytest.mark.parametrize("kind", ["plain", "map", "class_token_gap", "remat"])
+@pytest.mark.parametrize("kind", ["plain", *(pytest.param(k, marks=once) for k in ("map", "class_token_gap", "remat"))])
 def test_gradient_attention(kind):
     """Chefer et al.'s equations in NumPy, with gradients from finite differences of the attention weights."""
     model = make(kind, depth=1, heads=1)
@@ -86,7 +88,7 @@ def test_gradient_attention(kind):
     assert got.max() > 10 * DIFFERENCES
 
 
-@pytest.mark.parametrize("kind", ["plain", "gap", "map", "hybrid", "dynamic", "tanh"])
+@pytest.mark.parametrize("kind", ["gap", *(pytest.param(k, marks=once) for k in ("plain", "map", "hybrid", "tanh"))])
 def test_evidence_is_what_the_head_says_of_each_patch(kind):
     model = make(kind)
     images = images_for(model)
@@ -124,6 +126,7 @@ def test_inside_a_larger_model():
         inspection.saliency(outer, images, 4)
 
 
+@once
 def test_in_bfloat16():
     model, mixed = make("plain"), make("plain", dtype="mixed_bfloat16")
     for function in (inspection.saliency, inspection.gradient_attention):

@@ -61,7 +61,7 @@ def assert_same_colours(got, scores):
         assert distance < 1e-4, channel
 
 
-@pytest.mark.parametrize("kind", ["plain", "gap", "hybrid"])
+@pytest.mark.parametrize("kind", ["plain", *(pytest.param(k, marks=pytest.mark.once) for k in ("gap", "hybrid"))])
 def test_colours_are_principal_components(kind):
     """First of all patches, of which half is foreground; then of these."""
     model = make(kind, image_size=(64, 80) if kind == "hybrid" else (16, 20))

@@ -108,7 +108,7 @@ def float64(model):
     return {path: keras.ops.convert_to_numpy(w).astype("f8") for path, w in weights_by_path(model).items()}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@every_family_once
 def test_against_numpy(family):
     model = make(FAMILIES[family])
     config = model.config
