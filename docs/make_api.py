@@ -62,6 +62,10 @@ words = keras_vit.TextConfig(vocabulary=128, context=8, width=8, depth=1, heads=
 letters = text.Tokenizer(lambda line: [ord(letter) for letter in line], context=8, end=1, pad=0)
 both = text.ImageText(small.with_config(classes=None), keras_vit.TextEncoder(words), letters)  # random weights
 backbone = config.replace(depth=4, classes=None, pooling="none", dynamic=True)  # without head, for images of any size
+eomt_config = keras_vit.EoMTConfig(
+    backbone=config.replace(pooling="none", classes=None), classes=3, queries=5, query_blocks=1, upscale_blocks=1
+)
+eomt = keras_vit.EoMT(eomt_config)  # random weights
 depth_model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))  # random weights
 """
 

@@ -77,6 +77,7 @@ class Layout:
         stacked: The name of the array that holds a block's array stacked with those of the others; None for none.
         computed: The weights of a model that are computed and not stored, by path.
         sidecars: The JSON files that say what the arrays do not, by name, for a model with a given config.
+        constants: Arrays that are written beside the weights because other code misses them, by name.
         settled_by: What a user can do about what its files leave open; None where they leave nothing.
         config_type: The class of the configs of its models.
     """
@@ -89,6 +90,7 @@ class Layout:
     stacked: Callable[[str], str] | None = None
     computed: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     sidecars: Callable[[Any], dict[str, dict[str, Any]]] | None = None
+    constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     settled_by: str | None = None
     config_type: type[Any] = ViTConfig
 

@@ -1,6 +1,7 @@
 """From a source to a file, to what it holds, to a model; and from a model to a file."""
 
 import dataclasses
+import itertools
 import os
 import pathlib
 from typing import Any
@@ -13,7 +14,7 @@ from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.accounting import Contents, Layout, check_arrays, extract, fill, listed, usual
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
 from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_with_sidecars
-from keras_vit.checkpoints.layouts import LAYOUTS, dense_layout
+from keras_vit.checkpoints.layouts import LAYOUTS, dense_layout, dense_module
 from keras_vit.checkpoints.layouts.timm import check_architecture
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, find_variant, pair, variant_of
@@ -219,7 +220,7 @@ def to_checkpoint(
     square, it is added to the token. vit_jax gives a class token without a position a row of zeros.
 
     Args:
-        model: A `VisionTransformer` or a `BiT`.
+        model: A `VisionTransformer`, a `BiT`, or a dense model, which is written for transformers.
         path: Where the file shall be; it appears when it is complete. For the layouts of PyTorch's models a name that
             ends in `.safetensors`, or a folder, which gets a `model.safetensors`.
         layout: `"vit_jax"`, `"big_vision"`, `"timm"`, `"huggingface"` or `"clip"` (OpenAI's names, for open_clip);
@@ -229,7 +230,7 @@ def to_checkpoint(
         stack: Whether the blocks are stacked along a first axis, as big_vision stores models with `scan=True`.
 
     Raises:
-        TypeError: if `model` is neither a `VisionTransformer` nor a `BiT`.
+        TypeError: if `model` is none of this package's models of images.
         ValueError: if the layout is unknown or has no place for such a model, or there are so many class names that
             they do not fit into a comment (64 KiB).
         FileExistsError: if there is a file already and `overwrite` is false.
@@ -239,6 +240,9 @@ def to_checkpoint(
         >>> keras_vit.from_checkpoint("back.npz").config == model.config
         True
     """
+    if isinstance(model, models.DenseModel):
+        _write_dense(model, pathlib.Path(path), layout, overwrite)
+        return
     if not isinstance(model, (models.VisionTransformer, models.BiT)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
     config = model.config
@@ -260,12 +264,28 @@ def to_checkpoint(
             note["class_names"] = list(config.class_names)
         write_npz(path, extract(model, LAYOUTS[layout], stack), note, overwrite)
         return
-    path = pathlib.Path(path)
+    path = _safetensors(pathlib.Path(path), layout)
+    write_with_sidecars(path, extract(model, LAYOUTS[layout], stack), sidecars(config), overwrite=overwrite)
+
+
+def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
+    """The file that a path means in a layout that is stored as safetensors."""
     if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras"):
         advice = "pass a name that ends in .safetensors, or a folder"
         raise ValueError(f"The layout {layout!r} is safetensors, but path={str(path)!r} was given: {advice}.")
-    path = path if path.suffix == ".safetensors" else path / "model.safetensors"
-    write_with_sidecars(path, extract(model, LAYOUTS[layout], stack), sidecars(config), overwrite=overwrite)
+    return path if path.suffix == ".safetensors" else path / "model.safetensors"
+
+
+def _write_dense(model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool) -> None:
+    """Writes a dense model for transformers."""
+    config = model.config
+    if config.layout is None or layout not in (None, "huggingface"):
+        known = "the layout 'huggingface'" if config.layout else "no layout"
+        raise ValueError(f"{known} holds a model of the kind {config.model}. Save it as .keras: model.save(...).")
+    target = _safetensors(path, "huggingface")
+    written = dense_module(config.layout).to_write(config)
+    arrays = itertools.chain(extract(model, written), written.constants(config).items())
+    write_with_sidecars(target, arrays, written.sidecars(config), overwrite=overwrite)
 
 
 @dataclasses.dataclass(frozen=True)

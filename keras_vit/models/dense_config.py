@@ -24,8 +24,10 @@ class DenseConfig:
 
     backbone: ViTConfig
 
-    # The class of the model, and fields that can change while the weights stay.
+    # The class of the model; the module of `checkpoints.layouts` that writes it, if other code reads it; and the
+    # fields that can change while the weights stay.
     model: ClassVar[str]
+    layout: ClassVar[str | None] = None
     CHANGES: ClassVar[tuple[str, ...]] = ()
     # Which final norms the backbone may have.
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens",)
@@ -100,6 +102,9 @@ class EoMTConfig(NamedClasses):
     """Everything that decides what an `EoMT` computes ("Your ViT is Secretly an Image Segmentation Model", 2503.19108).
 
     Attributes:
+        backbone: The Vision Transformer, for images of one size: pooling `"none"`, no classes.
+        classes: K, the number of classes, without "no object".
+        class_names: What they stand for, in order; None where nobody has said.
         queries: Q, the number of queries, each of which gives a mask and the class of what it shows.
         query_blocks: How many of the last blocks see the queries.
         upscale_blocks: How often the map of patches is doubled before the masks are read from it.
@@ -109,6 +114,10 @@ class EoMTConfig(NamedClasses):
 
     Raises:
         TypeError, ValueError: if a field makes no sense.
+
+    Examples:
+        >>> eomt_config.replace(task="panoptic").task
+        'panoptic'
     """
 
     queries: int
@@ -119,6 +128,7 @@ class EoMTConfig(NamedClasses):
     task: str | None = None
 
     model: ClassVar[str] = "EoMT"
+    layout: ClassVar[str | None] = "eomt"
     CHANGES: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
 
     def __post_init__(self) -> None:

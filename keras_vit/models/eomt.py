@@ -47,9 +47,7 @@ class EoMT(DenseModel):
     size become segments with `keras_vit.segmentation.segment`. Arguments and errors are those of `VisionTransformer`.
 
     Examples:
-        >>> backbone = config.replace(pooling="none", classes=None, class_names=None)
-        >>> tiny = keras_vit.EoMTConfig(backbone=backbone, classes=3, queries=5, query_blocks=1, upscale_blocks=1)
-        >>> {name: tuple(x.shape) for name, x in keras_vit.EoMT(tiny)(small_images).items()}
+        >>> {name: tuple(logits.shape) for name, logits in keras_vit.EoMT(eomt_config)(small_images).items()}
         {'classes': (4, 5, 4), 'masks': (4, 5, 4, 4)}
     """
 

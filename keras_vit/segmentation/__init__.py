@@ -8,5 +8,8 @@ if TYPE_CHECKING:
     from keras_vit.segmentation.metrics import MeanIoU as MeanIoU
     from keras_vit.segmentation.metrics import MeanIoUResult as MeanIoUResult
     from keras_vit.segmentation.metrics import mean_iou as mean_iou
+    from keras_vit.segmentation.results import Segment as Segment
+    from keras_vit.segmentation.results import Segmentation as Segmentation
+    from keras_vit.segmentation.segmenting import segment as segment
 
 __getattr__ = lazy_names(__name__)

@@ -29,4 +29,9 @@ LAYOUTS: dict[str, Layout] = {
 def dense_layout(names: Mapping[str, Any]) -> Any:
     """The module with the layout of a dense model, by the names of its arrays; None for a model of other kinds."""
     module = next((module for name, module in DENSE.items() if name in names), None)
-    return None if module is None else importlib.import_module(f"{__name__}.{module}")
+    return None if module is None else dense_module(module)
+
+
+def dense_module(name: str) -> Any:
+    """The module with a layout of dense models: `read(file, hints)` and, where it is written, `to_write(config)`."""
+    return importlib.import_module(f"{__name__}.{name}")

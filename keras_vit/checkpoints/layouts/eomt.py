@@ -245,8 +245,8 @@ def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = 
     )
 
 
-def writable(config: EoMTConfig) -> tuple[Layout, dict[str, dict[str, Any]]]:
-    """The layout in which transformers reads a model, and the JSON files beside it; ValueError where it cannot."""
+def to_write(config: EoMTConfig) -> Layout:
+    """The layout in which transformers reads a model; ValueError where it cannot."""
     backbone = config.backbone
     rotary, gated = backbone.rotary_embedding is not None, backbone.mlp == "swiglu"
     family = FAMILIES[f"embeddings.patch_embeddings{'' if rotary else '.projection'}.weight"]
@@ -268,11 +268,12 @@ def writable(config: EoMTConfig) -> tuple[Layout, dict[str, dict[str, Any]]]:
     if backbone.layer_scale is None or backbone.mlp not in ("plain", "swiglu"):
         raise ValueError("transformers has no EoMT on a backbone without layer scales, or with normalised MLPs.")
     family = dataclasses.replace(family, mlp=_MLPS["mlp"][2 if gated else 3 if rotary else 0])
-    return _layout(family, _OF_TRANSFORMERS, written=True), _sidecars(config)
+    layout = _layout(family, _OF_TRANSFORMERS, written=True)
+    return dataclasses.replace(layout, sidecars=_sidecars, constants=_constants)
 
 
-def beside(config: EoMTConfig) -> dict[str, np.ndarray]:
-    """The arrays of transformers that are no weights: which blocks mask attention, and how much a class counts."""
+def _constants(config: EoMTConfig) -> dict[str, np.ndarray]:
+    """Which blocks mask attention (none), and how much a class counts in training."""
     weights = np.ones(config.classes + 1, "float32")
     weights[-1] = 0.1
     return {"attn_mask_probs": np.zeros(config.query_blocks, "float32"), "criterion.empty_weight": weights}

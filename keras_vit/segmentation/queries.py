@@ -1,0 +1,165 @@
+"""Pictures of any size to segments with an EoMT: preparation and reading as its authors and as transformers do it.
+
+Logits of masks are resized a few rows at a time: memory depends on the picture, and not on queries times pixels.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit.models import EoMT, EoMTConfig
+from keras_vit.preprocessing import Pipeline
+from keras_vit.preprocessing.windows import Rows, Window, merged, rows_of, spread, stretched, strips
+from keras_vit.segmentation.results import Segment, Segmentation, label_of, semantic
+
+Size = tuple[int, int]
+INSIDE = 0.5  # the probability from which a pixel lies in a mask
+
+
+def segment_with_queries(
+    model: EoMT, pixels: np.ndarray, task: str, stuff: Sequence[int], threshold: float, overlap: float, batch_size: int
+) -> Segmentation:
+    """The segments of a picture `(height, width, 3)`; see `segment`."""
+    config, size = model.config, (pixels.shape[0], pixels.shape[1])
+    side = config.image_size[0]
+    whole = task == "semantic"
+    inner = (_covering if whole else _fitting)(size, side, config.pictures)
+    resized = Pipeline(inner, filter=config.backbone.filter).resized(pixels)[0]
+    windows = spread(inner, side) if whole else [Window(0, 0, side, side)]
+    if not whole:  # black before pixels are normalised
+        resized = np.pad(resized, ((0, side - inner[0]), (0, side - inner[1]), (0, 0)))
+    crops = np.stack([window.of(resized) for window in windows])
+    vit = config.backbone
+    crops = crops if vit.include_preprocessing else vit.pipeline.normalized(crops)
+    parts = [model.predict_on_batch(crops[i : i + batch_size]) for i in range(0, len(crops), batch_size)]
+    classes, masks = (np.concatenate([np.asarray(part[name]) for part in parts]) for name in ("classes", "masks"))
+    shares = _softmax(classes.astype("float32"))
+    logits = [stretched(rows_of(_last(mask)), mask.shape[1:], (side, side)) for mask in masks]
+    if whole:
+        maps = [_class_rows(rows, share[:, :-1]) for rows, share in zip(logits, shares, strict=True)]
+        rows = stretched(merged(inner[1], windows, maps), inner, size)
+        found = np.empty(size, "int32")
+        for start, stop in strips(size, config.classes):
+            found[start:stop] = rows(start, stop).argmax(-1)
+        return semantic(found, config.class_names)
+
+    def cut(start: int, stop: int) -> np.ndarray:  # the padding off
+        return logits[0](start, stop)[:, : inner[1]]
+
+    rows = stretched(cut, inner, size)
+    if task == "panoptic":
+        return _panoptic(rows, shares[0], size, config, stuff, threshold, overlap)
+    return _instances(rows, shares[0], size, config, threshold)
+
+
+def _covering(size: Size, side: int, pictures: str) -> Size:
+    """The size whose shorter side is `side`."""
+    short, long = min(size), max(size)
+    new = round(long * side / short) if pictures == "eomt_authors" else int(side * long / short)
+    return (side, new) if size[0] <= size[1] else (new, side)
+
+
+def _fitting(size: Size, side: int, pictures: str) -> Size:
+    """The size that fits into a square."""
+    height, width = size
+    if pictures == "eomt_authors":
+        factor = min(side / height, side / width)
+        return round(height * factor), round(width * factor)
+    short, long = min(size), max(size)
+    raw = side * float(short) / float(long)
+    first, second = (round(raw), int(raw * long / short)) if short < long else (side, side)
+    if first == short:
+        second = long if short < long else second
+    return (first, second) if height <= width else (second, first)
+
+
+def _last(masks: np.ndarray) -> np.ndarray:
+    """Masks `(queries, rows, columns)` with the queries as the last axis."""
+    return np.ascontiguousarray(np.moveaxis(masks.astype("float32"), 0, -1))
+
+
+def _class_rows(logits: Rows, shares: np.ndarray) -> Rows:
+    """For each pixel the sum over queries of class times mask."""
+    return lambda start, stop: _sigmoid(logits(start, stop)) @ shares
+
+
+def _panoptic(
+    rows: Rows,
+    shares: np.ndarray,
+    size: Size,
+    config: EoMTConfig,
+    stuff: Sequence[int],
+    threshold: float,
+    overlap: float,
+) -> Segmentation:
+    """Each pixel goes to the query with the largest score times probability, if it lies in that query's mask."""
+    labels, scores = shares.argmax(-1), shares.max(-1)
+    kept = np.flatnonzero((labels != config.classes) & (scores > threshold))
+    found = np.full(size, -1, "int32")
+    owned, inside, both = (np.zeros(len(kept), "int64") for _ in range(3))
+    if not len(kept):
+        return Segmentation(found, (), "panoptic")
+    for start, stop in strips(size, len(shares)):
+        probabilities = _sigmoid(rows(start, stop)[..., kept])
+        owner = (scores[kept] * probabilities).argmax(-1)
+        lies = np.take_along_axis(probabilities, owner[..., None], -1)[..., 0] >= INSIDE
+        owned += np.bincount(owner.ravel(), minlength=len(kept))
+        inside += (probabilities >= INSIDE).sum((0, 1))
+        both += np.bincount(owner[lies], minlength=len(kept))
+        found[start:stop] = np.where(lies, owner, -1)
+    segments: list[Segment] = []
+    ids, of_stuff = np.full(len(kept) + 1, -1), {}
+    for i, query in enumerate(kept.tolist()):
+        share = owned[i] / inside[i] if inside[i] else 0.0
+        # Equal to the bound, transformers leaves it out.
+        too_small = share < overlap or (share == overlap and config.pictures == "eomt_transformers")
+        if not both[i] or too_small:
+            continue
+        label = int(labels[query])
+        if label in of_stuff:
+            ids[i] = of_stuff[label]
+            continue
+        ids[i] = len(segments)
+        if label in stuff:
+            of_stuff[label] = len(segments)
+        name = label_of(config.class_names, label)
+        segments.append(Segment(len(segments), label, name, float(scores[query]), 0))
+    found = ids[found].astype("int32")  # the last id, -1, is that of pixels of no mask
+    areas = np.bincount(found[found >= 0], minlength=len(segments)).tolist()
+    parts = (dataclasses.replace(segment, area=areas[segment.id]) for segment in segments)
+    return Segmentation(found, tuple(parts), "panoptic")
+
+
+def _instances(rows: Rows, shares: np.ndarray, size: Size, config: EoMTConfig, threshold: float) -> Segmentation:
+    """Every query that is sure of its class and its mask; where they overlap, later ones lie above."""
+    labels, scores = shares[:, :-1].argmax(-1), shares[:, :-1].max(-1)
+    total, count = np.zeros(len(shares)), np.zeros(len(shares))
+    for start, stop in strips(size, len(shares)):
+        logits = rows(start, stop)
+        lies = logits > 0
+        total += (_sigmoid(logits) * lies).sum((0, 1), dtype="float64")
+        count += lies.sum((0, 1))
+    scores = scores * (total / (count + 1e-6))
+    kept = np.flatnonzero((count > 0) & (scores >= threshold))
+    found = np.full(size, -1, "int32")
+    for start, stop in strips(size, len(shares)):
+        logits = rows(start, stop)
+        for i, query in enumerate(kept):
+            found[start:stop][logits[..., query] > 0] = i
+    segments = tuple(
+        Segment(i, int(labels[q]), label_of(config.class_names, int(labels[q])), float(scores[q]), int(count[q]))
+        for i, q in enumerate(kept.tolist())
+    )
+    return Segmentation(found, segments, "instance")
+
+
+def _softmax(logits: np.ndarray) -> Any:
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # exp(-x) may be infinite: its inverse is 0
+        return 1 / (1 + np.exp(-logits))

@@ -1,0 +1,70 @@
+"""From a picture to its segments."""
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from keras_vit._arguments import check_choice, whole_number
+from keras_vit.models import EoMT
+from keras_vit.preprocessing.windows import read_picture
+from keras_vit.segmentation.queries import segment_with_queries
+from keras_vit.segmentation.results import Segmentation
+
+TASKS = ("semantic", "panoptic", "instance")
+
+
+def segment(
+    model: Any,
+    picture: Any,
+    *,
+    task: str | None = None,
+    stuff_classes: Collection[int] = (),
+    threshold: float = 0.8,
+    overlap: float = 0.8,
+    batch_size: int = 4,
+) -> Segmentation:
+    """Divides a picture of any size into segments, as the model's publisher does (`model.config.pictures`).
+
+    Args:
+        model: A model with a head for masks, such as `keras_vit.load` gives.
+        picture: A path, a binary file object, a PIL image, or an array `(height, width, 3)` of 0..255.
+        task: `"semantic"`: a class for each pixel; `"panoptic"`: also which thing it is; `"instance"`: things alone,
+            which may overlap. None for the one that the model's file says, else `"panoptic"`.
+        stuff_classes: Numbers of the classes of which there are no single things, such as sky: with `"panoptic"` all
+            of one class are one segment. Authors' figures on COCO are with 80 to 132.
+        threshold: Scores, in 0..1, below which a query is no segment.
+        overlap: For `"panoptic"` the least share of its mask that a segment keeps beside those above it.
+        batch_size: How many crops are computed at a time.
+
+    Returns:
+        A `Segmentation` of the size of the picture.
+
+    Raises:
+        TypeError: if `model` is no such model, or `picture` no picture.
+        FileNotFoundError: if there is no such file.
+        ValueError: if an argument makes no sense, or the picture has no pixels or other channels.
+
+    Source: EoMT's `training/lightning_module.py` and `training/mask_classification_panoptic.py`; `EomtImageProcessor`
+    of transformers.
+
+    Examples:
+        >>> result = keras_vit.segmentation.segment(eomt, "photo.jpg", task="semantic")
+        >>> result.map.shape == keras_vit.load_image("photo.jpg").shape[:2]
+        True
+    """
+    if not isinstance(model, EoMT):
+        raise TypeError(f"model must be one with a head for masks, but {type(model).__name__} was given.")
+    config = model.config
+    task = task or config.task or "panoptic"
+    check_choice("task", task, TASKS)
+    for name, value in {"threshold": threshold, "overlap": overlap}.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1 or math.isnan(value):
+            raise ValueError(f"{name} must be a number in 0..1, but {value!r} was given.")
+    whole_number("batch_size", batch_size, 1)
+    stuff = list(stuff_classes)
+    if any(isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < config.classes for k in stuff):
+        raise ValueError(f"stuff_classes must be numbers of 0 to {config.classes - 1}, but {stuff!r} was given.")
+    if stuff and task != "panoptic":
+        raise ValueError(f"stuff_classes={stuff!r} is for task='panoptic', but task={task!r} was given.")
+    pixels = read_picture(picture, config.channels)
+    return segment_with_queries(model, pixels, task, stuff, threshold, overlap, batch_size)

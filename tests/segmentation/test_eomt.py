@@ -1,0 +1,208 @@
+"""EoMT beside the original's numbers: logits, pictures to segments, files of its authors and of transformers."""
+
+import dataclasses
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints.files import open_file, write_npz
+from keras_vit.checkpoints.layouts import eomt as layout
+from keras_vit.segmentation import segment
+
+CASES = ("dense_eomt_hf_panoptic", "dense_eomt_hf_semantic")
+LOGITS = 1e-5  # of their range: float32 through a few blocks
+SCORE = 2e-6  # probabilities of logits in float32; the original rounds to six digits
+TINY = {"image_size": 24, "patch_size": 8, "width": 64, "depth": 3, "heads": 1, "mlp_width": 64, "pooling": "none"}
+DINOV2 = keras_vit.ViTConfig(
+    **TINY, position_embedding="learned_patches", register_tokens=4, layer_scale=1.0, gelu="exact"
+)
+DINOV3 = DINOV2.replace(
+    position_embedding="none", rotary_embedding="dinov3", attention_bias="no_key", layer_norm_epsilon=1e-5
+)
+HEAD = {"classes": 3, "queries": 5, "query_blocks": 2, "upscale_blocks": 2}
+
+
+@pytest.fixture(scope="module")
+def loaded(golden):
+    return {name: keras_vit.load(golden(name).folder) for name in CASES}
+
+
+def shaken(config):
+    """A model none of whose weights is zero or one."""
+    model, rng = keras_vit.EoMT(config), np.random.default_rng(0)
+    for weight in model.weights:
+        if weight.trainable:
+            weight.assign(weight + 0.1 * rng.normal(size=weight.shape).astype("float32"))
+    return model
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_logits_of_the_original(loaded, golden, name, tmp_path):
+    ref, model = golden(name).ref, loaded[name]
+    answers = model.predict(ref["pixel_values"], verbose=0)
+    for part, wanted in (("masks", ref["mask_logits"]), ("classes", ref["class_logits"])):
+        assert np.abs(answers[part] - wanted).max() <= LOGITS * np.ptp(wanted)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.config == model.config
+    np.testing.assert_array_equal(again.predict(ref["pixel_values"], verbose=0)["masks"], answers["masks"])
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    tokens = [m.backbone.predict(ref["pixel_values"], verbose=0) for m in (model, clone)]
+    np.testing.assert_array_equal(*tokens)
+
+
+@pytest.mark.parametrize("picture", ["picture", "picture_x"])
+def test_a_class_for_every_pixel(loaded, golden, picture):
+    """From crops that overlap; where Pillow and torchvision resize alike, equal to the original everywhere."""
+    ref, end = golden(CASES[1]).ref, picture.removeprefix("picture")
+    result = segment(loaded[CASES[1]], ref[picture], batch_size=2)
+    np.testing.assert_array_equal(result.map, ref[f"semantic{end}_pil"])
+    other = ref[f"semantic{end}"] != result.map  # of pictures that torchvision has resized
+    assert other.mean() < 1e-3 and ref[f"semantic_gap{end}"][other].max(initial=0) < 5e-3
+    assert sum(part.area for part in result.segments) == result.map.size and result.task == "semantic"
+
+
+@pytest.mark.parametrize("name, task", [("panoptic", "panoptic"), ("panoptic_stuff", "panoptic"), ("instance",) * 2])
+def test_segments_of_queries(loaded, golden, name, task):
+    case = golden(CASES[0])
+    stuff = case.meta["stuff_classes"] if name.endswith("stuff") else ()
+    result = segment(loaded[CASES[0]], case.ref["picture"], task=task, stuff_classes=stuff)
+    np.testing.assert_array_equal(result.map, case.ref[f"{name}_pil"])
+    wanted = case.meta["segments"][f"{name}_pil"]
+    assert [(part.id, part.label_id) for part in result.segments] == [(w["id"], w["label_id"]) for w in wanted]
+    for part, known in zip(result.segments, wanted, strict=True):
+        assert abs(part.score - known["score"]) < SCORE
+    assert json.loads(json.dumps(result.to_dict()))["task"] == task
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", CASES)
+def test_written_back_bit_for_bit(loaded, golden, name, tmp_path):
+    keras_vit.to_checkpoint(loaded[name], tmp_path)
+    old, new = open_file(golden(name).folder / "model.safetensors"), open_file(tmp_path / "model.safetensors")
+    assert set(old) == set(new)
+    for array in old:
+        np.testing.assert_array_equal(old[array].read(), new[array].read())
+    assert keras_vit.load(tmp_path).config == loaded[name].config
+    with pytest.raises(FileExistsError):
+        keras_vit.to_checkpoint(loaded[name], tmp_path)
+
+
+def authors_file(model, path, masking=0.0, **changes):
+    """The file of the authors for a model: rows as they are read."""
+    rotary = model.config.backbone.rotary_embedding is not None
+    start = "network.encoder.backbone.patch_embed."
+    family = layout.FAMILIES[f"{start}patch_embeddings.weight" if rotary else f"{start}proj.weight"]
+    gated = model.config.backbone.mlp == "swiglu"
+    if rotary:
+        family = dataclasses.replace(family, mlp=layout._MLPS["mlp"][2 if gated else 3])
+    from keras_vit.checkpoints.accounting import extract
+
+    arrays = dict(extract(model, layout._layout(family, layout._OF_AUTHORS)))
+    arrays["network.attn_mask_probs"] = np.full(model.config.query_blocks, masking, "float32")
+    arrays |= {"network.encoder.pixel_mean": np.ones((1, 3, 1, 1), "f4"), "criterion.empty_weight": np.ones(4, "f4")}
+    arrays = {name: values for name, values in (arrays | changes).items() if values is not None}
+    write_npz(path, sorted(arrays.items()), {})
+    return path
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "backbone",
+    [DINOV2, DINOV2.replace(register_tokens=0), DINOV2.replace(mlp="swiglu"), DINOV3, DINOV3.replace(mlp="swiglu")],
+)
+def test_files_of_the_authors(backbone, tmp_path):
+    model = shaken(keras_vit.EoMTConfig(backbone=backbone, **HEAD))
+    path = authors_file(model, tmp_path / "eomt.npz")
+    size = {"image_size": 24} if backbone.rotary_embedding else {}
+    again = keras_vit.load(path, **size)
+    images = np.random.default_rng(1).normal(size=(2, 24, 24, 3)).astype("float32")
+    wanted, answers = model.predict(images, verbose=0), again.predict(images, verbose=0)
+    np.testing.assert_array_equal(answers["masks"], wanted["masks"])
+    np.testing.assert_array_equal(answers["classes"], wanted["classes"])
+    assert again.config.pictures == "eomt_authors" and again.config.backbone.pixel_mean == (0.485, 0.456, 0.406)
+    if size:
+        with pytest.raises(ValueError, match="pass image_size"):
+            keras_vit.load(path)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"masking": 1.0}, "blocks still mask"),
+        ({"masking": 0.5}, "blocks still mask"),
+        ({"masking": -1.0}, "delta weights"),
+        ({"network.encoder.backbone.norm.weight": np.full(64, 1e-3, "f4")}, "delta weights"),
+        ({"network.attn_mask_probs": None}, "no array 'network.attn_mask_probs'"),
+        ({"network.encoder.backbone.patch_embed.proj.weight": None}, "no backbone"),
+        ({"network.q.weight": np.zeros((5, 32), "f4")}, "queries have 32 numbers"),
+        ({"network.mask_head.0.bias": None}, "mask_head.0.bias"),
+        ({"network.extra.weight": np.ones(3, "f4")}, "network.extra.weight"),
+    ],
+)
+def test_files_that_are_not_computed(tmp_path, changes, words):
+    path = authors_file(shaken(keras_vit.EoMTConfig(backbone=DINOV2, **HEAD)), tmp_path / "eomt.npz", **changes)
+    with pytest.raises(ValueError, match=words):
+        keras_vit.load(path)
+
+
+@pytest.mark.once
+def test_json_files_that_say_something_else(golden, tmp_path):
+    shutil.copytree(golden(CASES[0]).folder, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    stated = json.loads(file.read_text())
+    for change, words in (({"hidden_act": "silu"}, "blocks of a ViT"), ({"model_type": "sam"}, "model_type")):
+        file.write_text(json.dumps(stated | change))
+        with pytest.raises(ValueError, match=words):
+            keras_vit.load(tmp_path / "model")
+    file.unlink()
+    with pytest.raises(ValueError, match="config.json"):
+        keras_vit.load(tmp_path / "model")
+
+
+@pytest.mark.once
+def test_options_and_arguments_that_make_no_sense(loaded, golden):
+    model, picture = loaded[CASES[0]], golden(CASES[0]).ref["picture"]
+    for options, words in (
+        ({"classes": 3}, "classes=3 makes no sense"),
+        ({"include_top": False}, "include_top"),
+        ({"pooling": "avg"}, "pooling"),
+        ({"head": "glyphs"}, "whole EoMT|no head"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            keras_vit.load(golden(CASES[0]).folder, **options)
+    for options, words in (
+        ({"task": "depth"}, "task must be"),
+        ({"threshold": 2}, "threshold must be"),
+        ({"overlap": None}, "overlap must be"),
+        ({"stuff_classes": [99]}, "stuff_classes must be"),
+        ({"stuff_classes": [1], "task": "instance"}, "is for task='panoptic'"),
+        ({"batch_size": 0}, "batch_size"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            segment(model, picture, **options)
+    for wrong in (np.zeros((0, 4, 3), "uint8"), np.zeros((4, 4), "uint8"), np.zeros((2, 4, 4, 3), "uint8")):
+        with pytest.raises(ValueError):
+            segment(model, wrong)
+    with pytest.raises(TypeError, match="head for masks"):
+        segment(model.backbone, picture)
+    with pytest.raises(ValueError, match="cannot change"):
+        model.with_config(queries=3)
+    for config in ({"queries": 0}, {"query_blocks": 9}, {"activation": "tanhh"}, {"class_names": ["a"]}, {"task": "x"}):
+        with pytest.raises(ValueError):
+            model.config.replace(**config)
+    with pytest.raises(ValueError, match="pooling=.none."):
+        keras_vit.EoMTConfig(backbone=DINOV2.replace(classes=2, pooling="avg"), **HEAD)
+
+
+@pytest.mark.once
+def test_one_pixel_and_no_segment(loaded):
+    result = segment(loaded[CASES[0]], np.zeros((1, 1, 3), "uint8"), threshold=1.0)
+    assert result.map.tolist() == [[-1]] and result.segments == ()
+    assert segment(loaded[CASES[1]], np.zeros((1, 7, 3), "uint8")).map.shape == (1, 7)
