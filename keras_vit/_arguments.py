@@ -54,6 +54,14 @@ def whole_number(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
+def whole_numbers(name: str, values: Any, least: int) -> tuple[int, ...]:
+    """One integer or several, each of at least `least`, as a tuple; ValueError otherwise, also where there is none."""
+    values = (values,) if isinstance(values, numbers.Integral) else tuple(values)
+    if not values or any(not isinstance(n, numbers.Integral) or n < least for n in values):
+        raise ValueError(f"{name} must be integers of at least {least}, and one or more, but got {values!r}.")
+    return tuple(map(int, values))
+
+
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raises ValueError unless the argument `name` has one of the values that it can take."""
     if value not in choices:

@@ -1,7 +1,9 @@
 """What all pictures of the package share: their colours, a figure that needs no display, a file that is whole."""
 
+import base64
 import contextlib
 import importlib.util
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +70,18 @@ def figure_for(path: str | os.PathLike[str] | None, width: float, height: float,
         if path is not None:
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=suffix[1:], metadata=_NO_DATE.get(suffix, {}))
+
+
+def image_address(pixels: np.ndarray, format: str = "PNG", colours: np.ndarray | None = None, **options: int) -> str:
+    """An image that is part of a page: its bytes as an address. With `colours`, pixels are their numbers."""
+    from PIL import Image
+
+    image, buffer = Image.fromarray(pixels), io.BytesIO()
+    if colours is not None:
+        image = image.convert("P")
+        image.putpalette(colours.tobytes())
+    image.save(buffer, format, optimize=True, **options)
+    return f"data:image/{format.lower()};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def tile_axes(

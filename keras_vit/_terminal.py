@@ -2,6 +2,7 @@
 
 import abc
 import io
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -57,7 +58,31 @@ class Table(list[dict[str, Any]]):
         yield table
 
 
-class TableResult(abc.ABC):
+class PlainData:
+    """A dataclass that JSON can hold."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, for JSON; what is not defined, NaN, is None."""
+        return _plain(vars(self) | self.figures())
+
+    def figures(self) -> dict[str, Any]:
+        """What follows from the fields and stands beside them, or in their place."""
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, PlainData):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
+        return _plain(value.tolist()) if value.dtype.kind == "f" else value.tolist()
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+class TableResult(PlainData, abc.ABC):
     """A result that prints as its table."""
 
     @abc.abstractmethod

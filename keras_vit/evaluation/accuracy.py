@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, whole_number
+from keras_vit._arguments import check_choice, whole_number, whole_numbers
 from keras_vit._processes import Processes, connect
 from keras_vit._terminal import Table, TableResult
 from keras_vit.data import match_labels
@@ -128,15 +128,10 @@ class AccuracyResult(TableResult):
             row["loss"] = f"{self.loss:.4f}"
         return Table([{**row, "images/s": round(self.examples / max(self.seconds, 1e-9))}])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON; the accuracy of a class without images is None."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
-        names = ("number", "label", "guess", "margin")
-        plain["mistakes"] = [{name: getattr(mistake, name) for name in names} for mistake in self.mistakes]
-        per_class = [None if np.isnan(share) else float(share) for share in self.per_class]
-        top = {str(k): share for k, share in self.top.items()}
-        return {**plain, "top": top, "accuracy": self.accuracy, "per_class": per_class}
+    def figures(self) -> dict[str, Any]:
+        """Accuracies, and the mistakes without their images."""
+        mistakes = [{k: v for k, v in vars(mistake).items() if k != "image"} for mistake in self.mistakes]
+        return {"mistakes": mistakes, "accuracy": self.accuracy, "per_class": self.per_class}
 
 
 def evaluate(
@@ -210,9 +205,7 @@ def evaluate(
     check_choice("outputs", outputs, (None, "logits", "softmax", "sigmoid"))
     if outputs is None and hasattr(config, "classifier_activation"):
         outputs = _OUTPUTS.get(config.classifier_activation)
-    top = (top,) if isinstance(top, int) else tuple(top)
-    if not top or any(not isinstance(k, (int, np.integer)) or k < 1 for k in top):
-        raise ValueError(f"top must be integers of at least 1, such as (1, 5), but {top!r} was given.")
+    top = whole_numbers("top", top, 1)
     check_choice("target", target, (None, *TARGETS))
     check_choice("views", views, (None, *VIEWS))
     if not 0 < threshold < 1:
@@ -237,7 +230,7 @@ def evaluate(
         for scores, labels in rows:
             if counts is None:
                 outputs_of, names = _match(config, data_names, scores.shape[1])
-                counts = _Counts(scores.shape[1], [int(k) for k in top if k <= scores.shape[1]], outputs)
+                counts = _Counts(scores.shape[1], [k for k in top if k <= scores.shape[1]], outputs)
             if outputs_of is not None and len(labels):
                 if labels.max() >= len(outputs_of):
                     raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import to_numpy
+from keras_vit._arguments import to_numpy, whole_numbers
 from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect
 from keras_vit._terminal import Table, TableResult
 from keras_vit.data import has_test_split, match_labels
@@ -178,11 +178,9 @@ class FewShotResult(TableResult):
             if row["best"]
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON."""
-        fields = dataclasses.asdict(self) | {"mean": self.mean, "spread": self.spread}
-        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
-        return {**plain, "best_l2": {str(shots): l2 for shots, l2 in self.best_l2.items()}}
+    def figures(self) -> dict[str, Any]:
+        """What is said of all draws."""
+        return {"mean": self.mean, "spread": self.spread, "best_l2": self.best_l2}
 
 
 def few_shot(  # noqa: D417 (the others are those of `evaluate`)
@@ -225,10 +223,8 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
         >>> print(evaluation.few_shot(model, (images, labels), (images, labels), shots=(1, 2), progress=False).classes)
         2
     """
-    shots, seeds = (
-        _integers("shots", shots, 1),
-        _integers("seeds", range(seeds) if isinstance(seeds, int) else seeds, 0),
-    )
+    shots = whole_numbers("shots", shots, 1)
+    seeds = whole_numbers("seeds", range(seeds) if isinstance(seeds, int) else seeds, 0)
     strengths = (float(l2),) if np.isscalar(l2) else tuple(map(float, l2))
     if not strengths or not all(0 < strength < np.inf for strength in strengths):
         raise ValueError(f"l2 must be positive numbers, and one or more, but {l2!r} was given.")
@@ -373,13 +369,6 @@ def _features(
             raise ValueError(f"A probe is for images of one class each, but the labels are of the kind {target!r}.")
         features, labels = zip(*predictions(extractor, pairs), strict=True)
         return processes.joined(features), processes.joined(labels), names
-
-
-def _integers(name: str, values: Any, least: int) -> tuple[int, ...]:
-    values = (values,) if isinstance(values, int) else tuple(values)
-    if not values or any(not isinstance(n, (int, np.integer)) or n < least for n in values):
-        raise ValueError(f"{name} must be integers of at least {least}, and one or more, but got {values!r}.")
-    return tuple(map(int, values))
 
 
 def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots: int) -> None:

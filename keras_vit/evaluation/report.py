@@ -1,7 +1,5 @@
 """What an evaluation found as one picture and one page: the confusion matrix, classes, and the worst mistakes."""
 
-import base64
-import io
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -13,7 +11,7 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit._files import write_text
-from keras_vit._pictures import BAD, GOOD, INK, MUTED, coarse, figure_for, need_matplotlib, tile_axes
+from keras_vit._pictures import BAD, GOOD, INK, MUTED, coarse, figure_for, image_address, need_matplotlib, tile_axes
 from keras_vit._terminal import Table, TableResult
 from keras_vit.evaluation.accuracy import AccuracyResult, Mistake
 from keras_vit.evaluation.targets import MultilabelResult
@@ -193,9 +191,9 @@ def write_report(result: TableResult, path: str | os.PathLike[str], title: str =
     need_matplotlib()
     parts = [_html_table(result.table())]
     if isinstance(result, AccuracyResult) and result.confusion is not None:
-        buffer = io.BytesIO()
-        draw_confusion(result).savefig(buffer, format="png")
-        parts.append(f'<img src="{_address(buffer)}" alt="confusion matrix">')
+        canvas: Any = draw_confusion(result).canvas
+        canvas.draw()
+        parts.append(f'<img src="{image_address(np.asarray(canvas.buffer_rgba()))}" alt="confusion matrix">')
     if isinstance(result, AccuracyResult) and result.mistakes:
         names = result.class_names or [str(i) for i in range(result.classes)]
         parts += ["<h2>Worst mistakes</h2>", _tiles((_words(one, names), one.image) for one in result.mistakes)]
@@ -242,16 +240,11 @@ def _tiles(tiles: Iterable[tuple[str, np.ndarray]]) -> str:
 
     figures = []
     for words, pixels in tiles:
-        image, buffer = Image.fromarray(np.ascontiguousarray(pixels)), io.BytesIO()
+        image = Image.fromarray(np.ascontiguousarray(pixels))
         image.thumbnail((288, 288))
-        image.save(buffer, "PNG")
-        words = escape(printable(words, 200))
-        figures.append(f'<figure><img src="{_address(buffer)}" alt="{words}"><figcaption>{words}</figcaption></figure>')
+        address, words = image_address(np.asarray(image)), escape(printable(words, 200))
+        figures.append(f'<figure><img src="{address}" alt="{words}"><figcaption>{words}</figcaption></figure>')
     return f'<div class="tiles">{"".join(figures)}</div>'
-
-
-def _address(buffer: io.BytesIO) -> str:
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def _html_table(table: Table) -> str:

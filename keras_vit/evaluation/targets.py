@@ -111,24 +111,8 @@ def _pair(name: str, values: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray
     return values, labels
 
 
-class _Result(TableResult):
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON; what is not defined is None."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # ty: ignore
-        return {name: _plain(value) for name, value in (fields | self._means()).items()}
-
-    def _means(self) -> dict[str, float]:
-        return {}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return [_plain(one) for one in value.tolist()]
-    return None if isinstance(value, float) and np.isnan(value) else value
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class MultilabelResult(_Result):
+class MultilabelResult(TableResult):
     """What `evaluate` found where an image may have several labels. Printing it draws a table.
 
     Attributes:
@@ -173,7 +157,8 @@ class MultilabelResult(_Result):
         """Macro F1: the mean of `f1` over the classes for which it is defined."""
         return _mean(self.f1)
 
-    def _means(self) -> dict[str, float]:
+    def figures(self) -> dict[str, Any]:
+        """The means over the classes."""
         return {"mean_average_precision": self.mean_average_precision, "mean_f1": self.mean_f1}
 
     def class_table(self, worst: int | None = None) -> Table:
@@ -208,7 +193,7 @@ class MultilabelResult(_Result):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NumberResult(_Result):
+class NumberResult(TableResult):
     """What `evaluate` found where the label of an image is a number. Printing it draws a table.
 
     Attributes:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from rich.console import Console
 
 from keras_vit._arguments import Source, whole_number
-from keras_vit._terminal import as_text, megabytes, pairs_table
+from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
 from keras_vit.export.formats import Format, require
 from keras_vit.export.images import (
     another_size,
@@ -57,7 +57,7 @@ COMPARED = 64  # calibration images that answers are compared on where no others
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportReport:
+class ExportReport(PlainData):
     """What was written, and what was measured on it in a fresh process. Printing it draws a table.
 
     Attributes:
@@ -107,10 +107,6 @@ class ExportReport:
     latency_ms: float | None
     peak_memory_bytes: int | None
     seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
 
     def __str__(self) -> str:
         return as_text(self, 120)

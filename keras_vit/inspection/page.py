@@ -1,8 +1,6 @@
 """One page that shows a model: a single HTML file that needs no network and, but for its sliders, no JavaScript."""
 
-import base64
 import importlib.util
-import io
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +12,7 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit._files import write_text
-from keras_vit._pictures import coarse
+from keras_vit._pictures import coarse, image_address
 from keras_vit.inspection.attention import (
     all_blocks,
     filter_kernel,
@@ -194,7 +192,7 @@ def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.nd
             kind, one = MAPS[name], coarse(values[i], 224)
             tile = _tile(i, _map(kind, one), name, kind="bare" if name == "saliency" else "")
             tiles.append((tile, f"{name}: {kind.title}; {kind.words.format(*kind.ends(one))}"))
-        tile = _tile(i, _address(alike[i], "PNG"), "features", kind="bare")
+        tile = _tile(i, image_address(alike[i], "PNG"), "features", kind="bare")
         tiles.append((tile, f"features: {FEATURES.title}, over all images; {FEATURES.words}"))
         cards += f'<div class="card"><h3>{escape(image)}</h3>{_figures(tiles)}</div>'
     words = "For the class that the model says." if classifies else "This model has no head, so there are no classes."
@@ -315,26 +313,14 @@ def _mosaic(title: str, words: str, tiles: np.ndarray, columns: int, below: str 
     tiles = np.pad(tiles, [(0, rows * columns - count), (0, 1), (0, 1), (0, 0)])
     sheet = tiles.reshape(rows, columns, height + 1, width + 1, 4).swapaxes(1, 2)
     sheet = sheet.reshape(rows * (height + 1), columns * (width + 1), 4)[:-1, :-1]
-    image = f'<img class="mosaic" src="{_address(sheet, "PNG")}" alt="{escape(words)}">'
+    image = f'<img class="mosaic" src="{image_address(sheet, "PNG")}" alt="{escape(words)}">'
     return f"<figure><h3>{title}</h3>{image}{below}<figcaption>{escape(words)}</figcaption></figure>"
 
 
 def _photo(pixels: np.ndarray) -> str:
-    return _address(pixels, "PNG") if max(pixels.shape[:2]) <= SMALL else _address(pixels, "JPEG", quality=88)
+    return image_address(pixels, "PNG") if max(pixels.shape[:2]) <= SMALL else image_address(pixels, "JPEG", quality=88)
 
 
 def _map(kind: MapKind, values: np.ndarray) -> str:
     """A map with a pixel for each value."""
-    return _address(levels(values, *kind.ends(values)), "PNG", colours=palette(kind.scale))
-
-
-def _address(pixels: np.ndarray, format: str, colours: np.ndarray | None = None, **options: int) -> str:
-    """An image that is part of the page: its bytes as an address."""
-    from PIL import Image
-
-    image, buffer = Image.fromarray(pixels), io.BytesIO()
-    if colours is not None:
-        image = image.convert("P")
-        image.putpalette(colours.tobytes())
-    image.save(buffer, format, optimize=True, **options)
-    return f"data:image/{format.lower()};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+    return image_address(levels(values, *kind.ends(values)), "PNG", colours=palette(kind.scale))

@@ -73,13 +73,9 @@ class MeanIoUResult(TableResult):
         shares = {"mIoU %": self.mean_iou, "pixels right %": self.pixel_accuracy}
         return Table([row | {name: round(100 * share, 2) for name, share in shares.items()}])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON; what is NaN is None."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
-        figures = {"mean_iou": self.mean_iou, "pixel_accuracy": self.pixel_accuracy}
-        plain |= {name: None if np.isnan(figure) else figure for name, figure in figures.items()}
-        return {**plain, "per_class": [None if np.isnan(share) else float(share) for share in self.per_class]}
+    def figures(self) -> dict[str, Any]:
+        """The shares over all pictures and of each class."""
+        return {"mean_iou": self.mean_iou, "pixel_accuracy": self.pixel_accuracy, "per_class": self.per_class}
 
 
 class MeanIoU:

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from keras_vit._arguments import ImageSize, check_choice, printable, whole_number
-from keras_vit._terminal import Table, as_text, pairs_table
+from keras_vit._terminal import PlainData, Table, as_text, pairs_table
 from keras_vit.models import convolutions, count_macs, count_weights
 from keras_vit.models.config import BiTConfig, ViTConfig
 from keras_vit.models.variants import variant_config
@@ -77,14 +77,8 @@ def count_split_weights(config: ViTConfig) -> int:
     return total + sum(conv.weights for conv in convolutions(config))
 
 
-class _Record:
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON."""
-        return dataclasses.asdict(self)  # ty: ignore[invalid-argument-type]
-
-
 @dataclasses.dataclass(frozen=True)
-class Memory(_Record):
+class Memory(PlainData):
     """Bytes on one device at the peak of a training step."""
 
     weights: int  # with their copies in 16 bit under mixed precision
@@ -96,7 +90,7 @@ class Memory(_Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class Option(_Record):
+class Option(PlainData):
     """One way to train a model on the devices."""
 
     shards: int  # devices that share one copy of the model: 1 for data parallelism, more for `model_parallel`
@@ -113,7 +107,7 @@ class Option(_Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan(_Record):
+class Plan(PlainData):
     """What `plan` finds; printing it shows a table.
 
     Attributes:
