@@ -288,6 +288,7 @@ def pair_in(source: Any) -> tuple[Any, pathlib.Path | None]:
         return source, None
     files = sorted(file for file in folder.iterdir() if file.suffix in ENDINGS and file.name not in NOT_WEIGHTS)
     heads = [file for file in files if file.stem.endswith("_head")]
+    files = [file for file in files if heads and file.suffix == heads[0].suffix]
     if len(files) != 2 or len(heads) != 1:
         return source, None
     return next(file for file in files if file != heads[0]), heads[0]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit.models import DPT, LinearDepth, ViTConfig
-from keras_vit.preprocessing import Pipeline
-from keras_vit.preprocessing.images import check_pixels, is_file, load_image, normalized, resize_images
+from keras_vit.preprocessing.images import normalized, resize_images
+from keras_vit.preprocessing.windows import centre_margins, read_picture, torchvision_resized
 
 RELATIVE = "inverse depth without a unit"
 
@@ -35,14 +35,6 @@ class Depth:
     def unit(self) -> str:
         """`"m"`, or what the numbers are instead."""
         return "m" if self.metric else RELATIVE
-
-
-def read_picture(picture: Any, channels: int) -> np.ndarray:
-    """One picture `(height, width, channels)`: a file or a PIL image that is read, or an array that is checked."""
-    pixels = load_image(picture) if is_file(picture) else check_pixels(picture, channels, name="picture")
-    if pixels.ndim != 3 or not pixels.size:
-        raise ValueError(f"picture must be one picture (height, width, {channels}), but {pixels.shape} was given.")
-    return pixels
 
 
 def _covering(height: int, width: int, size: tuple[int, int], patch: int) -> tuple[int, int]:
@@ -71,14 +63,17 @@ def _authors(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.n
 
 def _transformers(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
     size = _nearest(*picture.shape[:2], size, vit.patch_size[0])
-    return Pipeline(size, vit.pixel_mean, vit.pixel_std, filter="bicubic")(picture)
+    if picture.dtype == np.uint8:
+        pixels = torchvision_resized(picture, size, "bicubic")[None]
+    else:  # floats stay floats there
+        pixels = resize_images(picture[None], size, "bicubic")
+    return normalized(pixels, vit.pixel_mean, vit.pixel_std)
 
 
 def _padded(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
     """At its own size, with zeros after normalisation on all sides (`CenterPadding` in DINOv2)."""
-    rest = [-n % patch for n, patch in zip(picture.shape[:2], vit.patch_size, strict=True)]
-    margins = [(0, 0), *((n // 2, n - n // 2) for n in rest), (0, 0)]
-    return np.pad(normalized(picture[None], vit.pixel_mean, vit.pixel_std), margins)
+    margins = centre_margins(picture.shape[:2], vit.patch_size)
+    return np.pad(normalized(picture[None], vit.pixel_mean, vit.pixel_std), [(0, 0), *margins, (0, 0)])
 
 
 # By `config.pictures`: from a picture, a backbone's config and a size to images, and how depth is resized.

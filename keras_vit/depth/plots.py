@@ -4,7 +4,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from keras_vit._pictures import MUTED, figure_for
-from keras_vit.depth.estimating import Depth, read_picture
+from keras_vit.depth.estimating import Depth
+from keras_vit.preprocessing.windows import read_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -77,6 +77,8 @@ class DPTConfig(DepthConfig):
     fusion_width: int = 64
     head_width: int = 32
 
+    model: ClassVar[str] = "DPT"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("design", self.design, DESIGNS)
@@ -106,6 +108,8 @@ class LinearDepthConfig(DepthConfig):
     """
 
     bins: int = 256
+
+    model: ClassVar[str] = "LinearDepth"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,6 +11,10 @@ from keras_vit.checkpoints.layouts import clip, flax, huggingface, timm
 DENSE: dict[str, str] = {
     "network.q.weight": "eomt",
     "query.weight": "eomt",
+    "depth_head.scratch.output_conv1.weight": "depth",
+    "neck.reassemble_stage.layers.0.projection.weight": "depth",
+    "decode_head.conv_depth.weight": "depth",
+    "decode_head.conv_depth.head.0.weight": "depth",
 }
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout

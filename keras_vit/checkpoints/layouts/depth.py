@@ -4,13 +4,15 @@ The backbone's arrays have the names of its own layout, after a prefix or in a f
 """
 
 import dataclasses
+import functools
+import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Contents, Layout, Row, check_fields, shape_of
-from keras_vit.checkpoints.layouts import huggingface, library_configs, pytorch, timm
+from keras_vit.checkpoints.layouts import dense, huggingface, library_configs, pytorch, timm
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear, mapping, number
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
@@ -99,7 +101,7 @@ def convolution(name: str, path: str, out: int, into: int, size: int, bias: bool
     return [*rows, Row(f"{name}.bias", f"{path}/bias", (out,))] if bias else rows
 
 
-def head_rows(config: Any, names: Names | None) -> list[Row]:
+def _head_rows(config: Any, names: Names | None) -> list[Row]:
     """The rows of a depth head; None for the linear one."""
     width = config.backbone.width
     if names is None:
@@ -136,111 +138,92 @@ def head_rows(config: Any, names: Names | None) -> list[Row]:
 # Recognition
 
 
-def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
-    """The depth model that a file holds; None for other files. `hints["name"]` is the name of the head's file."""
-    found = [kind for kind, names in NAMES.items() if names.anchor in file]
-    if not found and LINEAR_ANCHOR not in file:
-        return None
-    kind = found[0] if found else "linear"
+def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
+    """Describes a depth model, or its head beside a backbone that is open; ValueError where it cannot be computed."""
+    kind = next((kind for kind, names in NAMES.items() if names.anchor in file), "linear")
     names = NAMES["dinov2" if kind == "linear" else kind]
-    start, config, is_hub = names.backbone, hints.get("config") or {}, kind == "transformers"
-    if is_hub:
-        _check(config, "model_type", "depth_anything")
-    inner = _backbone({name.removeprefix(start): file[name] for name in file if name.startswith(start)}, hints, is_hub)
-    arrays = {f"{start}{name}": array for name, array in inner.arrays.items()}
-    arrays |= {name: array for name, array in file.items() if not name.startswith(start)}
-    vit: Any = inner.stored
-    vit = vit.replace(classes=None, pooling="none", dynamic=True)
-    if kind in ("linear", "dinov2") or mapping(config, "backbone_config").get("apply_layernorm") is False:
-        vit = vit.replace(final_norm="none")
-        norm = [
-            f"{start}{row.name}" for row in inner.layout.rows(inner.stored) if row.path and "encoder_norm" in row.path
-        ]
-        inner.unused += [arrays.pop(name).name for name in norm if name in arrays]
-    contents = Contents(prefix=inner.prefix, arrays=arrays, unused=inner.unused, hints=hints, notes=inner.notes)
-    contents.assumed = {field: why for field, why in inner.assumed.items() if field in ("heads", "gelu")}
-    fields: Fields = {"backbone": vit, **(_hub_range(config, hints) if is_hub else _range(contents, kind, hints))}
-    if kind == "linear":
-        bins, into, *_ = shape_of(arrays, LINEAR_ANCHOR, 4)
-        layers = into // (2 * vit.width)
-        if into % (2 * vit.width) or layers not in (1, 4):
-            raise ValueError(f"its linear head reads {into} numbers, but the backbone's width is {vit.width}.")
-        fields |= {"bins": bins, "blocks": (vit.depth - 1,) if layers == 1 else _blocks(contents, vit.depth)}
+    start, is_hub, config = names.backbone, kind == "transformers", hints.get("config") or {}
+    inside = {name.removeprefix(start): array for name, array in file.items() if name.startswith(start)}
+    if hints.get("backbone") is None:
+        backbone = _backbone(inside, hints, start, config if is_hub else None)
+    elif inside or kind not in ("linear", "dinov2"):
+        raise ValueError("it is no head, but a whole depth model: leave head=... out.")
     else:
-        at = [{"i": i, "j": i + 1, "r": 4 - i} for i in range(4)]
-        shapes = [shape_of(arrays, f"{names.projection.format(**one)}.weight", 4) for one in at]
-        if shapes[0][1] != vit.width:
-            raise ValueError(f"its head is for a backbone of width {shapes[0][1]}, but this one's is {vit.width}.")
-        fields |= {
-            "design": "dinov2" if kind == "dinov2" else "depth_anything",
-            "widths": tuple(shape[0] for shape in shapes),
-            "fusion_width": shape_of(arrays, f"{names.neck.format(**at[0])}.weight", 4)[0],
-            "head_width": shape_of(arrays, f"{names.head[1]}.weight", 4)[0],
-        }
-        stages = mapping(config, "backbone_config")
-        fields["blocks"] = _hub_blocks(stages) if is_hub else _blocks(contents, vit.depth)
+        backbone = hints["backbone"]
+    stored: Any = backbone.stored
+    vit, own = dense.without_top(stored).replace(dynamic=True), kind in ("linear", "dinov2")
+    if own or mapping(config, "backbone_config").get("apply_layernorm") is False:
+        vit = vit.replace(final_norm="none")
+    fields: Fields = {"backbone": vit, "pictures": "dinov2" if own else "depth_anything"}
+    assumed: dict[str, str] = {}
+    if is_hub:
+        fields |= _stated(config, hints.get("preprocessor") or {})
+    else:
+        fields |= _range(own, pathlib.Path(str(hints.get("path", ""))).name.lower(), assumed)
     described: Any = LinearDepthConfig if kind == "linear" else DPTConfig
-    contents.stored = described(**fields)
-    contents.dialect = f"{kind}, {inner.dialect}"
-    contents.layout = _layout(None if kind == "linear" else names, start, inner.layout)
+    if kind == "linear":
+        fields["bins"], into, *_ = shape_of(file, LINEAR_ANCHOR, 4)
+        if into not in (2 * vit.width, 8 * vit.width):
+            raise ValueError(f"it reads {into} numbers of a place, one or four times twice the width {vit.width}.")
+        fields["blocks"] = (vit.depth - 1,) if into == 2 * vit.width else _blocks(vit.depth, assumed)
+    else:
+        shapes = [shape_of(file, f"{names.projection.format(i=i)}.weight", 4) for i in range(4)]
+        fields |= {
+            "design": "dinov2" if own else "depth_anything",
+            "widths": tuple(shape[0] for shape in shapes),
+            "fusion_width": shape_of(file, f"{names.neck.format(i=0, j=1)}.weight", 4)[0],
+            "head_width": shape_of(file, f"{names.head[1]}.weight", 4)[0],
+            **({} if is_hub else {"blocks": _blocks(vit.depth, assumed)}),
+        }
+        if shapes[0][1] != vit.width:
+            raise ValueError(f"its head is for a backbone of width {shapes[0][1]}, but this one has {vit.width}.")
+    rows = functools.partial(_head_rows, names=None if kind == "linear" else names)
+    arrays = {name: array for name, array in file.items() if not name.startswith(start)}
+    contents = dense.joined(backbone, described(**fields), rows, arrays, f"depth, {kind}")
+    contents.assumed = assumed
     return contents
 
 
-def _layout(names: Names | None, start: str, inner: Layout) -> Layout:
-    """The layout of a head beside a backbone of another layout, whose names come after `start`."""
-    config_type: Any = LinearDepthConfig if names is None else DPTConfig
-
-    def rows(config: Any) -> list[Row]:
-        backbone = [dataclasses.replace(row, name=f"{start}{row.name}") for row in inner.rows(config.backbone)]
-        return backbone + head_rows(config, names)
-
-    return Layout(
-        "depth",
-        rows,
-        read,
-        _check_writable,
-        lambda config, read: (config, {}),
-        computed=lambda config: inner.computed(config.backbone),
-        sidecars=_sidecars,
-        config_type=config_type,
-    )
-
-
-def _backbone(arrays: Mapping[str, StoredArray], hints: Mapping[str, Any], is_hub: bool) -> Contents:
-    own = {"heads": hints.get("heads"), "grid_size": hints.get("grid_size")}
-    if is_hub:
-        config = mapping(hints.get("config"), "backbone_config")
-        inner = huggingface.LAYOUT.read(arrays, {**own, "config": config})
+def _backbone(arrays: dict[str, StoredArray], hints: Mapping[str, Any], start: str, config: Any) -> Contents:
+    """The backbone in a file of both, whose names come after `start`; `config` is transformers', or None."""
+    known = {"heads": hints.get("heads"), "grid_size": hints.get("grid_size")}
+    if config is None:  # of Facebook's models, any of which tells that heads have 64 channels
+        found = timm.LAYOUT.read(arrays, {**known, "architecture": "vit_base_patch14_dinov2"})
     else:
-        inner = timm.LAYOUT.read(arrays, {**own, "architecture": "vit_base_patch14_dinov2"})
-    if inner is None:
-        raise ValueError("it has the head of a depth model without its backbone: pass load(backbone, head=...).")
-    return inner
+        _check(config, "model_type", "depth_anything")
+        found = huggingface.LAYOUT.read(arrays, {**known, "config": mapping(config, "backbone_config")})
+    if found is None:
+        raise ValueError("it has no backbone of a known kind. A head alone: keras_vit.load(backbone, head=file).")
+    inner, result = found.layout, dataclasses.replace(found, arrays={f"{start}{n}": a for n, a in found.arrays.items()})
+    result.stored, result.dialect = found.stored, found.dialect
+    result.layout = dataclasses.replace(inner, rows=lambda vit: _renamed(inner.rows(vit), start))
+    return result
 
 
-def _blocks(contents: Contents, depth: int) -> tuple[int, ...]:
+def _renamed(rows: list[Row], start: str) -> list[Row]:
+    return [dataclasses.replace(row, name=f"{start}{row.name}") for row in rows]
+
+
+def _blocks(depth: int, assumed: dict[str, str]) -> tuple[int, ...]:
+    quarters = tuple(depth * n // 4 - 1 for n in (1, 2, 3, 4))
     if depth not in BLOCKS:
-        quarters = tuple(depth * n // 4 - 1 for n in (1, 2, 3, 4))
-        contents.assumed["blocks"] = f"no published model has {depth} blocks; its head is taken to read {quarters}"
-        return quarters
-    return BLOCKS[depth]
+        assumed["blocks"] = f"no published model has {depth} blocks; its head is taken to read {quarters}"
+    return BLOCKS.get(depth, quarters)
 
 
-def _range(contents: Contents, kind: str, hints: Mapping[str, Any]) -> Fields:
-    """What depth means, which only the name of the file tells, or the user."""
-    name, given = str(hints.get("name", "")).lower(), hints.get("max_depth")
-    scenes = re.findall("|".join(sorted(RANGES, key=len, reverse=True)), name)
-    pictures = "depth_anything" if kind == "authors" else "dinov2"
-    if given is not None or scenes:
-        return {"metric": True, "max_depth": given or RANGES[scenes[-1]], "pictures": pictures}
-    if kind != "authors":
+def _range(own: bool, name: str, assumed: dict[str, str]) -> Fields:
+    """What depth means, which only the name of the file tells."""
+    scene = re.search("vkitti|hypersim|nyu|kitti", name)
+    if scene is not None:
+        return {"max_depth": RANGES[scene[0]]}
+    if own:
         raise ValueError(
-            "its arrays do not tell how far it reaches, nor does the file's name, which has neither 'nyu' (10 m) nor "
-            "'kitti' (80 m): pass max_depth=10.0 or max_depth=80.0."
+            "nothing in it tells how far it reaches. The names of published files do, by 'nyu' (10 m) or 'kitti' "
+            "(80 m): rename it."
         )
-    if not re.search(r"depth_anything_v2_vit[sblg]\.", name):
-        contents.assumed["metric"] = "nothing tells whether its depth is metric; relative depth is assumed"
-    return {"metric": False, "max_depth": 1.0, "pictures": pictures}
+    if not re.fullmatch(r"depth_anything_v2_vit[sblg]\.\w+", name):
+        assumed["metric"] = "its name has neither 'hypersim' nor 'vkitti'; its depth is taken to be relative"
+    return {"metric": False, "max_depth": 1.0}
 
 
 # The JSON files of transformers
@@ -264,35 +247,47 @@ def _check(config: Mapping[str, Any], key: str, *expected: Any) -> Any:
     return value
 
 
-def _hub_range(config: Mapping[str, Any], hints: Mapping[str, Any]) -> Fields:
+def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
     """What config.json says of depth, and preprocessor_config.json of pictures."""
     for key, value in _STATED.items():
         _check(config, key, value)
-    metric = _check(config, "depth_estimation_type", "relative", "metric") == "metric"
-    pictures = hints.get("preprocessor") or {}
-    for key, value in (*_PREPARED.items(), ("ensure_multiple_of", mapping(config).get("patch_size", 14))):
+    backbone = mapping(config, "backbone_config")
+    for key, value in {**_PREPARED, "ensure_multiple_of": backbone.get("patch_size", 14)}.items():
         if pictures.get(key, value) != value:
             raise pytorch.not_done(key, pictures[key])
     size = mapping(pictures, "size")
     edges = (size.get("height", 518), size.get("width", 518))
     if not all(map(pytorch.is_length, edges)):
         raise pytorch.not_done("size", pictures["size"])
-    largest = number({**config, "max_depth": config.get("max_depth") or 1}, "max_depth", 1.0)
-    return {"metric": metric, "max_depth": largest, "pictures": "depth_anything_transformers", "picture_size": edges}
-
-
-def _hub_blocks(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The numbers of the blocks, which transformers counts from 1."""
-    stages = config.get("out_indices") or [str(name).removeprefix("stage") for name in config.get("out_features") or []]
+    # transformers counts blocks from 1.
+    stages = backbone.get("out_indices") or [str(name)[5:] for name in backbone.get("out_features") or []]
     if len(stages) != 4 or not all(str(stage).isdecimal() and int(stage) for stage in stages):
-        raise ValueError(f"its backbone_config says out_indices={printable(stages, 60)}; four numbers were expected.")
-    return tuple(int(stage) - 1 for stage in stages)
+        given = f"its config.json says out_indices={printable(stages, 60)}"
+        raise ValueError(f"{given}; four numbers of blocks were expected, in a config.json beside the file.")
+    return {
+        "metric": _check(config, "depth_estimation_type", "relative", "metric") == "metric",
+        "max_depth": number({"max_depth": config.get("max_depth") or 1}, "max_depth", 1.0),
+        "pictures": "depth_anything_transformers",
+        "picture_size": edges,
+        "blocks": tuple(int(stage) - 1 for stage in stages),
+    }
 
 
-def _check_writable(config: Any) -> None:
-    """Raises ValueError unless transformers' DepthAnything computes what the model computes."""
-    library_configs.check_writable_by_transformers(config.backbone)
+def to_write(config: Any) -> Layout:
+    """The layout in which transformers reads a model; ValueError where it cannot."""
     check_fields(config, "'huggingface', which would write a DepthAnything,", {"design": ("depth_anything",)})
+    vit, names, below = config.backbone, NAMES["transformers"], huggingface.LAYOUT
+    below.check_writable(vit)
+    if library_configs.family_to_write(vit) not in ("dinov2", "dinov2_with_registers"):
+        raise ValueError("transformers has no DepthAnything on another backbone than DINOv2. Save the model as .keras.")
+    return Layout(
+        "huggingface",
+        lambda config: _renamed(below.rows(config.backbone), names.backbone) + _head_rows(config, names),
+        lambda file, hints: None,
+        lambda config: None,
+        sidecars=_sidecars,
+        config_type=DPTConfig,
+    )
 
 
 def _sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:

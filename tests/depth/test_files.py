@@ -1,0 +1,231 @@
+"""Depth models from the files of their publishers, against what the originals answer."""
+
+import json
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import depth
+from keras_vit.checkpoints.files import open_file
+
+# The largest differences measured are 5e-6 of values around 1 and 7; the originals' own rounding is as large.
+DEPTH = 2e-5
+HUB, LINEAR = "dense_depth_da2_hf", "dense_depth_dinov2_linear"
+HEAD = "decode_head.conv_depth."
+
+
+@pytest.fixture(scope="module")
+def models(golden):
+    return {name: keras_vit.load(golden(name).folder) for name in (HUB, LINEAR)}
+
+
+@pytest.mark.parametrize(("name", "ends"), [(HUB, ("", "_x")), (LINEAR, ("",))])
+def test_the_originals_numbers(name, ends, models, golden):
+    model, ref = models[name], golden(name).ref
+    np.testing.assert_allclose(model.predict(ref["pixel_values"], verbose=0), ref["depth"], rtol=0, atol=DEPTH)
+    for end in ends:
+        result = depth.estimate(model, ref[f"picture{end}"])
+        np.testing.assert_allclose(result.depth, ref[f"depth_map{end}"], rtol=0, atol=DEPTH)
+        assert result.metric == (name == LINEAR)
+    if name == LINEAR:  # the same head, taken for one of KITTI's
+        far = depth.estimate(model.with_config(max_depth=80.0), ref["picture"]).depth
+        np.testing.assert_allclose(far, ref["depth_map_other"], rtol=0, atol=8 * DEPTH)
+        assert not np.allclose(far, depth.estimate(model, ref["picture"]).depth, atol=1)
+
+
+def arrays_of(folder, name):
+    file = open_file(folder / name)
+    return {key: file[key].read() for key in file}
+
+
+@pytest.fixture(scope="module")
+def written(golden, tmp_path_factory):
+    """A function that writes the arrays of a case, changed, under a name, with JSON files beside it."""
+
+    def write(arrays, name, **beside):
+        folder = tmp_path_factory.mktemp("changed")
+        np.savez(folder / name, **arrays)
+        for file, content in beside.items():
+            (folder / f"{file}.json").write_text(json.dumps(content))
+        return folder / name
+
+    return write
+
+
+def in_the_authors_names(arrays):
+    """The arrays of transformers' Depth Anything as the authors' code calls them."""
+    found = {}
+    for name, value in arrays.items():
+        for old, new in (
+            ("backbone.embeddings.patch_embeddings.projection", "pretrained.patch_embed.proj"),
+            ("backbone.embeddings.position_embeddings", "pretrained.pos_embed"),
+            ("backbone.embeddings.", "pretrained."),
+            ("backbone.encoder.layer.", "pretrained.blocks."),
+            ("backbone.layernorm", "pretrained.norm"),
+            ("attention.output.dense", "attn.proj"),
+            ("layer_scale1.lambda1", "ls1.gamma"),
+            ("layer_scale2.lambda1", "ls2.gamma"),
+            *((f"neck.reassemble_stage.layers.{i}.projection", f"depth_head.projects.{i}") for i in range(4)),
+            *((f"neck.reassemble_stage.layers.{i}.resize", f"depth_head.resize_layers.{i}") for i in range(4)),
+            *((f"neck.convs.{i}.", f"depth_head.scratch.layer{i + 1}_rn.") for i in range(4)),
+            *((f"neck.fusion_stage.layers.{i}.", f"depth_head.scratch.refinenet{4 - i}.") for i in range(4)),
+            ("residual_layer", "resConfUnit"),
+            ("convolution", "conv"),
+            (".projection.", ".out_conv."),
+            ("head.conv1", "depth_head.scratch.output_conv1"),
+            ("head.conv2", "depth_head.scratch.output_conv2.0"),
+            ("head.conv3", "depth_head.scratch.output_conv2.2"),
+        ):
+            name = name.replace(old, new)
+        found[name] = value
+    for i in range(4):
+        for end in ("weight", "bias"):
+            parts = [
+                found.pop(f"pretrained.blocks.{i}.attention.attention.{p}.{end}") for p in ("query", "key", "value")
+            ]
+            found[f"pretrained.blocks.{i}.attn.qkv.{end}"] = np.concatenate(parts)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"), [("depth_anything_v2_vits", 0), ("depth_anything_v2_metric_vkitti_vits", 80)]
+)
+def test_the_authors_names(name, metric, golden, models, written):
+    path = written(in_the_authors_names(arrays_of(golden(HUB).folder, "model.safetensors")), f"{name}.npz")
+    with pytest.warns(UserWarning, match="no published model has 4 blocks"):
+        model = keras_vit.load(path, heads=3)
+    config, ref = model.config, golden(HUB).ref
+    assert config.metric == bool(metric) and config.max_depth == (metric or 1) and config.pictures == "depth_anything"
+    assert config.interpolation == "bicubic_offset"
+    if metric:
+        assert depth.estimate(model, ref["picture"]).unit == "m"
+        return
+    wanted = models[HUB].predict(ref["pixel_values"], verbose=0)  # the size at which nothing is resized
+    np.testing.assert_allclose(model.predict(ref["pixel_values"], verbose=0), wanted, rtol=0, atol=DEPTH)
+
+
+@pytest.fixture(scope="module")
+def dinov2_dpt(golden):
+    """A DPT head of DINOv2's with random values, and the backbone's arrays: depth must differ from place to place."""
+    rng = np.random.default_rng(0)
+    width, fused, hidden, widths = 64, 16, 8, (8, 12, 16, 24)
+    head = {}
+
+    def convolution(name, *shape, bias=True):
+        head[f"decode_head.{name}.weight"] = rng.normal(0, 1.4 / np.sqrt(np.prod(shape[1:])), shape).astype("f4")
+        if bias:
+            head[f"decode_head.{name}.bias"] = rng.normal(0, 0.1, shape[1 if "resize_layers.0" in name else 0]).astype(
+                "f4"
+            )
+
+    for i, channels in enumerate(widths):
+        convolution(f"reassemble_blocks.readout_projects.{i}.0", width, 2 * width)
+        convolution(f"reassemble_blocks.projects.{i}.conv", channels, width, 1, 1)
+        convolution(f"convs.{i}.conv", fused, channels, 3, 3, bias=False)
+        for unit in (1, 2) if i else (2,):
+            for conv in (1, 2):
+                convolution(f"fusion_blocks.{i}.res_conv_unit{unit}.conv{conv}.conv", fused, fused, 3, 3, bias=False)
+        convolution(f"fusion_blocks.{i}.project.conv", fused, fused, 1, 1)
+    for i, size in ((0, 4), (1, 2), (3, 3)):
+        convolution(f"reassemble_blocks.resize_layers.{i}", widths[i], widths[i], size, size)
+    convolution("project.conv", fused, fused, 3, 3)
+    for i, shape in ((0, (8, fused, 3, 3)), (2, (hidden, 8, 3, 3)), (4, (1, hidden, 1, 1))):
+        convolution(f"conv_depth.head.{i}", *shape)
+    backbone = arrays_of(golden(LINEAR).folder, "dinov2_vits14_pretrain.pth")
+    copied = {n.replace("blocks.2.", "blocks.3."): v for n, v in backbone.items() if n.startswith("blocks.2.")}
+    return backbone | copied, head
+
+
+def dpt_in_torch(head, features, tokens):
+    """DINOv2's DPT head in plain operations of PyTorch, from maps `(1, D, rows, columns)` and class tokens `(1, D)`."""
+    import torch
+    import torch.nn.functional as F
+
+    w = {name.removeprefix("decode_head."): torch.tensor(value) for name, value in head.items()}
+
+    def conv(name, x, **options):
+        return F.conv2d(
+            x, w[f"{name}.weight"], w.get(f"{name}.bias"), padding=w[f"{name}.weight"].shape[-1] // 2, **options
+        )
+
+    def unit(name, x):
+        return x + conv(f"{name}.conv2.conv", F.relu(conv(f"{name}.conv1.conv", F.relu(x))))
+
+    maps = []
+    for i, (x, token) in enumerate(zip(features, tokens, strict=True)):
+        both = torch.cat([x, token[:, :, None, None].expand_as(x)], 1).movedim(1, -1)
+        name = f"reassemble_blocks.readout_projects.{i}.0"
+        x = F.gelu(F.linear(both, w[f"{name}.weight"], w[f"{name}.bias"])).movedim(-1, 1)
+        x, name = conv(f"reassemble_blocks.projects.{i}.conv", x), f"reassemble_blocks.resize_layers.{i}"
+        if i < 2:
+            x = F.conv_transpose2d(x, w[f"{name}.weight"], w[f"{name}.bias"], stride=(4, 2)[i])
+        maps.append(conv(f"convs.{i}.conv", conv(name, x, stride=2) if i == 3 else x))
+    x = maps[3]
+    for i in range(4):
+        if i:
+            skip = F.interpolate(maps[3 - i], x.shape[2:], mode="bilinear")
+            x = x + unit(f"fusion_blocks.{i}.res_conv_unit1", skip)
+        x = unit(f"fusion_blocks.{i}.res_conv_unit2", x)
+        x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
+        x = conv(f"fusion_blocks.{i}.project.conv", x)
+    x = conv("conv_depth.head.0", F.relu(conv("project.conv", x)))
+    x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
+    x = conv("conv_depth.head.4", F.relu(conv("conv_depth.head.2", x)))
+    return torch.clamp(F.relu(x) + 0.001, 0.001, 10.0)[:, 0].numpy()
+
+
+@pytest.mark.parametrize("grid", [(5, 5), (4, 3)])
+def test_dinov2s_dpt(grid, dinov2_dpt, written):
+    """Grids of odd sizes are where a shallower map has another size than the deeper one."""
+    torch = pytest.importorskip("torch")
+    backbone, head = dinov2_dpt
+    files = written(backbone, "dinov2_vits14_pretrain.npz"), written(head, "dinov2_vits14_nyu_dpt_head.npz")
+    with pytest.warns(UserWarning, match="4 blocks"):
+        model = keras_vit.load(files[0], head=files[1])
+    images = np.random.default_rng(1).normal(size=(1, 14 * grid[0], 14 * grid[1], 3)).astype("f4")
+    extractor = keras_vit.feature_extractor(model.backbone, [f"block_{i}" for i in range(4)])
+    tokens = [torch.tensor(np.array(x)) for x in extractor.predict(images, verbose=0).values()]
+    maps = [x[:, 1:].reshape(1, *grid, -1).movedim(-1, 1) for x in tokens]
+    wanted = dpt_in_torch(head, maps, [x[:, 0] for x in tokens])
+    depths = model.predict(images, verbose=0)
+    assert depths.shape == (1, *(32 * -(-n // 2) for n in grid)) and wanted.std() > 0.01
+    np.testing.assert_allclose(depths, wanted, rtol=0, atol=DEPTH * max(1, wanted.max()))
+
+
+def test_four_layers_and_both_in_one_file(dinov2_dpt, written):
+    """The linear head on four layers, in a file that also has the backbone, as mmsegmentation saves both."""
+    backbone, _ = dinov2_dpt
+    rng = np.random.default_rng(2)
+    weight, bias = rng.normal(0, 0.05, (256, 512, 1, 1)).astype("f4"), rng.normal(size=256).astype("f4")
+    arrays = {f"backbone.{name}": value for name, value in backbone.items()}
+    arrays |= {f"{HEAD}weight": weight, f"{HEAD}bias": bias}
+    with pytest.warns(UserWarning, match="4 blocks"):
+        model = keras_vit.load(written(arrays, "kitti_linear4.npz"))
+    assert model.config.blocks == (0, 1, 2, 3) and model.config.max_depth == 80
+    images = rng.normal(size=(1, 28, 42, 3)).astype("f4")
+    tokens = keras_vit.feature_extractor(model.backbone, [f"block_{i}" for i in range(4)]).predict(images, verbose=0)
+    features = [np.concatenate([x[:, 1:], np.repeat(x[:, :1], 6, 1)], -1) for x in tokens.values()]
+    # In the original's order: resized first, by a factor of 4, then the linear function.
+    from keras_vit.preprocessing import resize_images
+
+    places = resize_images(np.concatenate(features, -1).reshape(2, 3, 512), (8, 12), "bilinear")
+    shares = np.maximum(places @ weight[:, :, 0, 0].T + bias, 0) + 0.1
+    wanted = (shares * np.linspace(0.001, 80, 256)).sum(-1) / shares.sum(-1)
+    np.testing.assert_allclose(model.predict(images, verbose=0)[0], wanted, rtol=0, atol=8 * DEPTH)
+
+
+def test_saved_and_cloned_models_answer_the_same(models, golden, tmp_path):
+    import keras
+
+    ref = golden(HUB).ref
+    for name, model in models.items():
+        images = golden(name).ref["pixel_values"]
+        wanted = model.predict(images, verbose=0)
+        model.save(tmp_path / "model.keras")
+        for again in (keras.saving.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
+            again.set_weights(model.get_weights())
+            assert again.config == model.config
+            np.testing.assert_allclose(again.predict(images, verbose=0), wanted, rtol=0, atol=1e-6)
+    mixed = keras_vit.load(golden(HUB).folder, dtype="mixed_bfloat16").predict(ref["pixel_values"], verbose=0)
+    assert mixed.dtype == np.float32 and np.abs(mixed - ref["depth"]).max() < 0.1
