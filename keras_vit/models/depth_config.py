@@ -78,6 +78,7 @@ class DPTConfig(DepthConfig):
     head_width: int = 32
 
     model: ClassVar[str] = "DPT"
+    layout: ClassVar[str | None] = "depth"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -229,3 +229,68 @@ def test_saved_and_cloned_models_answer_the_same(models, golden, tmp_path):
             np.testing.assert_allclose(again.predict(images, verbose=0), wanted, rtol=0, atol=1e-6)
     mixed = keras_vit.load(golden(HUB).folder, dtype="mixed_bfloat16").predict(ref["pixel_values"], verbose=0)
     assert mixed.dtype == np.float32 and np.abs(mixed - ref["depth"]).max() < 0.1
+
+
+def test_written_for_transformers(models, golden, tmp_path):
+    """Every array comes back bit for bit, but for those that compute nothing, which are zeros."""
+    keras_vit.to_checkpoint(models[HUB], tmp_path / "back")
+    before = arrays_of(golden(HUB).folder, "model.safetensors")
+    after = arrays_of(tmp_path / "back", "model.safetensors")
+    dead = [name for name in after if "layers.0.residual_layer1" in name]
+    assert before.keys() - after.keys() == {"backbone.embeddings.mask_token"} and not after.keys() - before.keys()
+    assert len(dead) == 4 and not any(after[name].any() for name in dead)
+    for name in after.keys() - {*dead}:
+        np.testing.assert_array_equal(after[name], before[name])
+    again = keras_vit.load(tmp_path / "back")
+    assert again.config == models[HUB].config
+    with pytest.raises(ValueError, match="Save it as .keras"):
+        keras_vit.to_checkpoint(models[LINEAR], tmp_path / "linear")
+    metric = keras_vit.DPT(models[HUB].config.replace(metric=True, max_depth=20.0))
+    keras_vit.to_checkpoint(metric, tmp_path / "metric")
+    assert keras_vit.load(tmp_path / "metric").config == metric.config
+
+
+def _without(arrays, pattern):
+    return {name: value for name, value in arrays.items() if pattern not in name}
+
+
+def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
+    hub, folder = arrays_of(golden(HUB).folder, "model.safetensors"), golden(HUB).folder
+    config, pictures = (json.loads((folder / f"{n}.json").read_text()) for n in ("config", "preprocessor_config"))
+    backbone, head = dinov2_dpt
+    linear = {f"{HEAD}weight": np.zeros((256, 128, 1, 1), "f4"), f"{HEAD}bias": np.zeros(256, "f4")}
+    wide = {f"{HEAD}weight": np.zeros((256, 384, 1, 1), "f4"), f"{HEAD}bias": np.zeros(256, "f4")}
+    changed = {"config": config, "preprocessor_config": pictures}
+
+    def stated(**fields):
+        return {**changed, "config": {**config, **fields}}
+
+    def prepared(**fields):
+        return {**changed, "preprocessor_config": {**pictures, **fields}}
+
+    own = {"out_indices": [1, 2, 4]}
+    cases = [
+        (hub, "m.npz", stated(model_type="dpt"), None, "model_type=dpt"),
+        (hub, "m.npz", stated(model_type="zoedepth"), None, "model_type=zoedepth"),
+        (hub, "m.npz", {}, None, "config.json"),
+        (hub, "m.npz", stated(depth_estimation_type="both"), None, "depth_estimation_type=both"),
+        (hub, "m.npz", stated(max_depth=-3), None, "max_depth=-3"),
+        (hub, "m.npz", stated(reassemble_factors=[8, 4, 2, 1]), None, "reassemble_factors"),
+        (hub, "m.npz", stated(backbone_config={**config["backbone_config"], **own}), None, r"out_indices=\[1, 2, 4\]"),
+        (hub, "m.npz", prepared(keep_aspect_ratio=False), None, "keep_aspect_ratio=False"),
+        (hub, "m.npz", prepared(ensure_multiple_of=32), None, "ensure_multiple_of=32"),
+        (hub, "m.npz", prepared(size={"height": 0, "width": 518}), None, "size="),
+        (_without(hub, "backbone."), "m.npz", changed, None, "no backbone"),
+        (_without(hub, "head.conv2"), "m.npz", changed, None, "head.conv2"),
+        ({**hub, "neck.more.weight": np.zeros(3, "f4")}, "m.npz", changed, None, "neck.more.weight"),
+        (in_the_authors_names(hub), "nyu_head.npz", {}, backbone, "leave head=... out"),
+        (linear, "nyu_linear_head.npz", {}, None, "no backbone"),
+        (linear, "linear_head.npz", {}, backbone, "neither|'nyu'"),
+        (wide, "nyu_linear_head.npz", {}, backbone, "reads 384 numbers"),
+        (head, "nyu_dpt_head.npz", {}, arrays_of(folder, "model.safetensors"), "head|depth"),
+    ]
+    for arrays, name, beside, below, message in cases:
+        path = written(arrays, name, **beside)
+        source, given = (path, None) if below is None else (written(below, "dinov2_vits14_pretrain.npz"), path)
+        with pytest.raises(ValueError, match=message):
+            keras_vit.load(source, head=given)

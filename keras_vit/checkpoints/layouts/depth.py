@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
@@ -280,11 +280,17 @@ def to_write(config: Any) -> Layout:
     below.check_writable(vit)
     if library_configs.family_to_write(vit) not in ("dinov2", "dinov2_with_registers"):
         raise ValueError("transformers has no DepthAnything on another backbone than DINOv2. Save the model as .keras.")
+
+    def restate(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:
+        stored, changed = below.restate(config.backbone, read)
+        return config.replace(backbone=stored), changed
+
     return Layout(
         "huggingface",
         lambda config: _renamed(below.rows(config.backbone), names.backbone) + _head_rows(config, names),
         lambda file, hints: None,
         lambda config: None,
+        restate,
         sidecars=_sidecars,
         config_type=DPTConfig,
     )
