@@ -28,16 +28,16 @@ IS_PROGRAM = _is_program()
 
 
 def lazy_names(room: str) -> Callable[[str], object]:
-    """The `__getattr__` of a room whose imports stand under `if TYPE_CHECKING:`, where type checkers read them.
+    """The `__getattr__` of a room: what it imports under `if TYPE_CHECKING:`, for type checkers, is imported late.
 
     A room without an `__all__` gets one: what is imported as `from a import b as b`, by which type checkers know that
     the room offers it.
     """
     module = sys.modules[room]
-    branches = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.If)]
-    imports = [node for branch in branches for node in branch.body if isinstance(node, ast.ImportFrom)]
-    sources = {alias.name: str(node.module) for node in imports for alias in node.names}
-    offered = [alias.name for node in imports for alias in node.names if alias.asname]
+    body = ast.parse(inspect.getsource(module)).body
+    later = [node for branch in body if isinstance(branch, ast.If) for node in branch.body]
+    sources = {alias.name: str(node.module) for node in _imports(later) for alias in node.names}
+    offered = [alias.name for node in _imports([*body, *later]) for alias in node.names if alias.asname]
     vars(module).setdefault("__all__", sorted(offered))
 
     def __getattr__(name: str) -> object:
@@ -49,6 +49,10 @@ def lazy_names(room: str) -> Callable[[str], object]:
         return vars(module)[name]
 
     return __getattr__
+
+
+def _imports(statements: list[ast.stmt]) -> list[ast.ImportFrom]:
+    return [statement for statement in statements if isinstance(statement, ast.ImportFrom)]
 
 
 def import_all(module: ModuleType) -> None:

@@ -3,36 +3,26 @@
 from typing import TYPE_CHECKING
 
 from keras_vit._lazy import lazy_names
-from keras_vit.data.examples import IMAGE_SUFFIXES, BadImage, has_test_split, image_files, match_labels, pick_split
-from keras_vit.data.randaugment import randaugment, randaugment_operation
+from keras_vit.data.examples import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+from keras_vit.data.examples import BadImage as BadImage
+from keras_vit.data.examples import has_test_split as has_test_split
+from keras_vit.data.examples import image_files as image_files
+from keras_vit.data.examples import match_labels as match_labels
+from keras_vit.data.examples import pick_split as pick_split
+from keras_vit.data.randaugment import randaugment as randaugment
+from keras_vit.data.randaugment import randaugment_operation as randaugment_operation
 
 # What needs Keras, and what worker processes run as a program.
 if TYPE_CHECKING:
-    from keras_vit.data.augmentation import Augmentation
-    from keras_vit.data.mask_augmentation import MaskAugmentation
-    from keras_vit.data.masks import MaskedImages, open_masks
-    from keras_vit.data.streams import Batches, ImageStream, as_dataset, open_data
-    from keras_vit.data.tables import LabelTable, open_table
+    from keras_vit.data.augmentation import Augmentation as Augmentation
+    from keras_vit.data.mask_augmentation import MaskAugmentation as MaskAugmentation
+    from keras_vit.data.masks import MaskedImages as MaskedImages
+    from keras_vit.data.masks import open_masks as open_masks
+    from keras_vit.data.streams import Batches as Batches
+    from keras_vit.data.streams import ImageStream as ImageStream
+    from keras_vit.data.streams import as_dataset as as_dataset
+    from keras_vit.data.streams import open_data as open_data
+    from keras_vit.data.tables import LabelTable as LabelTable
+    from keras_vit.data.tables import open_table as open_table
 
 __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "IMAGE_SUFFIXES",
-    "Augmentation",
-    "BadImage",
-    "Batches",
-    "ImageStream",
-    "LabelTable",
-    "MaskAugmentation",
-    "MaskedImages",
-    "as_dataset",
-    "has_test_split",
-    "image_files",
-    "match_labels",
-    "open_data",
-    "open_masks",
-    "open_table",
-    "pick_split",
-    "randaugment",
-    "randaugment_operation",
-]

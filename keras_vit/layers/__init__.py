@@ -5,75 +5,43 @@ from typing import TYPE_CHECKING
 from keras_vit._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from keras_vit.interpolation import resize_patch_kernel, resize_table
-    from keras_vit.layers.base import assign, skip_initialization
-    from keras_vit.layers.dense import MaskHead, QueryRotation, UpscaleBlock
-    from keras_vit.layers.dpt import DepthBins, DepthHead, FeatureFusion, Reassemble
-    from keras_vit.layers.map_head import MAPHead
-    from keras_vit.layers.mixer_block import MixerBlock
-    from keras_vit.layers.positions import RotaryEmbedding, sincos2d
-    from keras_vit.layers.resizing import resize
-    from keras_vit.layers.resnet import BiTUnit, PaddedMaxPooling2D, ResNetUnit, StdConv2D, bit_conv, group_norm
-    from keras_vit.layers.tokens import (
-        AddPositionEmbedding,
-        AddSinCosPositionEmbedding,
-        ClassToken,
-        PatchDropout,
-        PatchEmbedding,
-        RegisterTokens,
-        TextPooling,
-        TokenDropout,
-        TokenMap,
-        TokenPooling,
-    )
-    from keras_vit.layers.transformer_block import (
-        BLOCK_ACTIVATIONS,
-        MLP,
-        LayerScale,
-        MultiHeadAttention,
-        SwiGLU,
-        TransformerBlock,
-    )
+    from keras_vit.interpolation import resize_patch_kernel as resize_patch_kernel
+    from keras_vit.interpolation import resize_table as resize_table
+    from keras_vit.layers.base import assign as assign
+    from keras_vit.layers.base import skip_initialization as skip_initialization
+    from keras_vit.layers.dense import MaskHead as MaskHead
+    from keras_vit.layers.dense import QueryRotation as QueryRotation
+    from keras_vit.layers.dense import UpscaleBlock as UpscaleBlock
+    from keras_vit.layers.dpt import DepthBins as DepthBins
+    from keras_vit.layers.dpt import DepthHead as DepthHead
+    from keras_vit.layers.dpt import FeatureFusion as FeatureFusion
+    from keras_vit.layers.dpt import Reassemble as Reassemble
+    from keras_vit.layers.map_head import MAPHead as MAPHead
+    from keras_vit.layers.mixer_block import MixerBlock as MixerBlock
+    from keras_vit.layers.positions import RotaryEmbedding as RotaryEmbedding
+    from keras_vit.layers.positions import sincos2d as sincos2d
+    from keras_vit.layers.resizing import resize as resize
+    from keras_vit.layers.resnet import BiTUnit as BiTUnit
+    from keras_vit.layers.resnet import PaddedMaxPooling2D as PaddedMaxPooling2D
+    from keras_vit.layers.resnet import ResNetUnit as ResNetUnit
+    from keras_vit.layers.resnet import StdConv2D as StdConv2D
+    from keras_vit.layers.resnet import bit_conv as bit_conv
+    from keras_vit.layers.resnet import group_norm as group_norm
+    from keras_vit.layers.tokens import AddPositionEmbedding as AddPositionEmbedding
+    from keras_vit.layers.tokens import AddSinCosPositionEmbedding as AddSinCosPositionEmbedding
+    from keras_vit.layers.tokens import ClassToken as ClassToken
+    from keras_vit.layers.tokens import PatchDropout as PatchDropout
+    from keras_vit.layers.tokens import PatchEmbedding as PatchEmbedding
+    from keras_vit.layers.tokens import RegisterTokens as RegisterTokens
+    from keras_vit.layers.tokens import TextPooling as TextPooling
+    from keras_vit.layers.tokens import TokenDropout as TokenDropout
+    from keras_vit.layers.tokens import TokenMap as TokenMap
+    from keras_vit.layers.tokens import TokenPooling as TokenPooling
+    from keras_vit.layers.transformer_block import BLOCK_ACTIVATIONS as BLOCK_ACTIVATIONS
+    from keras_vit.layers.transformer_block import MLP as MLP
+    from keras_vit.layers.transformer_block import LayerScale as LayerScale
+    from keras_vit.layers.transformer_block import MultiHeadAttention as MultiHeadAttention
+    from keras_vit.layers.transformer_block import SwiGLU as SwiGLU
+    from keras_vit.layers.transformer_block import TransformerBlock as TransformerBlock
 
 __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "BLOCK_ACTIVATIONS",
-    "MLP",
-    "MaskHead",
-    "QueryRotation",
-    "UpscaleBlock",
-    "AddPositionEmbedding",
-    "AddSinCosPositionEmbedding",
-    "BiTUnit",
-    "ClassToken",
-    "DepthBins",
-    "DepthHead",
-    "FeatureFusion",
-    "LayerScale",
-    "MAPHead",
-    "MixerBlock",
-    "MultiHeadAttention",
-    "PaddedMaxPooling2D",
-    "PatchDropout",
-    "PatchEmbedding",
-    "RegisterTokens",
-    "Reassemble",
-    "ResNetUnit",
-    "RotaryEmbedding",
-    "StdConv2D",
-    "SwiGLU",
-    "TextPooling",
-    "TokenDropout",
-    "TokenMap",
-    "TokenPooling",
-    "TransformerBlock",
-    "bit_conv",
-    "group_norm",
-    "resize",
-    "resize_patch_kernel",
-    "resize_table",
-    "sincos2d",
-    "assign",
-    "skip_initialization",
-]

@@ -5,36 +5,19 @@ That of the official checkpoints is `load_image`, then `preprocess_input`: decod
 antialiasing straight to the model's size, map 0..255 to [-1, 1]. Only reading files needs Pillow.
 """
 
-from keras_vit.preprocessing.applications import (
-    decode_predictions,
-    imagenet1k_classes,
-    imagenet21k_classes,
-    preprocess_input,
-)
-from keras_vit.preprocessing.images import (
-    FILTERS,
-    RESIZES,
-    Pipeline,
-    bring_to_size,
-    check_mode,
-    check_pixels,
-    is_file,
-    load_image,
-    resize_images,
-)
+from keras_vit._lazy import lazy_names
+from keras_vit.preprocessing.applications import decode_predictions as decode_predictions
+from keras_vit.preprocessing.applications import imagenet1k_classes as imagenet1k_classes
+from keras_vit.preprocessing.applications import imagenet21k_classes as imagenet21k_classes
+from keras_vit.preprocessing.applications import preprocess_input as preprocess_input
+from keras_vit.preprocessing.images import FILTERS as FILTERS
+from keras_vit.preprocessing.images import RESIZES as RESIZES
+from keras_vit.preprocessing.images import Pipeline as Pipeline
+from keras_vit.preprocessing.images import bring_to_size as bring_to_size
+from keras_vit.preprocessing.images import check_mode as check_mode
+from keras_vit.preprocessing.images import check_pixels as check_pixels
+from keras_vit.preprocessing.images import is_file as is_file
+from keras_vit.preprocessing.images import load_image as load_image
+from keras_vit.preprocessing.images import resize_images as resize_images
 
-__all__ = [
-    "FILTERS",
-    "RESIZES",
-    "Pipeline",
-    "bring_to_size",
-    "check_mode",
-    "check_pixels",
-    "decode_predictions",
-    "imagenet1k_classes",
-    "imagenet21k_classes",
-    "is_file",
-    "load_image",
-    "preprocess_input",
-    "resize_images",
-]
+__getattr__ = lazy_names(__name__)
