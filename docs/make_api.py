@@ -66,6 +66,8 @@ eomt_config = keras_vit.EoMTConfig(
     backbone=config.replace(pooling="none", classes=None), classes=3, queries=5, query_blocks=1, upscale_blocks=1
 )
 eomt = keras_vit.EoMT(eomt_config)  # random weights
+head = keras_vit.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(3,), short_side=8, crop_size=8, stride=4)
+segmenter = keras_vit.LinearSegmenter(head)  # random weights
 depth_model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))  # random weights
 """
 

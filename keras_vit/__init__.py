@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from keras_vit.models import EoMTConfig as EoMTConfig
     from keras_vit.models import LinearDepth as LinearDepth
     from keras_vit.models import LinearDepthConfig as LinearDepthConfig
+    from keras_vit.models import LinearSegmenter as LinearSegmenter
+    from keras_vit.models import LinearSegmenterConfig as LinearSegmenterConfig
     from keras_vit.models import TextConfig as TextConfig
     from keras_vit.models import TextEncoder as TextEncoder
     from keras_vit.models import VisionTransformer as VisionTransformer

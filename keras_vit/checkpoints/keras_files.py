@@ -22,14 +22,30 @@ from keras_vit.checkpoints.checkpoint import (
 )
 from keras_vit.checkpoints.download import find_checkpoint
 from keras_vit.checkpoints.files import names_beside
-from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, count_weights
+from keras_vit.models import (
+    BiTConfig,
+    DPTConfig,
+    EoMTConfig,
+    LinearDepthConfig,
+    LinearSegmenterConfig,
+    ModelConfig,
+    ViTConfig,
+    count_weights,
+)
 
 if TYPE_CHECKING:
     import keras
 
     from keras_vit.models import BiT, VisionTransformer
 
-_CONFIG_TYPES: dict[str, type[ModelConfig]] = {"VisionTransformer": ViTConfig, "BiT": BiTConfig}
+_CONFIG_TYPES: dict[str, type[Any]] = {
+    "VisionTransformer": ViTConfig,
+    "BiT": BiTConfig,
+    "EoMT": EoMTConfig,
+    "LinearSegmenter": LinearSegmenterConfig,
+    "DPT": DPTConfig,
+    "LinearDepth": LinearDepthConfig,
+}
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _WEIGHTS = "model.weights.h5"  # what Keras calls the weights inside a .keras file
 _MEMBERS = {"metadata.json", "config.json", _WEIGHTS}
@@ -111,10 +127,11 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
         raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
     # Counting goes over every block: first a bound that a file which claims a billion of them does not pass. A block
     # or unit has more weights than its width squared; a weight takes four bits at least (int4).
-    blocks = config.depth if isinstance(config, ViTConfig) else sum(config.stages)
-    least = blocks * config.width**2 // 2
+    trunk = getattr(config, "backbone", config)
+    blocks = trunk.depth if isinstance(trunk, ViTConfig) else sum(trunk.stages)
+    least = blocks * trunk.width**2 // 2
     if least <= size:
-        least = count_weights(config) // 2
+        least = count_weights(trunk) // 2
     if least > size:
         raise ValueError(f"{path} is damaged: its model has at least {least:,} bytes of weights, it has only {size:,}.")
     try:

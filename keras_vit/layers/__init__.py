@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from keras_vit.interpolation import resize_table as resize_table
     from keras_vit.layers.base import assign as assign
     from keras_vit.layers.base import skip_initialization as skip_initialization
+    from keras_vit.layers.batch_norm import BatchNormalization as BatchNormalization
     from keras_vit.layers.dense import MaskHead as MaskHead
     from keras_vit.layers.dense import QueryRotation as QueryRotation
     from keras_vit.layers.dense import UpscaleBlock as UpscaleBlock

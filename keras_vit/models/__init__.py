@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from keras_vit._lazy import lazy_names
 from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig, pair
-from keras_vit.models.dense_config import DenseConfig, EoMTConfig
+from keras_vit.models.dense_config import DenseConfig, EoMTConfig, LinearSegmenterConfig
 from keras_vit.models.depth_config import DPTConfig, LinearDepthConfig
 from keras_vit.models.sizes import convolutions, count_macs, count_weights
 from keras_vit.models.text_config import TextConfig
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from keras_vit.models.eomt import EoMT
     from keras_vit.models.features import MODELS, feature_extractor, feature_names
     from keras_vit.models.image_model import ImageModel, pixel_scaling
+    from keras_vit.models.linear_segmenter import LinearSegmenter
     from keras_vit.models.text_encoder import TextEncoder
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 
@@ -56,6 +57,8 @@ __all__ = [
     "ImageModel",
     "LinearDepth",
     "LinearDepthConfig",
+    "LinearSegmenter",
+    "LinearSegmenterConfig",
     "ModelConfig",
     "Variant",
     "ViTConfig",

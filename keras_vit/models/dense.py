@@ -5,10 +5,21 @@ from typing import Any, Self
 
 import keras
 
+from keras_vit.layers import TokenMap
 from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import DenseConfig
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vision_transformer import VisionTransformer
+
+
+def block_map(backbone: VisionTransformer, block: int, policy: Any) -> tuple[Any, Any]:
+    """What a block gives, as a map of the patches and as all tokens; with the final norm where the backbone has one."""
+    vit = backbone.config
+    tokens = backbone.get_layer(f"block_{block}").output
+    if vit.final_norm == "tokens":
+        tokens = backbone.get_layer("encoder_norm")(tokens)
+    layer = TokenMap(vit.grid_size, vit.prefix_tokens, dtype=policy, name=f"map_{block}")
+    return layer(tokens, backbone.get_layer("embedding").output) if vit.dynamic else layer(tokens), tokens
 
 
 class _Untracked:

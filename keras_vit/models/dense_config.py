@@ -2,16 +2,27 @@
 
 import dataclasses
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
-from keras_vit._arguments import check_choice, is_class_name, whole_number
+from keras_vit._arguments import check_choice, check_number, is_class_name, pair, whole_number
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
 from keras_vit.models.config import ViTConfig
 
 # What a backbone has not, since all of its tokens go on.
 _WITHOUT_TOP: dict[str, Any] = {"pooling": "none", "class_token_only": False}
 _WITHOUT_TOP |= dict.fromkeys(("classes", "projection", "representation_size"))
+
+
+def checked_blocks(blocks: Iterable[int], backbone: ViTConfig) -> tuple[int, ...]:
+    """The numbers of the blocks that a head reads; ValueError unless they rise and end with the last one."""
+    numbers, last = tuple(blocks), backbone.depth - 1
+    for number in numbers:
+        whole_number("blocks", number, 0)
+    if list(numbers) != sorted({*numbers}) or numbers[-1:] != (last,):
+        wanted = f"increasing numbers that end with {last}, the last block"
+        raise ValueError(f"blocks must be {wanted}, but {numbers} was given.")
+    return numbers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,3 +157,54 @@ class EoMTConfig(NamedClasses):
             )
         if self.backbone.dynamic:
             raise ValueError("backbone must have dynamic=False: an EoMT was trained for images of one size.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinearSegmenterConfig(NamedClasses):
+    """Everything that decides what a `LinearSegmenter` computes (DINOv2, arXiv 2304.07193, section 7.4; DINOv3).
+
+    Attributes:
+        backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes.
+        classes: K, the number of classes.
+        class_names: What they stand for, in order; None where nobody has said.
+        blocks: Numbers of the blocks whose patch tokens are read, from 0; the last block is the last of them. All of
+            them take the final norm.
+        dropout: Rate at which whole channels are left out while the head trains: 0.1 in DINOv3.
+        pictures: Whose rules bring a picture to `short_side`: `"dinov2"` (OpenCV, no antialiasing) or `"dinov3"`
+            (Pillow).
+        short_side: Pixels of the shorter side of a picture before it is cut into crops.
+        crop_size: Height and width of the crops in pixels; they are padded to whole patches.
+        stride: Pixels from one crop to the next.
+
+    Raises:
+        TypeError, ValueError: if a field makes no sense.
+
+    Examples:
+        >>> keras_vit.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(3,), stride=256).stride
+        (256, 256)
+    """
+
+    blocks: tuple[int, ...]
+    dropout: float = 0.0
+    pictures: str = "dinov2"
+    short_side: int = 512
+    crop_size: tuple[int, int] = (512, 512)
+    stride: tuple[int, int] = (341, 341)
+
+    model: ClassVar[str] = "LinearSegmenter"
+    CHANGES: ClassVar[tuple[str, ...]] = (
+        *NamedClasses.CHANGES,
+        *("dropout", "pictures", "short_side", "crop_size", "stride"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("dropout", self.dropout)
+        check_choice("pictures", self.pictures, ("dinov2", "dinov3"))
+        whole_number("short_side", self.short_side, 1)
+        object.__setattr__(self, "blocks", checked_blocks(self.blocks, self.backbone))
+        for name in ("crop_size", "stride"):
+            object.__setattr__(self, name, pair(name, getattr(self, name)))
+        if any(step > side for step, side in zip(self.stride, self.crop_size, strict=True)):
+            given = f"stride={self.stride} and crop_size={self.crop_size} were given"
+            raise ValueError(f"stride must be at most crop_size, or places would be left out, but {given}.")

@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from keras_vit._arguments import check_choice, pair, whole_number
-from keras_vit.models.dense_config import DenseConfig
+from keras_vit.models.dense_config import DenseConfig, checked_blocks
 
 # How pictures are brought to a model, and depth back to the picture's size: by name in `keras_vit.depth.estimating`.
 DEPTH_PICTURES = ("depth_anything", "depth_anything_transformers", "dinov2")
@@ -27,14 +27,8 @@ class DepthConfig(DenseConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "blocks", tuple(self.blocks))
+        object.__setattr__(self, "blocks", checked_blocks(self.blocks, self.backbone))
         object.__setattr__(self, "picture_size", pair("picture_size", self.picture_size))
-        for block in self.blocks:
-            whole_number("blocks", block, 0)
-        last = self.backbone.depth - 1
-        if list(self.blocks) != sorted({*self.blocks}) or self.blocks[-1:] != (last,):
-            wanted = f"increasing numbers that end with {last}, the last block"
-            raise ValueError(f"blocks must be {wanted}, but {self.blocks} was given.")
         check_choice("pictures", self.pictures, DEPTH_PICTURES)
         if not 0 <= self.min_depth < self.max_depth < float("inf"):
             given = f"min_depth={self.min_depth!r} and max_depth={self.max_depth!r} were given"

@@ -6,10 +6,10 @@ import keras
 from keras import layers
 
 from keras_vit._keras import clonable
-from keras_vit.layers import DepthBins, DepthHead, FeatureFusion, Reassemble, TokenMap
+from keras_vit.layers import DepthBins, DepthHead, FeatureFusion, Reassemble
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.layers.dpt import Convolution, WithClassToken
-from keras_vit.models.dense import DenseModel
+from keras_vit.models.dense import DenseModel, block_map
 from keras_vit.models.depth_config import DepthConfig, DPTConfig, LinearDepthConfig
 from keras_vit.models.vision_transformer import VisionTransformer
 
@@ -53,13 +53,9 @@ def _patches(backbone: VisionTransformer) -> Any:
 
 def _maps(config: DepthConfig, backbone: VisionTransformer, policy: Any, with_class_token: bool) -> list[Any]:
     """What each of the blocks gives, as a map; with the final norm where the backbone has one."""
-    vit, maps = config.backbone, []
+    maps = []
     for i in config.blocks:
-        tokens = backbone.get_layer(f"block_{i}").output
-        if vit.final_norm == "tokens":
-            tokens = backbone.get_layer("encoder_norm")(tokens)
-        layout = TokenMap(vit.grid_size, vit.prefix_tokens, dtype=policy, name=f"map_{i}")
-        x = layout(tokens, _patches(backbone)) if vit.dynamic else layout(tokens)
+        x, tokens = block_map(backbone, i, policy)
         maps.append(WithClassToken(dtype=policy, name=f"readout_{i}")(x, tokens) if with_class_token else x)
     return maps
 

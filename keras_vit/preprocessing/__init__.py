@@ -19,5 +19,8 @@ from keras_vit.preprocessing.images import check_pixels as check_pixels
 from keras_vit.preprocessing.images import is_file as is_file
 from keras_vit.preprocessing.images import load_image as load_image
 from keras_vit.preprocessing.images import resize_images as resize_images
+from keras_vit.preprocessing.label_sets import LABEL_SETS as LABEL_SETS
+from keras_vit.preprocessing.label_sets import LabelSet as LabelSet
+from keras_vit.preprocessing.label_sets import label_set as label_set
 
 __getattr__ = lazy_names(__name__)

@@ -15,6 +15,8 @@ DENSE: dict[str, str] = {
     "neck.reassemble_stage.layers.0.projection.weight": "depth",
     "decode_head.conv_depth.weight": "depth",
     "decode_head.conv_depth.head.0.weight": "depth",
+    "decode_head.conv_seg.weight": "segmentation",
+    "segmentation_model.1.conv.weight": "segmentation",
 }
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout

@@ -1,0 +1,183 @@
+"""Linear heads for segmentation: DINOv2's numbers, the files that hold them, and what becomes of the model."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import LinearSegmenter, LinearSegmenterConfig
+from keras_vit.checkpoints.files import open_file, write_safetensors
+from keras_vit.layers import BatchNormalization
+from keras_vit.preprocessing.windows import centre_margins
+from tests.conftest import GOLDEN
+
+FOLDER = GOLDEN / "dense_seg_dinov2_linear"
+BACKBONE, HEAD = (FOLDER / f"dinov2_vits14_{name}.pth" for name in ("pretrain", "ade20k_linear_head"))
+LOGITS = 2e-5  # of their range: three blocks in float32; the reference's own noise is 6e-7
+
+
+@pytest.fixture(scope="module")
+def model():
+    return keras_vit.load(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    """The arrays of both files."""
+    return {name: array.read() for path in (BACKBONE, HEAD) for name, array in open_file(path).items()}
+
+
+@pytest.mark.parametrize("values, logits", [("pixel_values", "logits"), ("pixel_values_padded", "logits_padded")])
+def test_logits_are_those_of_dinov2(model, golden, values, logits):
+    ref = golden(FOLDER.name).ref
+    margins = centre_margins(ref[values].shape[1:3], model.config.patch_size)
+    found = model.predict(np.pad(ref[values], [(0, 0), *margins, (0, 0)]), verbose=0)
+    assert np.abs(found - ref[logits]).max() <= LOGITS * np.ptp(ref[logits])
+
+
+def test_the_config_is_read_off_the_files(model):
+    config = model.config
+    assert (config.blocks, config.classes, config.short_side, config.stride) == ((2,), 6, 512, (341, 341))
+    assert config.backbone.interpolation == "bicubic_offset" and config.dynamic and config.class_names is None
+    assert repr(model).startswith("<LinearSegmenter")
+
+
+def test_a_file_of_keras_holds_the_whole_model(model, tmp_path):
+    path, images = tmp_path / "model.keras", np.ones((1, 28, 42, 3), "float32")
+    model.save(path)
+    again = keras_vit.load(path)
+    assert again.config == model.config and type(again) is LinearSegmenter
+    np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    assert clone.config == model.config
+    np.testing.assert_array_equal(clone.predict(images, verbose=0), model.predict(images, verbose=0))
+    named = model.with_config(class_names=list("abcdef"), short_side=64, crop_size=28, stride=14, image_size=28)
+    assert named.config.class_names == tuple("abcdef") and named.output_shape == (None, 2, 2, 6)
+
+
+HEADS = {  # names of the head's arrays there: publisher's prefix, matrix, norm
+    "mmsegmentation": ("backbone.", "decode_head.conv_seg", "decode_head.bn"),
+    "dinov3": (None, "segmentation_model.1.conv", "segmentation_model.1.batchnorm_layer"),
+}
+
+
+def renamed(arrays, matrix, norm):
+    names = {"decode_head.conv_seg": matrix, "decode_head.bn": norm}
+    head = {name: values for name, values in arrays.items() if name.startswith("decode_head")}
+    for old, new in names.items():
+        head = {name.replace(old, new): values for name, values in head.items()}
+    return head
+
+
+def written(path, arrays):
+    write_safetensors(path, sorted(arrays.items()))
+    return path
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", HEADS)
+def test_heads_of_other_names_are_the_same_model(kind, model, arrays, tmp_path):
+    prefix, matrix, norm = HEADS[kind]
+    head = renamed(arrays, matrix, norm)
+    if prefix is None:
+        found = keras_vit.load(BACKBONE, head=written(tmp_path / "head.safetensors", head))
+        assert found.config.pictures == "dinov3" and found.config.dropout == 0.1
+    else:
+        backbone = {f"{prefix}{name}": values for name, values in arrays.items() if not name.startswith("decode_head")}
+        found = keras_vit.load(written(tmp_path / "both.safetensors", head | backbone))
+        assert found.config == model.config
+    images = np.random.default_rng(0).normal(size=(1, 28, 42, 3)).astype("float32")
+    np.testing.assert_allclose(found.predict(images, verbose=0), model.predict(images, verbose=0), atol=1e-6)
+
+
+@pytest.mark.once
+def test_a_head_on_four_blocks_reads_each_with_the_final_norm():
+    """Against features that are taken and normalised one by one."""
+    backbone = keras_vit.ViTConfig(
+        image_size=28, patch_size=14, width=16, depth=5, heads=2, mlp_width=32, pooling="none", dynamic=True
+    )
+    config = LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(1, 2, 3, 4))
+    model = LinearSegmenter(config)
+    rng = np.random.default_rng(0)
+    for layer in ("encoder_norm", "head_norm", "head"):
+        weights = [rng.uniform(0.5, 1.5, w.shape) for w in model.get_layer(layer).get_weights()]
+        model.get_layer(layer).set_weights(weights)
+    images = rng.normal(size=(2, 28, 42, 3)).astype("float32")
+    names = [f"block_{i}" for i in config.blocks]
+    tokens = keras_vit.feature_extractor(model.backbone, names).predict(images, verbose=0)
+    gamma, beta = model.get_layer("encoder_norm").get_weights()
+    features = []
+    for name in names:
+        x = tokens[name][:, 1:].astype("float64")
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + backbone.layer_norm_epsilon)
+        features.append(x * gamma + beta)
+    gamma, beta, mean, variance = model.get_layer("head_norm").get_weights()
+    kernel, bias = model.get_layer("head").get_weights()
+    x = (np.concatenate(features, -1) - mean) / np.sqrt(variance + 1e-5) * gamma + beta
+    expected = (x @ kernel + bias).reshape(2, 2, 3, 3)
+    found = model.predict(images, verbose=0)
+    assert np.abs(found - expected).max() <= LOGITS * np.ptp(expected)
+
+
+def test_batch_normalisation_trains_as_in_pytorch():
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(0).normal(1, 3, (2, 3, 2, 4)).astype("float32")
+    theirs, ours = torch.nn.BatchNorm2d(4), BatchNormalization()
+    for _ in range(2):
+        expected = theirs(torch.tensor(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1).detach().numpy()
+        found = keras.ops.convert_to_numpy(ours(x, training=True))
+    np.testing.assert_allclose(found, expected, atol=5e-6)
+    pairs = ((ours.moving_mean, theirs.running_mean), (ours.moving_variance, theirs.running_var))
+    for mine, running in pairs:
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(mine), running.numpy(), rtol=1e-6)
+    ours.trainable = False
+    np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(ours(x, training=mode)) for mode in (True, False)))
+
+
+def short(values):
+    return np.ascontiguousarray(values[:, :-1]) if values.ndim == 4 else values
+
+
+BAD_FILES = {
+    "without a backbone": (lambda head: head, None, "load(backbone, head=...)"),
+    "of another width": (lambda head: {n: short(v) for n, v in head.items()}, BACKBONE, "reads 63 numbers"),
+    "an array too many": (lambda head: head | {"decode_head.x": np.ones(2)}, BACKBONE, "not part of the model"),
+    "one too few": (lambda head: {n: v for n, v in head.items() if "bn.bias" not in n}, BACKBONE, "missing"),
+    "no head": (lambda head: {"x.weight": np.ones((2, 2))}, BACKBONE, "no head of a known kind"),
+    "NaN": (lambda head: {n: v * np.nan for n, v in head.items()}, BACKBONE, "NaN"),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_what_is_no_head_of_this_backbone_is_refused(case, arrays, tmp_path):
+    change, backbone, message = BAD_FILES[case]
+    head = change({name: values for name, values in arrays.items() if name.startswith("decode_head")})
+    head = {name: values.astype("float32") for name, values in head.items() if values.ndim}
+    path = written(tmp_path / "head.safetensors", head)
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        keras_vit.load(path) if backbone is None else keras_vit.load(backbone, head=path)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"blocks": ()}, "blocks must be"),
+        ({"blocks": (0,)}, "blocks must be"),
+        ({"blocks": (3, 2)}, "blocks must be"),
+        ({"stride": 0}, "stride"),
+        ({"stride": 600}, "stride must be at most crop_size"),
+        ({"short_side": 0}, "short_side"),
+        ({"pictures": "dinov4"}, "pictures"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"classes": 0}, "classes"),
+        ({"class_names": ("a",)}, "class_names must be 6"),
+    ],
+)
+def test_configs_that_make_no_sense_are_refused(model, changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(model.config, **changes)
