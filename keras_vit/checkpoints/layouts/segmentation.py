@@ -12,7 +12,7 @@ from keras_vit.checkpoints.layouts import timm
 from keras_vit.checkpoints.layouts.dense import joined, without_top
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION
 from keras_vit.checkpoints.stored_array import StoredArray
-from keras_vit.models import LinearSegmenterConfig
+from keras_vit.models import LinearSegmenterConfig, ViTConfig
 from keras_vit.preprocessing import LABEL_SETS, label_set
 
 _BACKBONE = "backbone."  # in files that mmsegmentation has saved
@@ -66,6 +66,8 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
         backbone = timm.LAYOUT.read({name.removeprefix(_BACKBONE): array for name, array in inside.items()}, own)
     if backbone is None:
         raise ValueError("it is a head without its backbone: load(backbone, head=...), or both files in one folder.")
+    if not isinstance(backbone.stored, ViTConfig):
+        raise ValueError("its backbone is no Vision Transformer.")
     vit = without_top(backbone.stored).replace(dynamic=True)
     classes, into, *_ = shape_of(arrays, f"{names.matrix}.weight", 4)
     blocks = into // vit.width
