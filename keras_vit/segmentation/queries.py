@@ -5,14 +5,13 @@ Logits of masks are resized a few rows at a time: memory depends on the picture,
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from keras_vit.models import EoMT, EoMTConfig
 from keras_vit.preprocessing import Pipeline
 from keras_vit.preprocessing.windows import Rows, Window, merged, rows_of, spread, stretched, strips
-from keras_vit.segmentation.results import Segment, Segmentation, label_of, semantic
+from keras_vit.segmentation.results import Segment, Segmentation, label_of, semantic, softmax
 
 Size = tuple[int, int]
 INSIDE = 0.5  # the probability from which a pixel lies in a mask
@@ -35,7 +34,7 @@ def segment_with_queries(
     crops = crops if vit.include_preprocessing else vit.pipeline.normalized(crops)
     parts = [model.predict_on_batch(crops[i : i + batch_size]) for i in range(0, len(crops), batch_size)]
     classes, masks = (np.concatenate([np.asarray(part[name]) for part in parts]) for name in ("classes", "masks"))
-    shares = _softmax(classes.astype("float32"))
+    shares = softmax(classes.astype("float32"))
     logits = [stretched(rows_of(_last(mask)), mask.shape[1:], (side, side)) for mask in masks]
     if whole:
         maps = [_class_rows(rows, share[:, :-1]) for rows, share in zip(logits, shares, strict=True)]
@@ -153,11 +152,6 @@ def _instances(rows: Rows, shares: np.ndarray, size: Size, config: EoMTConfig, t
         for i, q in enumerate(kept.tolist())
     )
     return Segmentation(found, segments, "instance")
-
-
-def _softmax(logits: np.ndarray) -> Any:
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:

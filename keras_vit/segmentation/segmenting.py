@@ -1,12 +1,13 @@
 """From a picture to its segments."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from keras_vit._arguments import check_choice, whole_number
-from keras_vit.models import EoMT
+from keras_vit.models import EoMT, LinearSegmenter
 from keras_vit.preprocessing.windows import read_picture
+from keras_vit.segmentation.patches import segment_patches
 from keras_vit.segmentation.queries import segment_with_queries
 from keras_vit.segmentation.results import Segmentation
 
@@ -21,6 +22,8 @@ def segment(
     stuff_classes: Collection[int] = (),
     threshold: float = 0.8,
     overlap: float = 0.8,
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
     batch_size: int = 4,
 ) -> Segmentation:
     """Divides a picture of any size into segments, as the model's publisher does (`model.config.pictures`).
@@ -29,11 +32,15 @@ def segment(
         model: A model with a head for masks, such as `keras_vit.load` gives.
         picture: A path, a binary file object, a PIL image, or an array `(height, width, 3)` of 0..255.
         task: `"semantic"`: a class for each pixel; `"panoptic"`: also which thing it is; `"instance"`: things alone,
-            which may overlap. None for the one that the model's file says, else `"panoptic"`.
+            which may overlap. None for the one that the model's file says, else `"panoptic"`. A linear head knows
+            `"semantic"` only.
         stuff_classes: Numbers of the classes of which there are no single things, such as sky: with `"panoptic"` all
             of one class are one segment. Authors' figures on COCO are with 80 to 132.
         threshold: Scores, in 0..1, below which a query is no segment.
         overlap: For `"panoptic"` the least share of its mask that a segment keeps beside those above it.
+        scales: For a linear head: in which sizes the picture is looked at, in relation to `config.short_side`; shares
+            of classes are averaged. DINOv2 is measured with `(1.0, 1.32, 1.73, 2.28, 3.0)` for heads on four blocks.
+        flip: For a linear head: whether the mirror image counts as much.
         batch_size: How many crops are computed at a time.
 
     Returns:
@@ -45,26 +52,35 @@ def segment(
         ValueError: if an argument makes no sense, or the picture has no pixels or other channels.
 
     Source: EoMT's `training/lightning_module.py` and `training/mask_classification_panoptic.py`; `EomtImageProcessor`
-    of transformers.
+    of transformers; `slide_inference` and `aug_test` of mmsegmentation, as DINOv2 calls them.
 
     Examples:
         >>> result = keras_vit.segmentation.segment(eomt, "photo.jpg", task="semantic")
         >>> result.map.shape == keras_vit.load_image("photo.jpg").shape[:2]
         True
     """
-    if not isinstance(model, EoMT):
+    if not isinstance(model, (EoMT, LinearSegmenter)):
         raise TypeError(f"model must be one with a head for masks, but {type(model).__name__} was given.")
-    config = model.config
-    task = task or config.task or "panoptic"
-    check_choice("task", task, TASKS)
+    config, linear = model.config, isinstance(model, LinearSegmenter)
+    task = task or getattr(config, "task", None) or ("semantic" if linear else "panoptic")
+    check_choice("task", task, ("semantic",) if linear else TASKS)
     for name, value in {"threshold": threshold, "overlap": overlap}.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1 or math.isnan(value):
             raise ValueError(f"{name} must be a number in 0..1, but {value!r} was given.")
     whole_number("batch_size", batch_size, 1)
-    stuff = list(stuff_classes)
+    stuff, scales = list(stuff_classes), tuple(scales)
     if any(isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < config.classes for k in stuff):
         raise ValueError(f"stuff_classes must be numbers of 0 to {config.classes - 1}, but {stuff!r} was given.")
     if stuff and task != "panoptic":
         raise ValueError(f"stuff_classes={stuff!r} is for task='panoptic', but task={task!r} was given.")
+    if not linear and (scales != (1.0,) or flip):
+        raise ValueError("scales and flip are for models with a linear head: an EoMT sees pictures in one size.")
+    if linear and (threshold, overlap) != (0.8, 0.8):
+        raise ValueError("threshold and overlap are for an EoMT: a linear head gives each pixel its best class.")
+    least = 1 / getattr(config, "short_side", 1)
+    if not scales or not all(isinstance(scale, (int, float)) and least <= scale < math.inf for scale in scales):
+        raise ValueError(f"scales must be numbers above 0 such as (1.0, 1.32), but {scales!r} was given.")
     pixels = read_picture(picture, config.channels)
+    if linear:
+        return segment_patches(model, pixels, scales, flip, batch_size)
     return segment_with_queries(model, pixels, task, stuff, threshold, overlap, batch_size)

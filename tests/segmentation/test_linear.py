@@ -5,12 +5,13 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
-from keras_vit import LinearSegmenter, LinearSegmenterConfig
+from keras_vit import LinearSegmenter, LinearSegmenterConfig, segmentation
 from keras_vit.checkpoints.files import open_file, write_safetensors
 from keras_vit.layers import BatchNormalization
-from keras_vit.preprocessing.windows import centre_margins
+from keras_vit.preprocessing import windows
 from tests.conftest import GOLDEN
 
 FOLDER = GOLDEN / "dense_seg_dinov2_linear"
@@ -32,7 +33,7 @@ def arrays():
 @pytest.mark.parametrize("values, logits", [("pixel_values", "logits"), ("pixel_values_padded", "logits_padded")])
 def test_logits_are_those_of_dinov2(model, golden, values, logits):
     ref = golden(FOLDER.name).ref
-    margins = centre_margins(ref[values].shape[1:3], model.config.patch_size)
+    margins = windows.centre_margins(ref[values].shape[1:3], model.config.patch_size)
     found = model.predict(np.pad(ref[values], [(0, 0), *margins, (0, 0)]), verbose=0)
     assert np.abs(found - ref[logits]).max() <= LOGITS * np.ptp(ref[logits])
 
@@ -56,6 +57,16 @@ def test_a_file_of_keras_holds_the_whole_model(model, tmp_path):
     np.testing.assert_array_equal(clone.predict(images, verbose=0), model.predict(images, verbose=0))
     named = model.with_config(class_names=list("abcdef"), short_side=64, crop_size=28, stride=14, image_size=28)
     assert named.config.class_names == tuple("abcdef") and named.output_shape == (None, 2, 2, 6)
+
+
+def test_a_picture_becomes_the_map_of_dinov2(model, golden):
+    """From the picture's bytes. A pixel may differ where two classes are as good as equal."""
+    ref = golden(FOLDER.name).ref
+    result = segmentation.segment(model, ref["picture"])
+    differ = result.map != ref["semantic"]
+    assert differ.mean() <= 1e-3 and (ref["semantic_gap"][differ] <= 1e-3).all()
+    assert sum(part.area for part in result.segments) == result.map.size and result.task == "semantic"
+    assert {part.id for part in result.segments} == set(np.unique(result.map).tolist())
 
 
 HEADS = {  # names of the head's arrays there: publisher's prefix, matrix, norm
@@ -181,3 +192,78 @@ def test_what_is_no_head_of_this_backbone_is_refused(case, arrays, tmp_path):
 def test_configs_that_make_no_sense_are_refused(model, changes, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(model.config, **changes)
+
+
+def by_hand(model, picture, scales, flip):
+    """The evaluation of DINOv2, and DINOv3's, in whole arrays: OpenCV's or Pillow's resizing aside."""
+    config, total = model.config, 0
+    for scale in scales:
+        short = int(config.short_side * scale)
+        factor = short / min(picture.shape[:2])
+        size = [int(side * factor + 0.5) for side in picture.shape[:2]]
+        if config.pictures == "dinov2":
+            image = windows.opencv_resized(picture, size)
+        else:
+            image = np.asarray(Image.fromarray(picture).resize(size[::-1], Image.Resampling.BILINEAR))
+        image = (image.astype("float32") / 255 - config.pipeline.mean) / config.pipeline.std
+        for mirrored in (False, True)[: 1 + flip]:
+            view = image[:, ::-1] if mirrored else image
+            sums, counts = np.zeros((*size, config.classes)), np.zeros((*size, 1))
+            for window in windows.sliding(size, config.crop_size, config.stride):
+                margins = windows.centre_margins(window[2:], config.patch_size)
+                logits = model.predict(np.pad(window.of(view), [*margins, (0, 0)])[None].astype("float32"), verbose=0)
+                window.of(sums)[...] += keras_vit.preprocessing.resize_images(logits[0], window[2:])
+                window.of(counts)[...] += 1
+            logits = keras_vit.preprocessing.resize_images(sums / counts, picture.shape[:2])
+            shares = np.exp(logits - logits.max(-1, keepdims=True))
+            shares /= shares.sum(-1, keepdims=True)
+            total = total + (shares[:, ::-1] if mirrored else shares)
+    return total
+
+
+@pytest.mark.parametrize("pictures", ["dinov2", "dinov3"])
+@pytest.mark.parametrize("scales, flip", [((1.0,), False), ((1.0, 1.32, 1.73), True)])
+@pytest.mark.parametrize("size", [(40, 61), (70, 33)])
+@pytest.mark.once
+def test_scales_and_mirror_images_are_averaged(pictures, scales, flip, size, model):
+    small = model.with_config(pictures=pictures, short_side=45, crop_size=(42, 45), stride=(20, 31))
+    picture = np.random.default_rng(2).integers(0, 256, (*size, 3)).astype("uint8")
+    expected = by_hand(small, picture, scales, flip)
+    for batch_size in (1, 3):
+        found = segmentation.segment(small, picture, scales=scales, flip=flip, batch_size=batch_size).map
+        best = np.sort(expected, -1)
+        differ = found != expected.argmax(-1)
+        assert not differ[best[..., -1] - best[..., -2] > 1e-4].any() and differ.mean() <= 1e-3
+
+
+@pytest.mark.once
+def test_a_model_that_normalises_pixels_gives_the_same_map(model):
+    small = model.with_config(short_side=45, crop_size=42, stride=20)
+    pixels = np.random.default_rng(2).integers(0, 256, (40, 61, 3)).astype("uint8")
+    backbone = small.config.backbone.replace(include_preprocessing=True)
+    inside = LinearSegmenter(small.config.replace(backbone=backbone))
+    inside.set_weights(small.get_weights())
+    maps = [segmentation.segment(one, pixels).map for one in (small, inside)]
+    assert (maps[0] == maps[1]).mean() > 0.999
+
+
+BAD_OPTIONS = {
+    "panoptic": ({"task": "panoptic"}, "task must be one of"),
+    "stuff": ({"stuff_classes": [1]}, "stuff_classes"),
+    "a threshold": ({"threshold": 0.5}, "threshold and overlap are for an EoMT"),
+    "no scales": ({"scales": ()}, "scales must be numbers"),
+    "a scale of 0": ({"scales": (1.0, 0.0)}, "scales must be numbers"),
+    "NaN": ({"scales": (float("nan"),)}, "scales must be numbers"),
+    "text": ({"scales": "12"}, "scales must be numbers"),
+    "no batch": ({"batch_size": 0}, "batch_size"),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("case", BAD_OPTIONS)
+def test_options_that_make_no_sense_are_refused(case, model):
+    options, message = BAD_OPTIONS[case]
+    with pytest.raises(ValueError, match=message):
+        segmentation.segment(model, np.zeros((8, 8, 3), "uint8"), **options)
+    with pytest.raises(TypeError, match="head for masks"):
+        segmentation.segment(model.backbone, np.zeros((8, 8, 3), "uint8"))

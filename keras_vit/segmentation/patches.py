@@ -1,0 +1,82 @@
+"""Pictures of any size to classes with a linear head: crops that slide, several scales, mirror images.
+
+As the evaluations of DINOv2 and DINOv3 do it. Logits stay on the grids of patches until some rows of them are needed.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_vit._arguments import to_numpy
+from keras_vit._processes import fill_up
+from keras_vit.models import LinearSegmenter, LinearSegmenterConfig
+from keras_vit.preprocessing import Pipeline, resize_images
+from keras_vit.preprocessing.windows import (
+    Rows,
+    centre_margins,
+    merged,
+    opencv_resized,
+    rows_of,
+    sliding,
+    stretched,
+    strips,
+)
+from keras_vit.segmentation.results import Segmentation, semantic, softmax
+
+
+def segment_patches(
+    model: LinearSegmenter, pixels: np.ndarray, scales: Sequence[float], flip: bool, batch_size: int
+) -> Segmentation:
+    """The class of each pixel of a picture `(height, width, channels)`; see `segment`."""
+    config, size = model.config, (pixels.shape[0], pixels.shape[1])
+    views: list[tuple[Rows, bool]] = []
+    for scale in scales:
+        image = _resized(pixels, config, scale).astype("float32")
+        image = image if config.include_preprocessing else config.pipeline.normalized(image)
+        views.append((_logits(model, image, size, batch_size), False))
+        if flip:
+            views.append((_logits(model, image[:, ::-1], size, batch_size), True))
+    found = np.empty(size, "int32")
+    for start, stop in strips(size, config.classes):
+        if len(views) == 1:  # a softmax would not change which is largest
+            total = views[0][0](start, stop)
+        else:
+            shares = ((softmax(rows(start, stop)), -1 if mirrored else 1) for rows, mirrored in views)
+            total = sum((share[:, ::step] for share, step in shares), np.zeros(()))
+        found[start:stop] = total.argmax(-1)
+    return semantic(found, config.class_names)
+
+
+def _resized(pixels: np.ndarray, config: LinearSegmenterConfig, scale: float) -> np.ndarray:
+    """A picture whose shorter side is the config's times a scale, truncated."""
+    height, width = pixels.shape[:2]
+    short = int(config.short_side * scale)
+    if config.pictures == "dinov2":
+        factor = short / min(height, width)  # mmcv's `rescale_size`, then OpenCV, which rounds bytes only
+        size = int(height * factor + 0.5), int(width * factor + 0.5)
+        return opencv_resized(pixels, size) if pixels.dtype == np.uint8 else resize_images(pixels, size)
+    long = int(short * max(height, width) / min(height, width) + 0.5)
+    size = (short, long) if height <= width else (long, short)
+    return Pipeline(size, filter="bilinear_pillow").resized(pixels, pixels.shape[2])[0]
+
+
+def _logits(model: LinearSegmenter, image: np.ndarray, size: tuple[int, int], batch_size: int) -> Rows:
+    """Logits at the size of the picture, from the mean of those of the crops of an image."""
+    config, inner = model.config, (image.shape[0], image.shape[1])
+    windows = sliding(inner, config.crop_size, config.stride)
+    crop = windows[0][2:]
+    margins = [*centre_margins(crop, config.patch_size), (0, 0)]
+    # What is 0 after normalising.
+    grey = 255 * np.asarray(config.pipeline.mean, "float32") if config.include_preprocessing else np.zeros(())
+    maps: list[Rows] = []
+    for first in range(0, len(windows), batch_size):
+        crops = np.stack(
+            [np.pad(window.of(image) - grey, margins) + grey for window in windows[first : first + batch_size]]
+        )
+        count = len(crops)
+        # Several batches have one shape: some backends compile for each.
+        crops = fill_up(crops, batch_size) if len(windows) > batch_size else crops
+        for logits in to_numpy(model.predict_on_batch(crops))[:count].astype("float32"):
+            # The grid that the padding belongs to is stretched over the crop without it, as in the original.
+            maps.append(stretched(rows_of(logits), logits.shape[:2], crop))
+    return stretched(merged(inner[1], windows, maps), inner, size)
