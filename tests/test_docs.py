@@ -206,6 +206,20 @@ def test_every_family_was_tried_out():
     assert families <= {family.partition(",")[0] for family, _ in rows}
 
 
+def test_tensorboard_as_the_page_on_training_shows_it(tmp_path, backend):
+    """Keras writes with TensorFlow on every backend, and with a package that TensorFlow no longer brings."""
+    if backend != "tensorflow":
+        pytest.skip("the same on all backends")
+    import keras
+
+    model = keras_vit.VisionTransformer(
+        keras_vit.ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=3)
+    )
+    model.compile("sgd", "mse")
+    model.fit(np.zeros((2, 8, 8, 3)), np.zeros((2, 3)), verbose=0, callbacks=[keras.callbacks.TensorBoard(tmp_path)])
+    assert list(tmp_path.rglob("events.out.*"))
+
+
 PAGES = {
     "good.html": '<a id="here" href="other.html#there">x</a><a href="https://example.org/">y</a>',
     "other.html": '<p id="there"><img src="data:image/png;base64,AA==">',

@@ -23,39 +23,17 @@ class Peer(NamedTuple):
 
     needs: tuple[str, ...]  # what has to be importable for its page to run
     backends: tuple[str, ...]  # those that its page runs on
-    # What the first part of a name in its table stands for, as `module` or `module:attribute`; other names are of the
-    # package itself.
-    names: dict[str, str]
 
 
 PEERS = {
-    "timm": Peer(("timm",), ("torch",), {"timm": "timm", "model": "timm.models.vision_transformer:VisionTransformer"}),
-    "huggingface": Peer(
-        ("transformers",),
-        ("torch",),
-        {"model": "transformers:ViTForImageClassification", "from_pretrained": "transformers:ViTModel.from_pretrained"},
-    ),
-    "tfvit_flaxvit": Peer(("transformers.models.vit.modeling_tf_vit",), ("tensorflow",), {}),  # up to version 4
-    "keras": Peer(("keras_hub",), ("tensorflow", "jax", "torch"), {"keras": "keras", "keras_hub": "keras_hub"}),
-    "vit_jax": Peer(
-        ("vit_jax.checkpoint", "vit_jax.models_vit"),
-        ("jax",),
-        {
-            "checkpoint": "vit_jax.checkpoint",
-            "models": "vit_jax.models_vit",  # of which `models` takes it
-            "models_mixer": "vit_jax.models_mixer",
-            "train": "vit_jax.train",
-            "utils": "vit_jax.utils",
-            "input_pipeline": "vit_jax.input_pipeline",
-            "optax": "optax",
-        },
-    ),
-    "big_vision": Peer(
-        ("big_vision.models.vit",),
-        ("jax",),
-        {"vit": "big_vision.models.vit", "utils": "big_vision.utils", "pp": "big_vision.pp.builder", "optax": "optax"},
-    ),
+    "timm": Peer(("timm",), ("torch",)),
+    "huggingface": Peer(("transformers",), ("torch",)),
+    "tfvit_flaxvit": Peer(("transformers.models.vit.modeling_tf_vit",), ("tensorflow",)),  # up to version 4
+    "keras": Peer(("keras_hub",), ("tensorflow", "jax", "torch")),
+    "vit_jax": Peer(("vit_jax.checkpoint", "vit_jax.models_vit"), ("jax",)),
+    "big_vision": Peer(("big_vision.models.vit",), ("jax",)),
 }
+# What the first part of a name in our column of a table stands for; other names are of the package itself.
 OURS = {
     "keras_vit": "keras_vit",
     "training": "keras_vit.training",
@@ -68,10 +46,10 @@ def page(name):
     return (ROOT / "docs" / "from" / f"{name}.md").read_text(encoding="utf-8")
 
 
-def table(name, column):
-    """The pieces of code in one column of the first table of a page, a list for each row."""
+def table(name):
+    """The pieces of code in our column of the first table of a page, a list for each row."""
     rows = page(name).partition("|---|---|\n")[2].partition("\n\n")[0].splitlines()
-    cells = [re.split(r"(?<!\\)\|", row)[1:-1][column] for row in rows]
+    cells = [re.split(r"(?<!\\)\|", row)[1:-1][1] for row in rows]
     return [re.findall("`([^`]+)`", cell.replace("\\|", "|")) for cell in cells]
 
 
@@ -93,16 +71,16 @@ def names_and_calls(rows):
             yield snippet, code, None
 
 
-def look_up(name, known, package):
+def look_up(name):
     """The object with a dotted name; a method of a class without its `self`."""
     if isinstance(name, ast.Attribute):
-        owner = look_up(name.value, known, package)
+        owner = look_up(name.value)
         value = getattr(owner, name.attr, None)
         if value is None:
             value = importlib.import_module(f"{owner.__name__}.{name.attr}")
         is_method = inspect.isclass(owner) and isinstance(value, types.FunctionType)
         return functools.partial(value, None) if is_method else value
-    module, _, path = known.get(name.id, f"{package}:{name.id}").partition(":")
+    module, _, path = OURS.get(name.id, f"keras_vit:{name.id}").partition(":")
     return functools.reduce(getattr, path.split(".") if path else [], importlib.import_module(module))
 
 
@@ -146,11 +124,10 @@ def theirs(*names):
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_our_side_of_the_table_is_there(name, backend, capsys):
+@pytest.mark.once
+def test_our_side_of_the_table_is_there(name, capsys):
     """Functions with their arguments, published checkpoints, commands with their options."""
-    if backend != "torch":
-        pytest.skip("the same on all backends: run on torch")
-    rows = table(name, 1)
+    rows = table(name)
     instances = {"model": keras_vit.load("glyphs"), "recipe": keras_vit.training.recipe("finetune/cifar10")}
     for snippet, path, call in names_and_calls(rows):
         root, *attributes = snippet.partition("(")[0].split(".")
@@ -159,7 +136,7 @@ def test_our_side_of_the_table_is_there(name, backend, capsys):
             if attributes[-1] in ("replace", "with_config"):  # which take any keyword
                 value(**{keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords})
         else:
-            value = look_up(path, OURS, "keras_vit")
+            value = look_up(path)
         check(snippet, value, call)
     text = " ".join(snippet for row in rows for snippet in row)
     published = re.findall(r'(?:load\(|weights=)"((?:hf://)?[\w+-]+/[\w.+-]*\w)"', text)
@@ -169,15 +146,6 @@ def test_our_side_of_the_table_is_there(name, backend, capsys):
             main([command, "--help"])
         shown = capsys.readouterr().out
         assert [option for option in re.findall(r"--[\w-]+", options) if option not in shown] == []
-
-
-@theirs(*PEERS)
-def test_their_side_of_the_table_is_there(peer):
-    known, package = PEERS[peer].names, PEERS[peer].needs[0]
-    for module in known.values():
-        pytest.importorskip(module.partition(":")[0], exc_type=ImportError)  # some have needs of their own
-    for snippet, path, call in names_and_calls(table(peer, 0)):
-        check(snippet, look_up(path, known, package), call)
 
 
 @theirs(*PEERS)

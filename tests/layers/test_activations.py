@@ -53,17 +53,6 @@ def test_symbolic_activations_have_true_shapes(block, x):
         assert keras.backend.standardize_dtype(got.dtype) == symbolic.dtype
 
 
-def test_a_rematerialised_block_gives_the_same(block, x):
-    names = list(layers.BLOCK_ACTIVATIONS)
-    remat = filled(layers.TransformerBlock(3, 20, remat=True), SHAPE)
-    offset = np.random.default_rng(2).normal(0, 0.1, (2, 3, 5, 5)).astype("f4")
-    for given in (None, offset):
-        wanted = block(x, attention_offset=given, activations=names)
-        got = remat(x, attention_offset=given, activations=names, training=True)
-        for one, other in zip(got, wanted, strict=True):
-            assert_close(one, keras.ops.convert_to_numpy(other))
-
-
 def test_an_offset_is_added_to_the_attention_weights(block, x):
     w = in_numpy.inner(in_numpy.weights_of(block), "attention")
     offset = np.random.default_rng(2).normal(0, 0.1, (2, 3, 5, 5))

@@ -1,16 +1,12 @@
 """The folder of a run: whose it is, what is refused, and that nothing is lost. This knows no backend: it runs once."""
 
 import json
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pytest
 
-from keras_vit.training.loop import RunFolder, draw_curve, train
-from tests.processes import REPOSITORY, environment
-from tests.training.test_loop import batch, new_model
+from keras_vit.training.loop import RunFolder, draw_curve
+from tests.training.test_loop import new_model
 
 pytestmark = pytest.mark.once
 
@@ -50,35 +46,6 @@ def test_the_curve_is_drawn(tmp_path):
     draw_curve(rows, tmp_path / "curve.png", "a run")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(tmp_path.iterdir())) == 1
-
-
-FULL_DISK = """
-    import resource, signal, sys
-    import keras
-    from keras_vit.training.loop import RunFolder, train
-    from tests.training.test_loop import batch, new_model
-
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, as on a full disk, instead of the process
-    class Full(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 1:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
-
-    try:
-        train(new_model(), batch, 6, every=2, folder=RunFolder(sys.argv[1], {}), callbacks=[Full()], verbose=False)
-    except OSError as error:
-        print(error)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
-def test_a_disk_that_fills_is_one_clear_error(tmp_path):
-    command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)]
-    done = subprocess.run(command, env=environment(), cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
-    assert "step-00000004" in done.stdout and "step 2" in done.stdout and done.stdout.count("\n") == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "run.json", "step-00000002.npz"]
-    train(new_model(), batch, 6, every=2, folder=RunFolder(tmp_path, {}), verbose=False)  # goes on
 
 
 # Damaged files: errors that name the file and say what to do; nothing is half restored
