@@ -1,0 +1,152 @@
+"""Segments as a picture: colours over the photo, their edges, their names at their places, a legend."""
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_vit._arguments import printable
+from keras_vit._pictures import INK, MUTED, figure_for
+from keras_vit.preprocessing import LABEL_SETS, label_set
+from keras_vit.preprocessing.windows import read_picture
+from keras_vit.segmentation.results import Segment, Segmentation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Colour = tuple[int, int, int]
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart, without black; then lighter ones, and
+# darker ones.
+_SAFE = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66))
+_SIDE = 7.5  # units of the longer side of the picture
+_LISTED, _LEGEND = 24, 2.6  # entries of the legend, and units that it takes
+_NAMED = 0.004  # the least share of the picture that has its name written on it
+
+
+def safe_colours() -> Iterator[Colour]:
+    """Colours that are told apart whatever one's colour vision: seven, seven lighter, seven darker, and again."""
+    for white, share in itertools.cycle(((0, 0.0), (255, 0.5), (0, 0.45))):
+        for colour in _SAFE:
+            red, green, blue = (round(part * (1 - share) + white * share) for part in colour)
+            yield red, green, blue
+
+
+def plot(
+    result: Segmentation,
+    picture: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    colours: str | Sequence[Colour] | None = None,
+    opacity: float = 0.55,
+) -> "Figure":
+    """Draws segments over their picture, with edges, names at their places and a legend by area.
+
+    Args:
+        result: What `segment` gives.
+        picture: The picture, as `segment` takes it.
+        path: The `.png`, `.svg` or `.pdf` to write; None for none.
+        colours: None for colours that people with any colour vision tell apart, the largest segments first; the name of
+            a data set (see `label_set`) or `(red, green, blue)` of 0..255 for each class, by which all segments of a
+            class look the same.
+        opacity: Of the colours over the picture, 0..1.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        TypeError: if `result` is no `Segmentation`.
+        ValueError: if the picture has another size, a class no colour, or `path` another ending.
+
+    Examples:
+        >>> result = segmentation.segment(segmenter, "photo.jpg")
+        >>> figure = segmentation.plot(result, "photo.jpg", "masks.png")
+    """
+    if not isinstance(result, Segmentation):
+        raise TypeError(f"result must be a Segmentation, as segment gives, but {type(result).__name__} was given.")
+    if not 0 <= opacity <= 1:
+        raise ValueError(f"opacity must be a number in 0..1, but {opacity!r} was given.")
+    pixels, size = read_picture(picture).clip(0, 255).astype("uint8"), result.map.shape
+    if pixels.shape[:2] != size:
+        given = " x ".join(map(str, pixels.shape[:2]))
+        raise ValueError(f"The picture has {given} pixels, but the segments have {size[0]} x {size[1]}.")
+    largest = sorted(result.segments, key=lambda segment: -segment.area)
+    chosen = _colours(largest, colours)
+    scale = _SIDE / max(size)
+    wide, tall = max(size[1] * scale, 1.5), max(size[0] * scale, 1.5)
+    listed = largest[:_LISTED]
+    whole = (wide + _LEGEND + 0.3, max(tall, 0.22 * len(listed) + 0.3) + 0.3)
+    with figure_for(path, *whole) as figure:
+        box = (0.15 / whole[0], 1 - (tall + 0.15) / whole[1], wide / whole[0], tall / whole[1])
+        axes = figure.add_axes(box, xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.imshow(_painted(pixels, result.map, chosen, opacity), aspect="auto")
+        for segment in largest:
+            mask = result.map == segment.id
+            if mask.mean() >= _NAMED:
+                row, column = _middle(mask)
+                backdrop = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}
+                words = {"size": 8, "color": INK, "ha": "center", "va": "center", "bbox": backdrop}
+                axes.text(column, row, _plain(segment.label), **words, clip_on=True)
+        for i, segment in enumerate(listed):
+            left, top = (wide + 0.35) / whole[0], 1 - (0.3 + 0.22 * i) / whole[1]
+            share = f"{100 * segment.area / result.map.size:.1f} %"
+            score = "" if segment.score is None else f", {segment.score:.2f}"
+            square = [part / 255 for part in chosen[segment.id]]
+            figure.text(left, top, "\u25a0", color=square, size=11, va="center")
+            figure.text(left + 0.2 / whole[0], top, f"{_plain(segment.label)}  {share}{score}", size=8, va="center")
+        if len(largest) > len(listed):
+            words = f"and {len(largest) - len(listed)} more"
+            figure.text((wide + 0.35) / whole[0], 0.1 / whole[1], words, size=8, color=MUTED, va="center")
+    return figure
+
+
+def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None) -> dict[int, Colour]:
+    """The colour of each segment by its id."""
+    if colours is None:
+        return {segment.id: colour for segment, colour in zip(segments, safe_colours(), strict=False)}
+    if isinstance(colours, str) and colours not in LABEL_SETS:
+        raise ValueError(f"colours must be one of {LABEL_SETS}, or a colour a class, but {colours!r} was given.")
+    table = label_set(colours).colours if isinstance(colours, str) else tuple(colours)
+    most = max((segment.label_id for segment in segments), default=-1)
+    if most >= len(table):
+        raise ValueError(f"colours must have one for each class, but there are {len(table)} and class {most}.")
+    return {segment.id: table[segment.label_id] for segment in segments}
+
+
+def _painted(pixels: np.ndarray, ids: np.ndarray, colours: dict[int, Colour], opacity: float) -> np.ndarray:
+    """The picture under its segments, with dark edges between them; pixels of no segment as they are."""
+    table = np.zeros((ids.max(initial=-1) + 2, 4), "float32")  # the last row is for the id -1
+    for number, colour in colours.items():
+        table[number] = (*colour, opacity)
+    shown = table[ids]
+    painted = pixels * (1 - shown[..., 3:]) + shown[..., :3] * shown[..., 3:]
+    edges = np.zeros(ids.shape, bool)
+    for axis in (0, 1):
+        edges |= np.diff(ids, axis=axis, append=np.take(ids, [-1], axis)) != 0
+    for _ in range(max(ids.shape) // 700):  # thicker where a pixel would not be seen
+        edges[1:, 1:] |= edges[:-1, :-1]
+    painted[edges] *= 0.25
+    return painted.round().astype("uint8")
+
+
+def _middle(mask: np.ndarray) -> tuple[int, int]:
+    """A place far inside a mask: what is left when its edge is taken off again and again, on a coarse grid."""
+    step = max(1, max(mask.shape) // 96)
+    left = mask[::step, ::step]
+    if not left.any():
+        left, step = mask, 1
+    while True:
+        around = np.pad(left, 1)
+        inner = around[:-2, 1:-1] & around[2:, 1:-1] & around[1:-1, :-2] & around[1:-1, 2:] & left
+        if not inner.any():
+            places = np.argwhere(left)
+            row, column = places[len(places) // 2].tolist()
+            return row * step, column * step
+        left = inner
+
+
+def _plain(text: str) -> str:
+    return printable(text, 40).replace("$", r"\$")  # matplotlib would read formulas
