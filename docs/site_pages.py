@@ -27,6 +27,7 @@ PAGES = {
     "golden.md": "tests/golden/README.md",
     "classify.md": "examples/classify/README.md",
 }
+WIDE = "---\nhide: [navigation, toc]\n---\n\n"  # the first page: the tabs lead on
 CODE = {".py": "python", ".js": "javascript", ".txt": "text", ".toml": "toml", ".cff": "yaml"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")  # what [text](path) and [text](path#anchor) point to
 # What docstrings and signatures mention of Keras; it has no inventory for cross references.
@@ -45,7 +46,8 @@ KERAS = {
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are written elsewhere, and one for each file of code that a page links to."""
     for page, source in PAGES.items():
-        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=WIDE + text if page == "index.md" else text))
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=_notebook_page(path)))
     sources = {

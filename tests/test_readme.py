@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    """Its blocks of Python, but those that say why they do not run."""
+    found = re.findall(r"(^<!-- not run: .+? -->\n)?^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+    return [code for mark, code in found if not mark]
 
 
 BLOCKS = blocks("README.md")

@@ -1,0 +1,111 @@
+"""Draws the pictures of the first page: characters with their names, a search among digits, and the bars of speed.
+
+    python docs/make_start.py
+
+Needs matplotlib, Pillow and scikit-learn. Takes a minute. `make bench` measures what the bars show.
+"""
+
+import json
+import statistics
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib import font_manager
+from PIL import Image, ImageDraw, ImageFont
+
+import keras_vit
+from keras_vit.demo import load_digits
+
+IMAGES = Path(__file__).parent / "images"
+INK, TEAL, AMBER, GREY = "#12333f", "#0b6e75", "#d97a00", "#5d6b72"
+ROW = "ViT-B/16 224 8 float32 forward"
+PEERS = {"timm": "torch", "Transformers": "torch", "Flax": "jax", "KerasHub": "tensorflow"}
+FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
+
+
+def printed(character: str) -> Image.Image:
+    """A character, white on black and a little turned, in a font that comes with matplotlib."""
+    font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), 190)
+    picture = Image.new("RGB", (192, 192))
+    ImageDraw.Draw(picture).text((96, 96), character, fill="white", font=font, anchor="mm")
+    return picture.rotate(6, Image.Resampling.BICUBIC)
+
+
+def draw_names(model: keras_vit.VisionTransformer, pictures: list[Image.Image]) -> None:
+    """Printed characters, each with its three likeliest names."""
+    answers = keras_vit.decode_predictions(
+        model.predict(model.preprocess(pictures), verbose=0), top=3, class_names=model.config.class_names
+    )
+    figure, axes = plt.subplots(1, 6, figsize=(9, 2), width_ratios=[1, 1.1] * 3, layout="constrained")
+    for picture, bars, pixels, rows in zip(axes[::2], axes[1::2], pictures, answers, strict=True):
+        picture.imshow(pixels)
+        picture.axis("off")
+        names, shares = [row[1] for row in rows][::-1], [100 * row[2] for row in rows][::-1]
+        bars.barh(names, shares, color=[TEAL] * 2 + [AMBER], height=0.6)
+        bars.bar_label(bars.containers[0], fmt="%.0f %%", padding=3, color=INK, fontsize=10)
+        bars.set_xlim(0, 150)
+        bars.tick_params(length=0, labelsize=11, labelcolor=INK)
+        bars.xaxis.set_visible(False)
+        bars.spines[:].set_visible(False)
+    figure.savefig(IMAGES / "start_names.png", dpi=110)
+    plt.close(figure)
+
+
+def draw_search(model: keras_vit.VisionTransformer, digits: np.ndarray, asked: int) -> None:
+    """A digit, and those whose features are most like its own."""
+    features = model.predict(model.preprocess(digits), verbose=0)
+    rows, cosines = keras_vit.evaluation.search(features, features[asked], k=12)
+    figure, axes = plt.subplots(1, 12, figsize=(9, 1.25), layout="constrained")
+    for axis, row, cosine in zip(axes, rows, cosines, strict=True):
+        axis.imshow(digits[row])
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.spines[:].set(color=AMBER if row == asked else "white", linewidth=3)
+        axis.set_title("asked" if row == asked else f"{cosine:.2f}", fontsize=10, color=INK)
+    figure.savefig(IMAGES / "search.png", dpi=110)
+    plt.close(figure)
+
+
+def speeds() -> dict[str, float]:
+    """keras_vit's speed as a share of each peer's on its backend; the median over rounds."""
+    found = json.loads((IMAGES.parent / "speed.json").read_text(encoding="utf-8"))
+    rows = {row["backend"]: row["contestants"] for row in found if row["row"] == ROW}
+    ours = {backend: contestants["keras_vit"] for backend, contestants in rows.items()}
+    return {
+        peer: statistics.median(theirs / mine for theirs, mine in zip(rows[backend][peer], ours[backend], strict=True))
+        for peer, backend in PEERS.items()
+    }
+
+
+def draw_speed(shares: dict[str, float]) -> None:
+    """One bar for each peer; the line is the peer itself."""
+    figure, axis = plt.subplots(figsize=(9, 2.1), layout="constrained")
+    labels = [f"beside {peer} ({FRAMEWORKS[backend]})" for peer, backend in PEERS.items()]
+    axis.barh(labels[::-1], list(shares.values())[::-1], color=TEAL, height=0.62)
+    axis.bar_label(axis.containers[0], fmt="%.2f", padding=4, color=INK, fontsize=11)
+    axis.axvline(1, color=AMBER, linewidth=2)
+    axis.set_xlim(0, 1.5)
+    axis.set_xticks([0, 0.5, 1], ["0", "0.5", "as quick"], color=GREY)
+    axis.tick_params(length=0, labelsize=11, labelcolor=INK)
+    axis.spines[:].set_visible(False)
+    figure.savefig(IMAGES / "speed_bars.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    """Writes start_names.png, search.png and speed_bars.svg in docs/images/."""
+    plt.rcParams["svg.hashsalt"] = "keras_vit"
+    _, test = load_digits()
+    model = keras_vit.load("glyphs", classifier_activation="softmax")
+    draw_names(model, [printed(character) for character in "R&k"])
+    draw_search(
+        keras_vit.load("glyphs", include_top=False, pooling="avg"),
+        test.pixels,
+        int(np.flatnonzero(test.labels == 2)[0]),
+    )
+    draw_speed(speeds())
+
+
+if __name__ == "__main__":
+    main()
