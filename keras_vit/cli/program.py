@@ -17,7 +17,7 @@ from pathlib import Path
 import keras_vit
 from keras_vit._arguments import did_you_mean, printable
 from keras_vit._terminal import terminal_width
-from keras_vit.cli import evaluation, files, images, texts
+from keras_vit.cli import dense, evaluation, files, images, texts
 from keras_vit.cli.command import TRACEBACK, Answer, Command
 
 DESCRIPTION = "Vision Transformers in Keras 3: list, inspect, download, convert and use checkpoints."
@@ -27,6 +27,7 @@ COMMANDS = {
     "download": files.download,
     "predict": images.predict,
     "classify": texts.classify,
+    "depth": dense.depth,
     "inspect": files.inspect,
     "convert": files.convert,
     "finetune": images.finetune,

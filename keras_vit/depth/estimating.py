@@ -2,11 +2,14 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from keras_vit._files import replacing
 from keras_vit.models import DPT, LinearDepth, ViTConfig
 from keras_vit.preprocessing.images import normalized, resize_images
 from keras_vit.preprocessing.windows import centre_margins, read_picture, torchvision_resized
@@ -35,6 +38,42 @@ class Depth:
     def unit(self) -> str:
         """`"m"`, or what the numbers are instead."""
         return "m" if self.metric else RELATIVE
+
+    def save(self, path: str | os.PathLike[str]) -> tuple[float, float]:
+        """Writes the values as `.npy` (float32), or as a grey `.png` of 16 bits, which appears when it is complete.
+
+        A picture holds 256 levels a metre (as KITTI's), from 0 to 255.99 m; or, without a unit, all levels from the
+        least to the largest value. Its text entries `scale`, `offset` and `unit` say what its levels are.
+
+        Args:
+            path: The file; it is replaced if it exists.
+
+        Returns:
+            Scale and offset: a value is `offset + scale * number` of the file; 1 and 0 for `.npy`.
+
+        Raises:
+            ImportError: if Pillow is not installed, for `.png`.
+            ValueError: if `path` has another ending, or a value lies beyond what a picture of metres holds.
+        """
+        ending = Path(path).suffix.lower()
+        if ending not in (".npy", ".png"):
+            raise ValueError(f"path must end with .npy or .png, but {os.fspath(path)!r} was given.")
+        least, largest = float(self.depth.min()), float(self.depth.max())
+        if ending == ".npy":
+            with replacing(path) as temporary:
+                np.save(temporary, self.depth)
+            return 1.0, 0.0
+        if self.metric and not (0 <= least and largest < 256):
+            raise ValueError(f"A .png holds 0 to 255.99 m, but depth is {least:.4g} to {largest:.4g} m: write a .npy.")
+        scale, offset = (1 / 256, 0.0) if self.metric else (max(largest - least, 1e-6) / 65535, least)
+        from PIL import Image, PngImagePlugin
+
+        about = PngImagePlugin.PngInfo()
+        for name, value in {"scale": scale, "offset": offset, "unit": self.unit}.items():
+            about.add_text(name, str(value))
+        with replacing(path) as temporary:
+            Image.fromarray(np.round((self.depth - offset) / scale).astype("uint16")).save(temporary, pnginfo=about)
+        return scale, offset
 
 
 def _covering(height: int, width: int, size: tuple[int, int], patch: int) -> tuple[int, int]:

@@ -114,3 +114,50 @@ def test_a_plot_has_the_picture_and_a_scale(model, tmp_path):
         depth.plot(result, PICTURE[1:])
     with pytest.raises(TypeError, match="result must be a Depth, as estimate gives, but ndarray"):
         depth.plot(result.depth, PICTURE)
+
+
+@pytest.mark.once
+def test_depth_is_written(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    values = np.random.default_rng(0).uniform(0.5, 79, (7, 9)).astype("f4")
+    for metric, step in ((True, 1 / 256), (False, 79 / 65535)):
+        scale, offset = depth.Depth(values, metric).save(tmp_path / "depth.png")
+        with Image.open(tmp_path / "depth.png") as picture:
+            levels, text = np.asarray(picture).astype("float64"), picture.text
+        assert float(text["scale"]) == scale <= step and float(text["offset"]) == offset
+        assert (text["unit"] == "m") == metric
+        np.testing.assert_allclose(offset + scale * levels, values, rtol=0, atol=0.51 * scale)
+    assert depth.Depth(values, False).save(tmp_path / "depth.npy") == (1.0, 0.0)
+    np.testing.assert_array_equal(np.load(tmp_path / "depth.npy"), values)
+    with pytest.raises(ValueError, match="A .png holds 0 to 255.99 m, but depth is 5 to 790 m: write a .npy"):
+        depth.Depth(np.array([[5, 790]], "f4"), True).save(tmp_path / "far.png")
+    with pytest.raises(ValueError, match="path must end with .npy or .png"):
+        depth.Depth(values, True).save(tmp_path / "depth.jpg")
+
+
+def test_the_command(model, tmp_path, monkeypatch, capsys):
+    import json
+
+    from keras_vit.cli import main
+
+    Image = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos/a").mkdir(parents=True)
+    for name in ("photos/1.png", "photos/a/2.png"):
+        Image.fromarray(PICTURE).save(name)
+    model.save("model.keras")
+    given = ["--weights", "model.keras"]
+    assert main(["depth", "photos/1.png", "-o", "depth.npy", *given, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["output"] == "depth.npy" and row["unit"] == "m" and row["scale"] == 1
+    np.testing.assert_array_equal(np.load("depth.npy"), depth.estimate(model, PICTURE).depth)
+    assert main(["depth", "photos", "-o", "depths", *given]) == 0
+    assert sorted(path.name for path in (tmp_path / "depths").rglob("*.png")) == ["1.png", "2.png"]
+    for arguments, message in (
+        (["photos", "-o", "depths"], "exists"),
+        (["photos/1.png", "-o", "depth.jpg"], "must end with .npy or .png"),
+        (["missing.png", "-o", "depth.png"], "missing.png"),
+        (["photos/1.png", "photos/1.png", "-o", "both"], "Two pictures"),
+    ):
+        assert main(["depth", *arguments, *given]) == 1
+        assert message in capsys.readouterr().err

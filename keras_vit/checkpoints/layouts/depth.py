@@ -275,7 +275,9 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
 
 def to_write(config: Any) -> Layout:
     """The layout in which transformers reads a model; ValueError where it cannot."""
-    check_fields(config, "'huggingface', which would write a DepthAnything,", {"design": ("depth_anything",)})
+    metres = (not float(config.max_depth).is_integer(), "there max_depth is a whole number")
+    what = "'huggingface', which would write a DepthAnything,"
+    check_fields(config, what, {"design": ("depth_anything",)}, [metres])
     vit, names, below = config.backbone, NAMES["transformers"], huggingface.LAYOUT
     below.check_writable(vit)
     if library_configs.family_to_write(vit) not in ("dinov2", "dinov2_with_registers"):
@@ -309,7 +311,7 @@ def _sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
         "model_type": "depth_anything",
         "backbone_config": backbone,
         "depth_estimation_type": "metric" if config.metric else "relative",
-        "max_depth": config.max_depth,
+        "max_depth": int(config.max_depth),
         "fusion_hidden_size": config.fusion_width,
         "head_hidden_size": config.head_width,
         "neck_hidden_sizes": list(config.widths),
