@@ -99,13 +99,15 @@ def open_checkpoint(
         backbone, path = open_checkpoint(path, grid_size, image_size, heads, architecture), head
     file = open_file(path)
     hints = {**read_sidecars(path), "heads": heads, "architecture": architecture, "grid_size": grid_size}
-    dense = dense_layout(file)
-    if dense is not None:
-        size = None if image_size is None else pair("image_size", image_size)
-        try:
-            return dense.read(file, {**hints, "image_size": size, "backbone": backbone, "path": str(path)})
-        except ValueError as error:
-            raise ValueError(f"{path} is no dense model that is known here: {error}") from error
+    try:
+        dense = dense_layout(file)
+        if dense is not None:
+            size = None if image_size is None else pair("image_size", image_size)
+            contents = dense.read(file, {**hints, "image_size": size, "backbone": backbone, "path": str(path)})
+            _leave_outside(contents, file)
+            return contents
+    except ValueError as error:
+        raise ValueError(f"{path} is no dense model that is known here: {error}") from error
     if head is not None:
         raise ValueError(f"head={str(head)!r} holds no head of a known kind. Its arrays are: {listed(list(file))}.")
     for layout in _in_order(file, hints):
@@ -116,10 +118,7 @@ def open_checkpoint(
         if contents is None:
             continue
         _check_hints(contents, hints, str(path))
-        if outside := file.outside:  # of the dict that holds the model
-            contents.unused += outside
-            example = printable(repr(outside[0]), 200)
-            contents.notes.append(f"{len(outside)} arrays outside of {file.container!r} are not part of it: {example}")
+        _leave_outside(contents, file)
         grid_size = grid_size or file.grid_size
         if grid_size is None and image_size is not None and not contents.square:
             asked = contents.stored.replace(image_size=image_size).grid_size
@@ -132,6 +131,14 @@ def open_checkpoint(
         return contents
     words = f"holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)})"
     raise ValueError(f"{file.path} {words}. Its arrays are: {listed(list(file))}.")
+
+
+def _leave_outside(contents: Contents, file: ArrayFile) -> None:
+    """Counts what lies outside of the dict that holds the model."""
+    if outside := file.outside:
+        contents.unused += outside
+        example = printable(repr(outside[0]), 200)
+        contents.notes.append(f"{len(outside)} arrays outside of {file.container!r} are not part of it: {example}")
 
 
 def _in_order(file: ArrayFile, hints: dict[str, Any]) -> list[Layout]:

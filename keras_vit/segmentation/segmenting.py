@@ -1,6 +1,7 @@
 """From a picture to its segments."""
 
 import math
+import numbers
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from keras_vit.segmentation.queries import segment_with_queries
 from keras_vit.segmentation.results import Segmentation
 
 TASKS = ("semantic", "panoptic", "instance")
+LONGEST = 50  # how often the shorter side of a picture may fit into the longer one: crops are laid along that
 
 
 def segment(
@@ -49,7 +51,8 @@ def segment(
     Raises:
         TypeError: if `model` is no such model, or `picture` no picture.
         FileNotFoundError: if there is no such file.
-        ValueError: if an argument makes no sense, or the picture has no pixels or other channels.
+        ValueError: if an argument makes no sense, or the picture has no pixels, other channels, or one side that is
+            more than 50 times as long as the other.
 
     Source: EoMT's `training/lightning_module.py` and `training/mask_classification_panoptic.py`; `EomtImageProcessor`
     of transformers; `slide_inference` and `aug_test` of mmsegmentation, as DINOv2 calls them.
@@ -62,14 +65,15 @@ def segment(
     if not isinstance(model, (EoMT, LinearSegmenter)):
         raise TypeError(f"model must be one with a head for masks, but {type(model).__name__} was given.")
     config, linear = model.config, isinstance(model, LinearSegmenter)
-    task = task or getattr(config, "task", None) or ("semantic" if linear else "panoptic")
+    if task is None:
+        task = getattr(config, "task", None) or ("semantic" if linear else "panoptic")
     check_choice("task", task, ("semantic",) if linear else TASKS)
     for name, value in {"threshold": threshold, "overlap": overlap}.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1 or math.isnan(value):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
             raise ValueError(f"{name} must be a number in 0..1, but {value!r} was given.")
     whole_number("batch_size", batch_size, 1)
-    stuff, scales = list(stuff_classes), tuple(scales)
-    if any(isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < config.classes for k in stuff):
+    stuff = list(stuff_classes) if isinstance(stuff_classes, Collection) else [stuff_classes]
+    if any(isinstance(k, bool) or not isinstance(k, numbers.Integral) or not 0 <= k < config.classes for k in stuff):
         raise ValueError(f"stuff_classes must be numbers of 0 to {config.classes - 1}, but {stuff!r} was given.")
     if stuff and task != "panoptic":
         raise ValueError(f"stuff_classes={stuff!r} is for task='panoptic', but task={task!r} was given.")
@@ -78,9 +82,13 @@ def segment(
     if linear and (threshold, overlap) != (0.8, 0.8):
         raise ValueError("threshold and overlap are for an EoMT: a linear head gives each pixel its best class.")
     least = 1 / getattr(config, "short_side", 1)
-    if not scales or not all(isinstance(scale, (int, float)) and least <= scale < math.inf for scale in scales):
+    if not scales or not all(isinstance(scale, numbers.Real) and least <= scale < math.inf for scale in scales):
         raise ValueError(f"scales must be numbers above 0 such as (1.0, 1.32), but {scales!r} was given.")
     pixels = read_picture(picture, config.channels)
+    height, width = pixels.shape[:2]
+    if max(height, width) > LONGEST * min(height, width):
+        most = f"at most {LONGEST} times as long as the other"
+        raise ValueError(f"picture must have one side {most}, but {height} x {width} pixels were given: cut it.")
     if linear:
         return segment_patches(model, pixels, scales, flip, batch_size)
     return segment_with_queries(model, pixels, task, stuff, threshold, overlap, batch_size)

@@ -11,7 +11,8 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints.files import open_file, write_npz
 from keras_vit.checkpoints.layouts import eomt as layout
-from keras_vit.segmentation import segment
+from keras_vit.preprocessing import windows
+from keras_vit.segmentation import queries, segment
 
 CASES = ("dense_eomt_hf_panoptic", "dense_eomt_hf_semantic")
 LOGITS = 1e-5  # of their range: float32 through a few blocks
@@ -153,6 +154,21 @@ def test_files_that_are_not_computed(tmp_path, changes, words):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize(
+    "start, title",
+    [
+        ("model.pixel_level_module.encoder", "Mask2Former"),
+        ("mask_decoder.x", "SAM"),
+        ("segformer.encoder", "SegFormer"),
+    ],
+)
+def test_models_for_masks_that_are_not_read(tmp_path, start, title):
+    write_npz(tmp_path / "other.npz", [(f"{start}.weight", np.ones(3, "f4"))], {})
+    with pytest.raises(ValueError, match=f"it holds {title}, which is not read"):
+        keras_vit.load(tmp_path / "other.npz")
+
+
+@pytest.mark.once
 def test_json_files_that_say_something_else(golden, tmp_path):
     shutil.copytree(golden(CASES[0]).folder, tmp_path / "model")
     file = tmp_path / "model" / "config.json"
@@ -183,10 +199,14 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
         ({"overlap": None}, "overlap must be"),
         ({"stuff_classes": [99]}, "stuff_classes must be"),
         ({"stuff_classes": [1], "task": "instance"}, "is for task='panoptic'"),
+        ({"stuff_classes": None}, "stuff_classes must be"),
+        ({"task": ""}, "task must be"),
         ({"batch_size": 0}, "batch_size"),
     ):
         with pytest.raises(ValueError, match=words):
             segment(model, picture, **options)
+    with pytest.raises(ValueError, match="one side at most 50 times"):
+        segment(model, np.zeros((1, 51, 3), "uint8"))
     for wrong in (np.zeros((0, 4, 3), "uint8"), np.zeros((4, 4), "uint8"), np.zeros((2, 4, 4, 3), "uint8")):
         with pytest.raises(ValueError):
             segment(model, wrong)
@@ -199,6 +219,21 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
             model.config.replace(**config)
     with pytest.raises(ValueError, match="pooling=.none."):
         keras_vit.EoMTConfig(backbone=DINOV2.replace(classes=2, pooling="avg"), **HEAD)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "least, whose, found", [(0.8, "authors", 2), (0.8, "transformers", 2), (0.75, "transformers", 1)]
+)
+def test_a_segment_keeps_a_share_of_its_mask(loaded, least, whose, found):
+    """Of four or five pixels one goes to another query: transformers wants more than the least share, in float32."""
+    pixels = 5 if least == 0.8 else 4
+    logits = np.full((1, 9, 2), -9, "float32")
+    logits[0, :pixels, 0], logits[0, pixels - 1 :, 1] = 1, 9
+    config = loaded[CASES[0]].config.replace(pictures=f"eomt_{whose}")
+    shares = np.eye(2, 6, dtype="float32")
+    result = queries._panoptic(lambda kept: windows.rows_of(logits[..., kept]), shares, (1, 9), config, (), 0.8, least)
+    assert len(result.segments) == found
 
 
 @pytest.mark.once

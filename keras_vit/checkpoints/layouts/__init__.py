@@ -18,6 +18,16 @@ DENSE: dict[str, str] = {
     "decode_head.conv_seg.weight": "segmentation",
     "segmentation_model.1.conv.weight": "segmentation",
 }
+# Models for masks that are no plain ViT with a head: what they are called, by how names of their arrays begin.
+FOREIGN: dict[str, str] = {
+    "model.pixel_level_module.": "Mask2Former",
+    "sem_seg_head.": "Mask2Former",
+    "mask_decoder.": "SAM",
+    "sam_mask_decoder.": "SAM",
+    "segformer.": "SegFormer",
+    "decode_head.linear_c": "SegFormer",
+    "beit.": "BEiT",
+}
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
     for layout in (
@@ -33,7 +43,16 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def dense_layout(names: Mapping[str, Any]) -> Any:
-    """The module with the layout of a dense model, by the names of its arrays; None for a model of other kinds."""
+    """The module with the layout of a dense model, by the names of its arrays; None for a model of other kinds.
+
+    Raises ValueError for one that is `FOREIGN`.
+    """
+    for start, title in FOREIGN.items():
+        if any(name.startswith(start) for name in names):
+            raise ValueError(
+                f"it holds {title}, which is not read. Of models for masks and depth these are: EoMT, linear heads of "
+                "DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything."
+            )
     module = next((module for name, module in DENSE.items() if name in names), None)
     return None if module is None else dense_module(module)
 

@@ -136,11 +136,13 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
             f"a config.json with model_type={family.types[0]!r} has to lie beside it, but {given} was found."
         )
     _check_masking(file, names, family)
-    inside = {name.removeprefix(family.module): array for name, array in file.items()}
+    # transformers stores register tokens also where there are none.
+    inside = {name.removeprefix(family.module): array for name, array in file.items() if 0 not in array.shape}
     if family.positions in inside and len(inside[family.positions].shape) == 2:
         table = inside[family.positions]
         inside[family.positions] = table.piece(0, (1, *table.shape))
-    contents = Contents(prefix="", arrays=inside, unused=[], hints=hints)
+    empty = [name for name, array in file.items() if 0 in array.shape]
+    contents = Contents(prefix="", arrays=inside, unused=empty, hints=hints)
     found = family.as_in({name for name in inside if name.startswith(family.blocks)}, _MLPS)
     backbone = _backbone(contents, config, found, is_rotary=anchor.endswith("embeddings.weight"))
     queries, width = shape_of(inside, names.queries, 2)

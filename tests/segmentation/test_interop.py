@@ -1,0 +1,187 @@
+"""EoMT beside transformers and timm, where these are installed: what they write and what they read."""
+
+import re
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.segmentation import segment
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.filterwarnings("ignore"),  # theirs
+]
+SIDE = 84
+IMAGES = np.random.default_rng(0).normal(size=(2, SIDE, SIDE, 3)).astype("float32")
+PARTS = np.random.default_rng(1).integers(0, 256, (9, 12, 3)).astype("uint8")
+PICTURE = np.kron(PARTS, np.ones((9, 11, 1), "uint8"))  # 81 x 132
+LOGITS = 2e-6  # of their range: float32 through three blocks
+SCORE = 2e-6  # transformers rounds to six digits
+
+
+def shaken(model):
+    """The model with weights of no special value, sure of its classes."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape, generator=generator))
+    return model.eval()
+
+
+def of_transformers(kind, **changes):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 1, "image_size": SIDE, "patch_size": 14}
+    head = {"num_blocks": 2, "num_queries": 9, "num_upscale_blocks": 1, "num_labels": 5}
+    own = {"mlp_ratio": 2} if kind == "Eomt" else {"intermediate_size": 80}
+    config = getattr(transformers, f"{kind}Config")(**{**sizes, **head, **own, **changes})
+    model = shaken(getattr(transformers, f"{kind}ForUniversalSegmentation")(config))
+    with torch.no_grad():
+        model.attn_mask_probs.zero_()
+        model.class_predictor.weight.mul_(6)
+        model.mask_head.fc3.weight.mul_(3)
+    return model
+
+
+def same_logits(ours, theirs):
+    answers = ours.predict(IMAGES, verbose=0)
+    for name, wanted in zip(("masks", "classes"), theirs, strict=True):
+        assert np.abs(answers[name] - wanted.numpy()).max() <= LOGITS * np.ptp(wanted.numpy())
+
+
+def logits_of(model):
+    with torch.no_grad():
+        answers = model(torch.from_numpy(IMAGES).permute(0, 3, 1, 2))
+    return answers.masks_queries_logits, answers.class_queries_logits
+
+
+@pytest.mark.parametrize(
+    "kind, changes",
+    [
+        ("Eomt", {}),
+        ("Eomt", {"num_register_tokens": 0, "hidden_act": "quick_gelu"}),
+        ("Eomt", {"use_swiglu_ffn": True, "layer_norm_eps": 1e-5, "num_blocks": 3}),
+        ("EomtDinov3", {}),
+        ("EomtDinov3", {"use_gated_mlp": True, "hidden_act": "silu", "layer_norm_eps": 1e-5}),
+    ],
+)
+def test_read_from_and_written_for_transformers(kind, changes, tmp_path):
+    theirs = of_transformers(kind, **changes)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = keras_vit.load(tmp_path / "theirs")
+    same_logits(ours, logits_of(theirs))
+    keras_vit.to_checkpoint(ours, tmp_path / "ours")
+    again = type(theirs).from_pretrained(tmp_path / "ours").eval()
+    for answers, wanted in zip(logits_of(again), logits_of(theirs), strict=True):
+        torch.testing.assert_close(answers, wanted, rtol=0, atol=2e-5)  # GELU's tanh is spelled in two ways
+
+
+@pytest.mark.parametrize("task", ["semantic", "panoptic", "instance"])
+def test_from_the_picture_to_segments(task, tmp_path):
+    eomt = pytest.importorskip("transformers.models.eomt.image_processing_pil_eomt")
+    whole = task == "semantic"
+    size = {"shortest_edge": SIDE, "longest_edge": None if whole else SIDE}
+    processor = eomt.EomtImageProcessorPil(do_split_image=whole, do_pad=not whole, size=size)
+    theirs = of_transformers("Eomt")
+    for part in (theirs, processor):
+        part.save_pretrained(tmp_path)
+    ours = keras_vit.load(tmp_path)
+    inputs = processor(images=[PICTURE], return_tensors="pt")
+    with torch.no_grad():
+        answers = theirs(**inputs)
+    read = getattr(processor, f"post_process_{task}_segmentation")
+    if whole:
+        np.testing.assert_array_equal(segment(ours, PICTURE).map, read(answers, [PICTURE.shape[:2]])[0].numpy())
+        return
+    options, known = {"threshold": 0.4, "overlap": 0.2}, {"threshold": 0.4}
+    known |= {"overlap_mask_area_threshold": 0.2} if task == "panoptic" else {}
+    for stuff in ([], [0, 2, 4]) if task == "panoptic" else ([],):
+        wanted = read(answers, [PICTURE.shape[:2]], **known, **({"stuff_classes": stuff} if stuff else {}))[0]
+        result = segment(ours, PICTURE, task=task, stuff_classes=stuff, **options)
+        np.testing.assert_array_equal(result.map, wanted["segmentation"].numpy())
+        parts = wanted["segments_info"]
+        assert [(part.id, part.label_id) for part in result.segments] == [(p["id"], p["label_id"]) for p in parts]
+        assert len(parts) > 1
+        for part, other in zip(result.segments, parts, strict=True):
+            assert abs(part.score - other["score"]) < SCORE
+
+
+class Network(torch.nn.Module):
+    """The parts of the authors' network under their names; its backbone is timm's."""
+
+    def __init__(self, backbone):
+        from timm.layers import LayerNorm2d
+
+        super().__init__()
+        width, nn = backbone.embed_dim, torch.nn
+        self.encoder = nn.Module()
+        self.encoder.backbone = backbone
+        for name, value in (("pixel_mean", 0.5), ("pixel_std", 0.2)):
+            self.encoder.register_buffer(name, torch.full((1, 3, 1, 1), value))
+        self.q, self.class_head = nn.Embedding(7, width), nn.Linear(width, 5)
+        layers = [nn.Linear(width, width) for _ in range(3)]
+        self.mask_head = nn.Sequential(layers[0], nn.GELU(), layers[1], nn.GELU(), layers[2])
+        block = nn.Module()
+        block.conv1 = nn.ConvTranspose2d(width, width, 2, 2)
+        block.conv2 = nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False)
+        block.norm = LayerNorm2d(width)
+        self.upscale = nn.ModuleList([block])
+        self.register_buffer("attn_mask_probs", torch.zeros(2))
+
+    def forward(self, images):
+        vit = self.encoder.backbone
+        x = vit._pos_embed(vit.patch_embed(images))
+        for i, block in enumerate(vit.blocks):
+            if i == len(vit.blocks) - len(self.attn_mask_probs):
+                x = torch.cat([self.q.weight[None].expand(len(x), -1, -1), x], 1)
+            x = block(x)
+        x = vit.norm(x)
+        queries, places = x[:, :7], x[:, 7 + vit.num_prefix_tokens :]
+        side, block = int(places.shape[1] ** 0.5), self.upscale[0]
+        places = places.transpose(1, 2).unflatten(2, (side, side))
+        places = block.norm(block.conv2(torch.nn.functional.gelu(block.conv1(places))))
+        return torch.einsum("bqc, bchw -> bqhw", self.mask_head(queries), places), self.class_head(queries)
+
+
+@pytest.mark.parametrize(
+    "variant, file", [("small_patch14_reg4", "pytorch_model.bin"), ("giant_patch14_reg4", "last.ckpt")]
+)
+def test_files_of_the_authors_on_dinov2(variant, file, tmp_path):
+    timm = pytest.importorskip("timm")
+    sizes = {"img_size": SIDE, "embed_dim": 128, "depth": 3, "num_heads": 2, "num_classes": 0}
+    whole = torch.nn.Module()
+    whole.network = shaken(Network(timm.create_model(f"vit_{variant}_dinov2", **sizes)))
+    state = {**whole.state_dict(), "criterion.empty_weight": torch.ones(5)}
+    is_run = file.endswith(".ckpt")
+    torch.save(
+        {"state_dict": state, "epoch": 3, "hyper_parameters": {"lr": 1e-4}} if is_run else state, tmp_path / file
+    )
+    ours = keras_vit.load(tmp_path / file)
+    with torch.no_grad():
+        same_logits(ours, whole.network(torch.from_numpy(IMAGES).permute(0, 3, 1, 2)))
+    assert ours.config.pictures == "eomt_authors" and ours.config.backbone.heads == 2
+
+
+def test_files_of_the_authors_on_dinov3(tmp_path):
+    theirs = of_transformers("EomtDinov3", layer_norm_eps=1e-5)
+    renames = {
+        r"embeddings\.": "network.encoder.backbone.patch_embed.",
+        r"layers\.": "network.encoder.backbone.blocks.",
+        r"layernorm\.": "network.encoder.backbone.norm.",
+        r"query\.": "network.q.",
+        r"class_predictor\.": "network.class_head.",
+        r"mask_head\.fc(\d)": lambda match: f"network.mask_head.{2 * int(match[1]) - 2}",
+        r"upscale_block\.block\.(\d+)\.layernorm2d": r"network.upscale.\1.norm",
+        r"upscale_block\.block\.": "network.upscale.",
+        r"attn_mask_probs": "network.attn_mask_probs",
+    }
+    state = {}
+    for name, values in theirs.state_dict().items():
+        for old, new in renames.items():
+            name, changed = re.subn(f"^{old}", new, name)
+            if changed:
+                break
+        state[name] = values
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    same_logits(keras_vit.load(tmp_path / "pytorch_model.bin", image_size=SIDE), logits_of(theirs))
