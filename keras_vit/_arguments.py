@@ -2,6 +2,7 @@
 
 import difflib
 import fnmatch
+import importlib.util
 import math
 import numbers
 import os
@@ -209,6 +210,18 @@ def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, .
 def matches(name: str, pattern: str) -> bool:
     """Whether the path of a layer or a weight fits a pattern with file names' wildcards, all of it or from a `/` on."""
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")
+
+
+_PACKAGES = {"PIL": "Pillow", "sklearn": "scikit-learn"}  # as pip knows what is imported under another name
+
+
+def require_packages(what: str, packages: tuple[str, ...], extra: str) -> None:
+    """Raises ImportError where packages are missing that `what` needs, with the extra that brings them."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        names = " and ".join(_PACKAGES.get(name, name) for name in missing)
+        message = f'{what} needs {names}, which is not installed: pip install "keras-vit[{extra}]"'
+        raise ImportError(message, name=missing[0])
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import importlib.util
 import io
 import os
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit._arguments import require_packages
 from keras_vit._files import replacing
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def need_matplotlib() -> None:
     Examples:
         >>> evaluation.need_matplotlib()  # silent where it is installed
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        hint = 'pip install "keras-vit[plots]"'
-        raise ImportError(f"Pictures need matplotlib, which is not installed: {hint}", name="matplotlib")
+    require_packages("A picture", ("matplotlib",), "plots")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_class_name, listing, printable, to_numpy, warn_caller
+from keras_vit._arguments import check_class_name, listing, printable, require_packages, to_numpy, warn_caller
 from keras_vit._terminal import ProgressBar
 from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
 
@@ -344,10 +344,8 @@ def _look_at_all(paths: Sequence[Path], decode: bool, converted: list[BadImage])
 
 def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
     """What is wrong with a file, and its mode; it is decoded where asked for, or where its end does not show."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError('Image folders need Pillow: pip install "keras-vit[images]".') from error
+    require_packages("An image folder", ("PIL",), "images")
+    from PIL import Image
 
     try:
         status = path.stat()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, did_you_mean, listing, printable
+from keras_vit._arguments import check_choice, did_you_mean, listing, printable, require_packages
 from keras_vit.data.examples import TARGETS, Examples, check_class_name, fingerprint, good_files, split_of
 from keras_vit.preprocessing import load_image
 
@@ -195,10 +195,9 @@ def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.suffix.lower() == ".parquet":
-            try:
-                from pyarrow import parquet
-            except ImportError as error:
-                raise ImportError('Parquet files need pyarrow: pip install "keras-vit[tables]".') from error
+            require_packages("A Parquet file", ("pyarrow",), "tables")
+            from pyarrow import parquet
+
             with open(path, "rb") as stream:
                 columns = _columns(parquet.read_table(stream))
             return columns, printable(path), 0, path.parent

@@ -4,7 +4,6 @@ The checkpoint that comes along is fine-tuned on real scans of handwritten digit
 table and a picture.
 """
 
-import importlib.util
 import json
 import os
 import time
@@ -17,7 +16,7 @@ from rich.console import Console
 
 import keras_vit
 from keras_vit import training
-from keras_vit._arguments import whole_number
+from keras_vit._arguments import require_packages, whole_number
 from keras_vit._files import weights_folder, write_text
 from keras_vit._keras import set_random_seed
 from keras_vit._terminal import Table, megabytes
@@ -38,7 +37,7 @@ RECIPE = training.recipe("finetune/cifar10").replace(
     image_size=IMAGE_SIZE,
     augmentation=training.Augmentation(crop="resize", flip=False),  # a cut or mirrored digit is another one, or none
 )
-NEEDS = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+NEEDS = ("sklearn", "matplotlib")
 
 
 class Digits(NamedTuple):
@@ -106,11 +105,7 @@ def run(
         ValueError: if an argument makes no sense.
         RuntimeError: if a written file does not give the model's answers.
     """
-    missing = [distribution for name, distribution in NEEDS.items() if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImportError(
-            f'The demo needs {" and ".join(missing)}, which is not installed: pip install "keras-vit[demo]"'
-        )
+    require_packages("The demo", NEEDS, "demo")
     whole_number("seed", seed, 0)
     whole_number("epochs", epochs, 1)
     console = console or Console()

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit._arguments import Source, whole_number
+from keras_vit._arguments import Source, require_packages, whole_number
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
-from keras_vit.export.formats import Format, require
+from keras_vit.export.formats import Format
 from keras_vit.export.images import (
     another_size,
     as_taken,
@@ -249,7 +249,7 @@ def export(
     _check_options(row, model, precision, batch_size, calibration, tolerance)
     names = _class_names(model, class_names)
     _check_destination(path, row, overwrite)
-    require(f"The format {row.name!r}", row.needs, row.extra)
+    require_packages(f"The format {row.name!r}", row.needs, row.extra)
     reference = plain_model(model)
     signature = Signature.of(reference, batch_size, uint8_input, softmax)
     config = input_config(model)

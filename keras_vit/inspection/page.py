@@ -1,6 +1,5 @@
 """One page that shows a model: a single HTML file that needs no network and, but for its sliders, no JavaScript."""
 
-import importlib.util
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import printable, require_packages
 from keras_vit._files import write_text
 from keras_vit._pictures import coarse, image_address
 from keras_vit.inspection.attention import (
@@ -76,8 +75,7 @@ def write_page(
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"path must end with .html, but {os.fspath(path)!r} was given.")
-    if importlib.util.find_spec("PIL") is None:
-        raise ImportError('The page needs Pillow, which is not installed: pip install "keras-vit[images]"')
+    require_packages("The page", ("PIL",), "images")
     attentive, style, sections = _has_attention(model), "", []
     if images:
         names = [printable(name, 200) for name in images]

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._arguments import require_packages
+
 
 def read_channels(file: Any, channels: int) -> np.ndarray:
     """The values of an image file as it has them, `(height, width, channels)`: uint8, uint16, float32 ...
@@ -21,11 +23,9 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
     name, is_path = repr(str(file)), isinstance(file, (str, os.PathLike))
     read = functools.partial(_read_picture, mode={1: "L", 4: "RGBA"}.get(channels, "RGB"))
     if is_path and str(file).lower().endswith((".tif", ".tiff")):
-        try:
-            import tifffile
-        except ImportError as error:
-            message = f'{name} with {channels} channels needs tifffile: pip install "keras-vit[tiff]".'
-            raise ImportError(message, name="tifffile") from error
+        require_packages(f"{name} with {channels} channels", ("tifffile",), "tiff")
+        import tifffile
+
         read = tifffile.imread
     # Opened here: a missing file keeps its own error, and all that follows is about content.
     with open(file, "rb") if is_path else contextlib.nullcontext(file) as source:

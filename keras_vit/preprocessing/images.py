@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, pair, to_numpy, warn_caller
+from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller
 from keras_vit.interpolation import METHODS, interpolation_matrix
 
 if TYPE_CHECKING:
@@ -247,10 +247,8 @@ def is_file(source: Any) -> bool:
 
 def _read_rgb(file: Any, orient: bool) -> np.ndarray:
     """Decode anything that `load_image` takes to a uint8 array `(height, width, 3)`."""
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise ImportError('load_image needs Pillow: pip install "keras-vit[images]".') from error
+    require_packages("load_image", ("PIL",), "images")
+    from PIL import Image, ImageOps
 
     is_path = isinstance(file, (str, os.PathLike))
     if not is_file(file):

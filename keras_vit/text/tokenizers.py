@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._arguments import require_packages
 from keras_vit._files import weights_folder
 from keras_vit.checkpoints.files import parse_json
 from keras_vit.models import TextConfig
@@ -129,10 +130,8 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f'This tokenizer needs {name}: pip install "keras-vit[text]".') from error
+    require_packages("This tokenizer", (name,), "text")
+    return importlib.import_module(name)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from keras_vit._arguments import require_packages
 from keras_vit.models import BiTConfig, ViTConfig, variant_config, weights_by_path
 from keras_vit.training.planning import MODEL, SPLIT, split_sizes
 
@@ -210,10 +211,9 @@ def _need_jax() -> None:
 
 def _orbax() -> Any:
     _need_jax()
-    try:
-        from orbax.checkpoint import v1
-    except ImportError as error:
-        raise ImportError('Checkpoints of split models need Orbax: pip install "keras-vit[orbax]".') from error
+    require_packages("A checkpoint of a split model", ("orbax",), "orbax")
+    from orbax.checkpoint import v1
+
     return v1
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from keras_vit._arguments import require_packages
+
 if TYPE_CHECKING:
     import keras
 
@@ -106,16 +108,8 @@ class Format:
         if row is None or row.reason:
             words = f"precision must be one of {offered} for the format {self.name!r}, but {name!r} was given"
             raise ValueError(f"{words}: {row.reason}" if row else f"{words}.")
-        require(f"The precision {name!r} of {self.name!r}", row.packages, row.extra)
+        require_packages(f"The precision {name!r} of {self.name!r}", row.packages, row.extra)
         return row
-
-
-def require(what: str, packages: tuple[str, ...], extra: str) -> None:
-    """Raises ImportError where packages are missing that `what` needs, with the extra that brings them."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        words = f'{what} needs {" and ".join(missing)}, which is not installed: pip install "keras-vit[{extra}]"'
-        raise ImportError(words, name=missing[0])
 
 
 def as_strings(metadata: "Metadata") -> dict[str, str]:
