@@ -75,39 +75,30 @@ class UpscaleBlock(CompositeLayer):
 
 @registered
 class MaskHead(CompositeLayer):
-    """Masks: how much a query, after three linear layers, has in common with each place of a map (EoMT, section 3.2).
+    """Three linear layers that make of a query what its mask has in common with places of a map (EoMT, section 3.2).
 
     Args:
         activation: Between the linear layers; as in `keras_vit.EoMTConfig`.
 
-    Call arguments:
-        queries: `(batch, Q, D)`.
-        features: `(batch, rows, columns, D)`.
-
-    Output: Logits `(batch, Q, rows, columns)`.
+    Input and output: `(batch, Q, D)`.
 
     Examples:
-        >>> queries, features = np.zeros((1, 5, 8), "float32"), np.zeros((1, 2, 3, 8), "float32")
-        >>> tuple(layers.MaskHead()(queries, features).shape)
-        (1, 5, 2, 3)
+        >>> tuple(layers.MaskHead()(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 5, 8)
     """
 
     def __init__(self, activation: str = "exact", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.activation = activation
 
-    def build(self, queries_shape: Shape, features_shape: Shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         for name in ("fc1", "fc2", "fc3"):
-            setattr(self, name, self.inner_dense(name, queries_shape, queries_shape[-1]))
+            setattr(self, name, self.inner_dense(name, input_shape, input_shape[-1]))
 
-    def call(self, queries: Tensor, features: Tensor) -> Tensor:
+    def call(self, queries: Tensor) -> Tensor:
         for layer in (self.fc1, self.fc2):
             queries = call_inside(layer, queries, activation=self.activation)
-        queries = call_inside(self.fc3, queries)
-        rows, columns = ops.shape(features)[1:3]
-        places = ops.reshape(features, (-1, rows * columns, features.shape[-1]))
-        masks = ops.matmul(queries, ops.transpose(places, (0, 2, 1)))
-        return ops.reshape(masks, (-1, queries.shape[1], rows, columns))
+        return call_inside(self.fc3, queries)
 
-    def compute_output_shape(self, queries_shape: Shape, features_shape: Shape) -> Shape:
-        return (*queries_shape[:2], *features_shape[1:3])
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape

@@ -17,8 +17,7 @@ from keras import ops
 from keras_vit._keras import is_recorded
 from keras_vit._processes import tensorflow_has_only_cpus
 
-# (operation, backend) -> the faster form
-FAST: dict[tuple[str, str], Callable[..., Any]] = {}
+FAST: dict[tuple[str, str], Callable[..., Any]] = {}  # (operation, backend) -> the faster form
 
 
 def faster(operation: str, backend: str) -> Callable[[Any], Any]:
@@ -68,8 +67,7 @@ def _on_cpu(x: Any) -> bool:
     if backend == "tensorflow":
         import tensorflow as tf
 
-        # A graph does not know where it will run.
-        return isinstance(x, tf.Tensor) and tensorflow_has_only_cpus()
+        return isinstance(x, tf.Tensor) and tensorflow_has_only_cpus()  # a graph does not know where it will run
     return False
 
 
@@ -167,10 +165,9 @@ def _torch_lacks(dtype: Any) -> bool:
     """Whether the processor has no instructions for products of 16 bits, which then take seventy times as long."""
     import torch
 
-    if not torch.backends.mkldnn.is_available():
-        return False
     supports = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-    return dtype in supports and not getattr(torch.ops.mkldnn, supports[dtype])()
+    known = torch.backends.mkldnn.is_available() and dtype in supports
+    return known and not getattr(torch.ops.mkldnn, supports[dtype])()
 
 
 def _in_float32(function: Callable[..., Any], *tensors: Any) -> Any:
@@ -372,24 +369,20 @@ def _layer_norm_in_torch(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 # The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 c x + 2 d x^3).
 _GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
 _GELU_CUBIC = 0.044715 * _GELU_LINEAR
-# Values that PyTorch works on at a time, so that they stay in the processor's cache between one step and the next.
-PIECE = 1 << 20
-# Values that PyTorch's own GELU does as soon as four operations.
-FEW = 1 << 17
+PIECE = 1 << 20  # values that PyTorch works on at a time, so that they stay in the processor's cache between steps
+FEW = 1 << 17  # values that PyTorch's own GELU does as soon as four operations
 
 
 def activate(x: Any, kind: str | None, fresh: bool = False) -> Any:
     """An activation: one of `choices.HEAD_ACTIVATIONS`, or None for none; a `fresh` tensor may be written over."""
     if kind is None:
         return x
-    if kind == "quick":
-        return x * ops.sigmoid(1.702 * x)
     fast = fast_path(kind, x)
     if fast is not None:
         return fast(x, fresh)
-    if kind in ("relu", "silu"):
-        return getattr(ops, kind)(x)
-    return ops.gelu(x, approximate=kind == "tanh")
+    if kind == "quick":
+        return x * ops.sigmoid(1.702 * x)
+    return getattr(ops, kind)(x) if kind in ("relu", "silu") else ops.gelu(x, approximate=kind == "tanh")
 
 
 @faster("tanh", "jax")
@@ -435,6 +428,15 @@ def _relu_in_torch(x: Any, fresh: bool = False) -> Any:
     return x.relu_() if _overwrites(x, fresh) else x.relu()
 
 
+@faster("quick", "torch")
+def _gelu_quick_in_torch(x: Any, fresh: bool = False) -> Any:
+    if not _overwrites(x, fresh):
+        return x * (1.702 * x).sigmoid_()
+    for piece in _pieces(x):
+        piece.mul_((1.702 * piece).sigmoid_())
+    return x
+
+
 @faster("exact", "torch")
 def _gelu_exact_in_torch(x: Any, fresh: bool = False) -> Any:
     import torch
@@ -444,7 +446,6 @@ def _gelu_exact_in_torch(x: Any, fresh: bool = False) -> Any:
 
 @faster("tanh", "torch")
 def _gelu_tanh_in_torch(x: Any, fresh: bool = False) -> Any:
-    # In four operations, computed in at least float32.
     import torch
 
     overwrites = _overwrites(x, fresh)
@@ -453,7 +454,7 @@ def _gelu_tanh_in_torch(x: Any, fresh: bool = False) -> Any:
     if not overwrites:
         return _gelu_of_torch().apply(x)
     for piece in _pieces(x):
-        piece.mul_(_gelu_factor(piece.float()))
+        piece.mul_(_gelu_factor(piece.float()))  # computed in at least float32
     return x
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import keras
-from keras import tree
+from keras import ops, tree
 
 from keras_vit._keras import clonable
 from keras_vit.layers import MaskHead, QueryRotation, RegisterTokens, TokenMap, UpscaleBlock
@@ -31,7 +31,8 @@ def eomt(config: EoMTConfig, backbone: VisionTransformer, policy: Any) -> dict[s
     features = TokenMap(config.grid_size, prefix, dtype=policy, name="map")(tokens)
     for i in range(config.upscale_blocks):
         features = UpscaleBlock(config.activation, dtype=policy, name=f"upscale_{i}")(features)
-    masks = MaskHead(config.activation, dtype=policy, name="mask_head")(queries, features)
+    masks = MaskHead(config.activation, dtype=policy, name="mask_head")(queries)
+    masks = ops.einsum("bqd,brcd->bqrc", masks, features)
     # The last class is "no object".
     classes = Dense(config.classes + 1, dtype=own_policy(policy, "class_head"), name="class_head")(queries)
     return {"classes": classes, "masks": masks}

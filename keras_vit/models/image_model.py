@@ -67,6 +67,12 @@ class ConfiguredModel(ClonableModel):
         self.trainable = source.trainable
         copy_structure(source, self)
 
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        inputs = keras.ops.convert_to_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
+        if not training and mask is None and runs_eagerly_in_torch(inputs):
+            return call_layers(self, inputs, _answer)
+        return super().call(inputs, training=training, mask=mask)
+
     def get_config(self) -> dict[str, Any]:
         with without_importing_tensorflow():
             dtype = keras.dtype_policies.serialize(quantized_policies(self) or self._policy)
@@ -197,12 +203,9 @@ class ImageModel(ConfiguredModel):
             self._warned = True
             warnings.warn(message, stacklevel=3)
 
-    def call(self, images: Any, training: bool | None = None, mask: Any = None) -> Any:
-        self._check_images(images)
-        images = keras.ops.convert_to_tensor(images) if isinstance(images, np.ndarray) else images
-        if not training and mask is None and runs_eagerly_in_torch(images):
-            return call_layers(self, images, _answer)
-        return super().call(images, training=training, mask=mask)
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        self._check_images(inputs)
+        return super().call(inputs, training=training, mask=mask)
 
     def call_layers(self, images: Any, call: Callable[..., Any]) -> Any:
         """What the model computes of a tensor of images, where `call(layer, *args, **options)` replaces each layer."""
