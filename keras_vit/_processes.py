@@ -132,6 +132,12 @@ class Processes:
             work.wait()
         return [tensor.div_(self.count) for tensor in means]
 
+    def mean_with_gradient(self, tensor: Any) -> Any:
+        """The mean of a torch tensor over the processes; the gradient of what each makes of it reaches all of them."""
+        from torch.distributed.nn.functional import all_reduce
+
+        return all_reduce(tensor) / self.count
+
     @contextlib.contextmanager
     def failing_together(self) -> Iterator[None]:
         """Raises a `ConnectionError` in plain words in place of an engine's error about a process that has ended."""

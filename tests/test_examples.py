@@ -94,3 +94,10 @@ def test_fine_tuning_digits_repeats(tmp_path):
     printed = run("finetune_digits.py", cwd=tmp_path)
     assert len(re.findall(r"\d% of 20 digits", printed)) == 3
     assert float(printed.split("weights of the first two:")[1]) == 0
+
+
+def test_scenes_are_segmented(tmp_path):
+    printed = run("segment_scenes.py", "--output", "out", cwd=tmp_path)
+    found = json.loads((tmp_path / "out" / "scenes.json").read_text())
+    assert list(found) == ["linear head", "with adapters"] and "with adapters: mean IoU" in printed
+    assert all(0 <= share <= 1 for share in found.values())

@@ -23,6 +23,7 @@ from keras_vit.cli.command import (
     start_keras,
     table_options,
 )
+from keras_vit.cli.masks import evaluate_masks, is_of_masks, mask_options
 
 SHOWN = 48  # worst mistakes on the page of a report
 NEIGHBOURS = 20
@@ -52,9 +53,13 @@ SHEET = option("--output", metavar="FILE", help="a contact sheet, .html, .png, .
     option("--image-size", type=image_size, help="pixels, as 384 or 384x512 (default: the checkpoint's)"),
     option("--batch-size", type=COUNT, default=64),
     ON_BAD_IMAGE,
+    mask_options,
     option("--report", metavar="FILE", help="a page with matrix, classes and worst mistakes, .html (default: none)"),
     option("--output", metavar="FOLDER", help="for evaluation.json and confusion.png (default: no files)"),
-    examples=("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10"),
+    examples=(
+        "runs/finetune/model.keras photos --report report.html",
+        "glyphs digits --few-shot 5 10",
+    ),
 )
 def evaluate(options: argparse.Namespace) -> Answer:
     """Evaluates, and writes the files that were asked for."""
@@ -70,6 +75,8 @@ def evaluate(options: argparse.Namespace) -> Answer:
     if probing + voting > 1 or (of_outputs and (probing or voting)) or (options.report and probing):
         raise ValueError("--few-shot and --knn are ways of their own: without each other, --views and --threshold.")
     check_source(options.weights)
+    if is_of_masks(options):
+        return evaluate_masks(options)
     digits = options.data == "digits" and not os.path.exists(options.data)
     data: Any = None if digits else labelled_data(options)
     if options.report or (options.output and not probing):

@@ -30,6 +30,8 @@ from keras_vit.cli.command import (
     start_keras,
     table_options,
 )
+from keras_vit.cli.masks import RECIPE as MASK_RECIPE
+from keras_vit.cli.masks import is_of_masks, mask_options, open_masks
 
 TOP = 5  # classes that `predict` shows
 RECIPE = "finetune/cifar10"
@@ -202,7 +204,8 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
     option("data", metavar="DATA", help=DATA),
     table_options,
     option("--validation", type=at_least_0, metavar="SHARE", help="to evaluate on (default: the test images of DATA)"),
-    option("--recipe", default=RECIPE, help="see `keras-vit recipes`"),
+    mask_options,
+    option("--recipe", help=f"see `keras-vit recipes` (default: {RECIPE}, of masks {MASK_RECIPE})"),
     option("--output", default="runs/finetune", help="folder of the run"),
     _finetune_options,
     option("--no-flip", action="store_const", const=False, dest="flip", help="mirror no images (digits, text)"),
@@ -225,7 +228,8 @@ def finetune(options: argparse.Namespace) -> Answer:
     """Trains in the folder `options.output`, where a run that was killed goes on."""
     from keras_vit import training
 
-    recipe = training.recipe(options.recipe)
+    masks = is_of_masks(options, "image_size", "output")
+    recipe = training.recipe(options.recipe or (MASK_RECIPE if masks else RECIPE))
     changes = given(options, "crop", "flip", "mixup", "cutmix", "erasing", "randaugment")
     recipe = recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **changes))
     changes = given(options, "keep", "patience", "sampling", "patch_drop", "lora_rank")
@@ -235,14 +239,14 @@ def finetune(options: argparse.Namespace) -> Answer:
     check_source(options.weights)
     if options.teacher is not None:
         check_source(options.teacher)
-    data = labelled_data(options)
+    data = open_masks(options) if masks else labelled_data(options)
     start_keras()
     task = {}
     if options.teacher is not None:
         from keras_vit import load
 
         task["task"] = training.distillation(load(options.teacher), options.distill)
-    done = training.finetune(
+    done = (training.finetune_segmentation if masks else training.finetune)(
         options.weights,
         data,
         recipe,

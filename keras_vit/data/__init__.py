@@ -15,9 +15,12 @@ from keras_vit.data.randaugment import randaugment_operation as randaugment_oper
 # What needs Keras, and what worker processes run as a program.
 if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation as Augmentation
-    from keras_vit.data.mask_augmentation import MaskAugmentation as MaskAugmentation
+    from keras_vit.data.augmentation import MaskAugmentation as MaskAugmentation
     from keras_vit.data.masks import MaskedImages as MaskedImages
     from keras_vit.data.masks import open_masks as open_masks
+    from keras_vit.data.scenes import SCENE_CLASSES as SCENE_CLASSES
+    from keras_vit.data.scenes import make_scenes as make_scenes
+    from keras_vit.data.scenes import save_scenes as save_scenes
     from keras_vit.data.streams import Batches as Batches
     from keras_vit.data.streams import ImageStream as ImageStream
     from keras_vit.data.streams import as_dataset as as_dataset

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -32,6 +32,8 @@ ASPECTS, ATTEMPTS = (0.75, 1.33), 100
 BAD, GOOD = b"\0", b"\1"  # what an answer of a worker begins with
 # Of timm's `RandomErasing`: share of the area, greatest ratio of its sides, and how often a box is drawn.
 ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), 1 / 0.3, 10
+# Fields of `MaskAugmentation` that change colours, and the most that they may be.
+COLOURS = {"brightness": 255.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.5}
 ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 
@@ -88,7 +90,7 @@ class Augmentation:
             object.__setattr__(self, name, tuple(value) if isinstance(value, (tuple, list)) else value)
         numbers = {name: getattr(self, name) for name in ("min_area", "mixup", "cutmix", "erasing")}
         for name, value in numbers.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
+            if not is_number(value):
                 raise TypeError(f"{name} must be a number, but {value!r} was given.")
         if not 0 < self.min_area <= 1:
             raise ValueError(f"min_area must lie in (0, 1], a share of the image, but {self.min_area} was given.")
@@ -105,6 +107,74 @@ class Augmentation:
                 message = f"randaugment must be {wanted}, but {given!r} was given."
                 raise (ValueError if is_pair else TypeError)(message)
             object.__setattr__(self, "randaugment", tuple(given))
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskAugmentation:
+    """How training pictures with masks are changed. `MaskAugmentation()` is what DINOv2 trains its linear head with.
+
+    Each change of colours happens to half of the pictures. Pipelines of other libraries have crops and colours of
+    their own, and are left as they are.
+
+    Args:
+        scale: The shorter side becomes that of the image size times a number drawn from this range.
+        one_class: A crop in which one class has this share of the labelled pixels or more is drawn again, up to ten
+            times; 1.0: never.
+        flip: Mirror half of the pictures, left to right.
+        brightness: What is added to pixels of 0..255, at most.
+        contrast: 0.5 multiplies them by 0.5 to 1.5.
+        saturation: The same for the saturation of HSV.
+        hue: By what share of the circle of colours they turn, at most. 18 of OpenCV's 180 are 0.1.
+        fill: What pictures that are smaller than the crop are filled up with, below and right, in 0..255: the mean that
+            the model subtracts, a number or one for each channel. Their masks have the label that does not count.
+
+    Raises:
+        TypeError, ValueError: if a field is out of its range.
+
+    Examples:
+        >>> data.MaskAugmentation(scale=(1, 3), flip=False).one_class
+        0.75
+    """
+
+    scale: tuple[float, float] = (0.5, 2.0)
+    one_class: float = 0.75
+    flip: bool = True
+    brightness: float = 32.0
+    contrast: float = 0.5
+    saturation: float = 0.5
+    hue: float = 0.1
+    fill: float | tuple[float, ...] = (123.675, 116.28, 103.53)
+
+    # What streams ask of an augmentation, and what nobody does to masks.
+    mixup: ClassVar[float] = 0.0
+    cutmix: ClassVar[float] = 0.0
+    erasing: ClassVar[float] = 0.0
+    randaugment: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.flip, bool):
+            raise TypeError(f"flip must be True or False, but {self.flip!r} was given.")
+        for name in ("scale", "fill"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, tuple(value) if isinstance(value, (tuple, list)) else value)
+        fills = self.fill if isinstance(self.fill, tuple) else (self.fill,)
+        numbers = [(name, getattr(self, name), most) for name, most in COLOURS.items()]
+        for name, value, most in (*numbers, ("one_class", self.one_class, 1.0), *(("fill", v, 255.0) for v in fills)):
+            if not is_number(value) or not 0 <= value <= most:
+                raise ValueError(f"{name} must be a number from 0 to {most:g}, but {value!r} was given.")
+        scale = self.scale if isinstance(self.scale, tuple) else ()
+        if len(scale) != 2 or not all(map(is_number, scale)) or not 0 < scale[0] <= scale[1] < np.inf:
+            raise ValueError(f"scale must be (least, most) above 0, such as (0.5, 2.0), but {self.scale!r} was given.")
+
+    @property
+    def recolours(self) -> bool:
+        """Whether it changes colours, which only red, green and blue have."""
+        return any(getattr(self, name) for name in COLOURS)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a field is a plain number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ MODES = ("1", "L", "P", "I", "I;16")  # Pillow's, of one number a pixel
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Masks:
+class Masks:
     """What masks say, whatever they come in."""
 
     source: Any = dataclasses.field(repr=False)
@@ -50,7 +50,7 @@ class _Masks:
         return labels
 
 
-class MaskedImages(_Masks):
+class MaskedImages(Masks):
     """Pictures with a mask each: `open_masks` makes it, and `finetune_segmentation` and `open_data` take it.
 
     Attributes:
@@ -117,7 +117,7 @@ class MaskedImages(_Masks):
         )
 
 
-class MaskPipeline(_Masks):
+class MaskPipeline(Masks):
     """Batches of pictures and masks of another library, checked one by one."""
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -180,7 +180,7 @@ def open_masks(
         if 0 <= ignore < classes:
             raise ValueError(f"ignore={ignore} is one of the {classes} classes: give a number that is none of them.")
     options = (None if names is None else tuple(names), ignore, reduce_zero_label)
-    if isinstance(source, _Masks):
+    if isinstance(source, Masks):
         raise TypeError("source is what open_masks has made already: give that as it is.")
     if not isinstance(source, (str, os.PathLike, Mapping)) and is_pipeline(source):
         if hasattr(source, "__next__"):

@@ -31,6 +31,8 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
         [1.1, True]
     """
 
+    processes: Any = None  # that have parts of one batch, with arrays of their own; the run sets it
+
     def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs: Any) -> None:
         super().__init__(**{**kwargs, "axis": -1, "momentum": momentum, "epsilon": epsilon})
 
@@ -38,8 +40,13 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
         if not (training and self.trainable):
             return super().call(inputs, training=False)
         x = ops.cast(inputs, float32_or_better(inputs.dtype))
-        mean, variance = ops.moments(x, axes=[*range(len(x.shape) - 1)])
-        count = ops.cast(math.prod(ops.shape(x)[:-1]), x.dtype)
+        axes, parts = [*range(len(x.shape) - 1)], 1
+        mean, variance = ops.moments(x, axes=axes)
+        if self.processes is not None:
+            parts = self.processes.count
+            mean = self.processes.mean_with_gradient(mean)
+            variance = self.processes.mean_with_gradient(ops.mean(ops.square(x - mean), axis=axes))
+        count = ops.cast(math.prod(ops.shape(x)[:-1]) * parts, x.dtype)
         sample = variance * count / ops.maximum(count - 1, 1)
         for running, now in ((self.moving_mean, mean), (self.moving_variance, sample)):
             running.assign(self.momentum * running + (1 - self.momentum) * ops.cast(now, running.dtype))

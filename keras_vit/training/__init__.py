@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
     from keras_vit.training.pretraining import pretrain
     from keras_vit.training.run import Trained, finetune
+    from keras_vit.training.segmentation import MaskLoss, finetune_segmentation
     from keras_vit.training.trainable import add_lora, freeze, layer_decay, load_adapters, save_adapters, unfreeze
 
 _later = lazy_names(__name__)
@@ -48,6 +49,7 @@ __all__ = [
     "ContrastiveLoss",
     "DistillationLoss",
     "ImageStream",
+    "MaskLoss",
     "MomentumSGD",
     "Muon",
     "Plan",
@@ -68,6 +70,7 @@ __all__ = [
     "distillation",
     "draw_curve",
     "finetune",
+    "finetune_segmentation",
     "freeze",
     "layer_decay",
     "layout_map",

@@ -26,10 +26,11 @@ from keras_vit._processes import ALONE, Processes, scope_of
 from keras_vit._terminal import ProgressBar, Table
 from keras_vit.checkpoints.files import read_npz, write_npz
 from keras_vit.data import Batches
-from keras_vit.training.sharing import UNSHARED, Batch, FilledBatches, Sharing, assign_everywhere, own_randomness
+from keras_vit.training.sharing import UNSHARED, Batch, Sharing, assign_everywhere, own_randomness
 
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
+_MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou")  # of `keep`
 # What a run leaves in its folder, and what goes when it starts again.
 _FILES = ("step-*.npz", ".part-*", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png")
 
@@ -41,7 +42,7 @@ def train(
     *,
     every: int,  # updates between two evaluations and checkpoints
     batches_per_step: int = 1,  # the optimizer's gradient_accumulation_steps
-    validation: FilledBatches | None = None,
+    validation: Any = None,  # FilledBatches, or what has such an `evaluate(model)`
     folder: "RunFolder | None" = None,
     schedule: Callable[[int], Any] | None = None,  # for the log
     callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -69,7 +70,7 @@ def train(
         if folder and finished:
             if verbose:
                 report(f"{title}: the run in {folder.path} was over after {start:,} steps, and is not trained again.")
-            if validation is not None and log[-1].get("val_loss") is None:
+            if validation is not None and not any(name.startswith("val_") for name in log[-1]):
                 log[-1] |= _evaluate(model, validation)
                 folder.save(model, start, log, finished=True)
             return log
@@ -108,7 +109,7 @@ def train(
             if folder:
                 folder.save(model, step, log)
             model.stop_training |= _out_of_patience(log, patience)
-            shares = {"train": logs.get("accuracy"), "test": logs.get("val_accuracy")}
+            shares = {"train": logs.get("accuracy"), "test": logs.get("val_accuracy"), "mIoU": logs.get("val_mean_iou")}
             noted = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
             bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
 
@@ -150,8 +151,9 @@ def _best(log: list[dict[str, Any]]) -> int:
 
     def score(number: int) -> tuple[float, float]:
         row = log[number]
-        loss, accuracy = row.get("val_loss"), row.get("val_accuracy") or row.get("val_ranking_precision")
-        return accuracy or 0.0, -math.inf if loss is None or math.isnan(loss) else -loss
+        loss = row.get("val_loss")
+        measure = next((row[name] for name in _MEASURES if row.get(name)), 0.0)
+        return measure, -math.inf if loss is None or math.isnan(loss) else -loss
 
     return max(range(len(log)), key=score)  # the first of several
 
@@ -167,7 +169,7 @@ def _out_of_patience(log: list[dict[str, Any]], patience: int | None) -> bool:
     return patience is not None and bool(log) and len(log) - 1 - _best(log) >= patience
 
 
-def _evaluate(model: keras.Model, validation: FilledBatches) -> dict[str, float]:
+def _evaluate(model: keras.Model, validation: Any) -> dict[str, float]:
     """Loss and metrics of the averaged weights where the optimizer keeps averages (`use_ema`)."""
     # In float16 Keras wraps the optimizer in one that scales the loss and has a `use_ema` of its own, always False.
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -348,7 +350,8 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
     """Draws loss, accuracy and learning rate over the steps of a run.
 
     Args:
-        log: Rows with `step` and any of `loss`, `val_loss`, `accuracy`, `val_accuracy`, `learning_rate`.
+        log: Rows with `step` and any of `loss`, `val_loss`, `accuracy`, `val_accuracy`, `val_mean_iou`,
+            `learning_rate`.
         path: The `.png` to write; it appears when it is complete.
         title: Above the picture.
 
@@ -360,7 +363,7 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
     """
     panels = (
         ("loss", 1, {"loss": "training", "val_loss": "test"}),
-        ("accuracy, %", 100, {"accuracy": "training", "val_accuracy": "test"}),
+        ("accuracy, %", 100, {"accuracy": "training", "val_accuracy": "test", "val_mean_iou": "mean IoU, test"}),
         ("learning rate", 1, {"learning_rate": "learning rate"}),
     )
     with figure_for(path, 12, 3.8, layout="constrained") as figure:
@@ -368,7 +371,7 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
         for axes, (name, factor, lines) in zip(figure.subplots(1, 3), panels, strict=True):
             axes.set_title(name, loc="left", fontsize=11)
             axes.set_xlabel("step")
-            for (column, label), colour in zip(lines.items(), (FAINT, GOOD), strict=False):
+            for (column, label), colour in zip(lines.items(), (FAINT, GOOD, GOOD), strict=False):
                 points = [(row["step"], factor * row[column]) for row in log if row.get(column) is not None]
                 if points:
                     label = f"{label} {points[-1][1]:.4g}"

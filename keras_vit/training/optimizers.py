@@ -258,6 +258,8 @@ DECAYS: dict[str, Callable[["WarmupDecay", Any, Any], Any]] = {
     "stair": _stair,
     "constant": lambda s, p, t: s.learning_rate,
 }
+# The same beneath the warm-up, as mmcv and DINOv3 have it: the decay counts from the first step.
+DECAYS |= {f"{name}_whole": DECAYS[name] for name in ("cosine", "linear")}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -276,6 +278,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     | `"rsqrt"` | `learning_rate / sqrt(1 + steps since the warm-up / timescale)` |
     | `"stair"` | `learning_rate * factors[i]` from step `boundaries[i]` on |
     | `"constant"` | `learning_rate` |
+    | `"cosine_whole"`, `"linear_whole"` | those of their names, with p the share of all steps, also in the warm-up |
 
     Args:
         learning_rate: The rate at the end of the warm-up.
@@ -326,8 +329,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step: Any) -> Any:
         """The learning rate, a float32 scalar tensor, after `step` updates, an integer or an integer tensor."""
         step = ops.cast(step, "float32")
-        after_warmup = ops.maximum(step - self.warmup_steps, 0.0)
-        progress = ops.minimum(after_warmup / (self.steps - self.warmup_steps), 1.0)
+        begin = 0 if self.decay.endswith("_whole") else self.warmup_steps
+        after_warmup = ops.maximum(step - begin, 0.0)
+        progress = ops.minimum(after_warmup / (self.steps - begin), 1.0)
         rate = DECAYS[self.decay](self, progress, after_warmup)
         if self.warmup_steps:
             rate = rate * ops.minimum(1.0, step / self.warmup_steps)

@@ -64,6 +64,20 @@ _AUGREG_DATA: dict[str, dict[str, Any]] = {
     "i1k": {"dataset": "ImageNet", "sweep": _AUGREG_SPREAD},
 }
 
+_SEGMENTATION: dict[str, Any] = {
+    "dataset": "ADE20K",
+    "steps": 40_000,
+    "batch_size": 16,
+    "image_size": 512,
+    "learning_rate": 1e-3,
+    "warmup_steps": 1500,
+    "optimizer": "adamw",
+    "beta_1": 0.9,
+    "beta_2": 0.999,
+    "augmentation": {"scale": (0.5, 2.0), "one_class": 0.75},
+}
+_SEGMENTATION_LACKS = "There, the warm-up begins at a millionth of the rate, and all weights decay"
+
 _SWEEP = {"learning_rate": (0.001, 0.003, 0.01, 0.03)}
 _IMAGENET_SWEEP = {"learning_rate": (0.003, 0.01, 0.03, 0.06)}
 _AUGREG_SWEEP = {"learning_rate": (0.001, 0.003, 0.01), "image_size": (224, 384)}
@@ -238,6 +252,34 @@ ROWS: tuple[dict[str, Any], ...] = (
             ("ViT-H/14", 224, 0.55),
         )
     ),
+    {
+        **_SEGMENTATION,
+        "name": "segmentation/dinov2_linear",
+        "models": "DINOv2",
+        "schedule": "linear_whole",
+        "weight_decay": 1e-4,
+        "source": f"configs beside DINOv2's published heads, mmsegmentation's schedule_40k. {_SEGMENTATION_LACKS}",
+    },
+    {
+        **_SEGMENTATION,
+        "name": "segmentation/dinov2_ms",
+        "models": "DINOv2, with layers=4",
+        "schedule": "linear_whole",
+        "weight_decay": 1e-4,
+        "image_size": 640,
+        "augmentation": {"scale": (1.0, 3.0), "one_class": 0.75},
+        "source": f"configs beside DINOv2's published heads, mmsegmentation's schedule_40k. {_SEGMENTATION_LACKS}",
+    },
+    {
+        **_SEGMENTATION,
+        "name": "segmentation/dinov3_linear",
+        "models": "DINOv3",
+        "schedule": "cosine_whole",
+        "weight_decay": 1e-3,
+        "dropout": 0.1,
+        "augmentation": {"scale": (0.5, 2.0), "one_class": 0.75, "hue": 0.5},
+        "source": f"facebookresearch/dinov3, dinov3/eval/segmentation. {_SEGMENTATION_LACKS}",
+    },
     {
         **_PRETRAINING,
         "name": "pretrain/masked_patches",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit._arguments import RANGES, check_choice, check_number, check_patterns, did_you_mean, pair
 from keras_vit._terminal import Table
-from keras_vit.data import Augmentation
+from keras_vit.data import Augmentation, MaskAugmentation
 from keras_vit.training.recipe_table import ROWS
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _CHOICES = {
     "optimizer": ("sgd", "adam", "adamw", "muon"),
     "loss": ("softmax", "sigmoid"),
     "sampling": (None, "balanced", "sqrt"),
-    "schedule": ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant"),
+    "schedule": ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant", "cosine_whole", "linear_whole"),
     "keep": ("last", "best"),
 }
 # May be None:
@@ -56,7 +56,7 @@ class Recipe:
         weight_decay: Of kernels: `w -= learning rate * weight_decay * w`.
         clip_norm: Greatest global norm of the gradients; None for any.
         image_size: Pixels, an integer or (height, width).
-        dropout: Rate inside the model.
+        dropout: Rate inside the model; of one that gives masks, of the channels that its head reads.
         patch_drop: Share of the patches that each image goes without, see `layers.PatchDropout`.
         drop_path: Rate of stochastic depth in the last block.
         loss: `"softmax"` or `"sigmoid"`.
@@ -72,7 +72,7 @@ class Recipe:
         lora_rank: Rank of adapters that train instead of the rest of the model, see `add_lora`; None for none.
         lora_alpha: Their scale; None for the rank.
         lora_targets: Patterns of the layers that get them.
-        augmentation: What happens to training images.
+        augmentation: What happens to training images; a `data.MaskAugmentation` where they have masks.
         keep: Whose weights a run gives: `"last"`, as the papers' runs, or `"best"`, those of the evaluation with the
             highest `val_accuracy`, of several labels `val_ranking_precision`; among equals, or for numbers, of the
             lowest `val_loss`, and then of the first.
@@ -123,7 +123,7 @@ class Recipe:
     lora_rank: int | None = None
     lora_alpha: float | None = None
     lora_targets: tuple[str, ...] = ("query", "value")
-    augmentation: Augmentation = Augmentation()
+    augmentation: Augmentation | MaskAugmentation = Augmentation()
     keep: str = "last"
     patience: int | None = None
 
@@ -138,7 +138,7 @@ class Recipe:
         fields["image_size"] = size if isinstance(self.image_size, (tuple, list)) else size[0]
         for name in ("freeze", "lora_targets"):
             fields[name] = check_patterns(name, fields[name])
-        if not isinstance(self.augmentation, Augmentation):
+        if not isinstance(self.augmentation, (Augmentation, MaskAugmentation)):
             raise TypeError(f"augmentation must be an Augmentation, but {self.augmentation!r} was given.")
         weights = self.class_weight
         if isinstance(weights, dict):
@@ -176,7 +176,9 @@ class Recipe:
     def from_dict(cls, fields: dict[str, Any]) -> "Recipe":
         """The recipe of `to_dict`, also after a way through JSON."""
         sweep = {key: tuple(values) for key, values in fields.get("sweep", {}).items()}
-        return cls(**{**fields, "sweep": sweep, "augmentation": Augmentation(**fields.get("augmentation", {}))})
+        augmentation = fields.get("augmentation", {})
+        kind = MaskAugmentation if "one_class" in augmentation else Augmentation
+        return cls(**{**fields, "sweep": sweep, "augmentation": kind(**augmentation)})
 
     def total_steps(self, examples: int | None = None) -> int:
         """Updates of the whole training, on as many images where the recipe counts epochs."""

@@ -40,7 +40,7 @@ class Trained:
         model: The trained model.
         recipe: The recipe as it was run, with all changes.
         log: A row per evaluation: `step`, `loss`, `accuracy`, `val_loss`, `val_accuracy`, `learning_rate`, `seconds`,
-            and with `keep="best"` whether it is the one that is `kept`.
+            of masks `val_mean_iou`, and with `keep="best"` whether it is the one that is `kept`.
         class_names: What the outputs of the model stand for; None where the data does not say.
         output: The folder of the run, or None.
         bad_images: Files that were left out, and why (only with `on_bad_image="skip"`).
@@ -61,8 +61,16 @@ class Trained:
     @property
     def accuracy(self) -> float | None:
         """Share of the validation images that the trained model names right; None without validation."""
-        kept = [row for row in self.log if row.get("kept")] or self.log[-1:]
-        return kept[0].get("val_accuracy") if kept else None
+        return self._kept.get("val_accuracy")
+
+    @property
+    def _kept(self) -> dict[str, Any]:
+        return next((row for row in self.log if row.get("kept")), self.log[-1] if self.log else {})
+
+    @property
+    def mean_iou(self) -> float | None:
+        """The mean intersection over union of the trained model's masks; None without masks to evaluate on."""
+        return self._kept.get("val_mean_iou")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model, as plain data for JSON."""
@@ -70,6 +78,7 @@ class Trained:
             "recipe": self.recipe.to_dict(),
             "log": list(self.log),
             "accuracy": self.accuracy,
+            "mean_iou": self.mean_iou,
             "class_names": self.class_names,
             "output": None if self.output is None else str(self.output),
             "bad_images": [dataclasses.asdict(image) for image in self.bad_images],
@@ -112,7 +121,10 @@ class Task:
     learner: Callable[[Model], keras.Model] = logits_model  # computes the loss, with the weights of that model
     batches: Callable[[Model, ImageStream, int], Batch] = labelled_batches  # inputs and targets, of a model and a seed
     loss: Callable[[Recipe], keras.losses.Loss] = build_loss  # the mean over the images of a batch
-    metric: Callable[..., keras.metrics.Metric] = keras.metrics.CategoricalAccuracy  # logged as `accuracy`
+    # Logged as `accuracy`; None for none.
+    metric: Callable[..., keras.metrics.Metric] | None = keras.metrics.CategoricalAccuracy
+    # From the model, images to evaluate on and the processes to what measures; None: loss and metric, batch by batch.
+    validation: Callable[[Model, ImageStream, Processes], Any] | None = None
 
 
 def model_to_finetune(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
@@ -285,7 +297,8 @@ def finetune(
         test_images = None
         if validation is not None or has_test_split(data):
             test_data = data if validation is None or "holdout" in reading else validation
-            names = {"classes": images.classes, "class_names": images.class_names, "target": images.target}
+            target = "class" if images.target == "mask" else images.target  # `open_masks` says it by itself
+            names = {"classes": images.classes, "class_names": images.class_names, "target": target}
             test_images = open_data(test_data, split="test", resize=model.config.pipeline, **names, **reading)
             stack.enter_context(test_images)
             if test_images.target != images.target:
@@ -314,19 +327,22 @@ def finetune(
 
             loss, metric = loss_and_metric(recipe, images)
         else:
-            loss, metric = task.loss(recipe), task.metric(name="accuracy")
+            loss, metric = task.loss(recipe), task.metric and task.metric(name="accuracy")
         learner.compile(
             optimizer,
             loss,
-            weighted_metrics=[metric],
+            weighted_metrics=[metric] if metric else None,
             jit_compile=jit_compile(learner, recipe.steps),
         )
         sharing.average_gradients(optimizer, learner.optimizer)
+        sharing.average_moments(learner)
         verbose = verbose and processes.first
         if verbose:
             report(_summary(task, recipe, model, images, test_images, sharing))
         filled = None
-        if test_images is not None:
+        if test_images is not None and task.validation is not None:
+            filled = task.validation(model, test_images, processes)
+        elif test_images is not None:
             count = test_images.steps_per_epoch or sum(1 for _ in test_images)
             filled = FilledBatches(task.batches(model, test_images, seed + 1), count, reading["batch_size"], sharing)
         log = train(

@@ -14,7 +14,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit._keras import layers_inside
 from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, batch_shares, check_strategy, connect, fill_up, share
+from keras_vit.layers import BatchNormalization
 
 Batch = Callable[[int], tuple[Any, ...]]  # from the number of a batch to inputs, targets and perhaps weights
 # DataParallel or ModelParallel of keras.distribution, a tf.distribute.Strategy (which needs TensorFlow), "alone", None.
@@ -111,6 +113,12 @@ class Sharing:
             raise ValueError('mixed_float16 does not work in several processes on torch: dtype="mixed_bfloat16" does.')
         if self.processes.apart:
             optimizer.average_gradients = self.processes.mean
+
+    def average_moments(self, model: keras.Model) -> None:
+        """Lets batch normalisation see the whole batch, where each process has its part of it by itself."""
+        for layer in layers_inside(model) if self.processes.apart else ():
+            if isinstance(layer, BatchNormalization):
+                layer.processes = self.processes
 
 
 UNSHARED = Sharing()

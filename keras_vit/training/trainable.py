@@ -112,7 +112,7 @@ def add_lora(
     targets: str | Iterable[str] = ("query", "value"),
     *,
     alpha: float | None = None,
-    train: str | Iterable[str] = ("head",),
+    train: str | Iterable[str] = ("head", "head_norm"),
 ) -> list[str]:
     """Gives layers adapters of low rank and freezes everything else. Compile the model after this.
 

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from PIL import Image
 
-from keras_vit import VisionTransformer, evaluation, training
+from keras_vit import VisionTransformer, data, evaluation, training
 from tests.training.distributed import BATCH, CONFIGS, IMAGES, LABELS, STEPS, compiled, curve, shares
 
 RNG = np.random.default_rng(0)
@@ -62,6 +62,18 @@ def tune(folder, output, **options):
         "log": [[row[name] for name in ("loss", "accuracy", "val_loss", "val_accuracy")] for row in done.log],
         "weights": [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in done.model.trainable_weights],
     }
+
+
+def tune_masks(folder):
+    """The same of a linear head for masks, whose batch normalisation sees the whole batch."""
+    recipe = training.recipe("segmentation/dinov2_linear")
+    recipe = recipe.replace(steps=3, warmup_steps=0, batch_size=4, image_size=16, learning_rate=0.01)
+    together = training.connect().joint
+    options = {"every": 1, "verbose": False, "validation": None if together else data.make_scenes(3, 16, 1)}
+    source = os.path.join(folder, "start.keras")
+    done = training.finetune_segmentation(source, data.make_scenes(9, 16), recipe, **options)
+    weights = [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in done.model.weights]
+    return {"losses": [row["loss"] for row in done.log], "mean_iou": done.mean_iou, "weights": weights}
 
 
 def embed(folder, output):
@@ -136,6 +148,7 @@ def wrapped(part):
 
 def everything(folder, processes, part):
     answer = {"count": count(folder), "embedded": embed(folder, "features.npz"), "tuned": tune(folder, "whole")}
+    answer["masks"] = tune_masks(folder)
     answer["tensorflow"] = "tensorflow" in sys.modules
     if keras.backend.backend() == "jax":
         answer["sharded"] = sharded(folder)

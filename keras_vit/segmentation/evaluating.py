@@ -1,0 +1,69 @@
+"""How good the maps of a model are on pictures with masks."""
+
+import contextlib
+from typing import Any
+
+from keras_vit._processes import connect
+from keras_vit._terminal import ProgressBar
+from keras_vit.data import ImageStream, open_data, open_masks
+from keras_vit.data.masks import Masks
+from keras_vit.segmentation.metrics import MeanIoU, MeanIoUResult
+from keras_vit.segmentation.segmenting import segment
+
+
+def evaluate(
+    model: Any,
+    data: Any,
+    *,
+    ignore: int = 255,
+    reduce_zero_label: bool = False,
+    on_bad_image: str = "stop",
+    progress: bool = True,
+) -> MeanIoUResult:
+    """The mean intersection over union on pictures with masks, each at its own size.
+
+    Args:
+        model: A model of masks; an EoMT answers as for semantic segmentation.
+        data: What `open_masks` takes or gives, whose test pictures count where it has such; or a stream of them.
+        ignore: As in `open_masks`, like the next.
+        reduce_zero_label: Likewise.
+        on_bad_image: `"stop"` or `"skip"` (see `open_data`).
+        progress: Whether there is a bar.
+
+    Returns:
+        A `MeanIoUResult`, over the pictures of all processes that the program was started in.
+
+    Raises:
+        TypeError, ValueError: as `segment` and `open_masks`; if the classes of the data have other names than those of
+            the model.
+
+    Examples:
+        >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))
+        >>> segmentation.evaluate(segmenter, masks, progress=False).pictures
+        4
+    """
+    processes, config = connect(), model.config
+    with contextlib.ExitStack() as stack:
+        if not isinstance(data, ImageStream):
+            if not isinstance(data, Masks):
+                data = open_masks(data, classes=config.classes, ignore=ignore, reduce_zero_label=reduce_zero_label)
+            ignore = data.ignore
+            split = "test" if getattr(data, "has_test_split", True) else "train"
+            reading: dict[str, Any] = {
+                "image_size": config.image_size,
+                "channels": config.channels,
+                "on_bad_image": on_bad_image,
+            }
+            data = open_data(
+                data, split=split, shuffle=False, batch_size=processes.count, shard=processes.shard, **reading
+            )
+            stack.enter_context(data)
+        names = data.class_names and tuple(data.class_names)
+        if names and config.class_names and names != config.class_names:
+            raise ValueError(f"data has the classes {names}, but the model {config.class_names}, in this order.")
+        metric = MeanIoU(config.classes, ignore=ignore, class_names=config.class_names or names)
+        bar = stack.enter_context(ProgressBar("pictures", data.steps_per_epoch, shown=progress and processes.first))
+        for pictures, labels in bar.track(data):
+            for picture, label in zip(pictures, labels, strict=True):
+                metric.add(segment(model, picture, task="semantic").map, label)
+        return metric.result()

@@ -1,0 +1,232 @@
+"""`finetune_segmentation`: a class for every pixel, by a linear head on the patches of any Vision Transformer.
+
+The recipes are those with which the heads of DINOv2 and DINOv3 were trained.
+"""
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._arguments import DType, Source, check_choice, pair
+from keras_vit._processes import Processes, batch_shares
+from keras_vit.data import ImageStream, MaskAugmentation, open_masks
+from keras_vit.data.masks import Masks
+from keras_vit.layers import resize
+from keras_vit.models import LinearSegmenter, LinearSegmenterConfig, VisionTransformer
+from keras_vit.models.changes import copy_state
+from keras_vit.preprocessing.windows import centre_margins
+from keras_vit.segmentation import evaluate
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.recipes import recipe as recipe_of_name
+from keras_vit.training.run import Task, Trained, as_input, finetune
+from keras_vit.training.sharing import Batch
+from keras_vit.training.trainable import freeze
+from keras_vit.zoo import load
+
+# Fields of a recipe that are about images of one class.
+_OF_CLASSES = ("loss", "label_smoothing", "class_weight", "sampling", "head_bias", "patch_drop")
+
+
+def finetune_segmentation(
+    model: LinearSegmenter | VisionTransformer | Source,
+    data: Any,
+    recipe: Recipe | str = "segmentation/dinov2_linear",
+    *,
+    ignore: int = 255,
+    reduce_zero_label: bool = False,
+    layers: int = 1,
+    pictures: str = "dinov2",
+    frozen: bool = True,
+    **options: Any,
+) -> Trained:
+    """Trains a linear head that gives every pixel a class, on the patches of a Vision Transformer.
+
+    The head is batch normalisation and one matrix, on tokens after the final norm, as DINOv2 and DINOv3 measure their
+    features with. It is a run as `finetune` is: batch n is a function of the seed, and a run that was killed goes on.
+
+    Args:
+        model: A `VisionTransformer` or what `load` takes, which get a new head; or a `LinearSegmenter` with the classes
+            of the data, which goes on with what is frozen in it. What is frozen in a `VisionTransformer` and its
+            adapters stay.
+        data: What `open_masks` takes or gives: a folder with `images/` and `masks/`, pairs of arrays, a pipeline.
+        recipe: As in `finetune`, with a `data.MaskAugmentation`. `lora_rank` trains adapters beside the head, and
+            `dropout` is that of the features which the head reads.
+        ignore: As in `open_masks`, like the next.
+        reduce_zero_label: Likewise.
+        layers: How many of the last blocks a new head reads, 1 or 4.
+        pictures: Whose rules bring pictures to size where it is measured, `"dinov2"` or `"dinov3"`.
+        frozen: Whether the layers below a new head do not train, but for adapters.
+        **options: All others of `finetune` but `task` and `target`. Crops have the size of the model or, where it is
+            named, of the recipe, and are filled up to whole patches. `validation` are pictures with masks, or a share.
+
+    Returns:
+        As `finetune`; `mean_iou` is measured as `segmentation.evaluate` does, at the pictures' own sizes.
+
+    Raises:
+        TypeError, ValueError: as `finetune` and `open_masks`; if a recipe has what is for images of one class each, or
+            the model has other classes than the data.
+
+    Examples:
+        >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))
+        >>> recipe = training.recipe("segmentation/dinov2_linear").replace(steps=1, batch_size=2, image_size=8)
+        >>> done = training.finetune_segmentation(small, masks, recipe, verbose=False)
+        >>> done.model.config.classes
+        2
+    """
+    recipe = recipe_of_name(recipe) if isinstance(recipe, str) else recipe
+    check_choice("layers", layers, (1, 4))
+    for name in _OF_CLASSES:
+        if getattr(recipe, name) != getattr(Recipe(), name):
+            raise ValueError(
+                f"{name}={getattr(recipe, name)!r} is for images of one class each: leave it out of the recipe."
+            )
+    if not isinstance(recipe.augmentation, MaskAugmentation):
+        raise TypeError(
+            f"The recipe {recipe.name} is for images without masks. Give one of segmentation/..., or "
+            "recipe.replace(augmentation=data.MaskAugmentation())."
+        )
+    reading = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
+    named = {name: options.pop(name, None) for name in ("classes", "class_names")}
+    masks = data if isinstance(data, Masks) else open_masks(data, **named, **reading)
+    named = {"classes": masks.classes, "class_names": masks.class_names}
+    validation = options.pop("validation", None)
+    if not isinstance(validation, (float, Masks, type(None))):
+        if isinstance(validation, Mapping) and "test" not in validation:
+            raise ValueError("validation must be pictures with masks, as data is, or a share such as 0.1.")
+        validation = open_masks(validation, **named, **reading)
+    task = Task(
+        "segmentation",
+        functools.partial(segmenter, layers=layers, pictures=pictures, frozen=frozen),
+        learner=lambda model: model,
+        batches=padded_batches,
+        loss=lambda recipe: MaskLoss(masks.ignore),
+        metric=None,
+        validation=functools.partial(Measured, ignore=masks.ignore),
+    )
+    return finetune(model, masks, recipe, validation=validation, task=task, **named, **options)
+
+
+_signature = inspect.signature(finetune_segmentation)
+_others = inspect.signature(finetune).parameters.values()
+_options = [p for p in _others if p.kind is p.KEYWORD_ONLY and p.name not in ("task", "target")]
+finetune_segmentation.__signature__ = _signature.replace(  # ty: ignore[unresolved-attribute]
+    parameters=[*list(_signature.parameters.values())[:-1], *_options]
+)
+
+
+def segmenter(
+    source: Any, recipe: Recipe, images: ImageStream, dtype: DType, *, layers: int, pictures: str, frozen: bool
+) -> LinearSegmenter:
+    """The model to train: what was given, or a new head on its layers, for crops of the recipe's size."""
+    source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
+    if not isinstance(source, (VisionTransformer, LinearSegmenter)):
+        raise TypeError(f"model must be a VisionTransformer or a LinearSegmenter, but is a {type(source).__name__}.")
+    names = None if images.class_names is None else tuple(images.class_names)
+    crop = pair("image_size", recipe.image_size)
+    whole = [side + sum(margin) for side, margin in zip(crop, _margins(crop, source), strict=True)]
+    size: dict[str, Any] = {} if source.config.dynamic else {"image_size": tuple(whole)}
+    if isinstance(source, LinearSegmenter):
+        if source.config.classes != images.classes:
+            raise ValueError(f"model has {source.config.classes} classes, but the data has {images.classes}.")
+        changes = {**size, "crop_size": crop, "dropout": recipe.dropout, "class_names": names}
+        changes = {name: value for name, value in changes.items() if getattr(source.config, name) != value}
+        return source.with_config(**changes) if changes else source
+    norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
+    without = dict.fromkeys(("classes", "class_names", "projection", "representation_size"))
+    changes = {**without, **norm, **size, "pooling": "none", "class_token_only": False, "drop_path": recipe.drop_path}
+    backbone = source.with_config(**changes)
+    config = LinearSegmenterConfig(
+        backbone=backbone.config,
+        classes=images.classes,
+        class_names=names,
+        blocks=tuple(range(backbone.config.depth))[-layers:],
+        dropout=recipe.dropout,
+        pictures=pictures,
+        short_side=min(crop),
+        crop_size=crop,
+        stride=tuple(side // 2 if layers > 1 else side * 2 // 3 for side in crop),  # as of the published heads
+    )
+    model = LinearSegmenter(config, name=backbone.name, dtype=backbone.dtype_policy)
+    copy_state(backbone, model.backbone)
+    if frozen and recipe.lora_rank is None:
+        freeze(model, [layer.name for layer in model.backbone.layers if layer.trainable_weights])
+    return model
+
+
+def _margins(size: tuple[int, int], model: Any) -> list[tuple[int, int]]:
+    return centre_margins(size, model.config.patch_size)
+
+
+def padded_batches(model: LinearSegmenter, images: ImageStream, seed: int) -> Batch:
+    """From the number of a batch to crops, filled up to whole patches as in DINOv2, and their masks."""
+    config, shares = model.config, max(batch_shares(model), images.shard[1])
+    if images.batch_size % shares:
+        words = "batch normalisation takes the mean over the whole batch, so that all parts must be equally large"
+        raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
+    nothing = 255 * np.asarray(config.pipeline.mean, "float32") if config.include_preprocessing else np.float32(0)
+
+    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+        pixels, masks = images.batch(number)
+        crops = as_input(model, pixels)
+        (top, bottom), (left, right) = _margins(crops.shape[1:3], model)
+        if not (bottom or right):
+            return crops, masks
+        height, width = crops.shape[1:3]
+        padded = np.empty((len(crops), top + height + bottom, left + width + right, crops.shape[3]), crops.dtype)
+        padded[...] = nothing
+        padded[:, top : top + height, left : left + width] = crops
+        return padded, masks
+
+    return batch
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MaskLoss(keras.losses.Loss):
+    """Cross-entropy of every pixel, with logits resized to the masks; pixels without a class count as 0 in the mean.
+
+    So do mmsegmentation (`avg_non_ignore=False`) and DINOv3. Masks `(batch, height, width)` of integers, logits
+    `(batch, rows, columns, classes)`.
+
+    Args:
+        ignore: The number of pixels without a class.
+        **kwargs: `reduction`, `name` and `dtype`, as for every loss of Keras.
+
+    Examples:
+        >>> loss = training.MaskLoss()
+        >>> round(float(loss(np.array([[[0, 255]]]), np.zeros((1, 1, 2, 2), "float32"))), 4)  # log(2) / 2
+        0.3466
+    """
+
+    def __init__(self, ignore: int = 255, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ignore = ignore
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        labels = ops.cast(y_true, "int32")
+        dtype = keras.backend.result_type(y_pred.dtype, "float32")
+        logits = resize(ops.cast(y_pred, dtype), ops.shape(labels)[1:3], "half_pixel")
+        counts = labels != self.ignore
+        losses = keras.losses.sparse_categorical_crossentropy(ops.where(counts, labels, 0), logits, from_logits=True)
+        return ops.mean(ops.where(counts, losses, 0), axis=(1, 2))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "ignore": self.ignore}
+
+
+class Measured:
+    """The mean intersection over union on pictures with masks; each process answers for its part of them."""
+
+    def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
+        if processes.joint:
+            raise ValueError("Masks are not measured by several processes on JAX yet: leave validation out.")
+        self._model, self._images, self._ignore = model, images, ignore
+
+    def evaluate(self, model: keras.Model) -> dict[str, float]:
+        """Figures for the log; `model` has the weights of that of the run, which knows its pictures."""
+        result = evaluate(self._model, self._images, ignore=self._ignore, progress=False)
+        return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}

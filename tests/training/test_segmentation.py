@@ -1,0 +1,236 @@
+"""Linear heads for masks: the loss, what trains, how good it is, and runs that go on."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import LinearSegmenter, VisionTransformer, ViTConfig, cli, data, segmentation, training
+from tests.training.test_loop import assert_same_weights
+
+CONFIG = ViTConfig(
+    patch_size=4, width=24, depth=2, mlp_width=48, heads=3, image_size=24, classes=5, final_norm="tokens"
+)
+AUGMENTATION = data.MaskAugmentation(scale=(1.0, 1.5), brightness=8, contrast=0.1, saturation=0.1, hue=0.02)
+RECIPE = training.recipe("segmentation/dinov2_linear").replace(
+    steps=6, batch_size=8, image_size=24, learning_rate=0.01, augmentation=AUGMENTATION
+)
+SCENES, TEST = data.make_scenes(24, 24), data.make_scenes(4, 24, seed=1)
+NAMES = data.SCENE_CLASSES
+
+
+def new_model(**changes):
+    keras.utils.set_random_seed(0)
+    return VisionTransformer(CONFIG.replace(**changes))
+
+
+def tune(model=None, recipe=RECIPE, **options):
+    options = {"validation": TEST, "class_names": NAMES, "every": 3, "verbose": False} | options
+    return training.finetune_segmentation(new_model() if model is None else model, SCENES, recipe, **options)
+
+
+def matrix(old, new):
+    """Linear between half-pixel centres."""
+    at = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
+    low = np.floor(at).astype(int)
+    rows = np.zeros((new, old))
+    np.add.at(rows, (np.arange(new), low), 1 - (at - low))
+    np.add.at(rows, (np.arange(new), np.minimum(low + 1, old - 1)), at - low)
+    return rows
+
+
+def cross_entropy(logits, labels, ignore=255):
+    """An independent reading in float64: half-pixel resize, softmax, sum over what counts by all pixels."""
+    height, width = labels.shape[1:]
+
+    rows, columns = matrix(logits.shape[1], height), matrix(logits.shape[2], width)
+    z = np.einsum("ri,sj,bijk->brsk", rows, columns, logits.astype("float64"))
+    log_p = z - np.log(np.exp(z).sum(-1, keepdims=True))
+    picked = np.take_along_axis(log_p, np.where(labels == ignore, 0, labels)[..., None], -1)[..., 0]
+    return -np.where(labels == ignore, 0, picked).sum() / labels.size
+
+
+@pytest.mark.parametrize("ignore", [255, 1, -1])
+def test_ignored_pixels_count_in_the_mean(ignore):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(2, 3, 4, 5)).astype("float32"), rng.integers(0, 5, (2, 10, 13))
+    labels[0, :4] = ignore
+    loss = training.MaskLoss(ignore)
+    # Sums of 260 float32 terms of about 2.
+    np.testing.assert_allclose(float(loss(labels, logits)), cross_entropy(logits, labels, ignore), rtol=2e-6)
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert float(again(labels, logits)) == float(loss(labels, logits))
+    assert float(loss(np.full_like(labels, ignore), logits)) == 0
+
+
+@pytest.mark.once
+def test_the_rates_of_the_originals():
+    """mmcv's: the decay over all steps, times the warm-up."""
+    steps, rate = 40_000, 1e-3
+    linear = training.build_schedule(training.recipe("segmentation/dinov2_linear"))
+    cosine = training.build_schedule(training.recipe("segmentation/dinov3_linear"))
+    for step in (0, 1, 750, 1499, 1500, 20_000, 39_999):
+        warm = min(step / 1500, 1)
+        expected = [rate * (1 - step / steps) * warm, rate * (1 + np.cos(np.pi * step / steps)) / 2 * warm]
+        # Rounding of float32 of numbers of about the first rate.
+        np.testing.assert_allclose([float(linear(step)), float(cosine(step))], expected, rtol=1e-5, atol=1e-9)
+
+
+def test_a_head_on_frozen_features():
+    """The mean IoU is that of the model that comes out, measured by hand; frozen weights are those of before."""
+    model = new_model()
+    before = {w.path: keras.ops.convert_to_numpy(w) for w in model.weights}
+    done = tune(model)
+    assert isinstance(done.model, LinearSegmenter) and done.class_names == list(NAMES)
+    assert [row["step"] for row in done.log] == [3, 6] and done.mean_iou == done.log[-1]["val_mean_iou"]
+    trained = {weight.path for weight in done.model.trainable_weights}
+    assert all(path.startswith("head") for path in trained) and len(trained) == 4
+    for weight in done.model.backbone.weights:
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), before[weight.path])
+    images = done.model.config.pipeline.normalized(TEST[0])
+    logits = keras.ops.convert_to_numpy(done.model(images))
+    maps = np.einsum("ri,sj,bijk->brsk", matrix(6, 24), matrix(6, 24), logits.astype("float64")).argmax(-1)
+    intersection, union = np.zeros(4), np.zeros(4)
+    for found, mask in zip(maps, TEST[1], strict=True):
+        for k in range(4):
+            intersection[k] += ((found == k) & (mask == k)).sum()
+            union[k] += ((found == k) | (mask == k)).sum()
+    assert done.mean_iou == pytest.approx(np.mean(intersection[union > 0] / union[union > 0]), abs=1e-12)
+    assert segmentation.evaluate(done.model, TEST, progress=False).mean_iou == pytest.approx(done.mean_iou)
+    again = tune()
+    assert_same_weights(again.model, done.model)
+    assert again.log[0]["loss"] == done.log[0]["loss"]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("options", "changes", "inside"),
+    [
+        ({"frozen": False}, {}, "block_0/mlp/fc1/kernel"),
+        ({}, {"lora_rank": 2}, "block_0/attention/query/lora_kernel_a"),
+    ],
+)
+def test_what_trains_by_the_options_that_are_there(options, changes, inside):
+    done = tune(recipe=RECIPE.replace(steps=2, **changes), validation=None, every=2, **options)
+    trained = {weight.path for weight in done.model.trainable_weights}
+    assert inside in trained and {"head/kernel", "head/bias", "head_norm/gamma", "head_norm/beta"} <= trained
+    assert ("block_0/mlp/fc1/kernel" in trained) == ("frozen" in options)
+
+
+@pytest.mark.once
+def test_four_layers_padding_and_going_on(tmp_path):
+    """Crops of 22 pixels on patches of 4: 24 with a margin on each side. A model that has the head goes on with it."""
+    done = tune(new_model(depth=4), RECIPE.replace(steps=2), layers=4, image_size=22, every=2, output=tmp_path / "run")
+    config = done.model.config
+    assert (config.blocks, config.image_size, config.crop_size, config.stride) == (
+        (0, 1, 2, 3),
+        (24, 24),
+        (22, 22),
+        (11, 11),
+    )
+    again = tune(str(tmp_path / "run" / "model.keras"), RECIPE.replace(steps=1), every=1, image_size=22)
+    assert again.model.config == config and not again.model.backbone.trainable_weights
+
+
+def test_a_run_that_was_killed_goes_on(tmp_path):
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.batches = getattr(self, "batches", 0) + 1
+            if self.batches == 4:
+                raise KeyboardInterrupt
+
+    recipe = RECIPE.replace(dropout=0.1)
+    whole = tune(recipe=recipe, output=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        tune(recipe=recipe, output=tmp_path / "run", callbacks=[Kill()])
+    done = tune(recipe=recipe, output=tmp_path / "run")
+    assert_same_weights(done.model, whole.model)
+    columns = ("step", "loss", "val_mean_iou", "val_pixel_accuracy")
+    assert [[row[name] for name in columns] for row in done.log] == [
+        [row[name] for name in columns] for row in whole.log
+    ]
+    saved = keras.saving.load_model(tmp_path / "run" / "model.keras")
+    assert_same_weights(saved, whole.model)
+    assert tune(recipe=recipe, output=tmp_path / "run").log == done.log  # over: not trained again
+
+
+@pytest.mark.once
+def test_adapters_are_better_than_a_linear_head():
+    """The package's glyphs as features, on shapes of any colour."""
+    plain = data.MaskAugmentation((1, 1), 1, True, 0, 0, 0, 0)
+    recipe = RECIPE.replace(steps=100, batch_size=12, augmentation=plain)
+    scenes, test = data.make_scenes(120, 24), data.make_scenes(24, 24, seed=1)
+    options = {"validation": test, "class_names": NAMES, "every": 100, "verbose": False}
+    recipes = (recipe, recipe.replace(lora_rank=8))
+    linear, adapted = (training.finetune_segmentation("glyphs", scenes, one, **options) for one in recipes)
+    # All background is 0.19 on these.
+    assert 0.22 < linear.mean_iou < adapted.mean_iou - 0.03
+
+
+SMALL = (SCENES[0][:4], SCENES[1][:4])
+REFUSED = [
+    (dict(model=None), TypeError, "model must"),
+    (dict(model="no such model"), ValueError, "no such model"),
+    (dict(data=None), TypeError, "data must"),
+    (dict(data=(SMALL[0], SMALL[1][:2])), ValueError, "4 images and 2 masks"),
+    (dict(data=SMALL, classes=2), ValueError, "has the label"),
+    (dict(recipe="finetune/cifar10"), TypeError, "images without masks"),
+    (dict(recipe=RECIPE.replace(class_weight="balanced")), ValueError, "class_weight"),
+    (dict(recipe=RECIPE.replace(label_smoothing=0.1)), ValueError, "label_smoothing"),
+    (dict(recipe=RECIPE.replace(sampling="sqrt")), ValueError, "sampling"),
+    (dict(recipe=RECIPE.replace(patch_drop=0.5)), ValueError, "patch_drop"),
+    (dict(layers=2), ValueError, "layers"),
+    (dict(pictures="mine"), ValueError, "pictures"),
+    (dict(ignore=2), ValueError, "ignore"),
+    (dict(validation=1.5), ValueError, "holdout"),
+    (dict(validation={"train": SMALL}), ValueError, "validation"),
+    (dict(recipe=RECIPE.replace(keep="best")), ValueError, "validation="),
+]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("given", "error", "message"), REFUSED)
+def test_bad_input_is_refused(given, error, message):
+    options = {"model": new_model(), "data": SMALL, "recipe": RECIPE, "classes": 4, "verbose": False} | given
+    with pytest.raises(error, match=message):
+        training.finetune_segmentation(options.pop("model"), options.pop("data"), options.pop("recipe"), **options)
+
+
+@pytest.mark.once
+def test_images_of_classes_and_masks_are_not_mixed_up():
+    with pytest.raises(TypeError, match="MaskAugmentation"):
+        training.finetune(new_model(), data.open_masks(SCENES), "finetune/cifar10", verbose=False)
+    images = (SCENES[0], np.arange(24) % 2)
+    with pytest.raises(TypeError, match="Augmentation"):
+        training.finetune(new_model(), images, RECIPE, verbose=False)
+
+
+@pytest.mark.once
+def test_the_command_trains_and_evaluates(tmp_path, capsys):
+    pytest.importorskip("PIL.Image")
+    folder = data.save_scenes(tmp_path / "scenes", train=8, test=3, image_size=24)
+    new_model().save(tmp_path / "start.keras")
+    arguments = [
+        "--task",
+        "segmentation",
+        "--steps",
+        "2",
+        "--batch-size",
+        "4",
+        "--image-size",
+        "24",
+        "--warmup-steps",
+        "0",
+    ]
+    start, run = str(tmp_path / "start.keras"), str(tmp_path / "run")
+    assert cli.main(["finetune", start, str(folder), *arguments, "--output", run, "--json"]) == 0
+    tuned = json.loads(capsys.readouterr().out)
+    assert tuned["class_names"] == list(NAMES) and tuned["mean_iou"] is not None
+    assert cli.main(["evaluate", f"{run}/model.keras", str(folder), "--task", "segmentation", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["mean_iou"] == pytest.approx(tuned["mean_iou"]) and found["pictures"] == 3
+    for wrong in (["--mixup", "0.2"], ["--teacher", "glyphs"], ["--label", "x"]):
+        assert cli.main(["finetune", start, str(folder), *arguments, *wrong]) != 0
+        assert wrong[0] in capsys.readouterr().err
+    assert cli.main(["evaluate", start, str(folder), "--task", "segmentation", "--knn"]) != 0
