@@ -206,11 +206,12 @@ def catalogue() -> dict[str, Entry]:
 @functools.cache
 def _repository_rows() -> tuple[dict[str, Any], ...]:
     """The repositories of other people, as rows of `list_weights`."""
-    empty = dict.fromkeys(("params", "image_size", "classes", "top1", "license", "size", "layout"))
+    empty = dict.fromkeys(("params", "image_size", "classes", "top1", "license", "size", "layout", "task"))
     rows = []
     for group in _read("repositories.json")["groups"]:
         for listed in group["repositories"]:
-            row = {**empty, "notes": [], "inferred": [], "mirrors": [], **group["common"], **listed}
+            empty_lists = {"notes": [], "inferred": [], "mirrors": []}
+            row = {**empty, **empty_lists, "figures": {}, **group["common"], **listed}
             repository = row.pop("repository")
             row |= {"name": f"hf://{repository}", "url": f"https://huggingface.co/{repository}"}
             row["family"] = group["family"]
@@ -222,7 +223,7 @@ def _repository_rows() -> tuple[dict[str, Any], ...]:
 def _row(entry: Entry) -> dict[str, Any]:
     row = {field: list(value) if isinstance(value, tuple) else value for field, value in vars(entry).items()}
     url, *mirrors = row.pop("urls")
-    return {**row, "family": entry.family, "url": url, "mirrors": mirrors}
+    return {**row, "family": entry.family, "url": url, "mirrors": mirrors, "task": None, "figures": {}}
 
 
 class _Row(dict[str, Any]):
@@ -254,7 +255,8 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
     Returns:
         A list of dicts with the fields of the catalogue: `name` (what `load` takes), `variant`, `family`, `params`,
         `image_size`, `classes`, `dataset`, `top1` (percent), `license`, `url`, `notes`, `inferred` (the names of those
-        that are deduced) and others. Printing it draws a table.
+        that are deduced) and others; for models of masks and depth also `task`, and what the publisher measured as
+        `figures`, such as `{"PQ": 56.0}`. Printing it draws a table.
 
     Raises:
         TypeError, ValueError: if `query` or `family` is no string, or nothing fits; the message says what might.

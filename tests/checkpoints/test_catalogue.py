@@ -174,7 +174,7 @@ def test_repositories_of_other_people():
     for row in rows:
         assert parse_hub_address(row["name"]).repository == row["name"].removeprefix("hf://")
         assert row["dataset"] and (row["top1"] is None or 40 < row["top1"] < 91), row["name"]
-        if row["variant"].startswith("test_vit"):
+        if row["variant"].startswith("test_vit") or row["task"] is not None:
             continue
         assert variants[row["variant"]]["family"] == row["family"], row["name"]
         if row["params"] is not None and row["classes"] in (None, 1000):
@@ -182,6 +182,17 @@ def test_repositories_of_other_people():
             config = variant_config(row["variant"], size, row["classes"])
             # Rounded to 10,000; mask tokens, and what timm leaves out or has beside, make less than a thousandth.
             assert row["params"] == pytest.approx(count_weights(config), rel=2e-3, abs=2e4), row["name"]
+
+
+def test_models_for_masks_and_depth():
+    """Each has a figure that its publisher measured, and says what is to know of its license."""
+    rows = [row for row in list_weights() if row["task"] is not None]
+    assert {row["task"] for row in rows if row["family"] == "EoMT"} == {"panoptic", "semantic", "instance"}
+    for row in rows:
+        assert row["figures"] and row["top1"] is None, row["name"]
+        assert row["license"] or any("license" in note for note in row["notes"]), row["name"]
+    named = {row["name"]: row["figures"] for row in rows}
+    assert named["hf://tue-mps/coco_panoptic_eomt_large_640"] == {"PQ": 56.0}
 
 
 def test_a_row_has_what_users_ask_for():
@@ -203,6 +214,8 @@ def test_a_row_has_what_users_ask_for():
         "mirrors": [],
         "notes": [],
         "inferred": ["license"],
+        "task": None,
+        "figures": {},
     }
     with pytest.warns(DeprecationWarning, match="'licence' is called 'license' now"):
         assert row["licence"] == "Apache-2.0"

@@ -165,7 +165,7 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
         task="semantic" if (hints.get("preprocessor") or {}).get("do_split_image") else None,
     )
     contents.arrays = {f"{family.module}{n}" if n not in file else n: array for n, array in inside.items()}
-    layout = _layout(found, names, number(mapping(config, "rope_parameters"), "rope_theta", 100.0))
+    layout = _layout(found, names, number(mapping(config, "rope_parameters") or config, "rope_theta", 100.0))
     masking = contents.arrays.pop(names.masking)
     return finish(contents, layout, family.title, stored, rf"{_UNUSED}|{re.escape(masking.name)}")
 
