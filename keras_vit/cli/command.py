@@ -214,3 +214,9 @@ def _silence_libraries() -> None:
     os.dup2(silence, 2)
     os.close(silence)
     faulthandler.enable(sys.stderr)  # a library that ends the process cannot say so any more
+
+
+def lines_of(path: str) -> list[str]:
+    """The lines of a text file, without empty ones."""
+    lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    return [line.strip() for line in lines if line.strip()]

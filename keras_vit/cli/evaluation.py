@@ -19,6 +19,7 @@ from keras_vit.cli.command import (
     given,
     image_size,
     labelled_data,
+    lines_of,
     option,
     start_keras,
     table_options,
@@ -50,6 +51,8 @@ SHEET = option("--output", metavar="FILE", help="a contact sheet, .html, .png, .
     ),
     option("--views", choices=("flip", "crops"), help="average over mirror images, or ten crops (default: neither)"),
     option("--threshold", type=at_least_0, help="of several labels: the probability to say one (default: 0.5)"),
+    option("--names-from", metavar="FILE", help="of two towers: a name on each line, for classes that are words"),
+    option("--templates", help="with --names-from: a sentence with {}, or openai_80, openai_7, lit_8"),
     option("--image-size", type=image_size, help="pixels, as 384 or 384x512 (default: the checkpoint's)"),
     option("--batch-size", type=COUNT, default=64),
     ON_BAD_IMAGE,
@@ -74,7 +77,10 @@ def evaluate(options: argparse.Namespace) -> Answer:
         raise ValueError(f"--{next(iter(probe))} is about the probe of --few-shot, which was not asked for.")
     if probing + voting > 1 or (of_outputs and (probing or voting)) or (options.report and probing):
         raise ValueError("--few-shot and --knn are ways of their own: without each other, --views and --threshold.")
+    if options.templates and not options.names_from:
+        raise ValueError("--templates is for the names of --names-from, which was not given.")
     check_source(options.weights)
+    check_exists(options.names_from)
     if is_of_masks(options):
         return evaluate_masks(options)
     digits = options.data == "digits" and not os.path.exists(options.data)
@@ -94,7 +100,13 @@ def evaluate(options: argparse.Namespace) -> Answer:
 
         data, names = dict(zip(("train", "test"), load_digits(), strict=True)), list("0123456789")
     first = connect().first  # before anything is computed
-    model = load(options.weights)
+    if options.names_from is None:
+        model = load(options.weights)
+    else:
+        from keras_vit.text import load_image_text
+
+        classes = lines_of(options.names_from)
+        model = load_image_text(options.weights).zero_shot_classifier(classes, **given(options, "templates"))
     if options.image_size is not None:
         model = model.with_image_size(options.image_size)
     common: dict[str, Any] = {"preprocess": True, **chosen(options, "batch_size", "on_bad_image")}
@@ -115,26 +127,36 @@ def evaluate(options: argparse.Namespace) -> Answer:
 
 
 @command(
-    "Finds the images that are most like one, among the features that `keras-vit embed` has written.",
-    option("image", metavar="IMAGE"),
+    "Finds the images that are most like one, or like words, among the features that `keras-vit embed` has written.",
+    option("image", nargs="?", metavar="IMAGE"),
     FEATURES,
+    option("--text", metavar="WORDS", help="what to search for in place of an image, with a CLIP or SigLIP"),
     option("--count", type=COUNT, default=12),
     option("--weights", help="the model that the features are of (default: the one that they were made with)"),
     FOLDER,
     SHEET,
-    examples=("photo.jpg features.npz", "photo.jpg features.npz --count 24 --output similar.html"),
+    examples=("photo.jpg features.npz", "--text 'a red car' features.npz --weights clip/ --output similar.html"),
 )
 def similar(options: argparse.Namespace) -> Answer:
     """Searches, and draws the sheet."""
+    if (options.image is None) == (options.text is None):
+        raise ValueError("Give either an IMAGE or --text 'some words'.")
+    if options.text is not None and options.weights is None:
+        raise ValueError("--text needs --weights, the two towers with whose image tower the features were made.")
     check_exists(options.image, options.features, options.folder)
     start_keras()
     from keras_vit import evaluation
 
-    rows = evaluation.find_similar(
-        options.image, options.features, k=options.count, model=options.weights, folder=options.folder
-    )
+    model, query = options.weights, None
+    if options.text is not None:
+        from keras_vit.text import load_image_text
+
+        both = load_image_text(model)
+        model, query = both.image_encoder, both.embed_texts(options.text)[0]
+    found = {"query": query, "k": options.count, "model": model, "folder": options.folder}
+    rows = evaluation.find_similar(options.image, options.features, **found)
     if options.output:
-        title = f"Most like {printable(options.image)}"
+        title = f"Most like {printable(options.image or options.text)}"
         evaluation.draw_similar(rows, options.output, title, options.image)
     return Answer([*rows], rows)
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from keras_vit.cli.command import (
     given,
     image_size,
     labelled_data,
+    lines_of,
     option,
     start_keras,
     table_options,
@@ -108,6 +110,7 @@ def shard(text: str) -> tuple[int, int]:
     option("--features", default="pre_logits", help="which, such as block_-1 or encoded"),
     option("--batch-size", type=COUNT, default=32),
     option("--dtype", choices=("float32", "float16"), default="float32", help="in the file"),
+    option("--texts", action="store_true", help="the files hold texts, one a line; the weights have a text tower"),
     option("--skip-unreadable", action="store_true", help="leave out files that are no images, and say which"),
     option("--shard", type=shard, metavar="I/N", help="the I-th slice of N of the images only, from 0 (default: 0/1)"),
     OVERWRITE,
@@ -122,6 +125,8 @@ def embed(options: argparse.Namespace) -> Answer:
     from keras_vit.evaluation.embedding import check_output
 
     check_output(options.output)
+    if options.texts:
+        return _embed_texts(options)
     done = embed(
         options.weights,
         options.images if len(options.images) > 1 else options.images[0],
@@ -138,6 +143,24 @@ def embed(options: argparse.Namespace) -> Answer:
         text += f"; {len(done.skipped)} could not be read: {names}{' ...' if len(done.skipped) > 5 else ''}"
     data = {"path": str(done.path), "images": done.count, "shape": [*done.shape], "skipped": [*done.skipped]}
     return Answer({**data, "already_complete": done.already_complete}, text)
+
+
+def _embed_texts(options: argparse.Namespace) -> Answer:
+    """Writes the embeddings of texts, each of length 1, with the texts as names."""
+    import numpy as np
+
+    from keras_vit._files import replacing
+    from keras_vit.text import load_image_text
+
+    if os.path.exists(options.output) and not options.overwrite:
+        raise FileExistsError(f"{options.output} exists. Choose another path or pass --overwrite.")
+    texts = [line for path in options.images for line in lines_of(path)]
+    features = load_image_text(options.weights).embed_texts(texts, options.batch_size).astype(options.dtype)
+    with replacing(options.output) as temporary, open(temporary, "wb") as stream:
+        np.savez(stream, names=np.array(texts), features=features)
+    shape = [*features.shape[1:]]
+    text = f"Wrote {printable(options.output)}: {len(texts):,} texts, {shape[0]} features each"
+    return Answer({"path": options.output, "texts": len(texts), "shape": shape}, text)
 
 
 @command(

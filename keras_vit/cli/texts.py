@@ -1,10 +1,9 @@
 """The command about images and words: classes that are named and not trained."""
 
 import argparse
-from pathlib import Path
 
 from keras_vit._terminal import Table
-from keras_vit.cli.command import COUNT, Answer, check_exists, command, option, start_keras
+from keras_vit.cli.command import COUNT, Answer, check_exists, command, lines_of, option, start_keras
 
 
 @command(
@@ -36,8 +35,7 @@ def classify(options: argparse.Namespace) -> Answer:
     if options.names_from is None:
         names = [name.strip() for name in options.names.split(",")]
     else:
-        lines = Path(options.names_from).read_text(encoding="utf-8-sig").splitlines()
-        names = [line.strip() for line in lines if line.strip()]
+        names = lines_of(options.names_from)
     pictures = [load_image(path) for path in options.images]
     start_keras()
     import numpy as np

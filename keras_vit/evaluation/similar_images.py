@@ -25,6 +25,7 @@ def find_similar(
     image: Any,
     features: PathLike,
     *,
+    query: Any = None,
     k: int = 12,
     model: VisionTransformer | BiT | Source | None = None,
     folder: PathLike | None = None,
@@ -32,8 +33,10 @@ def find_similar(
     """The images in a file of `embed` that a model takes for most alike to one, by cosine, best first.
 
     Args:
-        image: What `model.preprocess` takes, such as a path.
+        image: What `model.preprocess` takes, such as a path; None where a `query` is given.
         features: The `.npz` file.
+        query: Features of what is searched for, `(D,)`, such as `both.embed_texts("a red car")[0]` where the file has
+            the embeddings of the image tower of `both` (see `keras_vit.load_image_text`).
         k: How many images; all where there are fewer.
         model: The model that the file was made with, or what `keras_vit.load` takes. None: where the file says that it
             is from, if it was given as a name, an address or a path.
@@ -44,22 +47,33 @@ def find_similar(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is no file of `embed`, or of another model, or does not say which.
+        ValueError: if it is no file of `embed`, or of another model, or does not say which, or a `query` has another
+            length than the features.
 
     Examples:
         >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
         >>> evaluation.find_similar("photos/train/cat/1.jpg", features, k=1)[0]["image"]
         'photos/train/cat/1.jpg'
     """
+    if (image is None) == (query is None):
+        raise ValueError("Give either an image or, with image=None, a query.")
     file = _Embedded.read(features, folder)
     source = file.origin["model"] if model is None else model
-    if source is None:
-        raise ValueError(f"{printable(features)} does not say where its model is: give it as model.")
-    model = as_model(source)
-    if model_fingerprint(model) != file.settings["model"]:
-        raise ValueError(f"{printable(features)} has the features of another model than {printable(source)}.")
-    found = feature_extractor(model, [file.settings["features"]])(model.preprocess(image))
-    query = to_numpy(next(iter(found.values()))).reshape(-1)
+    if source is not None and (model is not None or query is None):
+        model = as_model(source)
+        if model_fingerprint(model) != file.settings["model"]:
+            raise ValueError(f"{printable(features)} has the features of another model than {printable(source)}.")
+    if query is None:
+        if model is None:
+            raise ValueError(f"{printable(features)} does not say where its model is: give it as model.")
+        found = feature_extractor(model, [file.settings["features"]])(model.preprocess(image))
+        query = next(iter(found.values()))
+    query = to_numpy(query).reshape(-1)
+    if len(query) != file.features.shape[1]:
+        raise ValueError(
+            f"query must have {file.features.shape[1]} numbers, as the {file.settings['features']!r} of "
+            f"{printable(features)}, but {len(query)} were given."
+        )
     rows, similarities = search(file.features, query, min(k, len(file.features)))
     pairs = zip(rows, similarities.tolist(), strict=True)
     return Table({"image": file.paths[row], "similarity": round(similarity, 4)} for row, similarity in pairs)

@@ -35,6 +35,16 @@ def test_what_is_found_is_what_all_cosines_say(photos, tmp_path):
     assert (pairs[0]["image"], pairs[0]["like"]) == (str(photos / "5.png"), str(photos / "copy.png"))
     moved = evaluation.find_similar(load_image(photos / "5.png"), path, k=1, model=model, folder="elsewhere")
     assert moved[0]["image"].startswith("elsewhere")
+    query = np.eye(16, dtype="f4")[3]
+    by_query = evaluation.find_similar(None, path, query=query, k=2)
+    assert by_query[0]["image"] == str(photos / names[features[:, 3].argmax()])
+    for image, given, words in (
+        (None, None, "Give either"),
+        ("x", query, "Give either"),
+        (None, query[:9], "16 numbers"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            evaluation.find_similar(image, path, query=given)
     with pytest.raises(ValueError, match="does not say where its model is"):
         evaluation.find_similar(photos / "5.png", path)
     with pytest.raises(ValueError, match="of another model"):
