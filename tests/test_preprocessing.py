@@ -130,18 +130,6 @@ def test_resize_refusals(images, size, interpolation, error, message):
 # Reading files
 
 
-def test_every_kind_of_source_gives_the_same_pixels(tmp_path, rng):
-    pixels = rng.integers(0, 256, (5, 7, 3), dtype="uint8")
-    image = Image.fromarray(pixels)
-    path = tmp_path / "picture.png"
-    image.save(path)
-    with open(path, "rb") as stream:
-        for source in (str(path), path, stream, encoded(image), image):
-            out = load_image(source)
-            assert out.dtype == np.uint8
-            np.testing.assert_array_equal(out, pixels)
-
-
 def palette(**info):
     image = Image.new("P", (4, 3), 1)
     image.putpalette([0, 0, 0, 10, 20, 30] + [0] * 762)

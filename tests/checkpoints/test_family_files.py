@@ -227,17 +227,6 @@ def test_heads_and_blocks_beside_their_module(tmp_path):
     assert not contents.unused
 
 
-@pytest.mark.parametrize("family", ["vit", "deit", "ijepa", "dinov2", "dinov3_vit"])
-def test_the_names_of_both_versions_mean_the_same(tmp_path, family):
-    found = []
-    for version in (4, 5):
-        shapes = transformers(family, version=version, registers=4 * (family == "dinov3_vit"))
-        contents = opened(write(tmp_path / str(version), shapes), grid_size=(4, 4))
-        assert contents.dialect.endswith(f"transformers {version}")
-        found.append((contents.config, [row.path for row in contents.layout.rows(contents.config)]))
-    assert found[0] == found[1]
-
-
 def test_openai_and_open_clip(tmp_path):
     shapes = clip() | OPENAI_TEXT
     alone = opened(write(tmp_path / "openai", shapes))

@@ -112,18 +112,6 @@ def test_test_images_come_in_order_and_once(root, resize):
     np.testing.assert_array_equal(labels.argmax(axis=1), [0, 0, 1, 1, 1, 2, 2])
 
 
-def test_what_describes_the_data_changes_with_it(root):
-    def description(**options):
-        with train(root, **options) as stream:
-            return stream.describe()
-
-    before = description()
-    assert before["source"] == "folder" and before["examples"] == 13
-    assert description() == before
-    (root / "train" / "ant" / "0.jpg").rename(root / "train" / "bee" / "new.jpg")
-    assert description() != before
-
-
 # Layouts
 
 

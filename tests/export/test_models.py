@@ -128,11 +128,3 @@ def test_what_cannot_be_of_other_models(monkeypatch, tmp_path):
     images, others = keras.Input((8, 12, 3)), keras.Input((5,))
     with pytest.raises(ValueError, match="must take images .* alone"):
         export(keras.Model([images, others], shared_model()(images) + others), tmp_path / "model.onnx")
-
-
-@pytest.mark.once
-def test_through_another_process(tmp_path):
-    """As a file that holds the model, without what only this process knows of it."""
-    skip_without("stablehlo")
-    report = export(extractor("map"), tmp_path / "model.stablehlo", uint8_input=True, measure=False)
-    assert report.output == "block_-1, block_0/attention_weights, pre_logits, stem"

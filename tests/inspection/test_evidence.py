@@ -7,7 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import inspection
 from tests.compute import compiled, forward
-from tests.inspection.models import around, filled, images_for, make
+from tests.inspection.models import filled, images_for, make
 from tests.tolerances import SAME_FUNCTION
 
 pytestmark = pytest.mark.long
@@ -111,19 +111,6 @@ def test_of_a_bit():
     assert inspection.nearest_patches(bit, images, (0, 1, 1), 3, layer="block1_unit1")[0].shape == (3, 3)
     with pytest.raises(TypeError, match="has no attention"):
         inspection.gradient_attention(bit, images)
-
-
-def test_inside_a_larger_model():
-    model = make("plain")
-    outer = around(model)
-    images = images_for(model)
-    # Its head adds the three logits: ones.
-    logits = inspection.class_scores(model, 0.5 * images)
-    np.testing.assert_allclose(inspection.class_scores(outer, images)[:, 3], logits.sum(1), rtol=0, atol=1e-4)
-    assert inspection.saliency(outer, images, 3).shape == (2, 8, 12)
-    assert inspection.gradient_attention(outer, images, 3).shape == (2, 2, 3)
-    with pytest.raises(ValueError, match="classes must be from 0 to 3"):
-        inspection.saliency(outer, images, 4)
 
 
 @once

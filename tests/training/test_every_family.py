@@ -22,7 +22,7 @@ FAMILIES = {
     "fam_hf_dinov3": ("saved_model", "stablehlo"),
     "fam_hf_clip_full": ("onnx",),
     "fam_hf_siglip_full": (),
-    "fam_timm_eva02_base": ("litert", "torch"),
+    "fam_timm_eva02_base": ("litert",),
 }
 # Files alone do not say how their pictures are prepared; here it does not matter.
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not tell all that its model computes:UserWarning")

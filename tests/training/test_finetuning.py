@@ -384,15 +384,6 @@ def test_adapters_of_a_recipe_are_merged_in_the_file(tmp_path):
 
 
 @pytest.mark.once
-def test_pretraining_goes_on_with_a_model_of_a_file(saved):
-    recipe = RECIPE.replace(learning_rate=0.0, freeze=("embedding",))
-    done = training.pretrain(saved[0], IMAGES, recipe, image_size=16, steps=1, verbose=False)
-    assert done.model.config.image_size == (16, 16)
-    assert "embedding/kernel" not in trained_names(done.model)
-    np.testing.assert_array_equal(head_of(done.model), np.ones((8, 3)))
-
-
-@pytest.mark.once
 def test_pretrain_takes_the_options_of_finetune():
     own, options = (list(inspect.signature(call).parameters) for call in (training.pretrain, training.finetune))
     assert own == ["model", "data", "recipe", "objective", *options[3:-1]] and options[-1] == "task"
