@@ -7,6 +7,7 @@ from keras_vit._processes import connect
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import ImageStream, open_data, open_masks
 from keras_vit.data.masks import Masks
+from keras_vit.models import EoMT, LinearSegmenter
 from keras_vit.segmentation.metrics import MeanIoU, MeanIoUResult
 from keras_vit.segmentation.segmenting import segment
 
@@ -35,13 +36,15 @@ def evaluate(
 
     Raises:
         TypeError, ValueError: as `segment` and `open_masks`; if the classes of the data have other names than those of
-            the model.
+            the model, or no pixel has a class.
 
     Examples:
         >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))
         >>> segmentation.evaluate(segmenter, masks, progress=False).pictures
         4
     """
+    if not isinstance(model, (EoMT, LinearSegmenter)):
+        raise TypeError(f"model must be one with a head for masks, but {type(model).__name__} was given.")
     processes, config = connect(), model.config
     with contextlib.ExitStack() as stack:
         if not isinstance(data, ImageStream):
@@ -66,4 +69,7 @@ def evaluate(
         for pictures, labels in bar.track(data):
             for picture, label in zip(pictures, labels, strict=True):
                 metric.add(segment(model, picture, task="semantic").map, label)
-        return metric.result()
+        result = metric.result()
+    if not result.labelled.any():
+        raise ValueError(f"No pixel of the data has a class: all are {ignore}.")
+    return result

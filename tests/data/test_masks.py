@@ -154,6 +154,22 @@ def test_pipelines_are_used_as_they_are(single):
         assert [len(labels) for _, labels in opened] == [2, 2]
 
 
+@pytest.mark.parametrize("library", ["torch", "tensorflow"])
+def test_pipelines_of_other_libraries(library):
+    framework = pytest.importorskip(library)
+    images = np.random.default_rng(0).integers(2, 255, (4, 16, 16, 3)).astype("uint8")
+    masks = (images[..., 0] % 3).astype("uint8")
+    if library == "torch":
+        pairs = framework.utils.data.TensorDataset(framework.from_numpy(images), framework.from_numpy(masks))
+        pipeline = framework.utils.data.DataLoader(pairs, batch_size=2)
+    else:
+        pipeline = framework.data.Dataset.from_tensor_slices({"image": images, "mask": masks}).batch(2)
+    with stream(pipeline, augmentation=MaskAugmentation()) as opened:
+        batch = opened.batch(1)
+    np.testing.assert_array_equal(batch[0], images[2:])
+    np.testing.assert_array_equal(batch[1], masks[2:])
+
+
 def bad_folder(tmp_path, change):
     images, masks = pictures()
     change(masks)
