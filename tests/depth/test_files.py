@@ -294,3 +294,27 @@ def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
         source, given = (path, None) if below is None else (written(below, "dinov2_vits14_pretrain.npz"), path)
         with pytest.raises(ValueError, match=message):
             keras_vit.load(source, head=given)
+
+
+@pytest.mark.once
+def test_weights_that_are_not_free_for_commerce():
+    from keras_vit.checkpoints.layouts.depth import _say_license
+
+    def config(width, blocks):
+        vit = keras_vit.ViTConfig(
+            **{"image_size": 518, "patch_size": 14, "width": width, "depth": 12, "heads": width // 64},
+            **{"mlp_width": 4 * width, "pooling": "none"},
+        )
+        return keras_vit.DPTConfig(backbone=vit, blocks=blocks, metric=False, max_depth=1.0)
+
+    with pytest.warns(UserWarning, match="CC-BY-NC-4.0: not free for commerce"):
+        _say_license(config(768, (2, 5, 8, 11)))
+    for free in (
+        config(384, (2, 5, 8, 11)),
+        config(768, (8, 9, 10, 11)),
+    ):  # V2 Small, V1 Base: warnings are errors here
+        _say_license(free)
+    rows = keras_vit.list_weights(family="Depth Anything V2")
+    assert len(rows) == 9
+    assert {row["license"] for row in rows if "Small" in row["name"]} == {"Apache-2.0"}
+    assert {row["license"] for row in rows if "Small" not in row["name"]} == {"CC-BY-NC-4.0"}

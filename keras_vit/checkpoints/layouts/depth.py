@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import printable, warn_caller
 from keras_vit.checkpoints.accounting import Contents, Layout, Row, check_fields, shape_of
 from keras_vit.checkpoints.layouts import dense, huggingface, library_configs, pytorch, timm
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear, mapping, number
@@ -181,7 +181,18 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
     arrays = {name: array for name, array in file.items() if not name.startswith(start)}
     contents = dense.joined(backbone, described(**fields), rows, arrays, f"depth, {kind}")
     contents.assumed = assumed
+    _say_license(contents.stored)
     return contents
+
+
+def _say_license(config: Any) -> None:
+    """Warns of weights that are not free for commerce: of V2, which reads other blocks than V1, all but Small."""
+    published = isinstance(config, DPTConfig) and config.design == "depth_anything"
+    if published and config.backbone.width >= 768 and config.blocks == BLOCKS.get(config.backbone.depth):
+        warn_caller(
+            "It has the sizes of Depth Anything V2 Base, Large or Giant, whose published weights are CC-BY-NC-4.0: not "
+            "free for commerce. Small is Apache-2.0."
+        )
 
 
 def _backbone(arrays: dict[str, StoredArray], hints: Mapping[str, Any], start: str, config: Any) -> Contents:
