@@ -17,7 +17,7 @@ from keras_vit.cli.command import COUNT, Answer, check_exists, command, lines_of
     ),
     option("--names", metavar="A,B,...", help="what the classes are called"),
     option("--names-from", metavar="FILE", help="a text file with a name on each line instead"),
-    option("--templates", default="a photo of a {}.", help="a sentence with {}, or openai_80, openai_7, lit_8"),
+    option("--templates", default="a photo of a {}.", help="a sentence with {}, or openai_80, openai_cifar10 ..."),
     option("--tokenizer", metavar="FILE", help="a tokenizer.json or .model, where none lies beside the weights"),
     option("--top", type=COUNT, help="how many names to show (default: all)"),
     examples=(

@@ -197,7 +197,8 @@ class ImageText(keras.Model):
         Args:
             class_names: What the classes are called; they become `config.class_names`.
             templates: Sentences with a `{}` for the name, or the name of a published list of them: `"openai_80"` and
-                `"openai_7"` (CLIP's notebooks for ImageNet), `"lit_8"` (LiT's). A class is the mean of its texts.
+                `"openai_7"` (CLIP's notebooks for ImageNet), `"openai_cifar10"` or another of
+                `published_templates()`. A class is the mean of its texts.
             averaging: Whose rule that follows: `"openai"` (also open_clip's), `"big_vision"` (SigLIP's published
                 numbers: no capitals and punctuation, the first of several names) or `"lit"`. None for the family's own.
             batch_size: How many texts are computed at a time.

@@ -12,9 +12,6 @@ from keras_vit._arguments import unit_vectors
 from keras_vit._files import weights_folder
 from keras_vit.text.tokenizers import canonicalized
 
-# The names of published lists of templates: those of OpenAI's notebooks for ImageNet, and those of LiT's notebook.
-TEMPLATES = ("openai_80", "openai_7", "lit_8")
-
 
 @dataclasses.dataclass(frozen=True)
 class Averaging:
@@ -54,16 +51,31 @@ def imagenet_names() -> tuple[str, ...]:
     return tuple(_published()["imagenet1k"])
 
 
+def published_templates() -> dict[str, tuple[str, ...]]:
+    """The published lists of templates, by the names that `zero_shot_classifier(templates=...)` takes.
+
+    Returns:
+        `"openai_80"` and `"openai_7"` (OpenAI's notebooks, ImageNet), one list for each of 26 other data sets such as
+        `"openai_cifar10"` (`data/prompts.md` of openai/CLIP), `"lit_8"` (LiT's notebook; big_vision's `clip_best`), and
+        `"huggingface_1"` (the one of transformers' pipeline).
+
+    Examples:
+        >>> text.published_templates()["openai_oxfordpets"]
+        ('a photo of a {}, a type of pet.',)
+    """
+    return {name: tuple(texts) for name, texts in _published().items() if name != "imagenet1k"}
+
+
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
     """Templates by the name of their list, one template, or several; ValueError unless each has one place, `{}`."""
     found = (templates,) if isinstance(templates, str) else tuple(templates)
-    if isinstance(templates, str) and templates in TEMPLATES:
-        found = tuple(_published()[templates])
+    if isinstance(templates, str):
+        found = published_templates().get(templates, found)
     for template in found:
         if not isinstance(template, str) or template.count("{}") != 1:
             raise ValueError(
-                f"templates must be sentences with one {{}} for the name of a class, or one of {TEMPLATES}, but "
-                f"{template!r} was given."
+                f"templates must be sentences with one {{}} for the name of a class, or the name of a list, "
+                f"{', '.join(published_templates())}, but {template!r} was given."
             )
     if not found:
         raise ValueError("templates must not be empty: '{}' alone is the name of a class.")

@@ -13,7 +13,8 @@ import keras_vit
 from keras_vit import training
 from keras_vit.checkpoints.files import open_file
 from keras_vit.models import count_weights
-from keras_vit.text import ImageText, save_image_text
+from keras_vit.text import ImageText, published_templates, save_image_text
+from keras_vit.text.templates import templates_of
 from tests.checkpoints.npz_files import read
 
 CASES = ("txt_bv_siglip", "txt_hf_clip", "txt_hf_siglip2", "txt_lit_s", "txt_openclip")
@@ -237,6 +238,16 @@ def test_configs_that_make_no_sense(change, words):
 def test_classes_that_make_no_sense(both_of, names, options, error, words):
     with pytest.raises(error, match=words):
         both_of("txt_hf_clip").zero_shot_classifier(names, **options)
+
+
+@pytest.mark.once
+def test_published_templates():
+    """The numbers of templates that openai/CLIP's data/prompts.md has."""
+    lists = published_templates()
+    counts = {"80": 80, "7": 7, "cifar10": 18, "cifar100": 18, "caltech101": 34, "kinetics700": 28, "ucf101": 48}
+    assert {name: len(lists[f"openai_{name}"]) for name in counts} == counts
+    for name, texts in lists.items():
+        assert templates_of(name) == texts and len({*texts}) == len(texts), name
 
 
 @pytest.mark.once
