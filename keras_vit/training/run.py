@@ -130,6 +130,9 @@ class Task:
 def model_to_finetune(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
     """The model to fine-tune: with the recipe's image size and rates, and a head for the classes of the data."""
     if isinstance(source, ImageModel):
+        if not isinstance(source, (VisionTransformer, BiT)):
+            words = f"A {type(source).__name__} answers for each place, and images of one class have no such labels"
+            raise TypeError(f"{words}. Masks train a linear head: training.finetune_segmentation.")
         return with_head(with_size_and_rates(source, recipe, dtype), recipe, images)
     model = with_size_and_rates(source, recipe, dtype, classes=images.classes)
     if isinstance(model, VisionTransformer) and not model.config.dynamic:

@@ -221,12 +221,14 @@ def test_bad_input_of_evaluate_is_refused(given, error, message, segmenter):
 
 
 @pytest.mark.once
-def test_images_of_classes_and_masks_are_not_mixed_up():
+def test_images_of_classes_and_masks_are_not_mixed_up(segmenter):
     with pytest.raises(TypeError, match="MaskAugmentation"):
         training.finetune(new_model(), data.open_masks(SCENES), "finetune/cifar10", verbose=False)
     images = (SCENES[0], np.arange(24) % 2)
     with pytest.raises(TypeError, match="Augmentation"):
         training.finetune(new_model(), images, RECIPE, verbose=False)
+    with pytest.raises(TypeError, match="LinearSegmenter answers for each place"):
+        training.finetune(segmenter, images, training.Recipe(steps=1, batch_size=2), verbose=False)
 
 
 @pytest.mark.once
