@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import io
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 INK, MUTED, FAINT = "#1b1f27", "#6b7280", "#9aa4b2"  # text, what explains it, what is compared with
 AXES, GRID = "#c9ced6", "#e6e8ec"
 GOOD, BAD = "#1f6feb", "#d1242f"
+Colour = tuple[int, int, int]  # red, green and blue of 0..255
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart, without black; then lighter ones, and
+# darker ones.
+_SAFE = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66))
 FORMATS = (".png", ".svg", ".pdf")
 _STYLE: Any = {  # matplotlib types each key of it
     "font.family": "DejaVu Sans",
@@ -33,6 +38,14 @@ _STYLE: Any = {  # matplotlib types each key of it
     "svg.hashsalt": "keras_vit",  # the same picture gives the same file
 }
 _NO_DATE: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
+
+def safe_colours() -> Iterator[Colour]:
+    """Colours that are told apart whatever one's colour vision: seven, seven lighter, seven darker, and again."""
+    for white, share in itertools.cycle(((0, 0.0), (255, 0.5), (0, 0.45))):
+        for colour in _SAFE:
+            red, green, blue = (round(part * (1 - share) + white * share) for part in colour)
+            yield red, green, blue
 
 
 def need_matplotlib() -> None:

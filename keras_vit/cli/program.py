@@ -27,6 +27,7 @@ COMMANDS = {
     "download": files.download,
     "predict": images.predict,
     "classify": texts.classify,
+    "segment": dense.segment,
     "depth": dense.depth,
     "inspect": files.inspect,
     "convert": files.convert,

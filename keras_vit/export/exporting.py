@@ -38,7 +38,7 @@ from keras_vit.export.served_model import (
     plain_model,
     served_model,
 )
-from keras_vit.models import BiT, VisionTransformer, ViTConfig
+from keras_vit.models import BiT, DenseModel, VisionTransformer, ViTConfig
 from keras_vit.zoo import load
 
 # Largest difference to the model in relation to the size of its answers, or to 1 where they are smaller. That of
@@ -202,8 +202,9 @@ def export(
     file is run by its own runtime in a fresh process and compared with the model. Only then does it appear at `path`.
 
     Args:
-        model: A `VisionTransformer` or `BiT`, of any backend and precision; what `feature_extractor` makes of one; a
-            functional or sequential model with one inside; or a name, an address or a path as `load` takes it.
+        model: A `VisionTransformer`, `BiT` or dense model (`EoMT`, `LinearSegmenter`, `DPT`, `LinearDepth`), of any
+            backend and precision; what `feature_extractor` makes of one; a functional or sequential model with one
+            inside; or a name, an address or a path as `load` takes it.
         path: The file to write; for `"saved_model"`, the folder. OpenVINO's second file lies beside it.
         format: A key of `FORMATS`: `"saved_model"`, `"litert"`, `"onnx"`, `"openvino"`, `"torch"` or `"stablehlo"`;
             None for the one that the path's suffix belongs to. A folder has no suffix, so that it has to be named.
@@ -256,7 +257,7 @@ def export(
     if calibration is not None:
         calibration = calibration_images(calibration, config, signature)
     batches = _batches(config, signature, images, calibration)
-    classes = len(names) if names else classes_of(model)
+    classes = None if len(signature.outputs) > 1 else len(names) if names else classes_of(model)
     if labels is not None:
         if images is None:
             raise ValueError("labels were given without the images that they belong to.")
@@ -363,8 +364,10 @@ def _check_options(
 
 def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[str] | None:
     """The names that the file shall have: the given ones, or else the model's."""
-    if isinstance(model, (VisionTransformer, BiT)):
-        config = model.config
+    config = getattr(model, "config", None)
+    if isinstance(model, (VisionTransformer, BiT)) or (
+        isinstance(model, DenseModel) and hasattr(config, "class_names")
+    ):
         if class_names is not None:
             config = config.replace(class_names=class_names)  # which checks them
         return list(config.class_names) if config.class_names else None

@@ -11,6 +11,8 @@ from keras_vit._keras import has_graph, layers_inside
 from keras_vit.models import (
     BiT,
     BiTConfig,
+    DenseModel,
+    LinearSegmenter,
     VisionTransformer,
     ViTConfig,
     has_adapters,
@@ -23,6 +25,8 @@ Config: TypeAlias = ViTConfig | BiTConfig
 Metadata: TypeAlias = dict[str, Any]  # what a file says about itself, as `describe` puts it
 
 INPUT = "images"  # the name of the one input in every format
+# What dense models answer with, where it is one thing, by `config.model`; EoMT's two have names.
+DENSE_OUTPUTS = {"LinearSegmenter": "logits", "DPT": "depth", "LinearDepth": "depth"}
 OUTPUTS = {"softmax": "probabilities", "sigmoid": "probabilities", "linear": "logits", None: "logits"}
 # What a file does not need: it does not train.
 TRAINING = {"dropout": 0.0, "attention_dropout": 0.0, "patch_drop": 0.0, "drop_path": 0.0, "remat": False}
@@ -67,6 +71,7 @@ class Signature:
         if softmax and _activation(model) != "softmax":
             if outputs not in (("logits",), ("output",)) or _activation(model) != "linear":
                 has = f"the activation {_activation(model)!r}" if outputs != ("features",) else "no head"
+                has = f"the answers {', '.join(outputs)}" if isinstance(model, DenseModel) else has
                 raise ValueError(f"softmax=True needs a model that answers with logits, but {model.name} has {has}.")
             outputs = ("probabilities",)
         else:
@@ -101,6 +106,8 @@ def find_model(model: keras.Model) -> VisionTransformer | BiT | None:
 
 def input_config(model: keras.Model) -> Config | None:
     """The config that says how the images are made that a model takes; None where layers come before, or none tells."""
+    if isinstance(model, DenseModel):
+        return model.config.backbone
     config = getattr(model, "config", None)  # feature extractors have that of the model that they are made of
     if isinstance(config, (ViTConfig, BiTConfig)):
         return config
@@ -113,6 +120,8 @@ def output_names(model: keras.Model) -> tuple[str, ...]:
     if isinstance(model, (VisionTransformer, BiT)):
         config = model.config
         return (OUTPUTS.get(config.classifier_activation, "scores") if config.classes else "features",)
+    if isinstance(model, DenseModel) and model.config.model in DENSE_OUTPUTS:
+        return (DENSE_OUTPUTS[model.config.model],)
     outputs = model.outputs[0] if isinstance(model, keras.Sequential) else model.output
     if isinstance(outputs, dict):
         return tuple(sorted(outputs))
@@ -128,7 +137,7 @@ def _activation(model: keras.Model) -> str:
 
 def classes_of(model: keras.Model) -> int | None:
     """How many classes a model answers with, one number for each; None where its answers name no classes."""
-    if isinstance(model, (VisionTransformer, BiT)):
+    if isinstance(model, (VisionTransformer, BiT, LinearSegmenter)):
         return model.config.classes
     outputs = model.outputs
     named = len(outputs) == 1 and len(outputs[0].shape) == 2 and _activation(model) == "softmax"
@@ -164,7 +173,7 @@ def check_model(model: Any) -> None:
     known = isinstance(model, keras.Model) and has_graph(model)
     inside = layers_inside(model) if known else []
     if not any(type(layer).__module__.startswith("keras_vit.") for layer in inside):
-        kinds = "a VisionTransformer or BiT, a functional or sequential model with one inside, or what load takes"
+        kinds = "a model of this package, a functional or sequential model with one inside, or what load takes"
         words = f"model must be {kinds}, but a {type(model).__name__} was given"
         raise TypeError(f"{words}. Of a subclassed model, export the model inside.")
     shapes = [tuple(images.shape) for images in model.inputs]
@@ -184,7 +193,7 @@ def check_model(model: Any) -> None:
 def plain_model(model: keras.Model) -> keras.Model:
     """The model itself where it computes in float32 and has no adapters; otherwise one that gives its answers so."""
     layers = layers_inside(model)
-    ours = isinstance(model, (VisionTransformer, BiT))
+    ours = isinstance(model, (VisionTransformer, BiT, DenseModel))
     if any(map(has_adapters, layers)):
         if not ours:
             words = f"{model.name} has LoRA's adapters in layers of another model"

@@ -1,14 +1,13 @@
 """Segments as a picture: colours over the photo, their edges, their names at their places, a legend."""
 
-import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit._pictures import INK, MUTED, figure_for
+from keras_vit._pictures import INK, MUTED, Colour, figure_for, safe_colours
 from keras_vit.preprocessing import LABEL_SETS, label_set
 from keras_vit.preprocessing.windows import read_picture
 from keras_vit.segmentation.results import Segment, Segmentation
@@ -16,21 +15,9 @@ from keras_vit.segmentation.results import Segment, Segmentation
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Colour = tuple[int, int, int]
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart, without black; then lighter ones, and
-# darker ones.
-_SAFE = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66))
 _SIDE = 7.5  # units of the longer side of the picture
 _LISTED, _LEGEND = 24, 2.6  # entries of the legend, and units that it takes
 _NAMED = 0.004  # the least share of the picture that has its name written on it
-
-
-def safe_colours() -> Iterator[Colour]:
-    """Colours that are told apart whatever one's colour vision: seven, seven lighter, seven darker, and again."""
-    for white, share in itertools.cycle(((0, 0.0), (255, 0.5), (0, 0.45))):
-        for colour in _SAFE:
-            red, green, blue = (round(part * (1 - share) + white * share) for part in colour)
-            yield red, green, blue
 
 
 def plot(

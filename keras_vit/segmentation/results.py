@@ -1,9 +1,15 @@
 """What a picture was divided into."""
 
 import dataclasses
+import itertools
+import os
+import pathlib
 from typing import Any
 
 import numpy as np
+
+from keras_vit._files import replacing
+from keras_vit._pictures import safe_colours
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +58,36 @@ class Segmentation:
     def to_dict(self) -> dict[str, Any]:
         """Task and segments as plain data, for JSON."""
         return {"task": self.task, "segments": [dataclasses.asdict(segment) for segment in self.segments]}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the map as `.npy` (int32), or as a `.png` with an id a pixel, which appears when it is complete.
+
+        Up to the id 254 the picture has 8 bits and a colour for each id; 255 are pixels of no segment. With more ids it
+        is grey with 16 bits, and 65535 stands for them.
+
+        Args:
+            path: The file; it is replaced if it exists.
+
+        Raises:
+            ImportError: if Pillow is not installed, for `.png`.
+            ValueError: if `path` has another ending.
+        """
+        ending = pathlib.Path(path).suffix.lower()
+        if ending not in (".npy", ".png"):
+            raise ValueError(f"path must end with .npy or .png, but {os.fspath(path)!r} was given.")
+        if ending == ".npy":
+            with replacing(path) as temporary:
+                np.save(temporary, self.map)
+            return
+        from PIL import Image
+
+        is_small = self.map.max(initial=-1) < 255
+        image = Image.fromarray(self.map.astype("uint8" if is_small else "uint16"))  # -1 becomes the largest number
+        if is_small:
+            colours = itertools.chain(itertools.islice(safe_colours(), 255), [(0, 0, 0)])
+            image.putpalette([*itertools.chain(*colours)])
+        with replacing(path) as temporary:
+            image.save(temporary)
 
 
 def label_of(names: tuple[str, ...] | None, label_id: int) -> str:

@@ -1,6 +1,7 @@
 """Linear heads for segmentation: DINOv2's numbers, the files that hold them, and what becomes of the model."""
 
 import dataclasses
+import json
 
 import keras
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 import keras_vit
 from keras_vit import LinearSegmenter, LinearSegmenterConfig, segmentation
 from keras_vit.checkpoints.files import open_file, write_safetensors
+from keras_vit.cli import main
 from keras_vit.layers import BatchNormalization
 from keras_vit.preprocessing import windows
 from tests.conftest import GOLDEN
@@ -267,3 +269,51 @@ def test_options_that_make_no_sense_are_refused(case, model):
         segmentation.segment(model, np.zeros((8, 8, 3), "uint8"), **options)
     with pytest.raises(TypeError, match="head for masks"):
         segmentation.segment(model.backbone, np.zeros((8, 8, 3), "uint8"))
+
+
+@pytest.mark.once
+def test_maps_are_saved_with_an_id_a_pixel(tmp_path):
+    for largest, kind in ((254, "P"), (255, "I;16")):
+        ids = np.array([[0, largest], [-1, 3]], "int32")
+        segmentation.Segmentation(ids, (), "panoptic").save(tmp_path / "map.png")
+        with Image.open(tmp_path / "map.png") as picture:
+            found = np.asarray(picture).astype("int64")
+        assert picture.mode == kind and found[1, 0] == (255 if kind == "P" else 65535)
+        np.testing.assert_array_equal(found[ids >= 0], ids[ids >= 0])
+    segmentation.Segmentation(ids, (), "panoptic").save(tmp_path / "map.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "map.npy"), ids)
+    with pytest.raises(ValueError, match="path must end with"):
+        segmentation.Segmentation(ids, (), "panoptic").save(tmp_path / "map.jpg")
+
+
+@pytest.mark.once
+def test_the_command(model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    picture = np.random.default_rng(0).integers(0, 256, (30, 41, 3)).astype("uint8")
+    (tmp_path / "photos").mkdir()
+    for number in "12":
+        Image.fromarray(picture).save(f"photos/{number}.png")
+    small = model.with_config(short_side=28, crop_size=28, stride=14, class_names=list("abcdef"))
+    small.save("model.keras")
+    given = ["--weights", "model.keras"]
+    assert main(["segment", "photos/1.png", "-o", "masks.png", *given, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    expected = segmentation.segment(small, picture)
+    assert row["task"] == "semantic" and row["segments"] == expected.to_dict()["segments"]
+    with Image.open("masks.png") as found:
+        np.testing.assert_array_equal(np.asarray(found), expected.map)
+    options = ["--format", "npy", "--scales", "1", "2", "--flip"]
+    assert main(["segment", "photos", "-o", "maps", *given, *options]) == 0
+    assert np.load("maps/2.npy").shape == (30, 41) and "photos/2.png" in capsys.readouterr().out
+    assert main(["segment", "photos/1.png", "-o", "figure.svg", "--plot", *given]) == 0
+    assert main(["segment", "photos/1.png", "-o", "x.png", "--weights", str(BACKBONE), "--head", str(HEAD)]) == 0
+    capsys.readouterr()
+    for arguments, message in (
+        (["photos/1.png", "-o", "masks.png"], "exists"),
+        (["photos/1.png", "-o", "masks.jpg"], "must end with .npy or .png"),
+        (["missing.png", "-o", "y.png"], "missing.png"),
+        (["photos/1.png", "-o", "y.png", "--task", "panoptic"], "task"),
+        (["photos/1.png", "-o", "y.png", "--scales", "0"], "scales"),
+    ):
+        assert main(["segment", *arguments, *given]) == 1
+        assert message in capsys.readouterr().err

@@ -35,7 +35,7 @@ def test_a_figure_has_each_segment_in_its_colour_and_by_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "ids", [[[-1]], [[0]], np.arange(8).reshape(1, 8), np.zeros((1, 900)), np.full((900, 700), -1)], ids=str
+    "ids", [[[-1]], [[0]], np.arange(8).reshape(1, 8), np.zeros((1, 900)), np.full((900, 700), -1)], ids=np.shape
 )
 def test_pictures_of_any_shape_are_drawn(ids):
     ids = np.asarray(ids)
