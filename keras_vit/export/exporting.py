@@ -364,10 +364,8 @@ def _check_options(
 
 def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[str] | None:
     """The names that the file shall have: the given ones, or else the model's."""
-    config = getattr(model, "config", None)
-    if isinstance(model, (VisionTransformer, BiT)) or (
-        isinstance(model, DenseModel) and hasattr(config, "class_names")
-    ):
+    if isinstance(model, (VisionTransformer, BiT, DenseModel)) and hasattr(model.config, "class_names"):
+        config = model.config
         if class_names is not None:
             config = config.replace(class_names=class_names)  # which checks them
         return list(config.class_names) if config.class_names else None
