@@ -145,6 +145,10 @@ def test_files_of_the_authors(backbone, tmp_path):
         ({"network.q.weight": np.zeros((5, 32), "f4")}, "queries have 32 numbers"),
         ({"network.mask_head.0.bias": None}, "mask_head.0.bias"),
         ({"network.extra.weight": np.ones(3, "f4")}, "network.extra.weight"),
+        ({"network.encoder.backbone.pos_embed": None}, "pos_embed"),
+        ({"network.encoder.backbone.cls_token": None}, "no array 'network.encoder.backbone.cls_token'"),
+        ({"network.attn_mask_probs": np.zeros((2, 1), "f4")}, "1 axes were expected"),
+        ({"network.upscale.99999999.norm.weight": np.ones(3, "f4")}, "more than the"),
     ],
 )
 def test_files_that_are_not_computed(tmp_path, changes, words):
@@ -169,17 +173,32 @@ def test_models_for_masks_that_are_not_read(tmp_path, start, title):
 
 
 @pytest.mark.once
-def test_json_files_that_say_something_else(golden, tmp_path):
-    shutil.copytree(golden(CASES[0]).folder, tmp_path / "model")
-    file = tmp_path / "model" / "config.json"
-    stated = json.loads(file.read_text())
-    for change, words in (({"hidden_act": "silu"}, "blocks of a ViT"), ({"model_type": "sam"}, "model_type")):
-        file.write_text(json.dumps(stated | change))
-        with pytest.raises(ValueError, match=words):
-            keras_vit.load(tmp_path / "model")
-    file.unlink()
-    with pytest.raises(ValueError, match="config.json"):
-        keras_vit.load(tmp_path / "model")
+@pytest.mark.parametrize(
+    "which, key, value, words",
+    [
+        ("config", "hidden_act", "silu", "blocks of a ViT"),
+        ("config", "hidden_act", ["gelu"], "hidden_act"),
+        ("config", "model_type", "sam", "model_type"),
+        ("config", "num_register_tokens", 0, "belongs to another file"),
+        ("config", "num_hidden_layers", 9, "belongs to another file"),
+        ("config", "num_blocks", 3, "belongs to another file"),
+        ("config", "image_size", 64, "belongs to another file"),
+        ("preprocessor_config", "resample", 3, "resample=3, not done"),
+        ("preprocessor_config", "do_resize", False, "do_resize=False, not done"),
+        ("preprocessor_config", "rescale_factor", 1.0, "rescale_factor=1.0, not done"),
+        ("preprocessor_config", "size", {"shortest_edge": 64}, "size=.* not done"),
+        ("config", None, None, "config.json"),
+    ],
+)
+def test_json_files_that_say_something_else(golden, tmp_path, which, key, value, words):
+    folder = shutil.copytree(golden(CASES[0]).folder, tmp_path / "model")
+    file = folder / f"{which}.json"
+    if key is None:
+        file.unlink()
+    else:
+        file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+    with pytest.raises(ValueError, match=words):
+        keras_vit.load(folder)
 
 
 @pytest.mark.once

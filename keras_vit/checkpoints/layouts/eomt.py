@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, finish, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, finish, shape_of
 from keras_vit.checkpoints.layouts import huggingface, library_configs, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Fields, linear, mapping, norm, number
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -149,6 +149,8 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
     if width != backbone.width:
         raise ValueError(f"its queries have {width} numbers, but the tokens of its backbone {backbone.width}.")
     blocks = re.findall(rf"^{re.escape(names.upscale)}(\d+)\.", "\n".join(inside), re.MULTILINE)
+    if not blocks:
+        raise ValueError(f"it has no arrays {names.upscale}..., which enlarge the map of patches.")
     classes = shape_of(inside, f"{names.classes}.weight", 2)[0] - 1
     labels = mapping(config, "id2label")
     listed_names = [labels.get(str(i)) for i in range(classes)] if len(labels) == classes else None
@@ -158,12 +160,13 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
         classes=classes,
         class_names=None if class_names == tuple(f"LABEL_{i}" for i in range(classes)) else class_names,
         queries=queries,
-        query_blocks=file[names.masking].shape[0],
-        upscale_blocks=1 + max(map(int, blocks), default=-1),
+        query_blocks=shape_of(file, names.masking, 1)[0],
+        upscale_blocks=bounded(1 + max(map(int, blocks))),
         activation=_activation(config),
         pictures="eomt_transformers" if family.types else "eomt_authors",
         task="semantic" if (hints.get("preprocessor") or {}).get("do_split_image") else None,
     )
+    _check_stated(config, stored)
     contents.arrays = {f"{family.module}{n}" if n not in file else n: array for n, array in inside.items()}
     layout = _layout(found, names, number(mapping(config, "rope_parameters") or config, "rope_theta", 100.0))
     masking = contents.arrays.pop(names.masking)
@@ -190,6 +193,42 @@ def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family
         )
 
 
+def _check_stated(config: Mapping[str, Any], stored: EoMTConfig) -> None:
+    """Raises ValueError where config.json says other sizes than the arrays: it belongs to another file."""
+    backbone = stored.backbone
+    sizes = {
+        "hidden_size": backbone.width,
+        "num_hidden_layers": backbone.depth,
+        "num_register_tokens": backbone.register_tokens,
+        "patch_size": backbone.patch_size[0],
+        "image_size": backbone.image_size[0],
+        "num_queries": stored.queries,
+        "num_blocks": stored.query_blocks,
+        "num_upscale_blocks": stored.upscale_blocks,
+    }
+    for key, size in sizes.items():
+        if config.get(key) not in (None, size, [size, size]):
+            given = f"it says {key}={printable(config[key], 60)}, but the arrays have {size}"
+            raise ValueError(f"the config.json beside it belongs to another file: {given}.")
+
+
+def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
+    """What preprocessor_config.json says of pictures; ValueError where it is not done here."""
+    size = mapping(stated, "size")
+    done = {"do_resize": True, "do_rescale": True, "do_normalize": True}
+    for key, value in done.items():
+        if stated.get(key, value) is not value:
+            raise pytorch.not_done(key, stated[key])
+    if any(edge not in (None, side) for edge in size.values()):
+        raise pytorch.not_done("size", dict(size))
+    factor = stated.get("rescale_factor", 1 / 255)
+    if not pytorch.is_number(factor) or abs(255 * factor - 1) > 1e-6:
+        raise pytorch.not_done("rescale_factor", factor)
+    if pytorch.filter_in("resample", stated.get("resample", 2)) != {"filter": "bilinear_pillow"}:
+        raise pytorch.not_done("resample", stated["resample"])
+    return pytorch.means_in(stated.get("image_mean"), stated.get("image_std"))
+
+
 def _backbone(contents: Contents, config: Mapping[str, Any], family: Family, is_rotary: bool) -> ViTConfig:
     """The config of the Vision Transformer."""
     width, _, *patch = shape_of(contents.arrays, f"{family.patches}.weight", 4)
@@ -205,10 +244,16 @@ def _backbone(contents: Contents, config: Mapping[str, Any], family: Family, is_
     heads = config.get("num_attention_heads", 16) if family.types else None if width % 64 else width // 64
     fields: Fields = pytorch.trunk_fields(contents, family, size=size, heads=heads, is_named=True)
     if contents.hints.get("preprocessor"):
-        stated = contents.hints["preprocessor"]
-        fields |= pytorch.means_in(stated.get("image_mean"), stated.get("image_std"))
-        if pytorch.filter_in("resample", stated.get("resample", 2)) != {"filter": "bilinear_pillow"}:
-            raise pytorch.not_done("resample", stated["resample"])
+        fields |= _preparation(contents.hints["preprocessor"], fields["image_size"][0])
+    for name in (family.class_token, f"{family.patches}.bias"):
+        if name not in contents.arrays:
+            raise ValueError(f"it has no array {family.module + name!r}.")
+    position = "none" if is_rotary else "learned_patches"
+    if fields["position_embedding"] != position:
+        raise ValueError(
+            f"its position embeddings are of the kind {fields['position_embedding']!r}, but {position!r} was expected: "
+            f"the array {family.positions!r} is missing, or is another model's."
+        )
     activation = _activation(config)
     gated = fields["mlp"] == "swiglu"
     if gated and is_rotary and activation != "silu" and family.types:
@@ -230,7 +275,7 @@ def _backbone(contents: Contents, config: Mapping[str, Any], family: Family, is_
 def _activation(config: Mapping[str, Any]) -> str:
     value = config.get("hidden_act", "gelu")
     known = {**huggingface.ACTIVATIONS, "silu": "silu", "relu": "relu"}
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise ValueError(f"its config.json says hidden_act={printable(value, 60)}; one of {[*known]} was expected.")
     return known[value]
 
