@@ -60,6 +60,11 @@ def need_matplotlib() -> None:
     require_packages("A picture", ("matplotlib",), "plots")
 
 
+def page_style() -> str:
+    """The style sheet of the pages that the package writes."""
+    return (Path(__file__).parent / "_page.css").read_text(encoding="utf-8")
+
+
 @contextlib.contextmanager
 def figure_for(path: str | os.PathLike[str] | None, width: float, height: float, **options: Any) -> Iterator["Figure"]:
     """A figure of 110 x 110 pixels for each unit to draw on within the `with` statement, in the package's colours.

@@ -11,7 +11,18 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit._files import write_text
-from keras_vit._pictures import BAD, GOOD, INK, MUTED, coarse, figure_for, image_address, need_matplotlib, tile_axes
+from keras_vit._pictures import (
+    BAD,
+    GOOD,
+    INK,
+    MUTED,
+    coarse,
+    figure_for,
+    image_address,
+    need_matplotlib,
+    page_style,
+    tile_axes,
+)
 from keras_vit._terminal import Table, TableResult
 from keras_vit.evaluation.accuracy import AccuracyResult, Mistake
 from keras_vit.evaluation.targets import MultilabelResult
@@ -25,11 +36,6 @@ NAMED = 30  # classes at most that are named along the axes of the picture, with
 CELLS = 250  # cells of the picture at most along a side: smaller ones could not be seen
 LISTED = 20  # confusions in the list
 PICTURED = 12  # mistakes that are shown below the matrix
-STYLE = """body { font: 15px/1.5 system-ui, sans-serif; color: #1b1f27; max-width: 72rem; margin: 2rem auto }
-table { border-collapse: collapse } td, th { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #e6e8ec }
-td:first-child, th:first-child { text-align: left } .tiles { display: flex; flex-wrap: wrap; gap: 1rem }
-figure { margin: 0; width: 9rem } figure img { width: 100% } figcaption { color: #6b7280; font-size: 13px }
-img { max-width: 100% } .scroll { overflow-x: auto }"""
 
 
 def confusion_shares(confusion: np.ndarray) -> np.ndarray:
@@ -193,7 +199,9 @@ def write_report(result: TableResult, path: str | os.PathLike[str], title: str =
     if isinstance(result, AccuracyResult) and result.confusion is not None:
         canvas: Any = draw_confusion(result).canvas
         canvas.draw()
-        parts.append(f'<img src="{image_address(np.asarray(canvas.buffer_rgba()))}" alt="confusion matrix">')
+        parts.append(
+            f'<img src="{image_address(np.asarray(canvas.buffer_rgba()))}" alt="confusion matrix" class="plot">'
+        )
     if isinstance(result, AccuracyResult) and result.mistakes:
         names = result.class_names or [str(i) for i in range(result.classes)]
         parts += ["<h2>Worst mistakes</h2>", _tiles((_words(one, names), one.image) for one in result.mistakes)]
@@ -212,7 +220,8 @@ def write_page(path: str | os.PathLike[str], title: str, parts: Iterable[str]) -
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"path must end with .html, but {os.fspath(path)!r} was given.")
     title = escape(printable(title, 200))
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><link rel="icon" href="data:,">'
+    head += f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{page_style()}</style>'
     write_text(path, "\n".join([head, f"<h1>{title}</h1>", *parts, "</html>\n"]))
     return path
 

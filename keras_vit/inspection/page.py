@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit._arguments import printable, require_packages
 from keras_vit._files import write_text
-from keras_vit._pictures import coarse, image_address
+from keras_vit._pictures import coarse, image_address, page_style
 from keras_vit.inspection.attention import (
     all_blocks,
     filter_kernel,
@@ -78,7 +78,7 @@ def write_page(
     require_packages("The page", ("PIL",), "images")
     attentive, style, sections = _has_attention(model), "", []
     if images:
-        names = [printable(name, 200) for name in images]
+        names = [printable(name, 200) for name in _shortest(list(images))]
         batch = np.concatenate([model.preprocess(image) for image in images.values()])
         pixels = shown_pixels(model, batch)
         height, width = pixels.shape[1:3]
@@ -92,11 +92,23 @@ def write_page(
     title = escape(printable(title or model.name, 200))
     page = (FOLDER / "page.html").read_text(encoding="utf-8")
     body = _facts(model, title, notes)
-    body += "".join(f"<section><h2>{h}</h2><p class='muted'>{words}</p>{c}</section>\n" for h, words, c in sections)
-    for mark, text in (("<!-- TITLE -->", title), ("/* IMAGES */", style), ("<!-- BODY -->", body)):
+    links = "".join(f'<li><a href="#part{i}">{h}</a></li>' for i, (h, _, _) in enumerate(sections))
+    body += f'<nav aria-label="Parts of this page"><ul>{links}</ul></nav>\n'
+    for i, (h, words, content) in enumerate(sections):
+        body += f"<section id='part{i}'><h2>{h}</h2><p class='muted'>{words}</p>{content}</section>\n"
+    marks = {"<!-- TITLE -->": title, "/* STYLE */": page_style(), "/* IMAGES */": style, "<!-- BODY -->": body}
+    for mark, text in marks.items():
         page = page.replace(mark, text, 1)
     write_text(path, page)
     return path
+
+
+def _shortest(names: Sequence[str]) -> list[str]:
+    """Paths without the folders at their beginning that all of them share."""
+    parts = [name.split("/") for name in names]
+    while all(len(one) > 1 for one in parts) and len({one[0] for one in parts}) == 1:
+        parts = [one[1:] for one in parts]
+    return ["/".join(one) for one in parts]
 
 
 def _facts(model: VisionTransformer | BiT, title: str, notes: Sequence[str]) -> str:
@@ -141,7 +153,11 @@ def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np
     for i, (name, classes) in enumerate(zip(names, decoded, strict=True)):
         bars = _bars((printable(label, 100), p, f"{100 * p:.1f} %") for _, label, p in classes)
         cards += f'<div class="card answer">{_tile(i)}<div><h3>{escape(name)}</h3>{bars}</div></div>'
-    return "What it says", "The images as the model gets them, and its likeliest classes.", cards
+    return (
+        "What it says",
+        "The images as the model gets them, and its likeliest classes.",
+        f'<div class="answers">{cards}</div>',
+    )
 
 
 def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray) -> Section:
