@@ -29,6 +29,7 @@ EXAMPLES = {
         (8, 12),
     ),
     "AddSinCosPositionEmbedding": ({"grid_size": (2, 3), "prefix_tokens": 0, "dropout": 0.2}, (6, 12)),
+    "BatchNormalization": ({"momentum": 0.8, "epsilon": 1e-4}, (5, 12)),
     "BiTUnit": ({"filters": 32, "strides": 2, "folded": True}, (5, 6, 32)),
     "ClassToken": ({}, (5, 12)),
     "DepthBins": ({"min_depth": 1.0, "max_depth": 3.0, "bins": 5, "factor": 2}, (2, 3, 6)),
@@ -126,6 +127,8 @@ def reference(name):
         layer.build(shape)
     rng = np.random.default_rng(0)
     layer.set_weights([rng.normal(0.1, 0.3, w.shape) if w.dtype == "float32" else w for w in layer.get_weights()])
+    if name == "BatchNormalization":  # there is no negative variance
+        layer.moving_variance.assign(np.linspace(0.5, 1.5, shape[-1]))
     x = rng.normal(size=shape).astype("f4")
     return layer, x, forward(layer, x, **options(name))
 
