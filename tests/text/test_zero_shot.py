@@ -1,0 +1,136 @@
+"""What a classifier of words is good for: files of other backends, exports, training, evidence; and bad input."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import inspection, training
+from keras_vit.export import FORMATS, export
+from tests.export.tiny import skip_without
+from tests.processes import environment
+from tests.text.test_image_text import CASES, COSINE, source
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*texts are longer than")
+
+# Loads what another backend has saved: file, images, answers in turn.
+ELSEWHERE = """
+import json, sys
+import keras, numpy as np
+import keras_vit
+case = np.load(sys.argv[1])
+found = {}
+for name in case["names"]:
+    model = keras.saving.load_model(f"{sys.argv[2]}/{name}.keras")
+    found[str(name)] = float(np.abs(model.predict(case[f"{name} images"], verbose=0) - case[f"{name} logits"]).max())
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def classifier_of(golden):
+    """From the name of a case to its towers, its classifier of words and its images; made once."""
+    made = {}
+
+    def make(name):
+        if name not in made:
+            case, both = golden(name), keras_vit.load_image_text(source(golden(name)))
+            model = both.zero_shot_classifier(case.meta["class_names"], case.meta["templates"], progress=False)
+            made[name] = both, model, case.ref["images"]
+        return made[name]
+
+    return make
+
+
+@pytest.mark.once
+def test_files_are_the_same_on_every_backend(classifier_of, tmp_path):
+    arrays, scales = {"names": np.array(CASES)}, {}
+    for name in CASES:
+        both, model, images = classifier_of(name)
+        model.save(tmp_path / f"{name}.keras")
+        arrays |= {f"{name} images": images, f"{name} logits": model.predict(images, verbose=0)}
+        scales[name] = both.scale
+    np.savez(tmp_path / "answers.npz", **arrays)
+    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "answers.npz"), str(tmp_path)]
+    for other in [
+        subprocess.Popen(command, env=environment(KERAS_BACKEND=backend), stdout=subprocess.PIPE, text=True)
+        for backend in ("tensorflow", "jax")
+    ]:
+        output, _ = other.communicate(timeout=180)
+        assert other.returncode == 0
+        for name, difference in json.loads(output.splitlines()[-1]).items():
+            assert difference <= COSINE * scales[name], (other.args, name)
+
+
+@pytest.mark.parametrize(
+    "format, name",
+    [
+        ("litert", "txt_bv_siglip"),
+        ("onnx", "txt_hf_clip"),
+        ("onnx", "txt_hf_siglip2"),
+        ("onnx", "txt_openclip"),
+        ("saved_model", "txt_lit_s"),
+    ],
+)
+def test_exported(classifier_of, tmp_path, backend, format, name):
+    row = FORMATS[format]
+    if row.backend != backend:
+        pytest.skip(f"written by {row.backend}")
+    skip_without(format)
+    both, model, images = classifier_of(name)
+    path = tmp_path / f"model{row.suffix}"
+    report = export(model, path, format, measure=False)
+    assert report.max_abs_error <= COSINE * both.scale and report.top1_agreement == 1
+    answers = row.run(path, images)["logits"]
+    assert np.abs(answers - model.predict(images, verbose=0)).max() <= COSINE * both.scale
+
+
+def test_fine_tuning_begins_with_the_words(classifier_of):
+    """The first batch, here all images, is counted before the first update: as the classifier of words names them."""
+    _, words, _ = classifier_of("txt_hf_clip")
+    model = keras.models.clone_model(words)
+    model.set_weights(words.get_weights())
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3)).astype("uint8")
+    logits = words.predict(words.config.pipeline.normalized(pixels), verbose=0)
+    labels = np.where(np.arange(12) % 3, logits.argmax(1), (logits.argmax(1) + 1) % 7)
+    losses = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1) - logits[range(12), labels]
+    recipe = training.Recipe(
+        steps=1,
+        batch_size=12,
+        image_size=32,
+        learning_rate=1e-3,
+        augmentation=training.Augmentation(crop="resize", flip=False),
+    )
+    names = words.config.class_names
+    done = training.finetune(
+        model, (pixels, labels), recipe, validation=(pixels, labels), class_names=names, every=1, verbose=False
+    )
+    assert done.log[0]["accuracy"] == pytest.approx(8 / 12)
+    assert done.log[0]["loss"] == pytest.approx(losses.mean(), rel=1e-4)
+    assert done.model.config == words.config
+
+
+@pytest.mark.parametrize("name", ["txt_hf_clip", pytest.param("txt_bv_siglip", marks=pytest.mark.once)])
+def test_where_a_word_is_seen(classifier_of, name):
+    """Saliency is the gradient of a word's logit through the division by the embedding's length."""
+    both, model, images = classifier_of(name)
+    words = list(model.config.class_names).index("Windsor tie")
+    found = inspection.saliency(model, images, words)
+    image, y, x = np.unravel_index(found.argmax(), found.shape)
+    slopes = []
+    for channel in range(3):
+        step = np.zeros_like(images)
+        step[image, y, x, channel] = 1e-2
+        more, less = (inspection.class_scores(model, images + sign * step)[image, words] for sign in (1, -1))
+        slopes.append((more - less) / 2e-2)
+    # Logits are rounded to COSINE of the scale in differences of 2e-2; third derivatives add a hundredth.
+    assert found[image, y, x] == pytest.approx(np.abs(slopes).max(), rel=1e-2, abs=COSINE * both.scale / 2e-2)
+    for evidence in (
+        inspection.class_evidence(model, images, words),
+        inspection.gradient_attention(model, images, words),
+    ):
+        assert np.isfinite(evidence).all() and evidence.std() > 0
