@@ -173,7 +173,7 @@ def check_model(model: Any) -> None:
     known = isinstance(model, keras.Model) and has_graph(model)
     inside = layers_inside(model) if known else []
     if not any(type(layer).__module__.startswith("keras_vit.") for layer in inside):
-        kinds = "a model of this package, a functional or sequential model with one inside, or what load takes"
+        kinds = "a VisionTransformer or BiT, a dense model, a functional or sequential one with such inside, or a name"
         words = f"model must be {kinds}, but a {type(model).__name__} was given"
         raise TypeError(f"{words}. Of a subclassed model, export the model inside.")
     shapes = [tuple(images.shape) for images in model.inputs]
