@@ -1,9 +1,11 @@
 """From a source to a file, to what it holds, to a model; and from a model to a file."""
 
 import dataclasses
+import importlib
 import itertools
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.accounting import Contents, Layout, check_arrays, extract, fill, listed, usual
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
 from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_with_sidecars
-from keras_vit.checkpoints.layouts import LAYOUTS, dense_layout, dense_module
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS
 from keras_vit.checkpoints.layouts.timm import check_architecture
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, find_variant, pair, variant_of
@@ -100,7 +102,7 @@ def open_checkpoint(
     file = open_file(path)
     hints = {**read_sidecars(path), "heads": heads, "architecture": architecture, "grid_size": grid_size}
     try:
-        dense = dense_layout(file)
+        dense = _dense_layout(file)
         if dense is not None:
             size = None if image_size is None else pair("image_size", image_size)
             contents = dense.read(file, {**hints, "image_size": size, "backbone": backbone, "path": str(path)})
@@ -139,6 +141,26 @@ def _leave_outside(contents: Contents, file: ArrayFile) -> None:
         contents.unused += outside
         example = printable(repr(outside[0]), 200)
         contents.notes.append(f"{len(outside)} arrays outside of {file.container!r} are not part of it: {example}")
+
+
+def _dense_layout(names: Mapping[str, Any]) -> Any:
+    """The module with the layout of a dense model, by the names of its arrays; None for a model of other kinds.
+
+    Raises ValueError for one that is `FOREIGN`.
+    """
+    for start, title in FOREIGN.items():
+        if any(name.startswith(start) for name in names):
+            raise ValueError(
+                f"it holds {title}, which is not read. Of models for masks and depth these are: EoMT, linear heads of "
+                "DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything."
+            )
+    module = next((module for name, module in DENSE.items() if name in names), None)
+    return None if module is None else _dense_module(module)
+
+
+def _dense_module(name: str) -> Any:
+    """The module with a layout of dense models: `read(file, hints)` and, where it is written, `to_write(config)`."""
+    return importlib.import_module(f"keras_vit.checkpoints.layouts.{name}")
 
 
 def _in_order(file: ArrayFile, hints: dict[str, Any]) -> list[Layout]:
@@ -290,7 +312,7 @@ def _write_dense(model: "models.DenseModel", path: pathlib.Path, layout: str | N
         known = "the layout 'huggingface'" if config.layout else "no layout"
         raise ValueError(f"{known} holds a model of the kind {config.model}. Save it as .keras: model.save(...).")
     target = _safetensors(path, "huggingface")
-    written = dense_module(config.layout).to_write(config)
+    written = _dense_module(config.layout).to_write(config)
     arrays = itertools.chain(extract(model, written), written.constants(config).items())
     write_with_sidecars(target, arrays, written.sidecars(config), overwrite=overwrite)
 

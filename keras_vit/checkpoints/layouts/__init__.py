@@ -1,9 +1,5 @@
 """What files call their arrays: one file for each kind of names, each with tables that read both ways."""
 
-import importlib
-from collections.abc import Mapping
-from typing import Any
-
 from keras_vit.checkpoints.accounting import Layout
 from keras_vit.checkpoints.layouts import clip, flax, huggingface, timm
 
@@ -40,23 +36,3 @@ LAYOUTS: dict[str, Layout] = {
         timm.LAYOUT,
     )
 }
-
-
-def dense_layout(names: Mapping[str, Any]) -> Any:
-    """The module with the layout of a dense model, by the names of its arrays; None for a model of other kinds.
-
-    Raises ValueError for one that is `FOREIGN`.
-    """
-    for start, title in FOREIGN.items():
-        if any(name.startswith(start) for name in names):
-            raise ValueError(
-                f"it holds {title}, which is not read. Of models for masks and depth these are: EoMT, linear heads of "
-                "DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything."
-            )
-    module = next((module for name, module in DENSE.items() if name in names), None)
-    return None if module is None else dense_module(module)
-
-
-def dense_module(name: str) -> Any:
-    """The module with a layout of dense models: `read(file, hints)` and, where it is written, `to_write(config)`."""
-    return importlib.import_module(f"{__name__}.{name}")
