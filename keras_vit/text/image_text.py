@@ -114,7 +114,17 @@ class ImageText(keras.Model):
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As Keras's, on `(images, texts)`: sentences, or token ids."""
+        """As Keras's, on `(images, texts)`: sentences, or token ids.
+
+        The loss compares all images of a batch with all texts. On several devices of JAX (`keras.distribution`) that is
+        the whole batch; replicas of `tf.distribute` would compare their own parts, and are refused with a ValueError.
+        """
+        replicas = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
+        if replicas > 1:
+            raise ValueError(
+                f"The loss of pairs is over the whole batch, but each of {replicas} replicas would compare its own "
+                "part. Train on one device, or on JAX with keras.distribution.DataParallel."
+            )
         if isinstance(x, tuple) and len(x) == 2:
             x = (x[0], self._ids(x[1]) if isinstance(x[1], (list, tuple)) else x[1])
             self.text_encoder.check_ids(x[1])

@@ -137,3 +137,45 @@ def test_open_clip(model, text, golden, tmp_path):
         answers(open_clip.create_model(f"local-dir:{tmp_path / 'written'}").eval()), expected, strict=True
     ):
         np.testing.assert_array_equal(own, other)
+
+
+SIGLIP = {"context_length": 64, "vocab_size": 900, "width": 48, "heads": 3, "layers": 2} | WITH_BIAS
+SIGLIP["hf_tokenizer_name"] = "of another repository"
+
+
+@pytest.mark.parametrize(
+    "trunk, pool, text, embed",
+    [
+        ("vit_base_patch16_siglip_224", {"timm_pool": "map", "timm_proj": "none"}, SIGLIP, 768),
+        (
+            "vit_base_patch16_siglip_224",
+            {"timm_pool": "map", "timm_proj": "none"},
+            SIGLIP | {"act_kwargs": {"approximate": "tanh"}},
+            768,
+        ),
+        ("vit_base_patch16_clip_224", {"timm_pool": "token", "timm_proj": ""}, TEXT, 24),
+    ],
+    ids=["SigLIP", "SigLIP 2", "CLIP"],
+)
+def test_open_clip_on_a_trunk_of_timm(trunk, pool, text, embed, tmp_path):
+    open_clip = pytest.importorskip("open_clip")
+    from safetensors.torch import save_file
+
+    vision = {"image_size": 224, "timm_model_name": trunk, "timm_model_pretrained": False, **pool}
+    model = {"embed_dim": embed, "vision_cfg": vision, "text_cfg": text}
+    model |= {"init_logit_bias": -10} if text is not TEXT else {}
+    original = shaken(open_clip.CustomTextCLIP(**copy.deepcopy(model)))
+    arrays = {name: t.contiguous() for name, t in original.state_dict().items()}
+    save_file(arrays, tmp_path / "open_clip_model.safetensors")
+    prepared = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"}
+    stated = {"model_cfg": model | CUSTOM, "preprocess_cfg": prepared}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(stated))
+    both = keras_vit.load_image_text(tmp_path)
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(1, 224, 224, 3)).astype("float32")
+    ids = rng.integers(2, 800, (3, text["context_length"])).astype("int32")
+    with torch.no_grad():
+        expected = original.encode_image(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+        of_texts = original.encode_text(torch.from_numpy(ids).long()).numpy()
+    assert np.abs(both.image_encoder.predict(images, verbose=0) - expected).max() <= 1e-4 * expected.std()
+    assert np.abs(both.text_encoder.predict(ids, verbose=0) - of_texts).max() <= 1e-4 * of_texts.std()

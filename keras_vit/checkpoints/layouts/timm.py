@@ -113,7 +113,7 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
         )
     if config.projection:
         rows.append(Row("head.weight", "projection/kernel", (config.projection, width), pytorch.LINEAR))
-        rows.append(Row("head.bias", None, (config.projection,)))
+        rows.append(Row("head.bias", "projection/bias" if config.projection_bias else None, (config.projection,)))
     if config.classes:
         rows += linear("head", "head", config.classes, config.pooled_size)
         rows += linear("head_dist", "head_dist", config.classes, width) if config.distillation_head else []
@@ -421,9 +421,10 @@ def _end(contents: Contents, stated: Mapping[str, Any], averages: bool, trunk: F
     if has("head.weight"):
         out = shape_of(arrays, "head.weight", 2)[0]
         bias = arrays.get("head.bias")
-        if has("norm_pre.weight") and bias is not None and not bias.read().any():
-            contents.notes.append(f"its head has a bias of zeros: a projection to {out} numbers, the text's space")
-            return fields | {"projection": out}
+        biased = bias is not None and bool(bias.read().any())
+        if stated.get("open_clip") is not None or (has("norm_pre.weight") and bias is not None and not biased):
+            contents.notes.append(f"its head is a projection to {out} numbers, the text's space")
+            return fields | {"projection": out, "projection_bias": biased}
         fields |= {"classes": out, "class_names": pytorch.class_names(stated.get("labels"), out)}
         fields["distillation_head"] = has("head_dist.weight")
     return fields
