@@ -52,7 +52,7 @@ SHEET = option("--output", metavar="FILE", help="a contact sheet, .html, .png, .
     option("--views", choices=("flip", "crops"), help="average over mirror images, or ten crops (default: neither)"),
     option("--threshold", type=at_least_0, help="of several labels: the probability to say one (default: 0.5)"),
     option("--names-from", metavar="FILE", help="of two towers: a name on each line, for classes that are words"),
-    option("--templates", help="with --names-from: a sentence with {}, or openai_80, openai_7, lit_8"),
+    option("--templates", help="with --names-from: a sentence with {}, or a published list such as openai_80"),
     option("--image-size", type=image_size, help="pixels, as 384 or 384x512 (default: the checkpoint's)"),
     option("--batch-size", type=COUNT, default=64),
     ON_BAD_IMAGE,
