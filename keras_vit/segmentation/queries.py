@@ -10,7 +10,16 @@ import numpy as np
 
 from keras_vit.models import EoMT, EoMTConfig
 from keras_vit.preprocessing import Pipeline
-from keras_vit.preprocessing.windows import Rows, Window, merged, rows_of, spread, stretched, strips
+from keras_vit.preprocessing.windows import (
+    Rows,
+    Window,
+    merged,
+    rows_of,
+    spread,
+    stretched,
+    strips,
+    torchvision_resized,
+)
 from keras_vit.segmentation.results import Segment, Segmentation, label_of, semantic, softmax
 
 Size = tuple[int, int]
@@ -25,7 +34,10 @@ def segment_with_queries(
     side = config.image_size[0]
     whole = task == "semantic"
     inner = (_covering if whole else _fitting)(size, side, config.pictures)
-    resized = Pipeline(inner, filter=config.backbone.filter).resized(pixels)[0]
+    if config.pictures == "eomt_transformers" and pixels.dtype == np.uint8:
+        resized = torchvision_resized(pixels, inner, "bilinear_antialias")
+    else:
+        resized = Pipeline(inner, filter=config.backbone.filter).resized(pixels)[0]
     windows = spread(inner, side) if whole else [Window(0, 0, side, side)]
     if not whole:  # black before pixels are normalised
         resized = np.pad(resized, ((0, side - inner[0]), (0, side - inner[1]), (0, 0)))
