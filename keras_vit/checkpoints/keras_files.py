@@ -174,10 +174,10 @@ def class_names(source: "VisionTransformer | BiT | str | os.PathLike[str]") -> l
         >>> keras_vit.class_names("glyphs")[:3]
         ['Oo0', '1', '2']
     """
-    from keras_vit.models import BiT, VisionTransformer
+    from keras_vit.models import ImageModel
 
-    if isinstance(source, (VisionTransformer, BiT)):
-        names = source.config.class_names
+    if isinstance(source, ImageModel):
+        names = getattr(source.config, "class_names", None)  # models of depth have none
         return None if names is None else list(names)
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(f"source must be a model, a name or a path, but {type(source).__name__} was given.")
@@ -186,10 +186,10 @@ def class_names(source: "VisionTransformer | BiT | str | os.PathLike[str]") -> l
         resolve_source(source)  # an error for what is unknown
         return None
     config = config_in_file(path) if is_keras_file(path) else open_checkpoint(path).config
-    if config is not None and config.class_names is not None:
+    if config is not None and getattr(config, "class_names", None) is not None:
         return list(config.class_names)
     names = names_beside(path)
-    return None if names is None or (config is not None and config.classes != len(names)) else list(names)
+    return None if names is None or (config and getattr(config, "classes", None) != len(names)) else list(names)
 
 
 def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:

@@ -256,6 +256,13 @@ def test_a_segment_keeps_a_share_of_its_mask(loaded, least, whose, found):
 
 
 @pytest.mark.once
+def test_names_of_classes(loaded, golden):
+    named = loaded[CASES[0]].with_config(class_names=[*"abcde"])
+    assert keras_vit.class_names(named) == [*"abcde"]
+    assert keras_vit.class_names(golden(CASES[0]).folder) is None
+
+
+@pytest.mark.once
 def test_one_pixel_and_no_segment(loaded):
     result = segment(loaded[CASES[0]], np.zeros((1, 1, 3), "uint8"), threshold=1.0)
     assert result.map.tolist() == [[-1]] and result.segments == ()
