@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from keras import layers, ops
+from keras import ops
 
 from keras_vit._arguments import Shape, Tensor
-from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, registered
-from keras_vit.layers.ops import activate
+from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered, tensor_of
+from keras_vit.layers.ops import dense, faster, reshape, with_faster_forms
 
 _NORM_EPSILON = 1e-6  # of LayerNorm2d, whatever the backbone's is
 
@@ -38,6 +38,57 @@ class QueryRotation(BaseLayer):
 
 
 @registered
+class DoublingConvolution(BaseLayer):
+    """A transposed convolution of 2x2 in steps of 2: each place becomes four, so that it is a product."""
+
+    def build(self, input_shape: Shape) -> None:
+        width = input_shape[-1]
+        self.kernel = self.add_weight(
+            name="kernel", shape=(width, 2, 2, width), initializer=initializer("glorot_uniform")
+        )
+        self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros")
+
+    def call(self, x: Tensor) -> Tensor:
+        (rows, columns), width = ops.shape(x)[1:3], x.shape[-1]
+        y = dense(x, reshape(tensor_of(self.kernel), (width, -1)), ops.tile(tensor_of(self.bias), 4))
+        y = ops.transpose(reshape(y, (-1, rows, columns, 2, 2, width)), (0, 1, 3, 2, 4, 5))
+        return reshape(y, (-1, 2 * rows, 2 * columns, width))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], *(None if n is None else 2 * n for n in input_shape[1:3]), input_shape[3])
+
+
+@registered
+class DepthwiseConvolution(BaseLayer):
+    """A depthwise convolution of 3x3 without bias, with zeros around the map."""
+
+    def build(self, input_shape: Shape) -> None:
+        shape = (3, 3, input_shape[-1], 1)
+        self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer("glorot_uniform"))
+
+    def call(self, x: Tensor) -> Tensor:
+        return depthwise(x, ops.convert_to_tensor(self.kernel))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+
+@with_faster_forms
+def depthwise(x: Any, kernel: Any) -> Any:
+    """A convolution of each channel of `(batch, rows, columns, D)` with its own kernel, of `(3, 3, D, 1)`."""
+    return ops.depthwise_conv(x, kernel, padding="same", data_format="channels_last")
+
+
+@faster("depthwise", "torch")
+def _depthwise_in_torch(x: Any, kernel: Any) -> Any:
+    # On views of the same memory, which PyTorch calls channels_last.
+    import torch.nn.functional as F
+
+    kernel = kernel.permute(2, 3, 0, 1).contiguous()
+    return F.conv2d(x.permute(0, 3, 1, 2), kernel, padding=1, groups=len(kernel)).permute(0, 2, 3, 1)
+
+
+@registered
 class UpscaleBlock(CompositeLayer):
     """Doubles a map: a transposed convolution, an activation, a depthwise convolution and a normalisation.
 
@@ -58,15 +109,14 @@ class UpscaleBlock(CompositeLayer):
         self.activation = activation
 
     def build(self, input_shape: Shape) -> None:
-        common = {"data_format": "channels_last", "dtype": self.dtype_policy}
-        self.conv1 = layers.Conv2DTranspose(input_shape[-1], 2, 2, name="conv1", **common)
-        self.conv2 = layers.DepthwiseConv2D(3, padding="same", use_bias=False, name="conv2", **common)
+        self.conv1 = DoublingConvolution(dtype=self.dtype_policy, name="conv1")
+        self.conv2 = DepthwiseConvolution(dtype=self.dtype_policy, name="conv2")
         self.norm = self.inner_norm("norm", input_shape, _NORM_EPSILON)
         self.conv1.build(input_shape)
         self.conv2.build(input_shape)
 
     def call(self, x: Tensor) -> Tensor:
-        x = self.conv2(activate(self.conv1(x), self.activation))
+        x = call_inside(self.conv2, call_inside(self.conv1, x, activation=self.activation))
         return call_inside(self.norm, x)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:

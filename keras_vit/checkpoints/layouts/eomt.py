@@ -17,7 +17,7 @@ from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import EoMTConfig, ViTConfig
 
 # A transposed convolution is (in, out, height, width), a depthwise one (channels, 1, height, width).
-_TRANSPOSED, _DEPTHWISE = (2, 3, 1, 0), (2, 3, 0, 1)
+_TRANSPOSED, _DEPTHWISE = (0, 2, 3, 1), (2, 3, 0, 1)
 _SCALES = ("layer_scale1.lambda1", "layer_scale2.lambda1")
 _MLPS = {
     "mlp": (
