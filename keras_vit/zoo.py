@@ -183,7 +183,8 @@ def load(
         "remat": remat,
     }
     if isinstance(base, DenseConfig):
-        _refuse({**options, "include_top": None if include_top else False, "channels": channels}, f"{path}", base.model)
+        foreign = {"include_top": None if include_top else False, "channels": channels, "numerics": numerics}
+        _refuse({**options, **foreign}, f"{path}", base.model)
         changes = {"image_size": image_size, "class_names": class_names, "name": name, "dtype": dtype}
         if from_keras:
             given: dict[str, Any] = {option: value for option, value in changes.items() if value is not None}

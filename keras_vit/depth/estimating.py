@@ -143,7 +143,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
         TypeError: if `model` is no depth model, or `picture` no picture.
         FileNotFoundError: if there is no such file.
         ValueError: if the picture has another shape or no pixels, or is prepared at a size that the model does not
-            take.
+            take, or the model has `include_preprocessing`.
 
     Source: `DepthAnythingV2.infer_image` and `image2tensor`; `DPTImageProcessor` and
     `post_process_depth_estimation` in transformers; `CenterPadding` and `DepthEncoderDecoder` in DINOv2.
@@ -156,6 +156,8 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     if not isinstance(model, (DPT, LinearDepth)):
         raise TypeError(f"model must be a DPT or a LinearDepth, but {type(model).__name__} was given.")
     config = model.config
+    if config.include_preprocessing:
+        raise ValueError(f"{model.name} normalises pixels itself, after which its publisher pads: build it without.")
     pixels = read_picture(picture, config.channels)
     prepare, method = _WAYS[config.pictures]
     images = prepare(pixels, config.backbone, config.picture_size)

@@ -161,3 +161,11 @@ def test_the_command(model, tmp_path, monkeypatch, capsys):
     ):
         assert main(["depth", *arguments, *given]) == 1
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.once
+def test_pixels_are_not_normalised_twice():
+    backbone = BACKBONE.replace(include_preprocessing=True)
+    model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))
+    with pytest.raises(ValueError, match="normalises pixels itself"):
+        depth.estimate(model, PICTURE)

@@ -208,6 +208,7 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
         ({"classes": 3}, "classes=3 makes no sense"),
         ({"include_top": False}, "include_top"),
         ({"pooling": "avg"}, "pooling"),
+        ({"numerics": "official"}, "numerics"),
         ({"head": "glyphs"}, "whole EoMT|no head"),
     ):
         with pytest.raises(ValueError, match=words):
