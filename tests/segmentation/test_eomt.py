@@ -209,6 +209,8 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
         ({"include_top": False}, "include_top"),
         ({"pooling": "avg"}, "pooling"),
         ({"numerics": "official"}, "numerics"),
+        ({"grid_size": (6, 6)}, "grid_size"),
+        ({"architecture": "vit_base_patch16_224"}, "architecture"),
         ({"head": "glyphs"}, "whole EoMT|no head"),
     ):
         with pytest.raises(ValueError, match=words):
