@@ -70,7 +70,7 @@ def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathl
         DownloadError: if the file cannot be had, or there is no room for it.
     """
     if isinstance(source, Entry):
-        return _fetch_published(source)
+        return _fetch_published(source, beside)
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"A checkpoint is given by its name, address or path, but {source!r} was given.")
     text = os.fspath(source)
@@ -86,7 +86,7 @@ def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathl
     problem = ""
     try:
         if isinstance(source, str):
-            return _fetch_published(find_entry(source))
+            return _fetch_published(find_entry(source), beside)
     except ValueError as error:
         if path.suffix not in (*ENDINGS, ".h5", ".keras", ".csv") and not text.startswith((".", "~", "/")):
             raise
@@ -213,7 +213,7 @@ def _published(text: str) -> Entry | str:
     return text
 
 
-def _fetch_published(entry: Entry) -> pathlib.Path:
+def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
     """The file of a published checkpoint, or the same weights from a repository of the Hub."""
     try:
         return fetch(entry)
@@ -222,7 +222,7 @@ def _fetch_published(entry: Entry) -> pathlib.Path:
     for repository in repositories(entry.name):
         address = f"{SCHEME}{repository}"
         try:
-            path = fetch_from_hub(address, offline=_is_offline())
+            path = fetch_from_hub(address, offline=_is_offline(), beside=beside)
         except DownloadError as refused:
             attempts += refused.attempts
             continue

@@ -1,5 +1,6 @@
 """Two towers that meet: images and texts as embeddings of one space (CLIP, SigLIP, LiT), and classifiers of words."""
 
+import dataclasses
 import math
 import os
 from collections.abc import Sequence
@@ -11,10 +12,19 @@ import numpy as np
 from keras import ops
 
 from keras_vit import layers
-from keras_vit._arguments import DType, ImageSize, Source, is_class_name, listing, unit_vectors, whole_number
+from keras_vit._arguments import (
+    DType,
+    ImageSize,
+    Source,
+    check_choice,
+    is_class_name,
+    listing,
+    unit_vectors,
+    whole_number,
+)
 from keras_vit._terminal import ProgressBar
-from keras_vit.checkpoints import find_checkpoint
-from keras_vit.checkpoints.accounting import check_arrays, fill
+from keras_vit.checkpoints import find_checkpoint, is_copy
+from keras_vit.checkpoints.accounting import Contents, check_arrays, fill
 from keras_vit.checkpoints.files import open_file, read_sidecars
 from keras_vit.checkpoints.layouts.pytorch import mapping
 from keras_vit.checkpoints.layouts.text import read_text
@@ -271,19 +281,25 @@ def load_image_text(
     *,
     tokenizer: str | os.PathLike[str] | None = None,
     architecture: str | None = None,
+    numerics: Literal["official", "publisher"] | None = None,
     image_size: ImageSize | None = None,
     dtype: DType = None,
 ) -> ImageText:
     """Both towers of a CLIP, a SigLIP 1 or 2, or a LiT, and its tokenizer.
 
     Files: OpenAI's CLIP, open_clip's `CLIP` and `CustomTextCLIP`, transformers' CLIPModel and SiglipModel, big_vision's
-    two-tower `.npz`, LiT's with a Transformer as text tower. What a publisher computes is what these compute.
+    two-tower `.npz`, LiT's with a Transformer as text tower.
 
     Args:
         source: A path, a folder or an address, as in `load`.
         tokenizer: A `tokenizer.json`, a SentencePiece `.model`, or a folder with one; None for the one beside the
             weights. CLIP's byte pairs, which OpenAI's and open_clip's files do not hold, come with the package.
         architecture: As in `load`, for files of CLIP without a config.
+        numerics: `"publisher"`: texts become tokens, numbers and classes as where the file comes from. `"official"`: as
+            in the code that trained the weights: of a SigLIP big_vision's (its tokens keep punctuation and all capitals
+            but A to Z, the GELU is tanh, `averaging` is `"big_vision"`), of a CLIP OpenAI's with QuickGELU and
+            open_clip's without (ftfy repairs texts, padding is 0). None: the official one for a name of the catalogue,
+            the publisher's for a file or an address.
         image_size: As in `load`.
         dtype: Dtype policy of both towers.
 
@@ -293,7 +309,8 @@ def load_image_text(
     Raises:
         FileNotFoundError, DownloadError: if there is no such file, or it cannot be fetched.
         ImportError: if the tokenizer needs a library of the extra `text`.
-        ValueError: if the file has no text tower, or one that is not computed here, or the tokenizer does not fit.
+        ValueError: if the file has no text tower, or one that is not computed here, the tokenizer does not fit, or no
+            official code is like the model.
 
     Examples:
         >>> text.save_image_text(both, "both.npz", "big_vision")
@@ -302,6 +319,8 @@ def load_image_text(
         >>> again.logits(small_images, ["a cat"]).shape
         (4, 1)
     """
+    if numerics is not None:
+        check_choice("numerics", numerics, ("official", "publisher"))
     path = find_checkpoint(source, beside=TOKENIZER_FILES)
     file, hints = open_file(path), {**read_sidecars(path), "heads": None, "architecture": architecture}
     try:
@@ -313,15 +332,22 @@ def load_image_text(
     if temperature is None:
         name = f"{contents.prefix}{names.scale}"
         raise ValueError(f"{source} has no array {name!r}, the logarithm of its temperature: it is half of a model.")
-    images = load(path, architecture=architecture, image_size=image_size, dtype=dtype)
+    bias = file.get(f"{contents.prefix}{names.bias}")
+    official = None
+    if numerics == "official" or (numerics is None and is_copy(source, path)):
+        official = _official(contents, bias is not None, str(source))
+    if official in ("openai", "open_clip") and tokenizer is not None:
+        raise ValueError("numerics='official' of a CLIP has the byte pairs that come along: leave tokenizer= out.")
+    # Of CLIP's image tower no publisher computes anything else than the original.
+    of_images = "official" if official == "big_vision" else None
+    images = load(path, architecture=architecture, numerics=of_images, image_size=image_size, dtype=dtype)
     if not isinstance(images, VisionTransformer) or images.config.classes:
         raise ValueError(f"{source}: its image tower ends with a layer of its own, which is not known here.")
     with layers.skip_initialization():
         texts = TextEncoder(contents.stored, dtype=dtype)
     fill(texts, contents, str(source))
-    bias = file.get(f"{contents.prefix}{names.bias}")
     scale = math.exp(float(temperature.read().reshape(())))
-    kind = _kind_of(contents, images, bias is not None)
+    kind = official or _kind_of(contents, images, bias is not None)
     made, notes = _tokenizer_of(Path(path), tokenizer, contents, kind)
     if hints.get("config") and hints.get("open_clip"):
         notes.append(f"two sets of files lie there; {Path(path).name} and what belongs to it were taken")
@@ -336,20 +362,38 @@ def load_image_text(
     )
 
 
-def _kind_of(contents: Any, images: VisionTransformer, has_bias: bool) -> str:
+def _kind_of(contents: Contents, images: VisionTransformer, has_bias: bool) -> str:
     """Whose tokenizer and whose rules belong to the weights."""
-    if contents.dialect != "flax":
-        return contents.dialect
-    return "big_vision" if has_bias or not images.config.class_token else "lit"
+    if contents.dialect == "flax":
+        return "big_vision" if has_bias or not images.config.class_token else "lit"
+    is_openai = contents.dialect.startswith("open_clip") and "open_clip" not in contents.hints
+    return "openai" if is_openai else contents.dialect
 
 
-def _tokenizer_of(path: Path, given: Any, contents: Any, kind: str) -> tuple[Tokenizer | None, list[str]]:
+def _official(contents: Contents, has_bias: bool, source: str) -> str | None:
+    """Whose rules are the official ones, None for those of the file; takes what that code computes of texts."""
+    config: Any = contents.stored
+    if contents.dialect == "flax":
+        return None
+    if has_bias and config.projection_bias and config.pooling == "last" and not config.causal:
+        contents.stored = dataclasses.replace(config, gelu="tanh", layer_norm_epsilon=1e-6)
+        return "big_vision"
+    own_words = mapping(contents.hints.get("open_clip"), "model_cfg", "text_cfg").get("hf_tokenizer_name")
+    if has_bias or not config.causal or config.pooling not in ("largest_id", "end_id") or own_words:
+        raise ValueError(
+            f"numerics='official', but {source} is neither a SigLIP nor a CLIP of OpenAI's or open_clip's: pass "
+            "numerics='publisher'."
+        )
+    return "openai" if config.gelu == "quick" else "open_clip"
+
+
+def _tokenizer_of(path: Path, given: Any, contents: Contents, kind: str) -> tuple[Tokenizer | None, list[str]]:
     """The tokenizer of weights, and what a user should know of it."""
     config, folder = contents.stored, path if path.is_dir() else path.parent
     open_clip = mapping(contents.hints.get("open_clip"), "model_cfg", "text_cfg")
-    is_open_clip = kind.startswith("open_clip")
-    if is_open_clip and given is None and not open_clip.get("hf_tokenizer_name"):
-        return tokenizers.clip_tokenizer(config, is_open_clip="open_clip" in contents.hints), []
+    has_pairs = kind.startswith("open") and not open_clip.get("hf_tokenizer_name")
+    if has_pairs and given is None:
+        return tokenizers.clip_tokenizer(config, kind != "openai"), []
     found = _file_of(Path(given), None) if given is not None else _file_of(folder, path)
     if given is not None and found is None:
         raise FileNotFoundError(f"tokenizer={str(given)!r} is no tokenizer.json, no .model and no folder with one.")
@@ -357,7 +401,7 @@ def _tokenizer_of(path: Path, given: Any, contents: Any, kind: str) -> tuple[Tok
         return None, ["no tokenizer lies beside the weights"]
     if found.suffix == ".json":
         clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
-        made, lower = tokenizers.from_json(found, config, kind, is_open_clip, clean)
+        made, lower = tokenizers.from_json(found, config, kind, clean)
         note = "its texts become lower case, as it was trained, though the tokenizer that its files name leaves them"
         return made, [note] if lower else []
     return tokenizers.from_sentencepiece(found, config, kind if kind in ("big_vision", "lit") else "huggingface"), []

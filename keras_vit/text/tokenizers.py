@@ -123,6 +123,7 @@ def _ascii_lower(text: str) -> str:
 
 
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_OF_FLAX: dict[str, Callable[[str], str]] = {"big_vision": _ascii_lower, "lit": str}
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -196,9 +197,7 @@ def clip_tokenizer(config: TextConfig, is_open_clip: bool) -> Tokenizer:
     )
 
 
-def from_json(
-    path: Path, config: TextConfig, kind: str, is_open_clip: bool, clean: str | None = None
-) -> tuple[Tokenizer, bool]:
+def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = None) -> tuple[Tokenizer, bool]:
     """The tokenizer of a `tokenizer.json` or a `vocab.json` with what its config says.
 
     Also gives whether texts become lower case although the config says otherwise.
@@ -229,7 +228,10 @@ def from_json(
         is_gemma = tokenizer.token_to_id("<eos>") is not None
         end = "<eos>" if is_gemma else "</s>"
         tokens = {"end": id_of("eos_token", end), "pad": id_of("pad_token", "<pad>" if is_gemma else "</s>")}
-        if is_open_clip:
+        if kind in ("big_vision", "lit"):  # where a special token written in a text is text
+            tokenizer.encode_special_tokens = True
+            function = _OF_FLAX[kind]
+        elif kind.startswith("open"):
             function = _of_open_clip_siglip if clean == "canonicalize" else _of_open_clip
         elif is_gemma:  # trained on lower case, which the class that the hub names leaves out
             lowers, old = True, tokenizer.normalizer
@@ -246,7 +248,7 @@ def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
     """The tokenizer of a SentencePiece model, for weights of `"big_vision"`, `"lit"` or `"huggingface"`."""
     pieces = _library("sentencepiece").SentencePieceProcessor(model_file=str(path))
     end, is_gemma = 1, pieces.id_to_piece(1) == "<eos>"
-    encode, clean = pieces.encode, _ascii_lower if kind == "big_vision" else str
+    encode, clean = pieces.encode, _OF_FLAX.get(kind, str)
     if kind == "huggingface":
         encode, clean = (encode, str.lower) if is_gemma else (_pieces_of_siglip(pieces), str)
     made = Tokenizer(encode, config.context, end, 0 if is_gemma else end, None, clean, (path,))
