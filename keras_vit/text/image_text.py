@@ -22,6 +22,7 @@ from keras_vit._arguments import (
     unit_vectors,
     whole_number,
 )
+from keras_vit._processes import current
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint, is_copy
 from keras_vit.checkpoints.accounting import Contents, check_arrays, fill
@@ -126,14 +127,17 @@ class ImageText(keras.Model):
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As Keras's, on `(images, texts)`: sentences, or token ids.
 
-        The loss compares all images of a batch with all texts. On several devices of JAX (`keras.distribution`) that is
-        the whole batch; replicas of `tf.distribute` would compare their own parts, and are refused with a ValueError.
+        The loss compares all images of a batch with all texts. On several devices and in several processes of JAX, with
+        `training.data_parallel()`, that is the whole batch. Replicas of `tf.distribute` and connected processes without
+        a distribution would compare their own parts, and are refused with a ValueError.
         """
         replicas = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
+        if keras.distribution.distribution() is None:
+            replicas = max(replicas, current().count)
         if replicas > 1:
             raise ValueError(
                 f"The loss of pairs is over the whole batch, but each of {replicas} replicas would compare its own "
-                "part. Train on one device, or on JAX with keras.distribution.DataParallel."
+                "part. Train in one process on one device, or on JAX inside training.data_parallel().scope()."
             )
         if isinstance(x, tuple) and len(x) == 2:
             x = (x[0], self._ids(x[1]) if isinstance(x[1], (list, tuple)) else x[1])

@@ -1,4 +1,4 @@
-"""The loss of pairs on several devices: on JAX that of the whole batch; where it would not be, an error."""
+"""The loss of pairs on several devices and in several processes: that of the whole batch, or an error."""
 
 import json
 import os
@@ -8,23 +8,24 @@ import sys
 import numpy as np
 import pytest
 
-from tests.processes import REPOSITORY
+from tests.processes import environment, run_together
 
 TRAIN = """
-import json
+import json, sys
 import keras, numpy as np
 import keras_vit
 from keras_vit import training
 from keras_vit.text import ImageText
 
-devices = keras.distribution.list_devices()
-assert len(devices) == 4, devices
+index, count = training.connect().shard
 images = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=16)
 words = keras_vit.TextConfig(vocabulary=10, context=4, width=8, depth=1, heads=2, mlp_width=16)
 rng = np.random.default_rng(0)
 x = rng.normal(size=(8, 8, 8, 3)).astype("float32"), rng.integers(0, 10, (8, 4)).astype("int32")
-for distribution in (None, keras.distribution.DataParallel(devices=devices)):
-    keras.distribution.set_distribution(distribution)
+x = tuple(part[index * 8 // count : (index + 1) * 8 // count] for part in x)
+assert "1" not in sys.argv or len(keras.distribution.list_devices()) > 1
+for shared in sys.argv[1:]:
+    keras.distribution.set_distribution(training.data_parallel(auto_shard_dataset=False) if int(shared) else None)
     for loss in (training.ContrastiveLoss(), training.SigmoidContrastiveLoss()):
         keras.utils.set_random_seed(0)
         both = ImageText(keras_vit.VisionTransformer(images), keras_vit.TextEncoder(words), bias=-1.0)
@@ -34,16 +35,28 @@ for distribution in (None, keras.distribution.DataParallel(devices=devices)):
 """
 
 
-def test_four_devices_of_jax_train_as_one(backend):
+def test_four_devices_and_two_processes_of_jax_train_as_one(backend):
     if backend != "jax":
-        pytest.skip("about JAX's virtual devices")
+        pytest.skip("about JAX")
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "-c", TRAIN], env=environment, capture_output=True, text=True)
+    program = [sys.executable, "-c", TRAIN, "0", "1"]
+    done = subprocess.run(program, env=environment(XLA_FLAGS=flags), capture_output=True, text=True)
     assert not done.returncode, done.stderr[-3000:]
     one, four = np.split(np.array([json.loads(line) for line in done.stdout.splitlines()[-4:]]), 2)
     assert np.ptp(one[:, 0]) > 0.1  # two losses
-    np.testing.assert_allclose(four, one, rtol=1e-5, atol=1e-6)  # float32: sums over the batch in another order
+    codes, output, errors = run_together(["-c", TRAIN, "1"], 2, environment())
+    assert codes == [0, 0], errors[-3000:]
+    two = np.array([json.loads(line) for line in output.splitlines()[-2:]])
+    for several in (four, two):  # float32: sums over the batch in another order
+        np.testing.assert_allclose(several, one, rtol=1e-5, atol=1e-6)
+
+
+def test_processes_of_pytorch_are_refused(backend):
+    if backend != "torch":
+        pytest.skip("about torch.distributed")
+    codes, _, errors = run_together(["-c", TRAIN, "0"], 2, environment())
+    assert codes == [1, 1]
+    assert "each of 2 replicas would compare its own part" in errors
 
 
 def test_replicas_of_tensorflow_are_refused(backend):
