@@ -10,6 +10,7 @@ import os
 import posixpath
 import re
 import subprocess
+import textwrap
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -62,8 +63,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns links to files of the repository into links to pages of the site."""
+    """Turns links to files of the repository into links to pages of the site; what a page begins with describes it."""
     written_in = _written_in(page.file.src_uri)
+    page.meta.setdefault("description", _first_words(markdown) or f"{page.title} with keras_vit")
 
     def on_the_site(match: re.Match[str]) -> str:
         target = _resolve(match[1], written_in)
@@ -85,6 +87,14 @@ def on_post_page(html: str, page: Page, config: MkDocsConfig) -> str:
 
 def _link_to_keras(name: str, html: str) -> str:
     return f'<a href="{KERAS[name]}">{html}</a>' if name in KERAS else html
+
+
+def _first_words(markdown: str) -> str:
+    """The first paragraph without its marks, whole words of 160 characters at most: what search engines show."""
+    prose = re.sub(r"^(```|~~~).*?^\1~*$|<!--.*?-->", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    text = next((part for part in re.split(r"\n\n+", prose) if part.lstrip("\n")[:1].isalpha()), "")
+    text = re.sub(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])|[`*]", lambda match: match[1] or "", text)
+    return textwrap.shorten(text, 160, placeholder=" …", break_on_hyphens=False)
 
 
 def _written_in(page: str) -> str:
