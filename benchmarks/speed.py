@@ -38,6 +38,8 @@ SHAPES = {  # width, depth, heads, MLP
     "ViT-L/16": (1024, 24, 16, 4096),
     "R50+ViT-B/16": (768, 12, 12, 3072),
 }
+TEXT = "CLIP-B/32-text"  # the text tower of OpenAI's CLIP; its row has the context in place of pixels
+TEXT_CONTESTANTS = ("keras_vit", "called", "Transformers")
 TIMM = {
     "ViT-Ti/16": "vit_tiny_patch16_224",
     "ViT-S/16": "vit_small_patch16_224",
@@ -60,6 +62,7 @@ ROWS = (
     "ViT-L/16 224 1 float32 forward",
     "R50+ViT-B/16 224 1 float32 forward",
     "R50+ViT-B/16 224 4 float32 forward",
+    f"{TEXT} 77 32 float32 forward",
     "ViT-B/16 224 1 float32 start",
     "ViT-B/16 224 4 float32 start-train",
 )
@@ -100,11 +103,13 @@ def row_of(text):
     """An argument of `--rows`, checked."""
     match text.split():
         case [model, size, batch, "float32" | "bfloat16", job] if (
-            model in SHAPES and size.isdecimal() and batch.isdecimal() and job in JOBS
+            (model in SHAPES and job in JOBS or model == TEXT and job == "forward")
+            and size.isdecimal()
+            and batch.isdecimal()
         ):
             return text
     form = f"MODEL PIXELS BATCH float32|bfloat16 {'|'.join(JOBS)}"
-    raise argparse.ArgumentTypeError(f"{text!r} is not {form!r}, with a model of {', '.join(SHAPES)}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not {form!r}, with a model of {', '.join([*SHAPES, TEXT])}")
 
 
 def positive(text):
@@ -203,6 +208,7 @@ def measure(row, options):
     """Seconds of every round, by contestant."""
     makers = CONTESTANTS[os.environ["KERAS_BACKEND"]]
     names = [name for name in makers if name == "keras_vit" or not options.only or name in options.only]
+    names = [name for name in names if not row.startswith(TEXT) or name in TEXT_CONTESTANTS]
     steps = {}
     for name in names:
         with contextlib.suppress(Unavailable):
@@ -227,7 +233,11 @@ def measure(row, options):
 
 def make(row, name):
     model, size, batch, dtype, job = row.split()
-    images = np.random.default_rng(0).uniform(-1, 1, (int(batch), int(size), int(size), 3)).astype("float32")
+    if model == TEXT:
+        images = np.random.default_rng(0).integers(1, 49406, (int(batch), int(size))).astype("int32")
+        images[:, -1] = 49407  # the end of a text
+    else:
+        images = np.random.default_rng(0).uniform(-1, 1, (int(batch), int(size), int(size), 3)).astype("float32")
     job = {"start": "forward", "start-train": "train"}.get(job, job)
     return CONTESTANTS[os.environ["KERAS_BACKEND"]][name](model, images, dtype, job)
 
@@ -278,6 +288,11 @@ def installed(*names):
 def ours(model, images, dtype, **changes):
     import keras_vit
 
+    if model == TEXT:
+        options = {"width": 512, "depth": 12, "heads": 8, "mlp_width": 2048, "projection": 512, "gelu": "quick"}
+        options |= {"causal": True, "layer_norm_epsilon": 1e-5, "pooling": "largest_id"}
+        config = keras_vit.TextConfig(vocabulary=49408, context=images.shape[1], **options)
+        return keras_vit.TextEncoder(config, dtype=dtype)
     return keras_vit.create_model(model, image_size=images.shape[1], classes=1000, dtype=dtype, **changes)
 
 
@@ -374,6 +389,9 @@ def transformers(model, images, dtype, job):
     declare_torchvision()
     import transformers as package
 
+    if model == TEXT:  # whose defaults are the sizes of B/32
+        config = package.CLIPTextConfig(max_position_embeddings=images.shape[1])
+        return torch_step(package.CLIPTextModelWithProjection(config), images, dtype, job)
     width, depth, heads, hidden = SHAPES[model]
     config = package.ViTConfig(
         image_size=images.shape[1],
@@ -390,7 +408,8 @@ def torch_step(net, images, dtype, job):
     """A call, or an update, of a module; with reduced precision where autocast knows it."""
     import torch
 
-    x, y = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(LABELS[: len(images)])
+    x, y = torch.from_numpy(images), torch.from_numpy(LABELS[: len(images)])
+    x = x.permute(0, 3, 1, 2).contiguous() if images.ndim == 4 else x.long()
 
     def logits():
         answer = net(x)
