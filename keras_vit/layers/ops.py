@@ -18,6 +18,7 @@ from keras_vit._keras import is_recorded
 from keras_vit._processes import tensorflow_has_only_cpus
 
 FAST: dict[tuple[str, str], Callable[..., Any]] = {}  # (operation, backend) -> the faster form
+_INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16_arith")}
 
 
 def faster(operation: str, backend: str) -> Callable[[Any], Any]:
@@ -162,12 +163,12 @@ def _dense_in_torch(x: Any, kernel: Any, bias: Any) -> Any:
 
 @functools.cache
 def _torch_lacks(dtype: Any) -> bool:
-    """Whether the processor has no instructions for products of 16 bits, which then take seventy times as long."""
+    """Whether the processor, x86 or ARM, has no instructions for products of 16 bits: seventy times as slow."""
     import torch
 
-    supports = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-    known = torch.backends.mkldnn.is_available() and dtype in supports
-    return known and not getattr(torch.ops.mkldnn, supports[dtype])()
+    # PyTorch's own check for oneDNN is content with AVX-512 that has none of them.
+    wanted, found = _INSTRUCTIONS.get(keras.backend.standardize_dtype(dtype)), torch.cpu.get_capabilities()
+    return bool(wanted) and torch.backends.mkldnn.is_available() and not any(found.get(name) for name in wanted)
 
 
 def _in_float32(function: Callable[..., Any], *tensors: Any) -> Any:

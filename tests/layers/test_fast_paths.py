@@ -262,6 +262,24 @@ class TestTorch:
         assert {*products} == {torch.float32}
         assert y.dtype == layer.weights[0].value.grad.dtype == getattr(torch, dtype)
 
+    @pytest.mark.parametrize(
+        ("found", "lacking"),
+        [
+            ({"avx512_f": True, "avx512_bf16": False}, {"bfloat16", "float16"}),
+            ({"avx512_bf16": True}, {"float16"}),
+            ({"amx_fp16": True}, {"bfloat16"}),
+            ({"neon": True, "bf16": True, "fp16_arith": True}, set()),
+        ],
+    )
+    def test_the_processor_is_asked_for_the_instructions_themselves(self, found, lacking, monkeypatch):
+        """PyTorch calls bfloat16 supported where there is AVX-512, with or without instructions for it."""
+        import torch
+
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
+        lacks = fast_paths._torch_lacks.__wrapped__
+        kinds = ("float32", "float64", "bfloat16", "float16")
+        assert {kind for kind in kinds if lacks(getattr(torch, kind))} == lacking
+
     @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # what forward mode loads
     def test_gelu_in_every_kind_of_differentiation(self):
         import torch
