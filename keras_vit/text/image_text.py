@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,9 +29,10 @@ from keras_vit.checkpoints.accounting import Contents, check_arrays, fill
 from keras_vit.checkpoints.files import open_file, read_sidecars
 from keras_vit.checkpoints.layouts.pytorch import mapping
 from keras_vit.checkpoints.layouts.text import read_text
+from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextEncoder, VisionTransformer
 from keras_vit.text import tokenizers
-from keras_vit.text.templates import AVERAGINGS, Templates, average, templates_of, texts_of_classes
+from keras_vit.text.templates import AVERAGINGS, Templates, average, imagenet_names, templates_of, texts_of_classes
 from keras_vit.text.tokenizers import Tokenizer
 from keras_vit.zoo import load
 
@@ -40,6 +41,9 @@ TOKENIZER_FILES = (
     *("spiece.model", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"),
     *(tokenizers.VOCABULARY, tokenizers.MERGES),
 )
+
+
+_LARGEST_NUMBER = 80  # of a bias, and of the logarithm of a temperature, whose exponential is a float32
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -79,13 +83,14 @@ class ImageText(keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_choice("averaging", averaging, tuple(AVERAGINGS))
         lengths = image_encoder.output_shape[-1], text_encoder.output_shape[-1]
         if len(image_encoder.output_shape) != 2 or lengths[0] != lengths[1]:
             raise ValueError(
                 f"Embeddings must have one length, but {lengths[0]} of images and {lengths[1]} were given."
             )
-        if not scale > 0:
-            raise ValueError(f"scale must be above 0, but {scale!r} was given.")
+        if not 0 < scale < math.inf:
+            raise ValueError(f"scale must be a number above 0, but {scale!r} was given.")
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
         self.tokenizer = tokenizer
@@ -168,6 +173,7 @@ class ImageText(keras.Model):
             images: What `image_encoder.predict` takes; or paths and PIL images, which are prepared first.
             batch_size: How many are computed at a time.
         """
+        whole_number("batch_size", batch_size, 1)
         if not hasattr(images, "shape"):
             images = self.image_encoder.preprocess(images)
         return unit_vectors(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
@@ -183,6 +189,7 @@ class ImageText(keras.Model):
         Raises:
             ValueError: if there is no tokenizer.
         """
+        whole_number("batch_size", batch_size, 1)
         ids, rows = self._ids(texts), []
         with ProgressBar("Encoding texts", len(ids), shown=progress) as bar:
             for start in range(0, len(ids), batch_size):
@@ -235,10 +242,9 @@ class ImageText(keras.Model):
             ValueError: if names or templates make no sense, or there is no tokenizer.
         """
         names = _checked_names(class_names)
-        rule = AVERAGINGS.get(averaging or self.averaging)
-        if rule is None:
-            raise ValueError(f"averaging must be one of {[*AVERAGINGS]}, but {averaging!r} was given.")
-        whole_number("batch_size", batch_size, 1)
+        averaging = self.averaging if averaging is None else averaging
+        check_choice("averaging", averaging, tuple(AVERAGINGS))
+        rule = AVERAGINGS[averaging]
         texts = texts_of_classes(names, templates_of(templates), rule)
         flat = [text for of_class in texts for text in of_class]
         embeddings = self.embed_texts(flat, batch_size, progress=progress).reshape(len(names), len(texts[0]), -1)
@@ -269,12 +275,15 @@ def _scalar(model: keras.Model, name: str, value: float) -> keras.Variable:
 
 
 def _checked_names(names: Sequence[str]) -> list[str]:
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
     names = list(names)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
     if wrong := [name for name in names if not name.strip() or not is_class_name(name)]:
         raise ValueError(f"class_names must be single lines with letters, but {wrong[0]!r} was given.")
-    if len({*names}) < max(len(names), 2):
+    # OpenAI's list for ImageNet has missile and sunglasses twice.
+    if len({*names}) < max(len(names), 2) and tuple(names) != imagenet_names():
         twice = listing(sorted({name for name in names if names.count(name) > 1}))
         raise ValueError(f"class_names must be two names or more, and no name twice, but {twice or names} was given.")
     return names
@@ -332,11 +341,22 @@ def load_image_text(
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     check_arrays(contents, str(source))
-    temperature = file.get(f"{contents.prefix}{names.scale}")
+    if architecture is not None and hints.get("open_clip"):
+        raise ValueError(f"The open_clip_config.json beside {source} says its architecture: leave architecture= out.")
+    scale_name, bias_name = f"{contents.prefix}{names.scale}", f"{contents.prefix}{names.bias}"
+    temperature = _number(file, scale_name, source)
     if temperature is None:
-        name = f"{contents.prefix}{names.scale}"
-        raise ValueError(f"{source} has no array {name!r}, the logarithm of its temperature: it is half of a model.")
-    bias = file.get(f"{contents.prefix}{names.bias}")
+        what = f"no array {scale_name!r}, the logarithm of its temperature"
+        raise ValueError(f"{source} has {what}: it is half of a model.")
+    bias = _number(file, bias_name, source)
+    if bias is None and contents.dialect == "siglip":
+        raise ValueError(f"{source} has no array {bias_name!r}, which every SigLIP has: it is half of a model.")
+    beside = [name for name in contents.unused if name not in (scale_name, bias_name)]
+    if not beside:
+        raise ValueError(f"{source} has a text tower and no image tower: it is half of a model.")
+    towers = (f"{contents.prefix}img/", f"{contents.prefix}txt/")
+    if contents.dialect == "flax" and (foreign := [name for name in beside if not name.startswith(towers)]):
+        raise ValueError(f"{source} has arrays that are part of neither tower: {listing(foreign)}.")
     official = None
     if numerics == "official" or (numerics is None and is_copy(source, path)):
         official = _official(contents, bias is not None, str(source))
@@ -350,7 +370,6 @@ def load_image_text(
     with layers.skip_initialization():
         texts = TextEncoder(contents.stored, dtype=dtype)
     fill(texts, contents, str(source))
-    scale = math.exp(float(temperature.read().reshape(())))
     kind = official or _kind_of(contents, images, bias is not None)
     made, notes = _tokenizer_of(Path(path), tokenizer, contents, kind)
     if hints.get("config") and hints.get("open_clip"):
@@ -359,11 +378,21 @@ def load_image_text(
         images,
         texts,
         made,
-        scale=scale,
-        bias=None if bias is None else float(bias.read().reshape(())),
+        scale=math.exp(temperature),
+        bias=bias,
         averaging=kind if kind in AVERAGINGS else "openai",
         notes=[*contents.notes, *notes],
     )
+
+
+def _number(file: Mapping[str, StoredArray], name: str, source: Source) -> float | None:
+    """A number that a file stores, in one of the shapes that publishers have; None where there is none."""
+    if name not in file:
+        return None
+    values = file[name].read().reshape(-1)
+    if len(values) != 1 or not abs(float(values[0])) < _LARGEST_NUMBER:
+        raise ValueError(f"The array {name!r} of {source} must be one number near 0, but is {values[:3].tolist()}.")
+    return float(values[0])
 
 
 def _kind_of(contents: Contents, images: VisionTransformer, has_bias: bool) -> str:
@@ -395,16 +424,18 @@ def _tokenizer_of(path: Path, given: Any, contents: Contents, kind: str) -> tupl
     """The tokenizer of weights, and what a user should know of it."""
     config, folder = contents.stored, path if path.is_dir() else path.parent
     open_clip = mapping(contents.hints.get("open_clip"), "model_cfg", "text_cfg")
+    clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
     has_pairs = kind.startswith("open") and not open_clip.get("hf_tokenizer_name")
     if has_pairs and given is None:
-        return tokenizers.clip_tokenizer(config, kind != "openai"), []
+        return tokenizers.clip_tokenizer(config, kind != "openai", clean), []
+    if given is not None and not isinstance(given, (str, os.PathLike)):
+        raise TypeError(f"tokenizer must be the path of a file or a folder, but {given!r:.80} was given.")
     found = _file_of(Path(given), None) if given is not None else _file_of(folder, path)
     if given is not None and found is None:
         raise FileNotFoundError(f"tokenizer={str(given)!r} is no tokenizer.json, no .model and no folder with one.")
     if found is None:
         return None, ["no tokenizer lies beside the weights"]
     if found.suffix == ".json":
-        clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
         made, lower = tokenizers.from_json(found, config, kind, clean)
         note = "its texts become lower case, as it was trained, though the tokenizer that its files name leaves them"
         return made, [note] if lower else []

@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
 
-from keras_vit._arguments import unit_vectors
+from keras_vit._arguments import listing, unit_vectors
 from keras_vit._files import weights_folder
 from keras_vit.text.tokenizers import canonicalized
 
@@ -68,6 +68,8 @@ def published_templates() -> dict[str, tuple[str, ...]]:
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
     """Templates by the name of their list, one template, or several; ValueError unless each has one place, `{}`."""
+    if isinstance(templates, bytes) or not isinstance(templates, Iterable):
+        raise TypeError(f"templates must be a sentence or several, but {templates!r:.80} was given.")
     found = (templates,) if isinstance(templates, str) else tuple(templates)
     if isinstance(templates, str):
         found = published_templates().get(templates, found)
@@ -85,7 +87,13 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
 def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: Averaging) -> list[list[str]]:
     """For each class the texts that stand for it."""
     if averaging.canonical:
-        names = [canonicalized(name, keep=",").split(",")[0].strip() for name in names]
+        words = [canonicalized(name, keep=",").split(",")[0].strip() for name in names]
+        for name, word in zip(names, words, strict=True):
+            twins = {other for other, same in zip(names, words, strict=True) if same == word}
+            if not word or len(twins) > 1:
+                what = f"{listing(sorted(twins))} are one name" if word else f"nothing is left of {name!r}"
+                raise ValueError(f"class_names without capitals, punctuation and second names: {what}. Rename them.")
+        names = words
         templates = [canonicalized(template, keep="{}") for template in templates]
     return [[template.replace("{}", name) for template in templates] for name in names]
 

@@ -13,13 +13,13 @@ import importlib
 import re
 import string
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import require_packages
+from keras_vit._arguments import printable, require_packages
 from keras_vit._files import weights_folder
 from keras_vit.checkpoints.files import parse_json
 from keras_vit.models import TextConfig
@@ -57,10 +57,14 @@ class Tokenizer:
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
         """The ids of texts, int32 `(texts, context)`; warns where a text is cut."""
+        if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+            raise TypeError(f"texts must be a string or several, but {texts!r:.80} was given.")
         texts = [texts] if isinstance(texts, str) else list(texts)
         for text in texts:
             if not isinstance(text, str):
                 raise TypeError(f"texts must be strings, but {type(text).__name__} was given: {text!r:.80}.")
+            if any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise ValueError(f"texts must be Unicode, but half a surrogate pair stands in {text!r:.80}.")
         ids = np.full((len(texts), self.context), self.pad, "int32")
         first = [] if self.start is None else [self.start]
         room, long = self.context - len(first) - 1, []
@@ -122,6 +126,8 @@ def _ascii_lower(text: str) -> str:
     return text.translate(_LOWER)
 
 
+# What open_clip calls its ways to clean a text; the first is usual for CLIP, the second for files of transformers.
+_OPEN_CLIP = {"lower": _of_clip, "whitespace": _of_open_clip, "canonicalize": _of_open_clip_siglip}
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _OF_FLAX: dict[str, Callable[[str], str]] = {"big_vision": _ascii_lower, "lit": str}
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -185,13 +191,19 @@ def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def clip_tokenizer(config: TextConfig, is_open_clip: bool) -> Tokenizer:
+def _cleaning(name: Any) -> Callable[[str], str]:
+    if name not in _OPEN_CLIP:
+        raise ValueError(f"open_clip_config.json says clean={name!r:.60} of the tokenizer; known are {[*_OPEN_CLIP]}.")
+    return _OPEN_CLIP[name]
+
+
+def clip_tokenizer(config: TextConfig, is_open_clip: bool, clean: str | None = None) -> Tokenizer:
     """CLIP's tokenizer as OpenAI's code or open_clip has it: they call the special tokens by other words."""
     words = ("<start_of_text>", "<end_of_text>") if is_open_clip else ("<|startoftext|>", "<|endoftext|>")
     pairs = _clip_pairs(*words)
     start, end = map(pairs.token_to_id, words)
     return _fitting(
-        Tokenizer(_ids_of(pairs), config.context, end, 0, start, _of_clip),
+        Tokenizer(_ids_of(pairs), config.context, end, 0, start, _cleaning(clean or "lower")),
         pairs.get_vocab_size(),
         config,
     )
@@ -204,7 +216,10 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
     """
     tokenizers = _library("tokenizers")
     merges = [path.with_name(MERGES)] if path.name == VOCABULARY else []
-    tokenizer = _from_merges(path) if merges else tokenizers.Tokenizer.from_file(str(path))
+    try:
+        tokenizer = _from_merges(path) if merges else tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more exact
+        raise ValueError(f"{path} is no tokenizer that can be read: {printable(error, 200)}.") from error
     beside = path.with_name("tokenizer_config.json")
     stated = parse_json(beside.read_bytes(), str(beside)) if beside.is_file() else {}
 
@@ -232,7 +247,7 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
             tokenizer.encode_special_tokens = True
             function = _OF_FLAX[kind]
         elif kind.startswith("open"):
-            function = _of_open_clip_siglip if clean == "canonicalize" else _of_open_clip
+            function = _cleaning(clean or "whitespace")
         elif is_gemma:  # trained on lower case, which the class that the hub names leaves out
             lowers, old = True, tokenizer.normalizer
             both = [tokenizers.normalizers.Lowercase(), *([old] if old else [])]
@@ -246,7 +261,11 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
 
 def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
     """The tokenizer of a SentencePiece model, for weights of `"big_vision"`, `"lit"` or `"huggingface"`."""
-    pieces = _library("sentencepiece").SentencePieceProcessor(model_file=str(path))
+    library = _library("sentencepiece")
+    try:
+        pieces = library.SentencePieceProcessor(model_file=str(path))
+    except RuntimeError as error:
+        raise ValueError(f"{path} is no model of SentencePiece: {printable(error, 200)}.") from error
     end, is_gemma = 1, pieces.id_to_piece(1) == "<eos>"
     encode, clean = pieces.encode, _OF_FLAX.get(kind, str)
     if kind == "huggingface":
@@ -281,4 +300,10 @@ def _fitting(tokenizer: Tokenizer, words: int, config: TextConfig) -> Tokenizer:
     if words > config.vocabulary:
         name = tokenizer.files[0] if tokenizer.files else "CLIP's tokenizer"
         raise ValueError(f"{name} has {words} tokens, but the model knows {config.vocabulary}: it is of other weights.")
+    # A CLIP answers with its end token, the last of its words; SigLIP and LiT have theirs before all words.
+    ends = {"end_id": config.end_id, "largest_id": words - 1, "last": None if config.causal else 1}
+    end = ends.get(config.pooling) if tokenizer.files else None
+    if end not in (None, tokenizer.end):
+        words_of_it = f"{tokenizer.files[0]} ends texts with the id {tokenizer.end}"
+        raise ValueError(f"{words_of_it}, but the model was trained with {end}: it is of other weights.")
     return tokenizer

@@ -1,7 +1,6 @@
 """CLIP, SigLIP and LiT: ids, embeddings and logits of the original codes; classifiers of words; losses of pairs."""
 
 import dataclasses
-import json
 import re
 import shutil
 
@@ -220,26 +219,6 @@ def test_configs_that_make_no_sense(change, words):
         keras_vit.TextConfig(**TINY | change)
 
 
-@pytest.mark.parametrize(
-    "names, options, error, words",
-    [
-        ("cat", {}, TypeError, "list of strings"),
-        ([], {}, ValueError, "two names or more"),
-        (["cat"], {}, ValueError, "two names or more"),
-        (["cat", "cat"], {}, ValueError, "no name twice"),
-        (["cat", " "], {}, ValueError, "single lines"),
-        (["cat", "dog"], {"templates": "a photo"}, ValueError, "one {} for the name"),
-        (["cat", "dog"], {"templates": []}, ValueError, "not be empty"),
-        (["cat", "dog"], {"averaging": "mean"}, ValueError, "averaging must be one of"),
-        (["cat", "dog"], {"batch_size": 0}, ValueError, "batch_size"),
-    ],
-)
-@pytest.mark.once
-def test_classes_that_make_no_sense(both_of, names, options, error, words):
-    with pytest.raises(error, match=words):
-        both_of("txt_hf_clip").zero_shot_classifier(names, **options)
-
-
 @pytest.mark.once
 def test_published_templates():
     """The numbers of templates that openai/CLIP's data/prompts.md has."""
@@ -248,79 +227,6 @@ def test_published_templates():
     assert {name: len(lists[f"openai_{name}"]) for name in counts} == counts
     for name, texts in lists.items():
         assert templates_of(name) == texts and len({*texts}) == len(texts), name
-
-
-@pytest.mark.once
-def test_texts(both_of):
-    tokenizer = both_of("txt_openclip").tokenizer
-    assert tokenizer("one text").shape == (1, 77) and tokenizer([]).shape == (0, 77)
-    with pytest.warns(UserWarning, match="1 of 2 texts are longer than the 77 tokens"):
-        assert tokenizer(["a", "cat " * 100])[1, -1] == tokenizer.end
-    with pytest.raises(TypeError, match="texts must be strings"):
-        tokenizer([1])
-    with pytest.raises(ValueError, match="must not be empty"):
-        both_of("txt_openclip").embed_texts([])
-
-
-def _config(folder, change, name="config.json"):
-    path = folder / name
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
-
-
-def _in_text_cfg(**fields):
-    def change(config):
-        config["model_cfg"]["text_cfg"].update(fields)
-        return config
-
-    return lambda folder: _config(folder, change, "open_clip_config.json")
-
-
-@pytest.mark.parametrize(
-    "case, damage, words",
-    [
-        ("txt_openclip", _in_text_cfg(hf_model_name="roberta-base"), "hf_model_name"),
-        ("txt_openclip", _in_text_cfg(pool_type="mean"), "pool_type"),
-        ("txt_openclip", _in_text_cfg(tokenizer_kwargs={"strip_sep_token": True}), "CLIPA"),
-        ("txt_openclip", lambda f: (f / "open_clip_config.json").unlink(), "which GELU"),
-        ("txt_hf_clip", lambda f: _config(f, lambda c: {**c, "model_type": "metaclip_2"}), "metaclip_2"),
-        ("txt_hf_clip", lambda f: shutil.copy(f / "../other.json", f / "tokenizer.json"), "of other weights"),
-    ],
-    ids=["bert", "pool", "clipa", "gelu", "metaclip", "vocabulary"],
-)
-@pytest.mark.once
-def test_files_that_are_refused(golden, tmp_path, case, damage, words):
-    folder = tmp_path / "model"
-    shutil.copytree(golden(case).folder, folder)
-    tokenizers = pytest.importorskip("tokenizers")
-    model = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"{i}": i for i in range(5000)}))
-    model.add_special_tokens(["<|startoftext|>", "<|endoftext|>"])
-    model.save(str(tmp_path / "other.json"))
-    damage(folder)
-    with pytest.raises(ValueError, match=words):
-        keras_vit.load_image_text(folder)
-
-
-@pytest.mark.once
-def test_files_without_a_text_tower_or_tokenizer(golden, tmp_path):
-    with pytest.raises(ValueError, match="no text tower"):
-        keras_vit.load_image_text(golden("mini_token").path)
-    arrays = read(source(golden("txt_bv_siglip")))
-    np.savez(tmp_path / "alone.npz", **arrays)
-    both = keras_vit.load_image_text(tmp_path / "alone.npz")
-    assert both.tokenizer is None and "no tokenizer" in both.notes[0]
-    with pytest.raises(FileNotFoundError, match="no tokenizer.json"):
-        keras_vit.load_image_text(tmp_path / "alone.npz", tokenizer=tmp_path)
-    np.savez(tmp_path / "bert.npz", **{"txt/BertEncoder_0/x": np.zeros(1, "float32")})
-    with pytest.raises(ValueError, match="BERT"):
-        keras_vit.load_image_text(tmp_path / "bert.npz")
-
-
-@pytest.mark.once
-def test_a_file_without_its_temperature_is_refused(golden, tmp_path):
-    arrays = read(source(golden("txt_bv_siglip")))
-    np.savez(tmp_path / "file.npz", **{name: values for name, values in arrays.items() if name != "params/t"})
-    with pytest.raises(ValueError, match="no array 'params/t', the logarithm of its temperature"):
-        keras_vit.load_image_text(tmp_path / "file.npz")
 
 
 def test_ids_that_the_tower_does_not_know_train_and_answer_nothing(both_of, golden):

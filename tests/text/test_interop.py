@@ -98,6 +98,8 @@ WITH_BIAS = {"proj_bias": True, "no_causal_mask": True, "pool_type": "last", "no
         ({"quick_gelu": True}, {}),
         ({"nonscalar_logit_scale": True}, {"mlp_ratio": 3.7}),
         ({}, {"context_length": 16}),
+        ({}, {"tokenizer_kwargs": {"clean": "whitespace"}}),
+        ({}, {"tokenizer_kwargs": {"clean": "canonicalize"}}),
         (CUSTOM, {}),
         (CUSTOM | {"init_logit_bias": -10}, WITH_BIAS | {"act_kwargs": {"approximate": "tanh"}}),
         (CUSTOM, {"pool_type": "first", "no_causal_mask": True}),
@@ -119,7 +121,8 @@ def test_open_clip(model, text, golden, tmp_path):
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": prepared}))
     both = keras_vit.load_image_text(tmp_path)
     texts = golden("txt_openclip").meta["texts"]
-    ids = open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"])(texts)
+    options = config["text_cfg"].get("tokenizer_kwargs", {})
+    ids = open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"], **options)(texts)
     np.testing.assert_array_equal(both.tokenizer(texts), ids.numpy())
 
     def answers(network):

@@ -66,12 +66,17 @@ _OTHERS = {
     r"(^|\.)(multimodal_decoder|text_decoder)\.|(^|\.)text\.cls_emb$": "CoCa, whose text tower also writes captions",
     r"(^|/)txt/Bert(Encoder_0|Model)/": "LiT with a BERT as its text tower",
     r"(^|\.)text\.transformer\.(embeddings|encoder|shared)\.": "open_clip with a text tower of transformers",
+    r"(^|\.)text_model\.(roberta\.|embeddings\.word_embeddings\.)": "a CLIP with a BERT or XLM-R as its text tower",
+    r"(^|\.)visual\.(layer1|attnpool)\.": "a CLIP with a ResNet as its image tower",
+    r"(^|\.)visual\.trunk\.embeds\.": "a SigLIP 2 of any size (NaFlex)",
+    r"(^|\.)visual\.(cls_token|blocks\.)": "an EVA-CLIP in BAAI's names, of which open_clip has other copies",
 }
 # What open_clip's text_cfg may say that changes nothing, or is read below.
 _TEXT_CFG = (
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "hf_tokenizer_name", "no_causal_mask"),
     *("pool_type", "eos_id", "proj_bias", "proj_type", "act_kwargs", "norm_kwargs", "pad_id", "tokenizer_kwargs"),
 )
+_TOKENIZER_KEYS = ("clean", "strip_sep_token")
 OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", "eos": "end_id"}
 
 
@@ -110,7 +115,9 @@ def read_text(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> tupl
     """The text tower of a file: its arrays and its config; ValueError where there is none that is known."""
     for pattern, what in _OTHERS.items():
         if any(re.search(pattern, name) for name in file):
-            raise ValueError(f"it is {what}: only the text towers of CLIP, SigLIP and LiT are known here.")
+            raise ValueError(
+                f"it is {what}. Known here are CLIP and SigLIP of one size with Transformers in both towers, and LiT."
+            )
     found = _find(file)
     if found is None:
         raise ValueError(
@@ -215,6 +222,13 @@ def _fields(contents: Contents, kind: str, names: Names, linear_projection: bool
         fields["projection"] = shape_of(arrays, f"{start}{names.projection}.weight", 2)[0]
         fields["projection_bias"] = f"{start}{names.projection}.bias" in arrays
     more = _from_open_clip if names.is_matrix else _from_huggingface
+    place = ("open_clip", "model_cfg", "text_cfg") if names.is_matrix else ("config", "text_config")
+    stated = mapping(contents.hints, *place)
+    positions = stated.get("context_length" if names.is_matrix else "max_position_embeddings", context)
+    if positions != context:
+        raise ValueError(
+            f"the JSON file beside it says texts of {printable(positions, 60)} tokens, but its positions are {context}."
+        )
     return fields | more(contents, kind, width)
 
 
@@ -254,11 +268,13 @@ def _from_open_clip(contents: Contents, kind: str, width: int) -> Fields:
     model = mapping(contents.hints.get("open_clip"), "model_cfg")
     stated, architecture = mapping(model, "text_cfg"), contents.hints.get("architecture")
     unknown = [key for key, value in stated.items() if key not in _TEXT_CFG and value]
+    tokens = mapping(stated, "tokenizer_kwargs")
+    unknown += [f"tokenizer_kwargs.{key}" for key, value in tokens.items() if key not in _TOKENIZER_KEYS and value]
     if "multimodal_cfg" in model or unknown:
         key = unknown[0] if unknown else "multimodal_cfg"
-        value = printable(stated.get(key, model.get(key)), 60)
+        value = printable(tokens.get(key.partition(".")[2], stated.get(key, model.get(key))), 60)
         raise ValueError(f"its open_clip_config.json says {key}={value} of the text tower, which is not computed here.")
-    if mapping(stated, "tokenizer_kwargs").get("strip_sep_token"):
+    if tokens.get("strip_sep_token"):
         raise ValueError(
             "its open_clip_config.json says tokenizer_kwargs of a CLIPA, whose tokenizer is not known here."
         )

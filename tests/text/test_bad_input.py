@@ -1,0 +1,287 @@
+"""Bad input of two towers: each mistake is an error, which says what it is and what to do."""
+
+import importlib.util
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints.files import open_file, write_safetensors
+from keras_vit.text import ImageText, imagenet_names
+from tests.checkpoints.npz_files import read
+from tests.text.test_image_text import source
+
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:.*texts are longer than")]
+SIGLIP, CLIP, OPEN_CLIP = "txt_hf_siglip2", "txt_hf_clip", "txt_openclip"
+
+
+@pytest.fixture(scope="module")
+def both(golden):
+    return keras_vit.load_image_text(golden(CLIP).folder)
+
+
+def zeros(*shape):
+    return np.zeros(shape, "float32")
+
+
+# What is wrong with a file: the case, what is changed in its folder, and what the error says
+
+
+def with_arrays(more, gone=()):
+    """A change of arrays, or of the file that holds them in a folder: those that are new, and those that go."""
+
+    def change(target):
+        if isinstance(target, dict):
+            return {name: array for name, array in target.items() if not name.startswith(tuple(gone))} | more
+        (file,) = target.glob("*.safetensors")
+        arrays = change({name: array.read() for name, array in open_file(file).items()})
+        return write_safetensors(file, sorted(arrays.items()), overwrite=True)
+
+    return change
+
+
+def without(*starts):
+    return with_arrays({}, starts)
+
+
+def with_json(file, place, **fields):
+    def change(folder):
+        path = folder / file
+        config = json.loads(path.read_text())
+        inner = config
+        for key in place:
+            inner = inner[key]
+        inner.update(fields)
+        path.write_text(json.dumps(config))
+
+    return change
+
+
+def of_hf(**fields):
+    return with_json("config.json", (), **fields)
+
+
+def of_open_clip(**fields):
+    return with_json("open_clip_config.json", ("model_cfg", "text_cfg"), **fields)
+
+
+def with_text(file, text):
+    return lambda folder: (folder / file).write_text(text)
+
+
+FILES = {
+    # Half of a model.
+    "no image tower": (CLIP, without("vision_model", "visual_proj"), "a text tower and no image tower"),
+    "no image tower, open_clip": (OPEN_CLIP, without("visual"), "a text tower and no image tower"),
+    "no text tower": (CLIP, without("text_model", "text_proj"), "no text tower of a known kind"),
+    "no temperature": (CLIP, without("logit_scale"), "no array 'logit_scale', the logarithm of its temperature"),
+    "no bias": (SIGLIP, without("logit_bias"), "no array 'logit_bias', which every SigLIP has"),
+    "no text projection": (CLIP, without("text_projection"), "no array 'text_projection.weight'"),
+    "no image projection": (CLIP, without("visual_projection"), "one length, but 48 of images and 24"),
+    "one more array": (CLIP, with_arrays({"text_model.more": zeros(2)}), "not part of the model: text_model.more"),
+    # Numbers that are none.
+    "temperature of two": (CLIP, with_arrays({"logit_scale": zeros(2)}), "must be one number near 0"),
+    "temperature nan": (CLIP, with_arrays({"logit_scale": zeros() + np.nan}), "must be one number near 0"),
+    "temperature large": (CLIP, with_arrays({"logit_scale": zeros() + 1000}), "must be one number near 0"),
+    "bias infinite": (SIGLIP, with_arrays({"logit_bias": zeros(1) - np.inf}), "must be one number near 0"),
+    # Towers that are not computed.
+    "coca": (OPEN_CLIP, with_arrays({"text_decoder.x": zeros(2)}), "CoCa, whose text tower also writes captions"),
+    "coca, by its config": (
+        OPEN_CLIP,
+        with_json("open_clip_config.json", ("model_cfg",), multimodal_cfg={"width": 8}),
+        "multimodal_cfg",
+    ),
+    "bert": (OPEN_CLIP, of_open_clip(hf_model_name="bert-base-uncased"), "hf_model_name=bert-base-uncased"),
+    "xlm-r": (OPEN_CLIP, with_arrays({"text.transformer.encoder.x": zeros(2)}), "a text tower of transformers"),
+    "chinese clip": (
+        CLIP,
+        with_arrays({"text_model.embeddings.word_embeddings.weight": zeros(9, 8)}, ("text_model",)),
+        "a BERT or XLM-R as its text tower",
+    ),
+    "altclip": (CLIP, with_arrays({"text_model.roberta.x": zeros(2)}), "a BERT or XLM-R as its text tower"),
+    "chinese clip, by its config": (CLIP, of_hf(model_type="chinese_clip"), "it is a chinese_clip"),
+    "metaclip 2": (CLIP, of_hf(model_type="metaclip_2"), "it is a metaclip_2"),
+    "naflex": (
+        SIGLIP,
+        with_arrays({"vision_model.embeddings.patch_embedding.weight": zeros(48, 192)}),
+        "NaFlex models are not supported",
+    ),
+    "naflex, by its config": (SIGLIP, of_hf(model_type="siglip2"), "it is a siglip2"),
+    "naflex of timm": (OPEN_CLIP, with_arrays({"visual.trunk.embeds.x": zeros(2)}, ("visual",)), "NaFlex"),
+    "eva": (OPEN_CLIP, with_arrays({"visual.blocks.0.attn.q_bias": zeros(8)}, ("visual",)), "EVA-CLIP in BAAI's"),
+    "resnet": (OPEN_CLIP, with_arrays({"visual.layer1.0.conv1.weight": zeros(2)}, ("visual",)), "a ResNet as its im"),
+    "clipa": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"strip_sep_token": True}), "CLIPA"),
+    "modern text": (OPEN_CLIP, of_open_clip(text_arch="modern"), "text_arch=modern"),
+    "pooling": (OPEN_CLIP, of_open_clip(pool_type="mean"), "pool_type=mean"),
+    "context": (OPEN_CLIP, of_open_clip(context_length=16), "texts of 16 tokens, but its positions are 77"),
+    "cleaning": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"clean": "harshly"}), "clean='harshly'"),
+    "tokenizer's options": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"language": "de"}), "language=de"),
+    "no config": (OPEN_CLIP, lambda folder: (folder / "open_clip_config.json").unlink(), "which GELU"),
+    # Tokenizers.
+    "tokenizer is no JSON": (CLIP, with_text("tokenizer.json", "{"), "no tokenizer that can be read"),
+    "tokenizer is a list": (CLIP, with_text("tokenizer.json", "[]"), "no tokenizer that can be read"),
+    "end token": (CLIP, with_json("tokenizer_config.json", (), eos_token="none"), "no token 'none', the eos_token"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files(golden, tmp_path, name):
+    case, change, words = FILES[name]
+    folder = tmp_path / "model"
+    shutil.copytree(golden(case).folder, folder, ignore=shutil.ignore_patterns("ref.npz"))
+    change(folder)
+    with pytest.raises(ValueError, match=words):
+        keras_vit.load_image_text(folder)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (without("params/img"), "a text tower and no image tower"),
+        (without("params/txt"), "no text tower of a known kind"),
+        (without("params/t"), "no text tower of a known kind"),
+        (with_arrays({"params/txt/BertEncoder_0/x": zeros(1)}), "LiT with a BERT"),
+        (with_arrays({"params/txt/more": zeros(1)}), "not part of the model: txt/more"),
+        (with_arrays({"params/more": zeros(1)}), "part of neither tower: 'params/more'"),
+        (with_arrays({"params/img/embedding/kernel": zeros(192, 48)}), "NaFlex models are not supported"),
+    ],
+)
+def test_files_of_big_vision(golden, tmp_path, change, words):
+    np.savez(tmp_path / "file.npz", **change(read(source(golden("txt_bv_siglip")))))
+    with pytest.raises(ValueError, match=words):
+        keras_vit.load_image_text(tmp_path / "file.npz")
+
+
+def test_a_file_without_its_temperature(golden, tmp_path):
+    arrays = read(source(golden("txt_bv_siglip")))
+    np.savez(tmp_path / "file.npz", **{name: values for name, values in arrays.items() if name != "params/t"})
+    with pytest.raises(ValueError, match="no array 'params/t', the logarithm of its temperature"):
+        keras_vit.load_image_text(tmp_path / "file.npz")
+
+
+@pytest.mark.parametrize(
+    "case, options, error, words",
+    [
+        (CLIP, {"tokenizer": 3}, TypeError, "tokenizer must be the path"),
+        (CLIP, {"tokenizer": "none.json"}, FileNotFoundError, "tokenizer='none.json' is no tokenizer.json"),
+        (CLIP, {"tokenizer": SIGLIP}, ValueError, "ends texts with the id 1, but .* trained with 1713"),
+        (CLIP, {"tokenizer": "txt_bv_siglip"}, ValueError, "ends texts with the id 1, but"),
+        (SIGLIP, {"tokenizer": CLIP}, ValueError, "1714 tokens, but the model knows 900"),
+        (CLIP, {"tokenizer": "damaged"}, ValueError, "no model of SentencePiece"),
+        (CLIP, {"architecture": "ViT-B-32"}, ValueError, "leave it out"),
+        (OPEN_CLIP, {"architecture": "ViT-B-32-quickgelu"}, ValueError, "leave architecture= out"),
+        ("txt_bv_siglip", {"architecture": "ViT-B-32"}, ValueError, "leave architecture= out"),
+    ],
+)
+def test_options(golden, tmp_path, case, options, error, words):
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "spiece.model").write_bytes(b"no model")
+    if options.get("tokenizer") in (SIGLIP, CLIP, "txt_bv_siglip"):
+        options = {"tokenizer": golden(options["tokenizer"]).folder}
+    elif options.get("tokenizer") == "damaged":
+        options = {"tokenizer": tmp_path / "damaged"}
+    with pytest.raises(error, match=words):
+        keras_vit.load_image_text(source(golden(case)), **options)
+
+
+def test_sources(golden):
+    for made, error, words in (
+        (None, TypeError, "by its name, address or path"),
+        ("none.safetensors", FileNotFoundError, "no file none.safetensors"),
+        ("ViT-B/16", ValueError, "is a model, not a checkpoint"),
+        (golden("mini_token").path, ValueError, "no text tower"),
+    ):
+        with pytest.raises(error, match=words):
+            keras_vit.load_image_text(made)
+
+
+def test_no_tokenizer_beside_the_weights(golden, tmp_path, both):
+    shutil.copy(source(golden("txt_bv_siglip")), tmp_path / "alone.npz")
+    alone = keras_vit.load_image_text(tmp_path / "alone.npz")
+    assert alone.tokenizer is None and "no tokenizer" in alone.notes[0]
+    for call in (lambda: alone.embed_texts("a cat"), lambda: alone.zero_shot_classifier(["cat", "dog"])):
+        with pytest.raises(ValueError, match="how texts become tokens: pass load_image_text"):
+            call()
+
+
+@pytest.mark.parametrize("package, case", [("tokenizers", CLIP), ("sentencepiece", "txt_lit_s")])
+def test_libraries_that_are_not_installed(golden, monkeypatch, package, case):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
+    with pytest.raises(ImportError, match=rf'needs {package}, .* pip install "keras-vit\[text\]"'):
+        keras_vit.load_image_text(source(golden(case)))
+
+
+@pytest.mark.parametrize(
+    "texts, error, words",
+    [
+        (None, TypeError, "a string or several, but None"),
+        (3, TypeError, "a string or several, but 3"),
+        (b"cat", TypeError, "a string or several, but b'cat'"),
+        ([1], TypeError, "texts must be strings, but int was given: 1"),
+        (["cat", None], TypeError, "texts must be strings, but NoneType"),
+        ([["cat"]], TypeError, "texts must be strings, but list"),
+        (["half \ud800"], ValueError, "half a surrogate pair"),
+        ([], ValueError, "texts must not be empty"),
+    ],
+)
+def test_texts(both, texts, error, words):
+    with pytest.raises(error, match=words):
+        both.embed_texts(texts)
+
+
+def test_texts_that_are_empty_or_long(golden):
+    tokenizer = keras_vit.load_image_text(source(golden(OPEN_CLIP))).tokenizer
+    assert tokenizer("one text").shape == (1, 77) and tokenizer([]).shape == (0, 77)
+    with pytest.warns(UserWarning, match="1 of 2 texts are longer than the 77 tokens"):
+        assert tokenizer(["a", "cat " * 100])[1, -1] == tokenizer.end
+
+
+@pytest.mark.parametrize(
+    "names, options, error, words",
+    [
+        ("cat", {}, TypeError, "list of strings"),
+        (None, {}, TypeError, "list of strings"),
+        (["cat", 3], {}, TypeError, "list of strings"),
+        ([], {}, ValueError, "two names or more"),
+        (["cat"], {}, ValueError, "two names or more"),
+        (["cat", "cat"], {}, ValueError, "no name twice"),
+        (["cat", " "], {}, ValueError, "single lines"),
+        (["cat", ""], {}, ValueError, "single lines"),
+        (["cat", "dog\n"], {}, ValueError, "single lines"),
+        (["Cat", "cat, tabby"], {"averaging": "big_vision"}, ValueError, "'Cat', 'cat, tabby' are one name"),
+        (["cat", "!!"], {"averaging": "big_vision"}, ValueError, "nothing is left of '!!'"),
+        (["cat", "dog"], {"templates": "a photo"}, ValueError, "one {} for the name"),
+        (["cat", "dog"], {"templates": "openai_81"}, ValueError, "or the name of a list"),
+        (["cat", "dog"], {"templates": ["a {}", "{} {}"]}, ValueError, "one {} for the name"),
+        (["cat", "dog"], {"templates": None}, TypeError, "a sentence or several"),
+        (["cat", "dog"], {"templates": []}, ValueError, "not be empty"),
+        (["cat", "dog"], {"averaging": "mean"}, ValueError, "averaging must be one of"),
+        (["cat", "dog"], {"averaging": ""}, ValueError, "averaging must be one of"),
+        (["cat", "dog"], {"batch_size": 0}, ValueError, "batch_size"),
+    ],
+)
+def test_classes(both, names, options, error, words):
+    with pytest.raises(error, match=words):
+        both.zero_shot_classifier(names, **options)
+
+
+def test_two_classes_of_imagenet_have_the_name_of_another(both):
+    """OpenAI calls two classes missile and two sunglasses: its own list is taken as it is."""
+    model = both.zero_shot_classifier(imagenet_names(), "{}", progress=False, batch_size=500)
+    assert model.config.class_names == imagenet_names() and len({*imagenet_names()}) == 998
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, None])
+def test_sizes_of_batches(both, size):
+    for call in (both.embed_texts, both.embed_images):
+        with pytest.raises(ValueError, match="batch_size must be a whole number"):
+            call("cat" if call == both.embed_texts else zeros(1, 32, 32, 3), size)
+
+
+def test_towers_that_do_not_belong_together(both):
+    for options, words in (({"averaging": "mean"}, "averaging"), ({"scale": 0}, "above 0"), ({"scale": np.inf}, "ab")):
+        with pytest.raises(ValueError, match=words):
+            ImageText(both.image_encoder, both.text_encoder, **options)
