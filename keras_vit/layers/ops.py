@@ -1,8 +1,7 @@
 """What the layers compute, one function an operation, each followed by faster forms for CPUs (docs/speed.md).
 
 Without such a form an operation is Keras's: on other devices, for symbolic tensors, and in PyTorch while a program is
-traced or compiled. All forms give the same numbers but for rounding, and first and second derivatives that tests
-compare with finite differences in float64.
+traced or compiled. All forms give the same numbers and first and second derivatives, but for rounding; tests say so.
 """
 
 import functools
