@@ -9,9 +9,10 @@ from keras_vit._arguments import check_choice, check_number, is_class_name, pair
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
 from keras_vit.models.config import ViTConfig
 
-# What a backbone has not, since all of its tokens go on.
-_WITHOUT_TOP: dict[str, Any] = {"pooling": "none", "class_token_only": False}
-_WITHOUT_TOP |= dict.fromkeys(("classes", "projection", "representation_size"))
+# The fields of a backbone, none of which is set: all of its tokens go on.
+WITHOUT_TOP: dict[str, Any] = {"pooling": "none"}
+WITHOUT_TOP |= dict.fromkeys(("class_token_only", "projection_bias", "unit_features", "distillation_head"), False)
+WITHOUT_TOP |= dict.fromkeys(("classes", "class_names", "classifier_activation", "projection", "representation_size"))
 
 
 def checked_blocks(blocks: Iterable[int], backbone: ViTConfig) -> tuple[int, ...]:
@@ -59,7 +60,7 @@ class DenseConfig:
             object.__setattr__(self, "backbone", ViTConfig(**self.backbone))
         if not isinstance(self.backbone, ViTConfig):
             raise TypeError(f"backbone must be a ViTConfig, but {type(self.backbone).__name__} was given.")
-        for name, value in _WITHOUT_TOP.items():
+        for name, value in WITHOUT_TOP.items():
             given = getattr(self.backbone, name)
             if given != value:
                 raise ValueError(f"backbone must have {name}={value!r}, but has {given!r}: its tokens go on.")

@@ -19,6 +19,7 @@ from keras_vit.data.masks import Masks
 from keras_vit.layers import resize
 from keras_vit.models import LinearSegmenter, LinearSegmenterConfig, VisionTransformer
 from keras_vit.models.changes import copy_state
+from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.windows import centre_margins
 from keras_vit.segmentation import evaluate
 from keras_vit.training.recipes import Recipe
@@ -137,9 +138,7 @@ def segmenter(
         changes = {name: value for name, value in changes.items() if getattr(source.config, name) != value}
         return source.with_config(**changes) if changes else source
     norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
-    without = dict.fromkeys(("classes", "class_names", "projection", "representation_size"))
-    changes = {**without, **norm, **size, "pooling": "none", "class_token_only": False, "drop_path": recipe.drop_path}
-    backbone = source.with_config(**changes)
+    backbone = source.with_config(**WITHOUT_TOP, **norm, **size, drop_path=recipe.drop_path)
     config = LinearSegmenterConfig(
         backbone=backbone.config,
         classes=images.classes,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit import LinearSegmenter, VisionTransformer, ViTConfig, cli, data, segmentation, training
+from keras_vit.layers.base import weights_by_path
 from tests.training.test_loop import assert_same_weights
 
 CONFIG = ViTConfig(
@@ -18,6 +19,7 @@ RECIPE = training.recipe("segmentation/dinov2_linear").replace(
 )
 SCENES, TEST = data.make_scenes(24, 24), data.make_scenes(4, 24, seed=1)
 NAMES = data.SCENE_CLASSES
+ABOVE = ("head", "head_dist", "projection", "pre_logits")
 
 
 def new_model(**changes):
@@ -121,6 +123,25 @@ def test_what_trains_by_the_options_that_are_there(options, changes, inside):
     trained = {weight.path for weight in done.model.trainable_weights}
     assert inside in trained and {"head/kernel", "head/bias", "head_norm/gamma", "head_norm/beta"} <= trained
     assert ("block_0/mlp/fc1/kernel" in trained) == ("frozen" in options)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "top",
+    [
+        dict(projection=7, projection_bias=True, unit_features=True),
+        dict(representation_size=7, classifier_activation="softmax", class_names=tuple("abcde")),
+        dict(distillation_token=True, distillation_head=True, class_token_only=True),
+    ],
+)
+def test_what_stands_above_the_tokens_is_left_out(top):
+    source = new_model(**top)
+    backbone = tune(source, RECIPE.replace(steps=1), every=1, validation=None).model.backbone
+    weights, trained = weights_by_path(source), weights_by_path(backbone)
+    assert {name.partition("/")[0] for name in weights.keys() - trained.keys()} <= set(ABOVE)
+    for name, weight in trained.items():
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), keras.ops.convert_to_numpy(weights[name]))
+    assert backbone.output_shape == (None, 37 + ("distillation_token" in top), 24)
 
 
 @pytest.mark.once

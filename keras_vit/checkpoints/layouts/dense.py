@@ -6,15 +6,6 @@ from typing import Any
 
 from keras_vit.checkpoints.accounting import Contents, Layout, Row
 from keras_vit.checkpoints.stored_array import StoredArray
-from keras_vit.models import ViTConfig
-
-_TOP = ("classes", "class_names", "classifier_activation", "projection", "representation_size")
-
-
-def without_top(config: ViTConfig) -> ViTConfig:
-    """The config of a backbone all of whose tokens go on."""
-    fields = {**dict.fromkeys(_TOP), "projection_bias": False, "distillation_head": False, "pooling": "none"}
-    return config.replace(**fields)
 
 
 def joined(

@@ -17,6 +17,7 @@ from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear, mapping, 
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.models import DPTConfig, LinearDepthConfig
+from keras_vit.models.dense_config import WITHOUT_TOP
 
 Fields = dict[str, Any]  # of a depth model's config
 
@@ -151,7 +152,7 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
     else:
         backbone = hints["backbone"]
     stored: Any = backbone.stored
-    vit, own = dense.without_top(stored).replace(dynamic=True), kind in ("linear", "dinov2")
+    vit, own = stored.replace(**WITHOUT_TOP, dynamic=True), kind in ("linear", "dinov2")
     if own or mapping(config, "backbone_config").get("apply_layernorm") is False:
         vit = vit.replace(final_norm="none")
     fields: Fields = {"backbone": vit, "pictures": "dinov2" if own else "depth_anything"}

@@ -9,10 +9,11 @@ from typing import Any
 
 from keras_vit.checkpoints.accounting import Contents, Row, shape_of
 from keras_vit.checkpoints.layouts import timm
-from keras_vit.checkpoints.layouts.dense import joined, without_top
+from keras_vit.checkpoints.layouts.dense import joined
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import LinearSegmenterConfig, ViTConfig
+from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing import LABEL_SETS, label_set
 
 _BACKBONE = "backbone."  # in files that mmsegmentation has saved
@@ -68,7 +69,7 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
         raise ValueError("it is a head without its backbone: load(backbone, head=...), or both files in one folder.")
     if not isinstance(backbone.stored, ViTConfig):
         raise ValueError("its backbone is no Vision Transformer.")
-    vit = without_top(backbone.stored).replace(dynamic=True)
+    vit = backbone.stored.replace(**WITHOUT_TOP, dynamic=True)
     classes, into, *_ = shape_of(arrays, f"{names.matrix}.weight", 4)
     blocks = into // vit.width
     if into % vit.width or blocks not in (1, _MULTISCALE) or blocks > vit.depth:
