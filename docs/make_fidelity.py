@@ -52,6 +52,14 @@ standard deviations of the reference where these are more than 1. Allowed are 1e
 another size` is a picture of another size, whose position embeddings were resized as the publisher does.
 
 """
+WORDS_AND_MAPS = """## Texts, masks and depth
+
+In the same unit: CLIP, SigLIP 1 and 2 and LiT with their texts (`txt_*`, whose ids are equal), EoMT and a linear head
+for masks, Depth Anything V2 and a linear head for depth (`dense_*`), beside big_vision, transformers 5.23.0, open_clip
+and Facebook's DINOv2; depth of DINOv2 in metres, up to 7. Classes of pixels and segments are compared one by one in
+`tests/segmentation`: those of EoMT are equal, DINOv2's but for pixels where two classes are level within 1e-3.
+
+"""
 PUBLISHED = """## Published weights
 
 The cases above have random weights. `keras-vit verify NAME...` (or `all`) compares published weights with the answers
@@ -78,20 +86,25 @@ SECOND = """## Second derivatives
 
 Relative error of the product of a Hessian with a vector (all trainable weights, the sum of squared outputs) in float64,
 beside finite differences of the gradient; allowed are 1e-6. `fast` is what runs on CPUs, `plain` what runs on other
-devices. On PyTorch, fused attention has no second derivative: these run within `torch.nn.attention.sdpa_kernel`, with
-`SDPBackend.MATH`.
+devices (on JAX its own operations, which are not tried here). On PyTorch, fused attention has no second derivative:
+these run within `torch.nn.attention.sdpa_kernel`, with `SDPBackend.MATH`.
 
 """
 # What is measured: the tests, and words in the names of those that are taken.
-CASES = ("tests/checkpoints", "forward or gradients")
-HESSIANS = ("tests/models/test_second_derivatives.py", "hessian")
+CASES = ("forward or gradients", "tests/checkpoints")
+HESSIANS = ("hessian", "tests/models/test_second_derivatives.py")
+OTHERS = (
+    "numbers or logits",
+    *("tests/text/test_image_text.py", "tests/depth/test_files.py"),
+    *("tests/segmentation/test_eomt.py", "tests/segmentation/test_linear.py"),
+)
 
 
-def measure(backend: str, tests: str, words: str) -> dict[str, dict[str, float]]:
+def measure(backend: str, words: str, *tests: str) -> dict[str, dict[str, float]]:
     """The errors that tests recorded, by the test's name and the result."""
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", tests, "-q", "-k", words, f"--junitxml={report}"]
+        command = [sys.executable, "-m", "pytest", *tests, "-q", "-k", words, f"--junitxml={report}"]
         command += ["-o", "junit_family=xunit1"]  # the one that has room for what tests record
         # Users' programs are optimised, which the suite leaves out for its own speed where no flags are set.
         environment = {"XLA_FLAGS": "", **os.environ, "KERAS_BACKEND": backend}
@@ -139,6 +152,19 @@ def families_table(measured: dict[str, dict[str, dict[str, float]]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def words_and_maps() -> str:
+    """The section about texts, masks and depth, measured."""
+    measured = {}
+    for backend in BACKENDS:
+        by_test = measure(backend, *OTHERS).values()
+        measured[backend] = {result: error for errors in by_test for result, error in errors.items()}
+    lines = [["case", "result", *BACKENDS.values()], ["---"] * (2 + len(BACKENDS))]
+    for name in sorted(measured["jax"]):
+        case, _, result = name.partition(": ")
+        lines.append([f"`{case}`", result, *(f"{measured[backend][name]:.1e}" for backend in BACKENDS)])
+    return WORDS_AND_MAPS + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def second_derivatives() -> str:
     """The section about Hessians, measured."""
     measured = {backend: measure(backend, *HESSIANS) for backend in BACKENDS}
@@ -146,8 +172,8 @@ def second_derivatives() -> str:
     lines.append(["---"] * len(lines[0]))
     for name in dict.fromkeys(case.partition("[")[2].rpartition("-")[0] for case in measured["jax"]):
         cases = [f"test_hessian_times_vector[{name}-{paths}]" for paths in ("fast", "plain")]
-        errors = [measured[backend][case] for backend in BACKENDS for case in cases]
-        lines.append([name, *(f"{error:.1e}" for values in errors for error in values.values())])
+        errors = [max(measured[backend].get(case, {"": None}).values()) for backend in BACKENDS for case in cases]
+        lines.append([name, *("-" if error is None else f"{error:.1e}" for error in errors)])
     return SECOND + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -156,6 +182,7 @@ def main() -> None:
     measured = {backend: measure(backend, *CASES) for backend in BACKENDS}
     parts = [HEAD, FORWARD, table(measured, "test_forward"), "\n", BACKWARD, table(measured, "test_gradients")]
     parts += ["\n", second_derivatives(), "\n", FAMILIES, families_table(measured)]
+    parts += ["\n", words_and_maps()]
     parts += ["\n", PUBLISHED.rstrip() + "\n"]
     path = ROOT / "docs" / "fidelity.md"
     temporary = path.with_suffix(".part")

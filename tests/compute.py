@@ -21,6 +21,11 @@ def assert_close(got, wanted, tolerance=1e-5):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance)
 
 
+def deviations(got, wanted):
+    """The largest difference, in standard deviations of what is wanted where these exceed 1 (docs/fidelity.md)."""
+    return float(np.abs(got - wanted).max() / max(wanted.std(), 1.0))
+
+
 def forward(model, x, **options):
     """What `model(x)` gives, in NumPy; compiled on JAX, where one operation after the other takes seconds."""
     if keras.backend.backend() == "jax":

@@ -8,6 +8,7 @@ import pytest
 import keras_vit
 from keras_vit import depth
 from keras_vit.checkpoints.files import open_file
+from tests.compute import deviations
 
 # The largest differences measured are 5e-6 of values around 1 and 7; the originals' own rounding is as large.
 DEPTH = 2e-5
@@ -21,13 +22,17 @@ def models(golden):
 
 
 @pytest.mark.parametrize(("name", "ends"), [(HUB, ("", "_x")), (LINEAR, ("",))])
-def test_the_originals_numbers(name, ends, models, golden):
+def test_the_originals_numbers(name, ends, models, golden, record_property):
     model, ref = models[name], golden(name).ref
-    np.testing.assert_allclose(model.predict(ref["pixel_values"], verbose=0), ref["depth"], rtol=0, atol=DEPTH)
+    answer = model.predict(ref["pixel_values"], verbose=0)
+    errors = {f"{name}: depth": deviations(answer, ref["depth"])}
+    np.testing.assert_allclose(answer, ref["depth"], rtol=0, atol=DEPTH)
     for end in ends:
         result = depth.estimate(model, ref[f"picture{end}"])
         np.testing.assert_allclose(result.depth, ref[f"depth_map{end}"], rtol=0, atol=DEPTH)
         assert result.metric == (name == LINEAR)
+        errors[f"{name}: depth of `picture{end}`"] = deviations(result.depth, ref[f"depth_map{end}"])
+    record_property("errors", errors)
     if name == LINEAR:  # the same head, taken for one of KITTI's
         far = depth.estimate(model.with_config(max_depth=80.0), ref["picture"]).depth
         np.testing.assert_allclose(far, ref["depth_map_other"], rtol=0, atol=8 * DEPTH)

@@ -13,6 +13,7 @@ from keras_vit.checkpoints.files import open_file, write_npz
 from keras_vit.checkpoints.layouts import eomt as layout
 from keras_vit.preprocessing import windows
 from keras_vit.segmentation import queries, segment
+from tests.compute import deviations
 
 CASES = ("dense_eomt_hf_panoptic", "dense_eomt_hf_semantic")
 LOGITS = 1e-5  # of their range: float32 through a few blocks
@@ -42,10 +43,12 @@ def shaken(config):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_logits_of_the_original(loaded, golden, name, tmp_path):
+def test_the_logits_of_the_original(loaded, golden, name, tmp_path, record_property):
     ref, model = golden(name).ref, loaded[name]
     answers = model.predict(ref["pixel_values"], verbose=0)
-    for part, wanted in (("masks", ref["mask_logits"]), ("classes", ref["class_logits"])):
+    parts = {"masks": ref["mask_logits"], "classes": ref["class_logits"]}
+    record_property("errors", {f"{name}: {part}": deviations(answers[part], parts[part]) for part in parts})
+    for part, wanted in parts.items():
         assert np.abs(answers[part] - wanted).max() <= LOGITS * np.ptp(wanted)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")

@@ -14,6 +14,7 @@ from keras_vit.checkpoints.files import open_file, write_safetensors
 from keras_vit.cli import main
 from keras_vit.layers import BatchNormalization
 from keras_vit.preprocessing import windows
+from tests.compute import deviations
 from tests.conftest import GOLDEN
 
 FOLDER = GOLDEN / "dense_seg_dinov2_linear"
@@ -33,10 +34,11 @@ def arrays():
 
 
 @pytest.mark.parametrize("values, logits", [("pixel_values", "logits"), ("pixel_values_padded", "logits_padded")])
-def test_logits_are_those_of_dinov2(model, golden, values, logits):
+def test_logits_are_those_of_dinov2(model, golden, values, logits, record_property):
     ref = golden(FOLDER.name).ref
     margins = windows.centre_margins(ref[values].shape[1:3], model.config.patch_size)
     found = model.predict(np.pad(ref[values], [(0, 0), *margins, (0, 0)]), verbose=0)
+    record_property("errors", {f"{FOLDER.name}: {logits.replace('_', ', ')}": deviations(found, ref[logits])})
     assert np.abs(found - ref[logits]).max() <= LOGITS * np.ptp(ref[logits])
 
 

@@ -15,6 +15,7 @@ from keras_vit.models import count_weights
 from keras_vit.text import ImageText, published_templates, save_image_text
 from keras_vit.text.templates import templates_of
 from tests.checkpoints.npz_files import read
+from tests.compute import deviations
 
 CASES = ("txt_bv_siglip", "txt_hf_clip", "txt_hf_siglip2", "txt_lit_s", "txt_openclip")
 # The layout that a case is written back in; nothing but this package reads LiT's names.
@@ -48,13 +49,18 @@ def near(value, expected, tolerance):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_numbers_of_the_original(golden, both_of, name):
+def test_the_numbers_of_the_original(golden, both_of, name, record_property):
     case, both = golden(name), both_of(name)
     ref, texts = case.ref, case.meta["texts"]
     np.testing.assert_array_equal(both.tokenizer(texts), ref["ids"])
-    assert near(both.text_encoder.predict(ref["ids"], verbose=0), ref["text_embedding"], EMBEDDING)
-    assert near(both.image_encoder.predict(ref["images"], verbose=0), ref["image_embedding"], EMBEDDING)
-    assert np.abs(both.logits(ref["images"], texts) - ref["logits"]).max() <= COSINE * both.scale
+    answers = {
+        "text embedding": (both.text_encoder.predict(ref["ids"], verbose=0), ref["text_embedding"]),
+        "image embedding": (both.image_encoder.predict(ref["images"], verbose=0), ref["image_embedding"]),
+        "logits": (logits := both.logits(ref["images"], texts), ref["logits"]),
+    }
+    record_property("errors", {f"{name}: {result}": deviations(*pair) for result, pair in answers.items()})
+    assert near(*answers["text embedding"], EMBEDDING) and near(*answers["image embedding"], EMBEDDING)
+    assert np.abs(logits - ref["logits"]).max() <= COSINE * both.scale
     rows = keras.ops.convert_to_numpy(both((ref["images"], ref["ids"])))
     assert np.abs(rows - ref["logits"]).max() <= COSINE * both.scale
 
