@@ -2,7 +2,7 @@
 
     python docs/make_notebooks.py            # pip install -e ".[tensorflow,notebooks]"
 
-The scripts are what is edited. A minute or two for all three, on the backend that KERAS_BACKEND names; names of scripts
+The scripts are what is edited. Five minutes for all, on the backend that KERAS_BACKEND names; names of scripts
 as arguments for these only.
 """
 

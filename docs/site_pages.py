@@ -6,10 +6,8 @@ work in the repository and on the site.
 """
 
 import json
-import os
 import posixpath
 import re
-import subprocess
 import textwrap
 from pathlib import Path
 
@@ -50,7 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=WIDE + text if page == "index.md" else text))
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=_notebook_page(path)))
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=_notebook_page(path, config.repo_url)))
     sources = {
         target
         for file in list(files.documentation_pages())
@@ -143,13 +141,13 @@ def _code_page(source: str) -> str:
     return f"{head}{fence}{CODE[path.suffix]}\n{code}\n{fence}\n"
 
 
-def _notebook_page(path: Path) -> str:
+def _notebook_page(path: Path, repo_url: str | None) -> str:
     """A notebook with its outputs as a page; pictures become part of it."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     links = [f"[The script](../../notebooks/{path.stem}.py)"]
-    repository = _github_repository()
-    if repository is not None:
-        colab = f"https://colab.research.google.com/github/{repository}/blob/main/notebooks/{path.name}"
+    github = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", repo_url or "")
+    if github:
+        colab = f"https://colab.research.google.com/github/{github[1]}/blob/main/notebooks/{path.name}"
         links.insert(0, f"[Open in Colab]({colab})")
     parts = []
     for cell in cells:
@@ -166,13 +164,3 @@ def _output(output: dict) -> str:
         return f'<img alt="What the code above draws" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
     text = "".join(output.get("text", data.get("text/plain", "")))
     return f"```{{.text .output}}\n{text.rstrip()}\n```"
-
-
-def _github_repository() -> str | None:
-    """`owner/name` where this is a clone from GitHub or a workflow there; None where nobody knows the address."""
-    if "GITHUB_REPOSITORY" in os.environ:
-        return os.environ["GITHUB_REPOSITORY"]
-    command = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    match = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?$", answer)
-    return match[1] if match else None
