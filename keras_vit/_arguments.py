@@ -228,3 +228,9 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     """The rows of a matrix at length 1; those of zeros as they are."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Shares of classes along the last axis."""
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit._arguments import Source, require_packages, whole_number
+from keras_vit._arguments import Source, require_packages, softmax, whole_number
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
 from keras_vit.export.formats import Format
 from keras_vit.export.images import (
@@ -395,8 +395,7 @@ def _answers(model: keras.Model, signature: Signature, images: np.ndarray) -> di
     answers = keras.tree.flatten(model.predict(images, batch_size=32, verbose=0))
     answers = [np.asarray(answer, "float32") for answer in answers]
     if signature.softmax:
-        powers = [np.exp(answer - answer.max(-1, keepdims=True)) for answer in answers]
-        answers = [power / power.sum(-1, keepdims=True) for power in powers]
+        answers = [softmax(answer) for answer in answers]
     return dict(zip(signature.outputs, answers, strict=True))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import printable, require_packages
+from keras_vit._arguments import printable, require_packages, softmax
 from keras_vit._files import write_text
 from keras_vit._pictures import coarse, image_address, page_style
 from keras_vit.inspection.attention import (
@@ -144,9 +144,7 @@ def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np
     if not _classifies(model):
         tiles = [(_tile(i), escape(name)) for i, name in enumerate(names)]
         return "Images", "This model has no head: it says no classes.", _figures(tiles)
-    scores = class_scores(model, batch).astype("float64")
-    probabilities = np.exp(scores - scores.max(1, keepdims=True))
-    probabilities /= probabilities.sum(1, keepdims=True)
+    probabilities = softmax(class_scores(model, batch).astype("float64"))
     top = min(5, probabilities.shape[1])
     decoded = decode_predictions(probabilities, top=top, class_names=model.config.class_names)
     cards = ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit._arguments import to_numpy
+from keras_vit._arguments import softmax, to_numpy
 from keras_vit._processes import fill_up
 from keras_vit.models import LinearSegmenter, LinearSegmenterConfig
 from keras_vit.preprocessing import Pipeline, resize_images
@@ -21,7 +21,7 @@ from keras_vit.preprocessing.windows import (
     stretched,
     strips,
 )
-from keras_vit.segmentation.results import Segmentation, semantic, softmax
+from keras_vit.segmentation.results import Segmentation, semantic
 
 
 def segment_patches(

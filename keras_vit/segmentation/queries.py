@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from keras_vit._arguments import softmax
 from keras_vit.models import EoMT, EoMTConfig
 from keras_vit.preprocessing import Pipeline
 from keras_vit.preprocessing.windows import (
@@ -20,7 +21,7 @@ from keras_vit.preprocessing.windows import (
     strips,
     torchvision_resized,
 )
-from keras_vit.segmentation.results import Segment, Segmentation, label_of, semantic, softmax
+from keras_vit.segmentation.results import Segment, Segmentation, label_of, semantic
 
 Size = tuple[int, int]
 INSIDE = 0.5  # the probability from which a pixel lies in a mask

@@ -101,9 +101,3 @@ def semantic(classes: np.ndarray, names: tuple[str, ...] | None) -> Segmentation
     pairs = zip(found.tolist(), areas.tolist(), strict=True)
     segments = tuple(Segment(k, k, label_of(names, k), None, area) for k, area in pairs)
     return Segmentation(classes.astype("int32"), segments, "semantic")
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Shares of classes along the last axis."""
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)

@@ -19,6 +19,7 @@ from keras_vit._arguments import (
     check_choice,
     is_class_name,
     listing,
+    softmax,
     unit_vectors,
     whole_number,
 )
@@ -208,8 +209,7 @@ class ImageText(keras.Model):
         logits = self.logits(images, texts)
         if self.activation == "sigmoid":
             return np.exp(-np.logaddexp(0, -logits))
-        weights = np.exp(logits - logits.max(1, keepdims=True))
-        return weights / weights.sum(1, keepdims=True)
+        return softmax(logits)
 
     def zero_shot_classifier(
         self,

@@ -11,6 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints.files import open_file, write_npz
 from keras_vit.checkpoints.layouts import eomt as layout
+from keras_vit.checkpoints.layouts import huggingface
 from keras_vit.preprocessing import windows
 from keras_vit.segmentation import queries, segment
 from tests.compute import deviations
@@ -104,7 +105,7 @@ def authors_file(model, path, masking=0.0, **changes):
     family = layout.FAMILIES[f"{start}patch_embeddings.weight" if rotary else f"{start}proj.weight"]
     gated = model.config.backbone.mlp == "swiglu"
     if rotary:
-        family = dataclasses.replace(family, mlp=layout._MLPS["mlp"][2 if gated else 3])
+        family = dataclasses.replace(family, mlp=huggingface.MLPS[3 if gated else 4])
     from keras_vit.checkpoints.accounting import extract
 
     arrays = dict(extract(model, layout._layout(family, layout._OF_AUTHORS)))

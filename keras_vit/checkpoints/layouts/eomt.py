@@ -18,54 +18,39 @@ from keras_vit.models import EoMTConfig, ViTConfig
 
 # A transposed convolution is (in, out, height, width), a depthwise one (channels, 1, height, width).
 _TRANSPOSED, _DEPTHWISE = (0, 2, 3, 1), (2, 3, 0, 1)
-_SCALES = ("layer_scale1.lambda1", "layer_scale2.lambda1")
-_MLPS = {
-    "mlp": (
-        ("mlp.fc1", "mlp.fc2"),
-        ("mlp.weights_in", "mlp.weights_out"),
-        ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-        ("mlp.up_proj", "mlp.down_proj"),
-    )
-}
-_ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj")
 _IMAGENET = pytorch.preparation(pytorch.IMAGENET, "squash", 1.0, "bilinear_pillow")
 _BACKBONE = "network.encoder.backbone."
-
-_TRANSFORMERS = Family(
+_QKVO = huggingface.FAMILIES["dinov3_vit"].attention
+_TRANSFORMERS = dataclasses.replace(
+    huggingface.FAMILIES["dinov2"],
     title="transformers",
-    patches="embeddings.patch_embeddings.projection",
-    class_token="embeddings.cls_token",
-    register_tokens="embeddings.register_tokens",
-    positions="embeddings.position_embeddings.weight",
+    module="",
     blocks="layers.",
-    attention=(*_ATTENTION, "attention.out_proj"),
-    scales=_SCALES,
-    norm="layernorm",
     interpolation="bicubic",
     preparation=_IMAGENET,
 )
+_AUTHORS = Family(title="the authors, DINOv2", module=_BACKBONE, interpolation="bicubic", preparation=_IMAGENET)
 # By the array that only its files have: what its parts are called. `types` are the model types of transformers.
 FAMILIES: dict[str, Family] = {
-    f"{_BACKBONE}patch_embed.proj.weight": Family(
-        title="the authors, DINOv2", module=_BACKBONE, interpolation="bicubic", preparation=_IMAGENET
-    ),
-    f"{_BACKBONE}patch_embed.patch_embeddings.weight": Family(
+    f"{_BACKBONE}patch_embed.proj.weight": _AUTHORS,
+    f"{_BACKBONE}patch_embed.patch_embeddings.weight": dataclasses.replace(
+        _AUTHORS,
         title="the authors, DINOv3",
-        module=_BACKBONE,
         patches="patch_embed.patch_embeddings",
         class_token="patch_embed.cls_token",
         register_tokens="patch_embed.register_tokens",
-        attention=(*_ATTENTION, "attention.o_proj"),
-        scales=_SCALES,
+        attention=_QKVO,
+        scales=_TRANSFORMERS.scales,
         epsilon=1e-5,
-        preparation=_IMAGENET,
     ),
-    "embeddings.patch_embeddings.projection.weight": dataclasses.replace(_TRANSFORMERS, types=("eomt",)),
-    "embeddings.patch_embeddings.weight": dataclasses.replace(
+    "embeddings.patch_embeddings.projection.weight": dataclasses.replace(
         _TRANSFORMERS,
-        types=("eomt_dinov3",),
-        patches="embeddings.patch_embeddings",
-        attention=(*_ATTENTION, "attention.o_proj"),
+        types=("eomt",),
+        positions="embeddings.position_embeddings.weight",
+        attention=(*_QKVO[:3], "attention.out_proj"),
+    ),
+    "embeddings.patch_embeddings.weight": dataclasses.replace(
+        _TRANSFORMERS, types=("eomt_dinov3",), patches="embeddings.patch_embeddings", attention=_QKVO
     ),
 }
 
@@ -146,7 +131,7 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
         inside[family.positions] = table.piece(0, (1, *table.shape))
     empty = [name for name, array in file.items() if 0 in array.shape]
     contents = Contents(prefix="", arrays=inside, unused=empty, hints=hints)
-    found = family.as_in({name for name in inside if name.startswith(family.blocks)}, _MLPS)
+    found = family.as_in({name for name in inside if name.startswith(family.blocks)}, {"mlp": huggingface.MLPS})
     backbone = _backbone(contents, config, found, is_rotary=anchor.endswith("embeddings.weight"))
     queries, width = shape_of(inside, names.queries, 2)
     if width != backbone.width:
@@ -268,7 +253,7 @@ def _backbone(contents: Contents, config: Mapping[str, Any], family: Family, is_
     fields |= {
         "rotary_embedding": "dinov3" if is_rotary else None,
         "gelu": "exact" if gated else activation,
-        "layer_norm_epsilon": number(config, "layer_norm_eps", 1e-6 if family.types else family.epsilon),
+        "layer_norm_epsilon": number(config, "layer_norm_eps", family.epsilon),
         "layer_scale": number(config, "layerscale_value", 1.0),
         "pooling": "none",
     }
@@ -317,7 +302,7 @@ def to_write(config: EoMTConfig) -> Layout:
             raise ValueError(f"transformers has no EoMT on a backbone with {name}={getattr(backbone, name)!r}.")
     if backbone.layer_scale is None or backbone.mlp not in ("plain", "swiglu"):
         raise ValueError("transformers has no EoMT on a backbone without layer scales, or with normalised MLPs.")
-    family = dataclasses.replace(family, mlp=_MLPS["mlp"][2 if gated else 3 if rotary else 0])
+    family = dataclasses.replace(family, mlp=huggingface.MLPS[3 if gated else 4 if rotary else 1])
     layout = _layout(family, _OF_TRANSFORMERS, written=True)
     return dataclasses.replace(layout, sidecars=_sidecars, constants=_constants)
 

@@ -24,7 +24,7 @@ _ATTENTIONS = (
     (*(f"self_attn.{letter}_proj" for letter in "qkv"), "self_attn.out_proj"),
 )
 _NORMS = (("layernorm_before", "layernorm_after"), ("norm1", "norm2"), ("layer_norm1", "layer_norm2"))
-_MLPS = (
+MLPS = (
     ("intermediate.dense", "output.dense"),
     ("mlp.fc1", "mlp.fc2"),
     ("mlp.weights_in", "mlp.weights_out"),
@@ -32,7 +32,7 @@ _MLPS = (
     ("mlp.up_proj", "mlp.down_proj"),
 )
 _BLOCKS = ("encoder.layer.", "encoder.layers.", "model.layer.", "model.layers.", "layer.", "layers.")
-_CHOICES = {"blocks": _BLOCKS, "attention": _ATTENTIONS, "norms": _NORMS, "mlp": _MLPS}
+_CHOICES = {"blocks": _BLOCKS, "attention": _ATTENTIONS, "norms": _NORMS, "mlp": MLPS}
 _MODULES = ("dinov2_with_registers.", "dinov3_vit.", "vision_model.", "dinov2.", "ijepa.", "deit.", "vit.")
 # Arrays outside of the module; version 5 writes the blocks of ViTMSNForImageClassification without the module's name.
 _TOP = (
@@ -59,7 +59,7 @@ _VIT = Family(
     blocks="encoder.layer.",
     norms=_NORMS[0],
     attention=_ATTENTIONS[0],
-    mlp=_MLPS[0],
+    mlp=MLPS[0],
     scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
     norm="layernorm",
     types=("vit", "vit_mae", "vit_msn"),
@@ -68,7 +68,7 @@ _VIT = Family(
 _CENTRE = {"preparation": preparation(pytorch.IMAGENET, "shortest", 0.9)}
 _DINO = {
     "norms": _NORMS[1],
-    "mlp": _MLPS[1],
+    "mlp": MLPS[1],
     "epsilon": 1e-6,
     "preparation": preparation(pytorch.IMAGENET, "shortest", 0.875),
 }
@@ -81,7 +81,7 @@ _TOWER = {
     "blocks": "encoder.layers.",
     "norms": _NORMS[2],
     "attention": _ATTENTIONS[2],
-    "mlp": _MLPS[1],
+    "mlp": MLPS[1],
     "norm": "post_layernorm",
 }
 
@@ -152,7 +152,7 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     names = family or FAMILIES[library_configs.family_to_write(config)]
     if family is None and (names.title == "DINOv3" or config.mlp == "swiglu"):
         gated = config.mlp == "swiglu"
-        names = dataclasses.replace(names, mlp=_MLPS[2 if names.title != "DINOv3" else 3 if gated else 4])
+        names = dataclasses.replace(names, mlp=MLPS[2 if names.title != "DINOv3" else 3 if gated else 4])
     width, module = config.width, names.module
     if family is None and not (config.classes or names.flat):
         module = ""  # models without a head are published without their module's name, but for those of two towers
