@@ -85,7 +85,7 @@ def write_page(
         sharp = "; image-rendering: pixelated" if max(height, width) <= SMALL else ""
         style = f".seen {{ aspect-ratio: {width} / {height}{sharp} }}\n"
         style += "".join(f".i{i} {{ background-image: url({_photo(one)}); }}\n" for i, one in enumerate(pixels))
-        sections.append(_predictions(model, names, batch))
+        sections.append(_predictions(model, names, batch, jumps={"looks": "Where it looks"} if attentive else {}))
         sections += [_attention(model, names, batch)] if attentive else []
         sections.append(_evidence(model, names, batch))
     sections += [_weights(model), _layers(model), _parameters(model), _config(model, source or {})]
@@ -140,7 +140,9 @@ def _classifies(model: VisionTransformer | BiT) -> bool:
     return bool(model.config.classes) and len(model.output_shape) == 2
 
 
-def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> Section:
+def _predictions(
+    model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray, jumps: Mapping[str, str]
+) -> Section:
     if not _classifies(model):
         tiles = [(_tile(i), escape(name)) for i, name in enumerate(names)]
         return "Images", "This model has no head: it says no classes.", _figures(tiles)
@@ -150,7 +152,11 @@ def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np
     cards = ""
     for i, (name, classes) in enumerate(zip(names, decoded, strict=True)):
         bars = _bars((printable(label, 100), p, f"{100 * p:.1f} %") for _, label, p in classes)
-        cards += f'<div class="card answer">{_tile(i)}<div><h3>{escape(name)}</h3>{bars}</div></div>'
+        links = "".join(
+            f'<a href="#{part}{i}">{words}</a>' for part, words in {**jumps, "goes": "What it goes by"}.items()
+        )
+        words = f'<h3>{escape(name)}</h3>{bars}<p class="jumps">{links}</p>'
+        cards += f'<div class="card answer">{_tile(i)}<div>{words}</div></div>'
     return (
         "What it says",
         "The images as the model gets them, and its likeliest classes.",
@@ -179,7 +185,7 @@ def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray
             range_ = f'<input type="range" min="{least}" max="{most}" value="{value}">'
             sliders += f"<label><span>{label}</span><output></output>{range_}</label>"
         cards += (
-            f'<div class="card"><h3>{escape(name)}</h3><div class="viewer" data-heads="heads{i}" hidden>'
+            f'<div class="card" id="looks{i}"><h3>{escape(name)}</h3><div class="viewer" data-heads="heads{i}" hidden>'
             f'{_tile(i, "data:,", "attention")}<div class="controls">{sliders}</div></div>'
             f'<details class="heads" id="heads{i}" open><summary>All blocks{" and heads" if heads else ""}</summary>'
             f"<table><thead><tr>{first}</tr></thead><tbody>{rows}</tbody></table></details></div>"
@@ -206,7 +212,7 @@ def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.nd
             tiles.append((tile, f"{name}: {kind.title}; {kind.words.format(*kind.ends(one))}"))
         tile = _tile(i, image_address(alike[i], "PNG"), "features", kind="bare")
         tiles.append((tile, f"features: {FEATURES.title}, over all images; {FEATURES.words}"))
-        cards += f'<div class="card"><h3>{escape(image)}</h3>{_figures(tiles)}</div>'
+        cards += f'<div class="card" id="goes{i}"><h3>{escape(image)}</h3>{_figures(tiles)}</div>'
     words = "For the class that the model says." if classifies else "This model has no head, so there are no classes."
     return "What it goes by", words, cards
 

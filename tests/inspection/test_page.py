@@ -63,7 +63,7 @@ def write(tmp_path, model, images=None, **options):
     for tag, attributes in reader.tags:
         for name in ("src", "href"):
             address = attributes.get(name, "data:")
-            inside = address[:1] == "#" and f"id='{address[1:]}'" in page
+            inside = address[:1] == "#" and re.search(rf"id=.{address[1:]}['\"]", page)
             assert inside or address.startswith("data:"), (tag, attributes)
         assert not [name for name in attributes if name.startswith("on")]
     assert "http://" not in page and "https://" not in page
@@ -93,6 +93,10 @@ def test_what_is_on_the_page(kind, tmp_path):
     for name, value in model.config.to_dict().items():
         assert name in text and (name == "class_names" or str(value) in text)
     assert len(page) < 2e6
+    # From each photo to its other cards; on paper, pictures that are backgrounds and the maps behind the sliders.
+    links = [attributes["href"] for tag, attributes in reader.tags if tag == "a"]
+    assert {"#looks0", "#looks1", "#goes0", "#goes1"} <= {*links}
+    assert "print-color-adjust: exact" in page and "beforeprint" in page
     # Each photo is in the file once.
     for i in range(2):
         assert page.count(f".i{i} {{ background-image: url(data:image/png;base64,") == 1
