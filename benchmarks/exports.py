@@ -31,6 +31,8 @@ FORMATS = {
 MODELS = {"glyphs": None, "ViT-Ti/16": 224, "ViT-B/16": 224, "R26+ViT-S/32": 224}
 HEAD = """# Exports
 
+What exported files answer beside their model, how large they are and how quick.
+
 Measured by `python benchmarks/exports.py --output docs/exports.md` on {cores} CPU cores; the versions are those of
 `constraints.txt`. `glyphs` is the checkpoint that comes along, the others have random weights (no zeros: head, class
 token and biases are random, too). Every file was run by its runtime in a fresh process, with a batch of 1 and of 7.

@@ -60,8 +60,22 @@ FAMILIES = {
     "Mixer": {row.name: row.shape for row in LAYOUTS["timm"].rows(_MIXER)},
     "BEiT-3": timm(mlp="plain_norm", attn_norm=True, last="fc_norm", head=5),
 }
+# Beside those, text towers and models with heads for every pixel: folders of tests/golden.
+OTHERS = {
+    "CLIP, texts": "txt_hf_clip",
+    "SigLIP, texts": "txt_bv_siglip/model.npz",
+    "SigLIP2, texts": "txt_hf_siglip2",
+    "LiT, texts": "txt_lit_s/LiT-mini.npz",
+    "EoMT": "dense_eomt_hf_panoptic",
+    "DINOv2, linear for masks": "dense_seg_dinov2_linear",
+    "Depth Anything V2": "dense_depth_da2_hf",
+    "DINOv2, linear for depth": "dense_depth_dinov2_linear",
+}
 COLUMNS = ("family", "backend", "trained", "LoRA", "`.keras`", "`with_config`", *(f"`{name}`" for name in WRITTEN))
 HEAD = f"""# Families, tried out
+
+A model of each family, trained, given adapters, saved, changed and exported on every backend: what comes back differs
+by rounding only.
 
 Made by `python -m docs.make_families` on each backend; the versions are those of `constraints.txt`, on a CPU. What
 each family computes is compared with its publisher's code in [Fidelity](fidelity.md); here is what a user does with
@@ -76,12 +90,14 @@ or random weights) and given a new head of {CLASSES} classes. Then:
   beside the model of that size (not for Mixers, whose weights are for one grid of patches).
 - **files**: `export`ed, run by the format's own runtime in a fresh process with batches of 1 and 7.
 
-Figures are largest differences between the answers of one and the other to {IMAGES} images, as a share of the largest
-answer; the order of sums in float32 explains up to {SAME_FUNCTION:.0e}. TensorFlow writes all three formats: under
-JAX and PyTorch `export` hands the model to a process with TensorFlow, which has to be installed (here one process for
-all files, which is all that differs from a user's `export`). Of the
-other formats, OpenVINO is TensorFlow's as well, `torch` PyTorch's and `stablehlo` JAX's, from any backend in the same
-way; they were tried on fewer models ([Exports](exports.md), `tests/training/test_every_family.py`).
+Text towers, and models with heads for masks and depth, were given adapters with random numbers in place of training;
+`with_config` was not tried, and `export` takes no text towers. Figures are largest differences between the answers of
+one and the other to {IMAGES} images, or to the texts and the picture of the reference, as a share of the largest
+answer; the order of sums in float32 explains up to {SAME_FUNCTION:.0e}. TensorFlow writes all three formats: under JAX
+and PyTorch `export` hands the model to a process with TensorFlow, which has to be installed (here one process for all
+files, which is all that differs from a user's `export`). Of the other formats, OpenVINO is TensorFlow's as well,
+`torch` PyTorch's and `stablehlo` JAX's, from any backend in the same way; they were tried on fewer models
+([Exports](exports.md), `tests/training/test_every_family.py`).
 
 """
 
@@ -94,10 +110,10 @@ def rows_of(page: str) -> dict[tuple[str, str], list[str]]:
 
 def page_with(rows: dict[tuple[str, str], list[str]]) -> str:
     """The page with a table of lines, in the order of the families, and what has none."""
-    order = [(family, backend) for family in FAMILIES for backend in BACKENDS.values()]
+    order = [(family, backend) for family in [*FAMILIES, *OTHERS] for backend in BACKENDS.values()]
     lines = [list(COLUMNS), ["---"] * len(COLUMNS), *(rows[key] for key in order if key in rows)]
     table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-    missing = {b: [f for f in FAMILIES if (f, b) not in rows] for b in BACKENDS.values()}
+    missing = {b: [f for f in [*FAMILIES, *OTHERS] if (f, b) not in rows] for b in BACKENDS.values()}
     notes = [f"Not run with {backend}: {'; '.join(families)}.\n" for backend, families in missing.items() if families]
     return HEAD + table + "".join(f"\n{note}" for note in notes)
 
@@ -199,14 +215,53 @@ def tried(family: str, folder: pathlib.Path) -> list[str]:
         others = larger.preprocess(pixels)
         changed.append(difference(answers(any_size, others), answers(larger, others)))
 
+    files = exported(family, merged, images, float(np.abs(wanted).max()), folder)
+    return [f"{len(before)} of {len(before)}", *map(cell, (lora, saved, max(changed), *files))]
+
+
+def cell(share: float) -> str:
+    """A share as it stands in the table."""
+    return f"{share:.1e}" if share else "0"
+
+
+def exported(family: str, model: keras.Model, images: np.ndarray, largest: float, folder: pathlib.Path) -> list[float]:
+    """How far the files of a model are from it, as a share of its largest answer."""
     files = []
     for name in WRITTEN:
         path = folder / f"file{FORMATS[name].suffix}"
-        report = export(merged, path, format=name, images=images, measure=False)
-        if report.select_operators or not report.max_abs_error <= SAME_FUNCTION * np.abs(wanted).max():
+        report = export(model, path, format=name, images=images, measure=False)
+        if report.select_operators or not report.max_abs_error <= SAME_FUNCTION * largest:
             sys.exit(f"{family}: the {name} file differs, or needs another runtime: {report}")
-        files.append(report.max_abs_error / np.abs(wanted).max())
-    return [f"{len(before)} of {len(before)}", *(f"{x:.1e}" if x else "0" for x in (lora, saved, max(changed), *files))]
+        files.append(report.max_abs_error / largest)
+    return files
+
+
+def tried_other(family: str, folder: pathlib.Path) -> list[str]:
+    """What becomes of a text tower, or of a model of masks or depth: the cells of its line after the first two."""
+    source = _reference(OTHERS[family])
+    is_text = OTHERS[family].startswith("txt_")
+    model = keras_vit.load_image_text(source).text_encoder if is_text else keras_vit.load(source)
+    with np.load((source.parent if source.is_file() else source) / "ref.npz") as reference:
+        inputs = reference["ids" if is_text else "pixel_values"]
+    training.add_lora(model, rank=2)
+    before = keras.tree.flatten(model.predict(inputs, verbose=0))[0]  # adapters are zeros at first
+    rng = np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        if "lora_kernel_b" in weight.path:
+            weight.assign(rng.normal(0, 0.1, weight.shape))
+    if np.allclose(before, keras.tree.flatten(model.predict(inputs, verbose=0))[0]):
+        sys.exit(f"{family}: adapters change nothing.")
+    merged = training.merge_lora(model)
+    parts = [merged.predict(inputs, verbose=0), model.predict(inputs, verbose=0)]
+    merged.save(folder / "model.keras")
+    parts.append(keras.saving.load_model(folder / "model.keras").predict(inputs, verbose=0))
+    wanted, adapted, again = (
+        [part[name] for name in sorted(part)] if isinstance(part, dict) else [part] for part in parts
+    )
+    lora, saved = (max(map(difference, other, wanted)) for other in (adapted, again))
+    largest = max(float(np.abs(answer).max()) for answer in wanted)
+    files = ["-"] * len(WRITTEN) if is_text else map(cell, exported(family, merged, inputs, largest, folder))
+    return ["-", cell(lora), cell(saved), "-", *files]
 
 
 # What `export` starts for each file, most of whose time it takes to import TensorFlow.
@@ -249,15 +304,15 @@ def main(names: list[str]) -> None:
     """Tries families out and fills in their lines."""
     if names == ["--missing"]:
         rows = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.is_file() else {}
-        names = [name for name in FAMILIES if (name, BACKENDS[keras.backend.backend()]) not in rows]
-    unknown = [name for name in names if name not in FAMILIES]
+        names = [name for name in [*FAMILIES, *OTHERS] if (name, BACKENDS[keras.backend.backend()]) not in rows]
+    unknown = [name for name in names if name not in {**FAMILIES, **OTHERS}]
     if unknown:
-        sys.exit(f"There is no {unknown}. There are {list(FAMILIES)}.")
+        sys.exit(f"There is no {unknown}. There are {[*FAMILIES, *OTHERS]}.")
     backend = BACKENDS[keras.backend.backend()]
-    for family in names or FAMILIES:
+    for family in names or [*FAMILIES, *OTHERS]:
         keras.utils.set_random_seed(0)
         with tempfile.TemporaryDirectory() as folder:
-            cells = tried(family, pathlib.Path(folder))
+            cells = (tried if family in FAMILIES else tried_other)(family, pathlib.Path(folder))
         rows = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.is_file() else {}
         rows[family, backend] = [family, backend, *cells]
         part = PAGE.with_suffix(".part")

@@ -28,6 +28,8 @@ LABELS = {
 }
 HEAD = """# Fidelity
 
+How far this package is from the original code, in every reference case and on every backend.
+
 Measured by `python docs/make_fidelity.py`; the versions are those of `constraints.txt`, on a CPU, in float32.
 
 Every case is a small checkpoint with random weights in an official layout, and what the original code computes from
