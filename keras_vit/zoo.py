@@ -185,6 +185,8 @@ def load(
     if isinstance(base, DenseConfig):
         foreign = {"include_top": None if include_top else False, "channels": channels, "numerics": numerics}
         _refuse({**options, **foreign}, f"{path}", base.model)
+        named = _with_names_beside(base, path if head is None else head)
+        class_names = named.class_names if class_names is None and named is not base else class_names
         changes = {"image_size": image_size, "class_names": class_names, "name": name, "dtype": dtype}
         if from_keras:
             given: dict[str, Any] = {option: value for option, value in changes.items() if value is not None}
@@ -429,10 +431,12 @@ def _adapt(
 
 
 def _with_names_beside(config: ModelConfig, path: str | os.PathLike[str]) -> ModelConfig:
-    if not config.classes or config.class_names is not None:
+    if not getattr(config, "classes", None) or config.class_names is not None:
         return config
     try:
         names = names_beside(path)
+        if names is not None and len(names) != config.classes and isinstance(config, DenseConfig):
+            raise ValueError(f"{len(names)} stand in classes.txt, but there are {config.classes} classes.")
     except ValueError as error:  # the model is usable, whatever lies beside it
         warnings.warn(f"The outputs of {path} have no names: {error}", stacklevel=3)
         return config

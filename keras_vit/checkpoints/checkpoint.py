@@ -102,10 +102,11 @@ def open_checkpoint(
     file = open_file(path)
     hints = {**read_sidecars(path), "heads": heads, "architecture": architecture, "grid_size": grid_size}
     try:
-        dense = _dense_layout(file)
+        dense = _dense_module("own") if "model" in file.note else _dense_layout(file)
         if dense is not None:
             size = None if image_size is None else pair("image_size", image_size)
-            contents = dense.read(file, {**hints, "image_size": size, "backbone": backbone, "path": str(path)})
+            beside = {"image_size": size, "backbone": backbone, "path": str(path), "note": file.note}
+            contents = dense.read(file, {**hints, **beside})
             _leave_outside(contents, file)
             return contents
     except ValueError as error:
@@ -249,7 +250,8 @@ def to_checkpoint(
     square, it is added to the token. vit_jax gives a class token without a position a row of zeros.
 
     Args:
-        model: A `VisionTransformer`, a `BiT`, or a dense model, which is written for transformers.
+        model: A `VisionTransformer`, a `BiT`, or a dense model, which is written for
+            transformers, or with all of its config where `path` ends in `.npz` and `layout` is None.
         path: Where the file shall be; it appears when it is complete. For the layouts of PyTorch's models a name that
             ends in `.safetensors`, or a folder, which gets a `model.safetensors`.
         layout: `"vit_jax"`, `"big_vision"`, `"timm"`, `"huggingface"` or `"clip"` (OpenAI's names, for open_clip);
@@ -306,11 +308,18 @@ def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
 
 
 def _write_dense(model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool) -> None:
-    """Writes a dense model for transformers."""
+    """Writes a dense model for transformers, or as an `.npz` of our own."""
     config = model.config
+    if layout is None and path.suffix == ".npz":
+        own = _dense_module("own")
+        write_npz(path, extract(model, own.LAYOUT), own.note_of(config), overwrite)
+        return
     if config.layout is None or layout not in (None, "huggingface"):
         known = "the layout 'huggingface'" if config.layout else "no layout"
-        raise ValueError(f"{known} holds a model of the kind {config.model}. Save it as .keras: model.save(...).")
+        raise ValueError(
+            f"{known} holds a model of the kind {config.model}. Write it as .npz without a layout, or "
+            "as .keras: model.save(...)."
+        )
     target = _safetensors(path, "huggingface")
     written = _dense_module(config.layout).to_write(config)
     arrays = itertools.chain(extract(model, written), written.constants(config).items())

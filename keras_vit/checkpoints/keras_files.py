@@ -20,32 +20,16 @@ from keras_vit.checkpoints.checkpoint import (
     resolve_source,
     to_checkpoint,
 )
+from keras_vit.checkpoints.described import CONFIG_TYPES, check_size
 from keras_vit.checkpoints.download import find_checkpoint
-from keras_vit.checkpoints.files import names_beside
-from keras_vit.models import (
-    BiTConfig,
-    DPTConfig,
-    EoMTConfig,
-    LinearDepthConfig,
-    LinearSegmenterConfig,
-    ModelConfig,
-    ViTConfig,
-    count_weights,
-)
+from keras_vit.checkpoints.files import names_beside, pair_in
+from keras_vit.models import ModelConfig
 
 if TYPE_CHECKING:
     import keras
 
     from keras_vit.models import BiT, VisionTransformer
 
-_CONFIG_TYPES: dict[str, type[Any]] = {
-    "VisionTransformer": ViTConfig,
-    "BiT": BiTConfig,
-    "EoMT": EoMTConfig,
-    "LinearSegmenter": LinearSegmenterConfig,
-    "DPT": DPTConfig,
-    "LinearDepth": LinearDepthConfig,
-}
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _WEIGHTS = "model.weights.h5"  # what Keras calls the weights inside a .keras file
 _MEMBERS = {"metadata.json", "config.json", _WEIGHTS}
@@ -125,15 +109,7 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     config = _config_of(path, description)
     if config is None:
         raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
-    # Counting goes over every block: first a bound that a file which claims a billion of them does not pass. A block
-    # or unit has more weights than its width squared; a weight takes four bits at least (int4).
-    trunk = getattr(config, "backbone", config)
-    blocks = trunk.depth if isinstance(trunk, ViTConfig) else sum(trunk.stages)
-    least = blocks * trunk.width**2 // 2
-    if least <= size:
-        least = count_weights(trunk) // 2
-    if least > size:
-        raise ValueError(f"{path} is damaged: its model has at least {least:,} bytes of weights, it has only {size:,}.")
+    check_size(path, config, size)
     try:
         if path.suffix == ".keras":
             return keras.saving.load_model(path, compile=False)
@@ -185,7 +161,8 @@ def class_names(source: "VisionTransformer | BiT | str | os.PathLike[str]") -> l
     if not path.exists():
         resolve_source(source)  # an error for what is unknown
         return None
-    config = config_in_file(path) if is_keras_file(path) else open_checkpoint(path).config
+    file, head = pair_in(path)
+    config = config_in_file(path) if is_keras_file(path) else open_checkpoint(file, head=head).config
     if config is not None and getattr(config, "class_names", None) is not None:
         return list(config.class_names)
     names = names_beside(path)
@@ -220,8 +197,8 @@ def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
     try:
         model = json.loads(text)
         name = model.get("class_name") if isinstance(model, dict) else None
-        if name not in _CONFIG_TYPES or model.get("registered_name") != f"keras_vit>{name}":  # Keras goes by both
+        if name not in CONFIG_TYPES or model.get("registered_name") != f"keras_vit>{name}":  # Keras goes by both
             return None
-        return _CONFIG_TYPES[name](**model["config"]["config"])
+        return CONFIG_TYPES[name](**model["config"]["config"])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise ValueError(f"{path} says nothing sensible about its model: {printable(error, 200)}.") from None

@@ -260,6 +260,8 @@ def variant_of(config: ModelConfig) -> str | None:
     if isinstance(config, BiTConfig):
         rows = ((name, (row.stages, 64 * row.width_factor)) for name, row in BIT_VARIANTS.items())
         return next((name for name, shape in rows if shape == (config.stages, config.width)), None)
+    if not isinstance(config, ViTConfig):  # of a dense model, whose backbone is a part of it
+        return None
     return next((name for name in VARIANTS if has_layers_of(config, name)), None)
 
 

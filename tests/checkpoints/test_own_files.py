@@ -1,0 +1,145 @@
+"""Our own `.npz` of dense models: bit for bit with the config, class names beside it, and hostile files."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import DPTConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig
+from keras_vit.checkpoints.files import open_file, write_npz
+from keras_vit.layers.base import weights_by_path
+
+TINY = ViTConfig(image_size=16, patch_size=8, width=16, depth=4, heads=2, mlp_width=24, pooling="none")
+ROTARY = TINY.replace(position_embedding="none", rotary_embedding="dinov3", register_tokens=2, layer_scale=1.0)
+CONFIGS = {
+    "EoMT": EoMTConfig(
+        backbone=ROTARY, classes=3, class_names=("a", "b", "c"), queries=5, query_blocks=2, upscale_blocks=1
+    ),
+    "LinearSegmenter": LinearSegmenterConfig(
+        backbone=TINY.replace(dynamic=True), classes=3, blocks=(1, 3), crop_size=16, stride=(8, 16), dropout=0.1
+    ),
+    "DPT": DPTConfig(
+        backbone=TINY, blocks=(0, 1, 2, 3), widths=(8, 8, 8, 8), fusion_width=8, head_width=4, design="dinov2"
+    ),
+    "LinearDepth": LinearDepthConfig(backbone=TINY.replace(final_norm="none"), blocks=(3,), bins=7, max_depth=80.0),
+}
+
+
+def made(kind):
+    model = getattr(keras_vit, kind)(CONFIGS[kind])
+    rng = np.random.default_rng(0)
+    for name, weight in weights_by_path(model).items():
+        if "rotary" not in name:
+            weight.assign(rng.normal(size=weight.shape).astype("float32"))
+    return model
+
+
+def values(model):
+    return [np.asarray(value) for value in model.get_weights()]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A model of each kind and its file."""
+    folder = tmp_path_factory.mktemp("own")
+    models = {kind: made(kind) for kind in CONFIGS}
+    for kind, model in models.items():
+        keras_vit.to_checkpoint(model, folder / f"{kind}.npz")
+    return models, folder
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_comes_back_bit_for_bit(files, kind):
+    models, folder = files
+    path = folder / f"{kind}.npz"
+    again = keras_vit.load(path)
+    assert type(again) is type(models[kind]) and again.config == models[kind].config
+    for before, after in zip(values(models[kind]), values(again), strict=True):
+        np.testing.assert_array_equal(after, before)
+    with pytest.raises(FileExistsError):
+        keras_vit.to_checkpoint(again, path)
+
+
+@pytest.mark.once
+def test_what_else_reads_them(files):
+    models, folder = files
+    info = keras_vit.inspect_checkpoint(folder / "DPT.npz")
+    assert (info.layout, info.config) == ("keras_vit", CONFIGS["DPT"])
+    assert info.parameters == models["DPT"].count_params()
+    assert keras_vit.class_names(folder / "EoMT.npz") == ["a", "b", "c"]
+    larger = keras_vit.load(folder / "LinearDepth.npz", image_size=32)
+    assert larger.config.grid_size == (4, 4)
+
+
+def changed(path, target, arrays=None, **note):
+    file = open_file(path)
+    kept = {name: array.read() for name, array in file.items()} | (arrays or {})
+    kept = {name: array for name, array in kept.items() if array is not None}
+    write_npz(target, sorted(kept.items()), {**file.note, **note})
+    return target
+
+
+CONFIG = CONFIGS["LinearSegmenter"].to_dict()
+HOSTILE = [
+    ({"model": "Model"}, {}, "nothing sensible"),
+    ({"model": ["EoMT"]}, {}, "nothing sensible"),
+    ({"model": None}, {}, "nothing sensible"),
+    ({"model": "VisionTransformer", "config": TINY.to_dict()}, {}, "not stored so"),
+    ({"config": None}, {}, "nothing sensible"),
+    ({"config": CONFIG | {"strange": 1}}, {}, "strange"),
+    ({"config": CONFIG | {"backbone": CONFIG["backbone"] | {"depth": 10**9}, "blocks": [10**9 - 1]}}, {}, "blocks"),
+    ({"config": CONFIG | {"backbone": CONFIG["backbone"] | {"width": 10**6}}}, {}, "bytes of weights"),
+    ({"config": CONFIG | {"classes": 4}}, {}, "wrong shape.*head/bias"),
+    ({}, {"head/bias": None}, "missing.*head/bias"),
+    ({}, {"head/more": np.zeros(3, "f4")}, "not part of the model.*head/more"),
+    ({}, {"head/bias": np.full(3, np.nan, "f4")}, "NaN"),
+]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("note", "arrays", "message"), HOSTILE)
+def test_hostile_files_are_refused(files, tmp_path, note, arrays, message):
+    path = changed(files[1] / "LinearSegmenter.npz", tmp_path / "changed.npz", arrays, **note)
+    with pytest.raises(ValueError, match=message):
+        keras_vit.load(path)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "options", [{"heads": 2}, {"grid_size": (2, 2)}, {"architecture": "vit_base_patch16_224"}, {"numerics": "official"}]
+)
+def test_what_the_file_says_itself_is_not_asked(files, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        keras_vit.load(files[1] / "EoMT.npz", **options)
+    with pytest.raises(ValueError, match=r"leave head=\.\.\. out"):
+        keras_vit.load("glyphs", head=files[1] / "LinearSegmenter.npz")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("ending", [".npz", ".keras"])
+def test_names_beside_a_model_without_names(files, tmp_path, ending):
+    model = files[0]["LinearSegmenter"]
+    path, names = tmp_path / f"model{ending}", tmp_path / "classes.txt"
+    model.save(path) if ending == ".keras" else keras_vit.to_checkpoint(model, path)
+    names.write_text("sky\nsea\nland\n", encoding="utf-8")
+    assert keras_vit.load(path).config.class_names == ("sky", "sea", "land")
+    assert keras_vit.class_names(path) == ["sky", "sea", "land"]
+    assert keras_vit.load(path, class_names=["x", "y", "z"]).config.class_names == ("x", "y", "z")
+    names.write_text("sky\nsea\n", encoding="utf-8")
+    with pytest.warns(UserWarning, match="2 stand in classes.txt, but there are 3"):
+        assert keras_vit.load(path).config.class_names is None
+
+
+@pytest.mark.once
+def test_names_beside_a_head(golden, tmp_path):
+    folder = golden("dense_seg_dinov2_linear").folder
+    head = tmp_path / "ade20k_linear_head.pth"
+    head.write_bytes((folder / "dinov2_vits14_ade20k_linear_head.pth").read_bytes())
+    (tmp_path / "classes.txt").write_text("".join(f"class {i}\n" for i in range(6)), encoding="utf-8")
+    model = keras_vit.load(folder / "dinov2_vits14_pretrain.pth", head=head)
+    assert model.config.class_names == tuple(f"class {i}" for i in range(6))
+    both = tmp_path / "both"
+    shutil.copytree(folder, both)
+    (tmp_path / "classes.txt").rename(both / "classes.txt")
+    assert tuple(keras_vit.class_names(both)) == keras_vit.load(both).config.class_names == model.config.class_names
