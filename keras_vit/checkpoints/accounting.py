@@ -84,8 +84,8 @@ class Layout:
 
     name: str
     rows: Callable[[Any], list[Row]]
-    read: Callable[[Mapping[str, StoredArray], Mapping[str, Any]], "Contents | None"]
-    check_writable: Callable[[Any], None]
+    read: Callable[[Mapping[str, StoredArray], Mapping[str, Any]], "Contents | None"] = lambda file, hints: None
+    check_writable: Callable[[Any], None] = lambda config: None
     restate: Callable[..., tuple[Any, dict[str, np.ndarray]]] = lambda config, read: (config, {})
     stacked: Callable[[str], str] | None = None
     computed: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}

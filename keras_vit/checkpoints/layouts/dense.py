@@ -36,8 +36,6 @@ def joined(
     found.layout = Layout(
         title,
         lambda config: [*below.rows(config.backbone), *rows(config)],
-        lambda file, hints: None,
-        lambda config: None,
         computed=lambda config: below.computed(config.backbone),
         settled_by="",
         config_type=type(config),

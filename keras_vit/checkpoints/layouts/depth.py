@@ -242,14 +242,8 @@ def _range(own: bool, name: str, assumed: dict[str, str]) -> Fields:
 
 # What is computed here of what they may say.
 _STATED = {"reassemble_factors": [4, 2, 1, 0.5], "head_in_index": -1}
-_PREPARED: Fields = {
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_pad": False,
-    "keep_aspect_ratio": True,
-}
-_PREPARED |= {"keep_aspect_ratio": True, "resample": 3, "size_divisor": None}
+_PREPARED: Fields = dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "keep_aspect_ratio"), True)
+_PREPARED |= {"do_pad": False, "resample": 3, "size_divisor": None}
 
 
 def _check(config: Mapping[str, Any], key: str, *expected: Any) -> Any:
@@ -302,9 +296,7 @@ def to_write(config: Any) -> Layout:
     return Layout(
         "huggingface",
         lambda config: _renamed(below.rows(config.backbone), names.backbone) + _head_rows(config, names),
-        lambda file, hints: None,
-        lambda config: None,
-        restate,
+        restate=restate,
         sidecars=_sidecars,
         config_type=DPTConfig,
     )

@@ -272,8 +272,6 @@ def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = 
     return Layout(
         "eomt",
         functools.partial(_rows, family=family, names=names, written=written),
-        lambda file, hints: None,
-        lambda config: None,
         computed=lambda config: pytorch.computed_periods(config.backbone, theta),
         settled_by="",
         config_type=EoMTConfig,

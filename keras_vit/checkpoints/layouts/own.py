@@ -41,10 +41,4 @@ def note_of(config: Any) -> dict[str, Any]:
     return {"written_by": "keras_vit", "model": config.model, "config": config.to_dict()}
 
 
-LAYOUT = Layout(
-    "keras_vit",
-    _rows,
-    lambda file, hints: None,
-    lambda config: None,
-    config_type=models.DenseConfig,
-)
+LAYOUT = Layout("keras_vit", _rows, config_type=models.DenseConfig)
