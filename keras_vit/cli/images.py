@@ -164,18 +164,26 @@ def _embed_texts(options: argparse.Namespace) -> Answer:
 
 
 @command(
-    "Compares published weights with the answers that were published with them; for a machine with network.",
+    "Compares published weights with the answers or figures published of them; for a machine with network.",
     option("names", nargs="+", metavar="NAME", help="a repository of the Hugging Face Hub, or `all`"),
     option("--picture", metavar="FILE", help="a copy of the picture (default: the one at its address)"),
-    examples=("google/vit-base-patch16-224",),
+    option("--data", metavar="FOLDER", help="ImageNet's validation images, for zero-shot accuracy (default: answers)"),
+    option("--batch-size", type=COUNT, help="with --data (default: 64)"),
+    examples=("google/vit-base-patch16-224", "openai/clip-vit-base-patch32 --data imagenet/val"),
 )
 def verify(options: argparse.Namespace) -> Answer:
     """Fetches the weights, computes, compares."""
-    check_exists(options.picture)
+    check_exists(options.picture, options.data)
+    measuring = given(options, "batch_size")
+    if options.picture if options.data else measuring:
+        raise ValueError("--picture is for published answers, --batch-size for the figures of --data.")
     start_keras()
-    from keras_vit.evaluation import verify
+    from keras_vit.evaluation import verify, verify_figures
 
-    table = verify(options.names, picture=options.picture)
+    if options.data:
+        table = verify_figures(options.names, options.data, **measuring)
+    else:
+        table = verify(options.names, picture=options.picture)
     return Answer([*table], table, ok=table.agrees)
 
 

@@ -20,6 +20,7 @@ from keras_vit.evaluation.published import PublishedAnswer as PublishedAnswer
 from keras_vit.evaluation.published import VerificationTable as VerificationTable
 from keras_vit.evaluation.published import published_answers as published_answers
 from keras_vit.evaluation.published import verify as verify
+from keras_vit.evaluation.published import verify_figures as verify_figures
 from keras_vit.evaluation.report import confusion_shares as confusion_shares
 from keras_vit.evaluation.report import draw_confusion as draw_confusion
 from keras_vit.evaluation.report import most_confused as most_confused

@@ -1,21 +1,24 @@
-"""Do published weights give the published answers? For a machine with network: weights and pictures are fetched."""
+"""Do published weights give the published answers and figures? For a machine with network: weights are fetched."""
 
 import dataclasses
 import functools
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from keras_vit._arguments import Source, did_you_mean, printable
 from keras_vit._files import weights_folder
 from keras_vit._terminal import Table
-from keras_vit.checkpoints import find_checkpoint
+from keras_vit.checkpoints import find_checkpoint, list_weights
 from keras_vit.checkpoints.files import open_file
+from keras_vit.evaluation.accuracy import evaluate
 from keras_vit.zoo import load
+
+_FAILURES = (OSError, ValueError, TypeError, KeyError, ImportError)  # of one row, with the reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +115,13 @@ def verify(
         ValueError: ...
     """
     known = tuple(published_answers() if answers is None else answers)
-    repositories = list(dict.fromkeys(answer.repository for answer in known))
+    chosen = _chosen(names, [answer.repository for answer in known], "answers")
+    return VerificationTable(_compare(answer, picture) for answer in known if answer.repository in chosen)
+
+
+def _chosen(names: str | Sequence[str], known: Sequence[str], what: str) -> list[str]:
+    """The repositories that a user names; TypeError or ValueError where nothing is known of one."""
+    repositories = list(dict.fromkeys(known))
     chosen = [names] if isinstance(names, str) else names
     if not isinstance(chosen, Sequence) or not all(isinstance(name, str) for name in chosen):
         raise TypeError(f"names must be repositories such as 'google/vit-base-patch16-224', but {names!r} was given.")
@@ -121,10 +130,8 @@ def verify(
     for name in chosen:
         if name not in ("all", *repositories):
             hint = did_you_mean(name, {repository.lower(): repository for repository in repositories})
-            raise ValueError(f"No published answers of {name!r} are known.{hint} Known are: {', '.join(repositories)}.")
-    return VerificationTable(
-        _compare(answer, picture) for answer in known if "all" in chosen or answer.repository in chosen
-    )
+            raise ValueError(f"No published {what} of {name!r} are known.{hint} Known are: {', '.join(repositories)}.")
+    return repositories if "all" in chosen else list(chosen)
 
 
 def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, Any]:
@@ -143,7 +150,7 @@ def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, An
         answer, expected = _answers(published, picture)
         if answer.shape != expected.shape:
             raise ValueError(f"the answer has the shape {answer.shape}, expected {expected.shape}")
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except _FAILURES as error:
         return row | {"error": printable(error, 500), "result": f"failed: {printable(error, 120)}"}
     differences = np.abs(answer.astype("float64") - expected)
     limits = published.absolute + published.relative * np.abs(expected)
@@ -181,3 +188,94 @@ def _answers(published: PublishedAnswer, picture: Source | None) -> tuple[np.nda
     expected = np.asarray(published.expected, "float64")
     answer = answer[0, published.row :] if published.output == "tokens" else answer[0]
     return answer[tuple(slice(n) for n in expected.shape)], expected
+
+
+def verify_figures(
+    names: str | Sequence[str],
+    data: Any,
+    *,
+    batch_size: int = 64,
+    rows: Iterable[Mapping[str, Any]] | None = None,
+) -> VerificationTable:
+    """Measures models on data and compares with the figures that were published of them.
+
+    Of a CLIP and a SigLIP that is the accuracy on ImageNet-1k's validation images without training, in percent, as
+    their authors measured it: OpenAI's 80 templates and 1,000 names, for SigLIP by big_vision's rule and numerics.
+
+    Args:
+        names: Repositories such as `"openai/clip-vit-base-patch32"`, one or several, or `"all"`.
+        data: All images that the figure is about, as `evaluate` takes them: a folder with a folder for each class,
+            called by WordNet's ids (`n01440764`).
+        batch_size: Images per batch.
+        rows: Rows of the catalogue with `name`, `family` and `figures`; None for those of `list_weights`.
+
+    Returns:
+        A list of dicts as of `verify`, one for each figure; `allowed` is by how much a figure may be off.
+
+    Raises:
+        TypeError, ValueError: if there are no published figures under a name, or no names.
+
+    Examples:
+        >>> evaluation.verify_figures("nobody/nothing", "photos")
+        Traceback (most recent call last):
+        ValueError: ...
+    """
+    listed = [
+        {**row, "repository": row["name"].removeprefix("hf://"), "figure": figure, "published": published}
+        for row in (list_weights() if rows is None else rows)
+        for figure, published in row["figures"].items()
+        if figure in _MEASURES
+    ]
+    chosen = _chosen(names, [row["repository"] for row in listed], "figures")
+    return VerificationTable(_measure(row, data, batch_size) for row in listed if row["repository"] in chosen)
+
+
+def _measure(published: Mapping[str, Any], data: Any, batch_size: int) -> dict[str, Any]:
+    """One row: the figure that is measured beside the published one."""
+    measure = _MEASURES[published["figure"]]
+    row: dict[str, Any] = {
+        "repository": published["repository"],
+        "input": os.path.basename(data) if isinstance(data, (str, os.PathLike)) else "",
+        "output": published["figure"],
+        "source": "the catalogue's figures",
+        "expected": [published["published"]],
+        "answer": None,
+        "difference": None,
+        "allowed": measure.allowed,
+        "agrees": False,
+        "error": None,
+    }
+    try:
+        figure = measure.compute(published, data, batch_size)
+    except _FAILURES as error:
+        return row | {"error": printable(error, 500), "result": f"failed: {printable(error, 120)}"}
+    difference = abs(figure - published["published"])
+    words = "agrees" if difference <= measure.allowed else "differs"
+    return row | {
+        "answer": [figure],
+        "difference": difference,
+        "agrees": words == "agrees",
+        "result": f"{words}: {figure:.4g}, published {published['published']:g}",
+    }
+
+
+def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
+    """Top-1 in percent of classes that are words, as the authors of a family measured it."""
+    from keras_vit.text import imagenet_names, load_image_text
+
+    numerics = "official" if published["family"].startswith("SigLIP") else None
+    both = load_image_text(published["name"], numerics=numerics)
+    # Labels are matched by the ids of ImageNet's classes, which the words are in the order of.
+    model = both.zero_shot_classifier(imagenet_names(), "openai_80").with_config(class_names=None)
+    return 100 * evaluate(model, data, top=(1,), preprocess=True, batch_size=batch_size).accuracy
+
+
+class _Measure(NamedTuple):
+    """How a figure is measured, `(row, data, batch size)` to it, and by how much it may be off."""
+
+    compute: Callable[[Mapping[str, Any], Any, int], float]
+    allowed: float
+
+
+# How pictures are decoded and resized decides half a point of an accuracy.
+_MEASURES = {"zero-shot top-1": _Measure(_zero_shot_accuracy, 0.5)}

@@ -13,7 +13,9 @@ import keras_vit
 from keras_vit.checkpoints.files import write_safetensors
 from keras_vit.cli import main
 from keras_vit.evaluation import published
-from keras_vit.evaluation.published import PublishedAnswer, published_answers, verify
+from keras_vit.evaluation.published import PublishedAnswer, published_answers, verify, verify_figures
+from keras_vit.preprocessing import imagenet1k_classes
+from keras_vit.text import imagenet_names, published_templates, templates
 from tests.checkpoints.hub_server import Repository, local_hub
 
 pytestmark = pytest.mark.once
@@ -148,3 +150,74 @@ def test_the_published_table():
         assert row.source and row.output in ("logits", "tokens") and (row.picture is None) != (row.tensors is None)
         assert row.expected is not None or row.answers is not None or row.tensors is not None
         assert 0 < row.absolute <= 1e-3 and 0 < row.relative <= 1e-3
+
+
+# Figures
+
+
+@pytest.fixture(scope="module")
+def figures(golden, tmp_path_factory):
+    """Two towers, a folder of three classes of ImageNet, and what independent arithmetic measures on it."""
+    pytest.importorskip("tokenizers")
+    folder, rng = tmp_path_factory.mktemp("imagenet"), np.random.default_rng(0)
+    ids = [wnid for wnid, _ in imagenet1k_classes()]
+    both = keras_vit.load_image_text(golden("txt_hf_clip").folder)
+    pictures = rng.integers(0, 256, (12, 32, 32, 3), "u1")
+    rows = []
+    for name in imagenet_names():
+        embeddings = both.embed_texts([template.replace("{}", name) for template in published_templates()["openai_7"]])
+        rows.append(embeddings.mean(0) / np.linalg.norm(embeddings.mean(0)))
+    best = (both.embed_images(list(pictures)) @ np.array(rows).T).argmax(1)
+    for i, guess in enumerate(best):
+        label = guess if i % 3 else (guess + 1) % 1000  # two of three are right
+        (folder / ids[label]).mkdir(exist_ok=True)
+        Image.fromarray(pictures[i]).save(folder / ids[label] / f"{i}.png")
+    return golden("txt_hf_clip").folder, folder
+
+
+def catalogue_row(folder, figure, family="CLIP", name="zero-shot top-1"):
+    return {"name": str(folder), "family": family, "figures": {name: figure, "another": 1.0}}
+
+
+@pytest.mark.filterwarnings("ignore:.*token")
+def test_figures(figures, monkeypatch, capsys):
+    weights, folder = figures
+    monkeypatch.setitem(templates._published(), "openai_80", templates._published()["openai_7"])  # 1,000 names are many
+    table = verify_figures("all", folder, rows=[catalogue_row(weights, 200 / 3), catalogue_row(weights, 60.0)])
+    assert [row["agrees"] for row in table] == [True, False]
+    assert [row["result"] for row in table] == ["agrees: 66.67, published 66.6667", "differs: 66.67, published 60"]
+    assert table[1]["answer"] == pytest.approx([200 / 3]) and table[1]["difference"] == pytest.approx(20 / 3)
+    monkeypatch.setattr(published, "list_weights", lambda: [catalogue_row(weights, 60.0)])
+    assert main(["verify", str(weights), "--data", str(folder), "--batch-size", "5", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["expected"] == [60.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"family": "SigLIP"}, "49408 tokens"), ({"name": "hf://me/absent"}, ""), ({"name": "none.npz"}, "no file none")],
+)
+def test_figures_that_cannot_be_had(figures, change, reason, server):
+    weights, folder = figures
+    row = catalogue_row(weights, 60.0) | change
+    (found,) = verify_figures(row["name"].removeprefix("hf://"), folder, rows=[row])
+    assert not found["agrees"] and found["result"].startswith("failed: ") and reason in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("me/nothing", "--data", "."), "No published figures of 'me/nothing' are known."),
+        (("me/nothing", "--batch-size", "3"), "for the figures of --data"),
+        (("me/nothing", "--data", ".", "--picture", "."), "--picture is for published answers"),
+        (("me/nothing", "--data", "absent"), "absent"),
+    ],
+)
+def test_the_command_with_data_that_makes_no_sense(arguments, message, capsys):
+    assert main(["verify", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_the_figures_of_the_catalogue():
+    rows = [row for row in keras_vit.list_weights() if "zero-shot top-1" in row["figures"]]
+    assert len(rows) >= 16 and all(50 < row["figures"]["zero-shot top-1"] < 90 for row in rows)
+    assert {row["family"] for row in rows} == {"CLIP", "SigLIP", "SigLIP2"}
