@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 BACKENDS = ("tensorflow", "jax", "torch")
 GOLDEN = Path(__file__).parent / "golden"
+_ALL_ONCE = re.compile(r"^pytestmark = .*\bonce\b", re.MULTILINE)
 
 # All of this must be in place before the first import of Keras, which reads it once.
 # A Keras home of our own: the user's ~/.keras/keras.json is neither read nor written.
@@ -54,6 +56,13 @@ def pytest_configure(config):
         config.option.loadscopereorder = False
     if os.environ["KERAS_BACKEND"] not in BACKENDS:
         raise pytest.UsageError(f"KERAS_BACKEND={os.environ['KERAS_BACKEND']!r}: expected one of {BACKENDS}")
+
+
+def pytest_ignore_collect(collection_path):
+    """Files in which no test knows a backend are not even read where all of them would be skipped."""
+    elsewhere = os.environ["KERAS_BACKEND"] != BACKENDS[-1] and collection_path.name.startswith("test_")
+    # True and None are all that pytest knows: False would overrule what the command line leaves out.
+    return True if elsewhere and _ALL_ONCE.search(collection_path.read_text()) else None
 
 
 def pytest_collection_modifyitems(items):
