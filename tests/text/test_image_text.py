@@ -1,8 +1,10 @@
 """CLIP, SigLIP and LiT: ids, embeddings and logits of the original codes; classifiers of words; losses of pairs."""
 
 import dataclasses
+import io
 import re
 import shutil
+import zipfile
 
 import keras
 import numpy as np
@@ -286,3 +288,22 @@ def test_byte_pairs_without_a_tokenizer_json_and_two_sets_of_files(golden, tmp_p
     again = keras_vit.load_image_text(folder)
     assert "two sets of files lie there; model.safetensors" in again.notes[-1]
     assert again.text_encoder.config == both.text_encoder.config
+
+
+@pytest.mark.once
+def test_a_tower_that_is_not_asked_for_is_not_read(golden, tmp_path):
+    """`load` gives the image tower of a file in which all large arrays of the text tower are damaged."""
+    data = bytearray(source(golden("txt_bv_siglip")).read_bytes())
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = [info for info in archive.infolist() if info.filename.startswith("params/txt/")]
+    members = [
+        info for info in members if info.file_size > 10_000
+    ]  # shapes are read of all, with the data of small ones
+    assert members
+    for info in members:
+        end = info.header_offset + 30 + len(info.filename) + info.compress_size
+        data[end - 2 : end] = bytes(255 - byte for byte in data[end - 2 : end])
+    (tmp_path / "model.npz").write_bytes(data)
+    keras_vit.load(tmp_path / "model.npz")
+    with pytest.raises(ValueError, match="params/txt"):
+        keras_vit.load_image_text(tmp_path / "model.npz")
