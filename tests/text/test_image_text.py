@@ -296,9 +296,8 @@ def test_a_tower_that_is_not_asked_for_is_not_read(golden, tmp_path):
     data = bytearray(source(golden("txt_bv_siglip")).read_bytes())
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = [info for info in archive.infolist() if info.filename.startswith("params/txt/")]
-    members = [
-        info for info in members if info.file_size > 10_000
-    ]  # shapes are read of all, with the data of small ones
+    # The shapes of all arrays are read, and with them the data of small ones.
+    members = [info for info in members if info.file_size > 10_000]
     assert members
     for info in members:
         end = info.header_offset + 30 + len(info.filename) + info.compress_size
