@@ -138,8 +138,9 @@ class ImageText(keras.Model):
         a distribution would compare their own parts, and are refused with a ValueError.
         """
         replicas = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
-        if keras.distribution.distribution() is None:
-            replicas = max(replicas, current().count)
+        processes = current()
+        if processes.apart or keras.distribution.distribution() is None:  # only JAX heeds one
+            replicas = max(replicas, processes.count)
         if replicas > 1:
             raise ValueError(
                 f"The loss of pairs is over the whole batch, but each of {replicas} replicas would compare its own "

@@ -23,9 +23,12 @@ words = keras_vit.TextConfig(vocabulary=10, context=4, width=8, depth=1, heads=2
 rng = np.random.default_rng(0)
 x = rng.normal(size=(8, 8, 8, 3)).astype("float32"), rng.integers(0, 10, (8, 4)).astype("int32")
 x = tuple(part[index * 8 // count : (index + 1) * 8 // count] for part in x)
-assert "1" not in sys.argv or len(keras.distribution.list_devices()) > 1
-for shared in sys.argv[1:]:
-    keras.distribution.set_distribution(training.data_parallel(auto_shard_dataset=False) if int(shared) else None)
+for devices in map(int, sys.argv[1:]):
+    shared = None
+    if devices > 1:
+        assert len(keras.distribution.list_devices()) == devices
+        shared = training.data_parallel(auto_shard_dataset=False)
+    keras.distribution.set_distribution(shared)
     for loss in (training.ContrastiveLoss(), training.SigmoidContrastiveLoss()):
         keras.utils.set_random_seed(0)
         both = ImageText(keras_vit.VisionTransformer(images), keras_vit.TextEncoder(words), bias=-1.0)
@@ -39,22 +42,25 @@ def test_four_devices_and_two_processes_of_jax_train_as_one(backend):
     if backend != "jax":
         pytest.skip("about JAX")
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    program = [sys.executable, "-c", TRAIN, "0", "1"]
+    program = [sys.executable, "-c", TRAIN, "1", "4"]
     done = subprocess.run(program, env=environment(XLA_FLAGS=flags), capture_output=True, text=True)
     assert not done.returncode, done.stderr[-3000:]
     one, four = np.split(np.array([json.loads(line) for line in done.stdout.splitlines()[-4:]]), 2)
     assert np.ptp(one[:, 0]) > 0.1  # two losses
-    codes, output, errors = run_together(["-c", TRAIN, "1"], 2, environment())
+    codes, output, errors = run_together(["-c", TRAIN, "2"], 2, environment())
     assert codes == [0, 0], errors[-3000:]
     two = np.array([json.loads(line) for line in output.splitlines()[-2:]])
     for several in (four, two):  # float32: sums over the batch in another order
         np.testing.assert_allclose(several, one, rtol=1e-5, atol=1e-6)
 
 
-def test_processes_of_pytorch_are_refused(backend):
+@pytest.mark.parametrize("distribution", ["None", "keras.distribution.DataParallel(devices=['cpu:0'])"])
+def test_processes_of_pytorch_are_refused(backend, distribution):
+    """Also with a distribution, which Keras takes on PyTorch and does not heed."""
     if backend != "torch":
         pytest.skip("about torch.distributed")
-    codes, _, errors = run_together(["-c", TRAIN, "0"], 2, environment())
+    program = TRAIN.replace("shared = None", f"shared = {distribution}")
+    codes, _, errors = run_together(["-c", program, "1"], 2, environment())
     assert codes == [1, 1]
     assert "each of 2 replicas would compare its own part" in errors
 
