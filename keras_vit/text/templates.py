@@ -88,10 +88,12 @@ def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: 
     """For each class the texts that stand for it."""
     if averaging.canonical:
         words = [canonicalized(name, keep=",").split(",")[0].strip() for name in names]
+        twins: dict[str, set[str]] = {}
         for name, word in zip(names, words, strict=True):
-            twins = {other for other, same in zip(names, words, strict=True) if same == word}
-            if not word or len(twins) > 1:
-                what = f"{listing(sorted(twins))} are one name" if word else f"nothing is left of {name!r}"
+            twins.setdefault(word, set()).add(name)
+        for word, same in twins.items():
+            if not word or len(same) > 1:
+                what = f"{listing(sorted(same))} are one name" if word else f"nothing is left of {min(same)!r}"
                 raise ValueError(f"class_names without capitals, punctuation and second names: {what}. Rename them.")
         names = words
         templates = [canonicalized(template, keep="{}") for template in templates]
