@@ -134,24 +134,34 @@ def _chosen(names: str | Sequence[str], known: Sequence[str], what: str) -> list
     return repositories if "all" in chosen else list(chosen)
 
 
-def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, Any]:
-    """One row: the model's answer beside the published one."""
-    row: dict[str, Any] = {
-        "repository": published.repository,
-        "input": os.path.basename(published.picture or published.tensors or ""),
-        "output": published.output,
-        "source": published.source,
+def _row(repository: str, path: str | os.PathLike[str], output: str, source: str) -> dict[str, Any]:
+    """One row, of which nothing is known yet but what is compared."""
+    return {
+        "repository": repository,
+        "input": os.path.basename(path),
+        "output": output,
+        "source": source,
         **dict.fromkeys(("expected", "answer", "difference", "allowed")),
         "agrees": False,
         "result": "",
         "error": None,
     }
+
+
+def _failure(error: Exception) -> dict[str, str]:
+    """What a row says where nothing could be compared."""
+    return {"error": printable(error, 500), "result": f"failed: {printable(error, 120)}"}
+
+
+def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, Any]:
+    """One row: the model's answer beside the published one."""
+    row = _row(published.repository, published.picture or published.tensors or "", published.output, published.source)
     try:
         answer, expected = _answers(published, picture)
         if answer.shape != expected.shape:
             raise ValueError(f"the answer has the shape {answer.shape}, expected {expected.shape}")
     except _FAILURES as error:
-        return row | {"error": printable(error, 500), "result": f"failed: {printable(error, 120)}"}
+        return row | _failure(error)
     differences = np.abs(answer.astype("float64") - expected)
     limits = published.absolute + published.relative * np.abs(expected)
     worst = int(np.argmax(np.nan_to_num(differences / limits, nan=math.inf)))
@@ -233,22 +243,13 @@ def verify_figures(
 def _measure(published: Mapping[str, Any], data: Any, batch_size: int) -> dict[str, Any]:
     """One row: the figure that is measured beside the published one."""
     measure = _MEASURES[published["figure"]]
-    row: dict[str, Any] = {
-        "repository": published["repository"],
-        "input": os.path.basename(data) if isinstance(data, (str, os.PathLike)) else "",
-        "output": published["figure"],
-        "source": "the catalogue's figures",
-        "expected": [published["published"]],
-        "answer": None,
-        "difference": None,
-        "allowed": measure.allowed,
-        "agrees": False,
-        "error": None,
-    }
+    path = data if isinstance(data, (str, os.PathLike)) else ""
+    row = _row(published["repository"], path, published["figure"], "the catalogue's figures")
+    row |= {"expected": [published["published"]], "allowed": measure.allowed}
     try:
         figure = measure.compute(published, data, batch_size)
     except _FAILURES as error:
-        return row | {"error": printable(error, 500), "result": f"failed: {printable(error, 120)}"}
+        return row | _failure(error)
     difference = abs(figure - published["published"])
     words = "agrees" if difference <= measure.allowed else "differs"
     return row | {
