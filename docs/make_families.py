@@ -71,6 +71,7 @@ OTHERS = {
     "Depth Anything V2": "dense_depth_da2_hf",
     "DINOv2, linear for depth": "dense_depth_dinov2_linear",
 }
+TRIED = (*FAMILIES, *OTHERS)
 COLUMNS = ("family", "backend", "trained", "LoRA", "`.keras`", "`with_config`", *(f"`{name}`" for name in WRITTEN))
 HEAD = f"""# Families, tried out
 
@@ -110,10 +111,10 @@ def rows_of(page: str) -> dict[tuple[str, str], list[str]]:
 
 def page_with(rows: dict[tuple[str, str], list[str]]) -> str:
     """The page with a table of lines, in the order of the families, and what has none."""
-    order = [(family, backend) for family in [*FAMILIES, *OTHERS] for backend in BACKENDS.values()]
+    order = [(family, backend) for family in TRIED for backend in BACKENDS.values()]
     lines = [list(COLUMNS), ["---"] * len(COLUMNS), *(rows[key] for key in order if key in rows)]
     table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-    missing = {b: [f for f in [*FAMILIES, *OTHERS] if (f, b) not in rows] for b in BACKENDS.values()}
+    missing = {b: [f for f in TRIED if (f, b) not in rows] for b in BACKENDS.values()}
     notes = [f"Not run with {backend}: {'; '.join(families)}.\n" for backend, families in missing.items() if families]
     return HEAD + table + "".join(f"\n{note}" for note in notes)
 
@@ -304,12 +305,12 @@ def main(names: list[str]) -> None:
     """Tries families out and fills in their lines."""
     if names == ["--missing"]:
         rows = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.is_file() else {}
-        names = [name for name in [*FAMILIES, *OTHERS] if (name, BACKENDS[keras.backend.backend()]) not in rows]
-    unknown = [name for name in names if name not in {**FAMILIES, **OTHERS}]
+        names = [name for name in TRIED if (name, BACKENDS[keras.backend.backend()]) not in rows]
+    unknown = [name for name in names if name not in TRIED]
     if unknown:
-        sys.exit(f"There is no {unknown}. There are {[*FAMILIES, *OTHERS]}.")
+        sys.exit(f"There is no {unknown}. There are {list(TRIED)}.")
     backend = BACKENDS[keras.backend.backend()]
-    for family in names or [*FAMILIES, *OTHERS]:
+    for family in names or TRIED:
         keras.utils.set_random_seed(0)
         with tempfile.TemporaryDirectory() as folder:
             cells = (tried if family in FAMILIES else tried_other)(family, pathlib.Path(folder))
