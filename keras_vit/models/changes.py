@@ -229,8 +229,13 @@ def shortcuts(model: Any) -> list[Shortcut]:
         ]
     steps = [step._replace(obstacle="done before") if getattr(config, step.name) else step for step in steps]
     if keras_leaves_xla_out(model):  # Keras 3.15 does where TensorFlow sees CPUs only (docs/speed.md)
-        slow = None if dtype == "float32" else f"it depends on the processor whether XLA is quicker in {dtype}"
-        slow = "images of each size would be compiled anew" if config.dynamic else slow
+        from keras_vit.models.xla import xla_is_quicker
+
+        slow = None
+        if config.dynamic:
+            slow = "images of each size would be compiled anew"
+        elif not xla_is_quicker(model):
+            slow = "XLA is not quicker on this processor"
         effect = "predict is compiled with XLA, which takes some seconds at its first call"
         steps.append(Shortcut("jit_compile", effect, slow, is_field=False))
     return steps

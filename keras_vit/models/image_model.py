@@ -304,8 +304,8 @@ class ImageModel(ConfiguredModel):
         - `stem_folded`, or `folded` of a `BiT`: the kernels of the ResNet are standardised for good, as `folded` does.
         - `preprocessing_folded`: where the model normalises pixels itself and computes in float32, the weights of the
           patch embedding do it for good.
-        - `jit_compile`: in TensorFlow on CPUs, in float32 and for images of one size, `predict` is compiled with XLA,
-          which Keras leaves out there. No file keeps it, and `compile` decides anew.
+        - `jit_compile`: in TensorFlow on CPUs, for images of one size, `predict` is compiled with XLA, which Keras
+          leaves out there, if a trial of a block is quicker with it. No file keeps it, and `compile` decides anew.
 
         In float32 answers differ by rounding, below 1e-4. Dtype and LoRA's adapters stay. The new model is like any
         other, but that `.npz` and `.safetensors` files have no place for folded weights. It is not compiled.

@@ -195,8 +195,9 @@ def report(text: str) -> None:
 class RunFolder:
     """One run's files, each moved into place when it is complete.
 
-    `run.json` holds the settings, the plain data that decide the run's numbers, `step-N.npz` the weights, the
-    optimizer's state, the state of every random generator and the log after N steps, `log.csv` the log for people.
+    `run.json` holds the settings, the plain data that decide the run's numbers, and as `measured` those that a trial
+    decided when it began, `step-N.npz` the weights, the optimizer's state, the state of every random generator and the
+    log after N steps, `log.csv` the log for people.
     Only the first of the run's processes reads and writes the folder.
 
     Raises:
@@ -206,7 +207,7 @@ class RunFolder:
     def __init__(
         self, path: str | os.PathLike[str], settings: dict[str, Any], resume: bool = True, processes: Processes = ALONE
     ) -> None:
-        self.path, self._processes, self._settings = Path(path), processes, settings
+        self.path, self._processes, self._settings, self._measured = Path(path), processes, settings, {}
         record = self.path / "run.json"
         self._goes_on = resume and record.exists()
         if not processes.first:
@@ -220,8 +221,10 @@ class RunFolder:
 
     def _check_same(self, record: Path) -> None:
         try:
-            saved = _flat(json.loads(record.read_text(encoding="utf-8")))
-        except (ValueError, RecursionError):
+            saved = json.loads(record.read_text(encoding="utf-8"))
+            self._measured = saved.pop("measured", {})
+            saved = _flat(saved)
+        except (ValueError, RecursionError, AttributeError):
             raise ValueError(f"{record} is damaged, so the run cannot go on. resume=False starts again.") from None
         now = _flat(json.loads(json.dumps(self._settings)))
         pairs = {name: (saved.get(name), now.get(name)) for name in saved | now}
@@ -233,6 +236,12 @@ class RunFolder:
                 f"{self.path} holds a run with other settings: {printable(changes, 2000)}. Choose another output, or "
                 "pass resume=False to start again there."
             )
+
+    def measured(self, name: str, measure: Callable[[], Any]) -> Any:
+        """A setting that a trial decides, as plain data: that of the run's beginning, so that it goes on bit by bit."""
+        if name not in self._measured:
+            self._measured[name] = measure()
+        return self._measured[name]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -249,7 +258,8 @@ class RunFolder:
             if not self._goes_on:
                 for file in itertools.chain.from_iterable(map(self.path.glob, _FILES)):
                     file.unlink(missing_ok=True)
-                write_text(self.path / "run.json", json.dumps(self._settings, indent=2) + "\n")
+                settings = self._settings | ({"measured": self._measured} if self._measured else {})
+                write_text(self.path / "run.json", json.dumps(settings, indent=2) + "\n")
             yield
 
     def restore(self, model: keras.Model) -> tuple[int, bool, Table]:

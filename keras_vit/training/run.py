@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import math
 import os
@@ -331,11 +332,12 @@ def finetune(
             loss, metric = loss_and_metric(recipe, images)
         else:
             loss, metric = task.loss(recipe), task.metric and task.metric(name="accuracy")
+        choose_jit = functools.partial(jit_compile, learner, recipe.steps, reading["batch_size"])
         learner.compile(
             optimizer,
             loss,
             weighted_metrics=[metric] if metric else None,
-            jit_compile=jit_compile(learner, recipe.steps),
+            jit_compile=choose_jit() if folder is None else folder.measured("jit_compile", choose_jit),
         )
         sharing.average_gradients(optimizer, learner.optimizer)
         sharing.average_moments(learner)
@@ -430,12 +432,15 @@ def _write_results(done: Trained, processes: Processes) -> None:
         draw_curve(done.log, done.output / "curve.png", f"{model.name}: {done.recipe.name}")
 
 
-def jit_compile(model: keras.Model, updates: int) -> bool | str:
-    """What `compile(jit_compile=...)` gets: XLA for float32 on TensorFlow's CPUs, where Keras leaves it out."""
+def jit_compile(model: keras.Model, updates: int, batch_size: int) -> bool | str:
+    """What `compile(jit_compile=...)` gets: XLA on TensorFlow's CPUs, where Keras leaves it out, if it is quicker."""
     if updates < _UPDATES_WORTH_COMPILING or not keras_leaves_xla_out(model):
         return "auto"
-    suitable = all(layer.supports_jit and layer.compute_dtype == "float32" for layer in layers_inside(model))
-    return True if suitable else "auto"
+    if not all(layer.supports_jit for layer in layers_inside(model)):
+        return "auto"
+    from keras_vit.models.xla import xla_is_quicker
+
+    return True if xla_is_quicker(model, batch_size, training=True) else "auto"
 
 
 def _summary(

@@ -7,7 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import inspection
 from keras_vit._processes import tensorflow_has_only_cpus
-from keras_vit.models import changes, count_macs, count_weights, feature_names
+from keras_vit.models import changes, count_macs, count_weights, feature_names, xla
 from tests.compute import close, forward, gradients
 from tests.models.test_families import FAMILIES, make
 from tests.tolerances import GRADIENTS, SAME_FUNCTION
@@ -75,16 +75,17 @@ def test_models_that_read_all_tokens_stay_as_they_are(capsys):
             model.with_config(class_token_only=True)
 
 
-def test_says_what_it_did(capsys):
+def test_says_what_it_did(monkeypatch, capsys):
     model = make(PIXELS, dtype="mixed_bfloat16", name="mine")
+    monkeypatch.setattr(xla, "xla_is_quicker", lambda model: False)
     model.optimize_for_inference()
-    xla = "  no jit_compile: it depends on the processor whether XLA is quicker in bfloat16"
+    slow = "  no jit_compile: XLA is not quicker on this processor"
     assert capsys.readouterr().out.splitlines() == [
         "mine, optimized for inference:",
         "  class_token_only: the last block computes only the tokens that the answer is read from",
         "  no stem_folded: there is no ResNet",
         "  no preprocessing_folded: bfloat16 has too few bits for what pixels are before they are normalised",
-        *([xla] if tensorflow_has_only_cpus() else []),
+        *([slow] if tensorflow_has_only_cpus() else []),
     ]
     optimized(model)
     assert capsys.readouterr().out == ""
@@ -93,6 +94,11 @@ def test_says_what_it_did(capsys):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras leaves XLA out on TensorFlow's CPUs only")
 def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
     model, images = make(PIXELS), batch(PIXELS)
+    monkeypatch.setattr(xla, "_shares", {})
+    assert xla.xla_is_quicker(model) is (min(xla._shares.values()) < 0.95)
+    xla.xla_is_quicker(model, training=True), xla.xla_is_quicker(model, training=True)
+    assert len(xla._shares) == 2  # a trial for each kind, remembered
+    monkeypatch.setattr(xla, "xla_is_quicker", lambda model: True)
     quick = model.optimize_for_inference()
     assert quick.jit_compile is tensorflow_has_only_cpus() is True and not model.jit_compile
     assert "  jit_compile: predict is compiled with XLA" in capsys.readouterr().out

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Batches
+from keras_vit.models import xla
 from keras_vit.training import MomentumSGD
 from keras_vit.training.loop import RunFolder, train
 from keras_vit.training.run import jit_compile
@@ -251,11 +252,25 @@ def test_stretches_share_one_graph(backend):
         assert by_epoch[0] == 2  # one trace for training, one for evaluation
 
 
-def test_xla_trains_on_cpus_of_tensorflow(backend):
-    """Keras leaves XLA out there, where it takes less than half of the time; in bfloat16 it would take more."""
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_xla_trains_on_cpus_of_tensorflow(backend, share, monkeypatch):
+    """Keras leaves XLA out there; a trial of a layer says which share of the time it takes on this processor."""
+    shapes = []
+    monkeypatch.setattr(xla, "_time_share", lambda layer, shape, training: shapes.append(shape) or share)
+    monkeypatch.setattr(xla, "_shares", {})
     model = new_model()
-    assert jit_compile(model, 50) == (True if backend == "tensorflow" else "auto")
-    assert jit_compile(model, 49) == "auto"
+    assert jit_compile(model, 50, 3) == (True if backend == "tensorflow" and share == 0.5 else "auto")
+    assert jit_compile(model, 49, 3) == "auto"
+    assert [shape[0] for shape in shapes] == ([3] if backend == "tensorflow" else [])
     model.layers[-1].supports_jit = False
-    assert jit_compile(model, 50) == "auto"
-    assert jit_compile(keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, dtype="bfloat16")]), 50) == "auto"
+    assert jit_compile(model, 50, 3) == "auto"
+
+
+def test_a_run_keeps_what_a_trial_decided(tmp_path):
+    """Otherwise a run that goes on could be compiled in another way, and end with other digits."""
+    begun = RunFolder(tmp_path / "run", {"seed": 0})
+    assert begun.measured("jit_compile", lambda: True) is True
+    with begun.locked():
+        pass
+    assert RunFolder(tmp_path / "run", {"seed": 0}).measured("jit_compile", lambda: "auto") is True
+    assert RunFolder(tmp_path / "run", {"seed": 0}, resume=False).measured("jit_compile", lambda: "auto") == "auto"

@@ -1,0 +1,77 @@
+"""XLA on TensorFlow's CPUs: whether it is quicker than TensorFlow's own kernels on this processor, found by a trial.
+
+Keras 3.15 leaves XLA out where TensorFlow sees CPUs only. Which of the two is quicker depends on the processor: XLA
+takes 0.82 of the time on one without AVX-512, and up to 1.16 on one that has it (docs/speed.md).
+"""
+
+import statistics
+import time
+from collections import Counter
+from typing import Any
+
+import keras
+
+from keras_vit._keras import layers_inside
+from keras_vit.layers.base import has_adapters
+
+_IMAGES = 8  # a larger batch takes longer and has the same ratio
+_ROUNDS = 5
+_ANY_SIZE = {3: 197, 4: 14}  # tokens; height and width of a map: where the model takes images of any size
+# The share of the time from which compiling is worth its seconds. In training, what lies between the blocks gains less
+# than they do: 0.94 of the time for ViT-Ti/16 where a block takes 0.78, 1.05 for ViT-B/16 where it takes 0.88.
+_WORTH_COMPILING = {False: 0.95, True: 0.85}
+
+_shares: dict[tuple[Any, ...], float] = {}
+
+
+def xla_is_quicker(model: keras.Model, batch_size: int = _IMAGES, *, training: bool = False) -> bool:
+    """Whether the model's largest repeated layer, a block, gains enough by XLA; it is timed once for each shape.
+
+    The layer is called as in inference, so that no random state and no moving average changes; with `training` its
+    gradients are computed as well.
+    """
+    layer = _block(model)
+    shape = tuple(size or _ANY_SIZE[layer.input.ndim] for size in layer.input.shape[1:])
+    batch_size = min(batch_size, _IMAGES)
+    weights = [weight.shape for weight in layer.weights]
+    key = (type(layer), layer.compute_dtype, has_adapters(layer), str(weights), batch_size, shape, training)
+    if key not in _shares:
+        _shares[key] = _time_share(layer, (batch_size, *shape), training)
+    return _shares[key] < _WORTH_COMPILING[training]
+
+
+def _block(model: keras.Model) -> keras.layers.Layer:
+    """The layer of a model's graph with the most parameters, of those whose kind is there more than once."""
+    graphs = [layer for layer in layers_inside(model) if isinstance(layer, keras.Model)]
+    layers = [layer for graph in graphs for layer in graph.layers if layer.weights and _has_one_input(layer)]
+    kinds = Counter(map(type, layers))
+    repeated = [layer for layer in layers if kinds[type(layer)] > 1]
+    return max(repeated or layers, key=lambda layer: layer.count_params())
+
+
+def _has_one_input(layer: keras.layers.Layer) -> bool:
+    return isinstance(getattr(layer, "input", None), keras.KerasTensor)
+
+
+def _time_share(layer: keras.layers.Layer, shape: tuple[int, ...], training: bool) -> float:
+    """The time with XLA over that without, the median of rounds in turn."""
+    import tensorflow as tf
+
+    inputs = tf.random.stateless_normal(shape, (0, 0), dtype=layer.compute_dtype)
+    weights = [weight.value for weight in layer.trainable_weights]
+
+    def compute() -> Any:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([inputs, *weights])
+            outputs = layer(inputs, training=False)
+        return tape.gradient(outputs, [inputs, *weights]) if training else outputs
+
+    functions = [tf.function(compute), tf.function(compute, jit_compile=True)]
+    times = [[_seconds(function) for function in functions] for _ in range(_ROUNDS + 1)]
+    return statistics.median(compiled / plain for plain, compiled in times[1:])  # the first round makes the programs
+
+
+def _seconds(function: Any) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
