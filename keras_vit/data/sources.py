@@ -7,7 +7,7 @@ batches are read and dropped: they are those of the first run if the pipeline it
 """
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -160,6 +160,7 @@ class PipelineBatches:
     converted: tuple[BadImage, ...] = ()
     examples: int | None = None
     labels: np.ndarray | None = None
+    name: Callable[[int], str] | None = None
     last: int | None = None
 
     def __init__(

@@ -210,6 +210,7 @@ class ImageStream:
         classes: How many there are; 0 if nobody has said it of test data; 1 of numbers.
         target: What the labels are: `"class"`, `"multilabel"` or `"number"`, as in `open_data`.
         labels: All of them, in the data's order: int64 `(examples,)`, or float32 rows; None of pipelines.
+        name: From an index in the data's order to what the image is called, such as its path; None of pipelines.
         examples: How many there are, or `None` if the data does not say.
         batch_size: Of full batches.
         steps_per_epoch: Full batches in the training data, at least 1; all batches of test data; `None` if unknown.
@@ -230,6 +231,7 @@ class ImageStream:
         self.classes: int = batches.classes
         self.target: str = batches.target
         self.labels: np.ndarray | None = batches.labels
+        self.name: Callable[[int], str] | None = batches.name
         self.examples: int | None = batches.examples
         self.batch_size: int = batches.batch_size
         self.steps_per_epoch: int | None = batches.steps_per_epoch
@@ -320,10 +322,7 @@ def cores() -> int:
 
 
 class ExampleBatches:
-    """Batches of examples; which images are in batch n, and what is done to them, depends on (seed, n) alone.
-
-    With an augmentation of the transform they are training data; the other arguments are those of `open_data`.
-    """
+    """Batches of examples: training data with an augmentation. The other arguments are those of `open_data`."""
 
     def __init__(
         self,
@@ -339,7 +338,7 @@ class ExampleBatches:
         self._data, self._transform, self._skip = examples, transform, skip
         self.origin = {"source": examples.kind, "fingerprint": examples.fingerprint}
         self.class_names, self.classes, self.batch_size = examples.class_names, examples.classes, batch_size
-        self.target, self.labels = examples.target, examples.labels
+        self.target, self.labels, self.name = examples.target, examples.labels, examples.name
         self.examples, self.endless, self.shard = len(examples.labels), transform.augmentation is not None, shard
         if not self.examples:
             raise ValueError("data must hold images, but none of them can be read.")

@@ -36,6 +36,7 @@ class Mistake:
         guess: What the model says.
         margin: By how much the output of the guess is above that of the label.
         image: uint8 `(height, width, 3)`, as the model gets it.
+        name: What the image is called: its path, or `"images[95]"`; None where the data does not say.
 
     Examples:
         >>> wrong = evaluation.evaluate(small, (small_images, labels), mistakes=4, progress=False).mistakes
@@ -48,6 +49,7 @@ class Mistake:
     guess: int
     margin: float
     image: np.ndarray
+    name: str | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -216,7 +218,7 @@ def evaluate(
     reading |= {"title": "images" if progress and processes.first else None, "target": target}
     worst = _Worst(whole_number("mistakes", mistakes, 0) if processes.count == 1 else 0)
     opened = open_batches(model, data, "test", **reading)
-    with processes.failing_together(), opened as (pairs, data_names, target):
+    with processes.failing_together(), opened as (pairs, data_names, target, read):
         rows = _predictions(model, pairs, views, worst)
         if target == "number":
             return measure_numbers(rows, processes, started)
@@ -239,7 +241,7 @@ def evaluate(
                 labels = outputs_of[labels]
             counts.add(scores, labels)
             worst.add(scores, labels)
-        return counts.result(processes, names, started, worst.mistakes(config))
+        return counts.result(processes, names, started, worst.mistakes(config, read()))
 
 
 def _predictions(model: Any, pairs: Pairs, views: str | None, worst: "_Worst") -> Pairs:
@@ -296,9 +298,12 @@ class _Worst:
             self._found = sorted(self._found, key=lambda one: (-one[0], one[1]))[: self.count]
         self.seen += len(labels)
 
-    def mistakes(self, config: Any) -> tuple[Mistake, ...]:
-        """The worst first."""
-        return tuple(Mistake(*numbers, margin, _pixels(config, image)) for margin, *numbers, image in self._found)
+    def mistakes(self, config: Any, names: list[str]) -> tuple[Mistake, ...]:
+        """The worst first; `names` are those of all images, or none."""
+        return tuple(
+            Mistake(number, label, guess, margin, _pixels(config, image), names[number] if names else None)
+            for margin, number, label, guess, image in self._found
+        )
 
 
 def _pixels(config: Any, image: np.ndarray) -> np.ndarray:

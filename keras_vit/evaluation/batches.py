@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -25,6 +25,7 @@ class Opened(NamedTuple):
     pairs: Pairs
     class_names: list[str] | None
     target: str
+    read: Callable[[], list[str]]  # once all are read: what the images are called, or nothing where they have no names
 
 
 def batches(
@@ -143,7 +144,7 @@ def open_batches(
         limit = SCALED_MOST if ours and not model.config.include_preprocessing else np.inf
         target = target or "class"
         pairs = _parts(_checked(batches(data, batch_size, target=target, **bar), limit), processes)
-        yield Opened(pairs, list(class_names) if class_names else None, target)
+        yield Opened(pairs, list(class_names) if class_names else None, target, list)
         return
     if not ours:
         raise ValueError(
@@ -177,7 +178,14 @@ def open_batches(
         if not model.config.include_preprocessing:
             normalized = model.config.pipeline.normalized
             pairs = ((normalized(images), labels) for images, labels in pairs)
-        yield Opened(pairs, stream.class_names, stream.target)
+        yield Opened(pairs, stream.class_names, stream.target, lambda: _names(stream))
+
+
+def _names(stream: ImageStream) -> list[str]:
+    if stream.name is None or stream.shard[1] > 1:
+        return []
+    left_out = {image.path for image in stream.bad}
+    return [name for name in map(stream.name, range(stream.examples or 0)) if name not in left_out]
 
 
 def _checked(pairs: Pairs, limit: float) -> Pairs:

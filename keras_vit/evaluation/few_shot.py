@@ -364,7 +364,7 @@ def _features(
     if isinstance(model, (VisionTransformer, BiT)):
         extractor = feature_extractor(model, ["pre_logits"])
     opened = open_batches(model, data, split, processes=processes, **options)
-    with processes.failing_together(), opened as (pairs, names, target):
+    with processes.failing_together(), opened as (pairs, names, target, _):
         if target != "class":
             raise ValueError(f"A probe is for images of one class each, but the labels are of the kind {target!r}.")
         features, labels = zip(*predictions(extractor, pairs), strict=True)

@@ -211,7 +211,8 @@ def write_report(result: TableResult, path: str | os.PathLike[str], title: str =
 
 
 def _words(mistake: Mistake, names: Sequence[str]) -> str:
-    return f"image {mistake.number}: {names[mistake.label]} taken for {names[mistake.guess]}"
+    name = f"image {mistake.number}" if mistake.name is None else mistake.name
+    return f"{names[mistake.label]} taken for {names[mistake.guess]}: {name}"
 
 
 def write_page(path: str | os.PathLike[str], title: str, parts: Iterable[str]) -> Path:

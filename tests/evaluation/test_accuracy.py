@@ -1,5 +1,6 @@
 """Accuracy: every figure against one counted in another way, every kind of data, and every refusal."""
 
+import dataclasses
 import json
 
 import keras
@@ -8,6 +9,7 @@ import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit._pictures import coarse
+from keras_vit.data import open_data
 from keras_vit.evaluation import confusion_shares, draw_confusion, evaluate, most_confused, write_report
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=7)
@@ -212,6 +214,38 @@ def test_the_worst_mistakes_have_their_pictures(model):
         assert mistake.margin == pytest.approx(margins[mistake.number], abs=1e-5)
         pixels = np.round((IMAGES[mistake.number] + 1) * 127.5)
         np.testing.assert_array_equal(mistake.image, pixels.astype("uint8"))
+
+
+@pytest.mark.once
+def test_the_page_names_the_file_of_a_mistake(tmp_path):
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    for number, label in enumerate("aabb"):
+        path = tmp_path / "test" / label / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.fromarray(np.full((64, 64, 3), 60 * number, "uint8")).save(path)
+    damaged = tmp_path / "test/a/1.png"  # found when it is read: its header is whole
+    damaged.write_bytes(damaged.read_bytes()[:-30])
+    model = VisionTransformer(dataclasses.replace(CONFIG, classes=2))
+    model.get_layer("head").bias.assign([0.0, 9.0])
+    options = {"on_bad_image": "skip", "mistakes": 4, "progress": False}
+    stream = open_data(tmp_path, image_size=8, batch_size=2, split="test", check="none", on_bad_image="skip")
+    with pytest.warns(UserWarning, match="A bad image is left out"):
+        [mistake] = evaluate(model, stream, **options).mistakes
+    assert mistake.name == str(tmp_path / "test/a/0.png")
+    model.get_layer("head").bias.assign([9.0, 0.0])
+    with pytest.warns(UserWarning, match="A bad image is left out"):
+        result = evaluate(model, tmp_path, **options)
+    names = {mistake.number: mistake.name for mistake in result.mistakes}
+    assert names == {1: str(tmp_path / "test/b/2.png"), 2: str(tmp_path / "test/b/3.png")}
+    assert f"b taken for a: {names[1]}<" in write_report(result, tmp_path / "page.html").read_text()
+    # Rows of arrays are called by their place; batches without names by how many came before.
+    pixels = np.zeros((3, 8, 8, 3), "uint8")
+    [mistake] = evaluate(model, (pixels, [0, 1, 0]), preprocess=True, mistakes=4, progress=False).mistakes
+    assert (mistake.number, mistake.name) == (1, "images[1]")
+    result = evaluate(model, [(pixels / 255, [0, 1, 0])], mistakes=4, progress=False)
+    assert result.mistakes[0].name is None
+    assert "1 taken for 0: image 1<" in write_report(result, tmp_path / "page.html").read_text()
 
 
 @pytest.mark.once
