@@ -12,6 +12,7 @@ from keras_vit.checkpoints.accounting import extract
 from keras_vit.checkpoints.files import write_npz, write_with_sidecars
 from keras_vit.checkpoints.layouts.flax import IMAGE_TOWER
 from keras_vit.checkpoints.layouts.library_configs import ACTIVATION_NAMES
+from keras_vit.checkpoints.layouts.pytorch import mlp_ratio
 from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names, text_layout
 from keras_vit.text.image_text import ImageText
 
@@ -124,7 +125,7 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
         "width": config.width,
         "heads": config.heads,
         "layers": config.depth,
-        "mlp_ratio": config.mlp_width / config.width,
+        "mlp_ratio": mlp_ratio(config.mlp_width, config.width),
     }
     more = {
         "no_causal_mask": not config.causal,

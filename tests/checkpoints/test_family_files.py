@@ -460,7 +460,7 @@ def test_configs_that_make_no_sense_are_errors_of_the_file(tmp_path, value):
         "hf": "model_type hidden_act layer_norm_eps num_attention_heads image_size hidden_size id2label vision_config",
         "timm": "architecture global_pool model_args pretrained_cfg label_names mean",
         "args": "num_heads img_size act_layer init_values ref_feat_shape pool_include_prefix",
-        "open_clip": "image_size head_width norm_kwargs act_kwargs pool_type ls_init_value",
+        "open_clip": "image_size head_width norm_kwargs act_kwargs pool_type ls_init_value layers mlp_ratio",
         "preprocessor": "image_mean image_std resample size crop_size do_center_crop rescale_factor",
     }
     vit, plain, tower_of_clip = transformers("vit", head=2), timm(scales=LS, head=2), clip()

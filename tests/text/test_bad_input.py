@@ -67,6 +67,10 @@ def of_open_clip(**fields):
     return with_json("open_clip_config.json", ("model_cfg", "text_cfg"), **fields)
 
 
+def of_its_images(**fields):
+    return with_json("open_clip_config.json", ("model_cfg", "vision_cfg"), **fields)
+
+
 def with_text(file, text):
     return lambda folder: (folder / file).write_text(text)
 
@@ -116,6 +120,23 @@ FILES = {
     "modern text": (OPEN_CLIP, of_open_clip(text_arch="modern"), "text_arch=modern"),
     "pooling": (OPEN_CLIP, of_open_clip(pool_type="mean"), "pool_type=mean"),
     "context": (OPEN_CLIP, of_open_clip(context_length=16), "texts of 16 tokens, but its positions are 77"),
+    # Another file's config.
+    "layers": (OPEN_CLIP, of_open_clip(layers=3), "text_cfg says layers=3, but the arrays have 2"),
+    "width": (OPEN_CLIP, of_open_clip(width=24), "text_cfg says width=24, but the arrays have 12"),
+    "vocabulary": (OPEN_CLIP, of_open_clip(vocab_size=9), "text_cfg says vocab_size=9, but the arrays have 49408"),
+    "ratio": (OPEN_CLIP, of_open_clip(mlp_ratio=2), "text_cfg says mlp_ratio=2, but the arrays have 48 / 12"),
+    "infinite ratio": (OPEN_CLIP, of_open_clip(mlp_ratio=1e308), r"mlp_ratio=1e\+308, but the arrays have 48 / 12"),
+    "ratio in words": (OPEN_CLIP, of_open_clip(mlp_ratio="wide"), "mlp_ratio=wide; a positive number was expected"),
+    "layers in a list": (OPEN_CLIP, of_open_clip(layers=[2]), r"layers=\[2\], but the arrays have 2"),
+    "image layers": (OPEN_CLIP, of_its_images(layers=12), "vision_cfg says layers=12, but the arrays have 2"),
+    "image width": (OPEN_CLIP, of_its_images(width=64), "vision_cfg says width=64, but the arrays have 48"),
+    "image ratio": (
+        OPEN_CLIP,
+        of_its_images(mlp_ratio=2.5),
+        "vision_cfg says mlp_ratio=2.5, but the arrays have 96 / 48",
+    ),
+    # open_clip's own number of heads, which do not divide this width.
+    "no heads": (OPEN_CLIP, with_json("open_clip_config.json", ("model_cfg",), text_cfg={"layers": 2}), "heads.* 8"),
     "cleaning": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"clean": "harshly"}), "clean='harshly'"),
     "tokenizer's options": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"language": "de"}), "language=de"),
     "no config": (OPEN_CLIP, lambda folder: (folder / "open_clip_config.json").unlink(), "which GELU"),

@@ -58,6 +58,7 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
         heads=None if size is None else shape_of(contents.arrays, _ANCHOR, 4)[0] // size,
         is_named=hints.get("architecture") is not None,
     )
+    check_stated(vision, "vision_cfg", fields)
     fields |= {
         "pre_norm": True,
         "gelu": _gelu(contents, vision),
@@ -68,6 +69,22 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
     }
     dialect = "OpenAI" if open_clip is None else "open_clip"
     return finish(contents, LAYOUT, dialect, ViTConfig(**fields), "" if module else _BESIDE)
+
+
+def check_stated(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any]) -> None:
+    """Raises ValueError where a part of open_clip's config says other sizes of a tower than its arrays have."""
+    width, hidden = fields["width"], fields["mlp_width"]
+    sizes = {"layers": fields["depth"], "width": width, "vocab_size": fields.get("vocabulary")}
+    wrong = {key: size for key, size in sizes.items() if stated.get(key) not in (None, size)}
+    # open_clip computes int(width * mlp_ratio).
+    if (
+        stated.get("mlp_ratio") is not None
+        and not hidden <= width * pytorch.number(stated, "mlp_ratio", 4) < hidden + 1
+    ):
+        wrong["mlp_ratio"] = f"{hidden} / {width}"
+    for key, size in wrong.items():
+        given = f"its {place} says {key}={printable(stated[key], 60)}, but the arrays have {size}"
+        raise ValueError(f"The open_clip_config.json beside it belongs to another file: {given}.")
 
 
 def _gelu(contents: Contents, vision: Mapping[str, Any]) -> str:
@@ -120,7 +137,7 @@ def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "width": config.width,
         "head_width": config.head_size,
         "patch_size": config.patch_size[0],
-        "mlp_ratio": config.mlp_width / config.width,
+        "mlp_ratio": pytorch.mlp_ratio(config.mlp_width, config.width),
     }
     if config.gelu == "tanh":
         vision["act_kwargs"] = {"approximate": "tanh"}

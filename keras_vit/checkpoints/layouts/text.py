@@ -229,6 +229,8 @@ def _fields(contents: Contents, kind: str, names: Names, linear_projection: bool
         raise ValueError(
             f"the JSON file beside it says texts of {printable(positions, 60)} tokens, but its positions are {context}."
         )
+    if names.is_matrix:
+        clip.check_stated(stated, "text_cfg", fields)
     return fields | more(contents, kind, width)
 
 
@@ -295,7 +297,7 @@ def _from_open_clip(contents: Contents, kind: str, width: int) -> Fields:
         )
     pooling = OPEN_CLIP_POOLINGS[pool]
     return {
-        "heads": _whole(stated, "heads", max(width // 64, 1)),
+        "heads": _whole(stated, "heads", 8 if model else max(width // 64, 1)),
         "gelu": gelu,
         "layer_norm_epsilon": number(mapping(stated, "norm_kwargs"), "eps", 1e-5),
         "causal": not stated.get("no_causal_mask", False),
