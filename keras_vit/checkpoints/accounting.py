@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit import models
-from keras_vit._arguments import printable
+from keras_vit._arguments import printable, warn_caller
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ModelConfig, ViTConfig
 
@@ -232,6 +232,25 @@ def fill(
         report(array.bytes)
     if left:
         raise ValueError(f"{source} has no arrays for these weights of the model: {listed(left)}.")
+
+
+def check_fits_float32(*parts: "keras.Model") -> None:
+    """Warns of weights in float64 that are rounded in files of float32; ValueError where one is beyond its range."""
+    import keras
+
+    rounded = []
+    for part in parts:
+        for path, weight in models.weights_by_path(part).items():
+            if keras.backend.standardize_dtype(weight.dtype) != "float64":
+                continue
+            values = keras.ops.convert_to_numpy(weight)
+            if (np.abs(values) > np.finfo("float32").max).any():
+                raise ValueError(f"{path} has values beyond what float32 holds. Write a .keras file: model.save(...).")
+            if not np.array_equal(values, values.astype("float32"), equal_nan=True):
+                rounded.append(path)
+    if rounded:
+        words = f"Weights in float64 are rounded to float32, first {rounded[0]}: {len(rounded)} of the model's"
+        warn_caller(f"{words}. A .keras file keeps them as they are: model.save(...).")
 
 
 def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:

@@ -13,7 +13,16 @@ import numpy as np
 from keras_vit import layers, models
 from keras_vit._arguments import Source, printable, warn_caller
 from keras_vit._terminal import ProgressBar
-from keras_vit.checkpoints.accounting import Contents, Layout, check_arrays, extract, fill, listed, usual
+from keras_vit.checkpoints.accounting import (
+    Contents,
+    Layout,
+    check_arrays,
+    check_fits_float32,
+    extract,
+    fill,
+    listed,
+    usual,
+)
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
 from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_with_sidecars
 from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS
@@ -247,7 +256,8 @@ def to_checkpoint(
     The exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, in the layout's own names
     and without a prefix, and so does a model that goes to another layout and back. A class token's position is
     big_vision's first row of the table; where its loader would not know that row, because the number of patches is no
-    square, it is added to the token. vit_jax gives a class token without a position a row of zeros.
+    square, it is added to the token. vit_jax gives a class token without a position a row of zeros. Files hold float32;
+    weights in float64 are rounded, with a warning.
 
     Args:
         model: A `VisionTransformer`, a `BiT`, or a dense model, which is written for
@@ -262,8 +272,8 @@ def to_checkpoint(
 
     Raises:
         TypeError: if `model` is none of this package's models of images.
-        ValueError: if the layout is unknown or has no place for such a model, or there are so many class names that
-            they do not fit into a comment (64 KiB).
+        ValueError: if the layout is unknown or has no place for such a model, a weight is beyond float32's range, or
+            there are so many class names that they do not fit into a comment (64 KiB).
         FileExistsError: if there is a file already and `overwrite` is false.
 
     Examples:
@@ -271,11 +281,12 @@ def to_checkpoint(
         >>> keras_vit.from_checkpoint("back.npz").config == model.config
         True
     """
+    if not isinstance(model, (models.VisionTransformer, models.BiT, models.DenseModel)):
+        raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
+    check_fits_float32(model)
     if isinstance(model, models.DenseModel):
         _write_dense(model, pathlib.Path(path), layout, overwrite)
         return
-    if not isinstance(model, (models.VisionTransformer, models.BiT)):
-        raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
     config = model.config
     layout = PUBLISHED[type(config)] if layout is None else layout
     if layout not in LAYOUTS:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints import LAYOUTS
-from keras_vit.checkpoints.accounting import extract
+from keras_vit.checkpoints.accounting import check_fits_float32, extract
 from keras_vit.checkpoints.files import write_npz, write_with_sidecars
 from keras_vit.checkpoints.layouts.flax import IMAGE_TOWER
 from keras_vit.checkpoints.layouts.library_configs import ACTIVATION_NAMES
@@ -25,6 +25,8 @@ def save_image_text(
 ) -> None:
     """Writes both towers in the names of transformers, open_clip or big_vision; every array comes back bit for bit.
 
+    Files hold float32; weights in float64 are rounded, with a warning.
+
     Args:
         both: What `load_image_text` gives, trained or not.
         path: A folder, which gets the weights, the JSON files that belong to them, and the tokenizer's files where they
@@ -33,7 +35,8 @@ def save_image_text(
         overwrite: Whether files may be replaced.
 
     Raises:
-        ValueError: if the layout is unknown, or has no place for one of the towers.
+        ValueError: if the layout is unknown, or has no place for one of the towers, or a weight is beyond float32's
+            range.
         FileExistsError: if there is a file already and `overwrite` is false.
 
     Examples:
@@ -42,6 +45,7 @@ def save_image_text(
         True
     """
     names, image_start = _names(both, layout)
+    check_fits_float32(both.image_encoder, both.text_encoder)
     arrays = dict(_arrays(both, names, layout, image_start))
     if layout == "big_vision":
         write_npz(path, sorted(arrays.items()), {"written_by": "keras_vit"}, overwrite)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import ViTConfig
+from keras_vit.text import save_image_text
 from tests.checkpoints.npz_files import STORED, as_bfloat16, assert_same_bits, read
 
 pytestmark = pytest.mark.once
@@ -189,3 +191,47 @@ def test_bad_arguments_of_writing(golden, tmp_path):
     with pytest.raises(ValueError, match=r"lora_kernel_a.*keras_vit\.training\.merge_lora\(model\)"):
         keras_vit.to_checkpoint(model, tmp_path / "file.npz")
     assert list(tmp_path.iterdir()) == []
+
+
+def vit(golden):
+    return keras_vit.from_checkpoint(golden("mini_token").path, dtype="float64")
+
+
+def depth(golden):
+    backbone = ViTConfig(image_size=16, patch_size=8, width=16, depth=1, heads=2, mlp_width=16, pooling="none")
+    model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(0,), bins=7), dtype="float64")
+    model.set_weights([values.astype("float32") for values in model.get_weights()])
+    return model
+
+
+def towers(golden):
+    return keras_vit.load_image_text(golden("txt_hf_clip").folder, dtype="float64")
+
+
+# How models of float64 are written: what makes one, which part has the weight, and what writes.
+DOORS = {
+    "npz": (vit, lambda model: model, lambda model, folder: keras_vit.to_checkpoint(model, folder / "a.npz")),
+    "timm": (vit, lambda model: model, lambda model, folder: keras_vit.to_checkpoint(model, folder, "timm")),
+    "dense": (depth, lambda model: model, lambda model, folder: keras_vit.to_checkpoint(model, folder / "a.npz")),
+    "two towers": (towers, lambda both: both.text_encoder, lambda both, folder: save_image_text(both, folder)),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_weights_of_float64_that_float32_does_not_hold(golden, tmp_path, door):
+    make, part, write = DOORS[door]
+    model = make(golden)
+    weight = part(model).trainable_weights[0]
+    write(model, tmp_path / "exact")  # numbers of float32 lose nothing, and nothing is said
+    values = keras.ops.convert_to_numpy(weight).copy()
+    values.flat[0] = 1 + 2.0**-40
+    weight.assign(values)
+    with pytest.warns(UserWarning, match="rounded to float32, first .*: 1 of the model") as caught:
+        write(model, tmp_path / "rounded")
+    [said] = [warning for warning in caught if warning.category is UserWarning]
+    assert "model.save" in str(said.message) and said.filename == __file__
+    values.flat[0] = 1e39
+    weight.assign(values)
+    with pytest.raises(ValueError, match="beyond what float32 holds"):
+        write(model, tmp_path / "beyond")
+    assert not (tmp_path / "beyond").exists()
