@@ -138,7 +138,7 @@ def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bytes(model, photos,
             file.write(left)
         read_names.clear()
         embed(model, photos, output, **options)
-        assert read_names == [Path(name).name for name in NAMES[4 * batches :]]
+        assert sorted(read_names) == sorted(Path(name).name for name in NAMES[4 * batches :])  # threads read them
         assert output.read_bytes() == whole and not folder.exists()
         output.unlink()
 

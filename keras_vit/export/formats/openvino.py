@@ -24,6 +24,12 @@ def write(model: "keras.Model", signature: "Signature", path: Path) -> None:
     sys.modules.setdefault(TELEMETRY, None)  # ty: ignore[no-matching-overload]
     import openvino
 
+    if sys.version_info >= (3, 13):  # where OpenVINO 2026.4 fails as it asks for TensorFlow's version: exec("del ...")
+        import tensorflow as tf
+        from openvino.frontend.tensorflow import utils
+
+        utils.get_environment_setup = lambda framework: {"tensorflow": tf.__version__}
+
     converted = openvino.convert_model(tensorflow_module(model, signature).serve)
     converted.inputs[0].get_tensor().set_names({"images"})
     for output, name in zip(converted.outputs, sorted(signature.outputs), strict=True):  # as TensorFlow orders them
