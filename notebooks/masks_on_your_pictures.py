@@ -42,7 +42,7 @@ def note(rng, scans, height=48, width=48, digits=4):
 
 
 rng = np.random.default_rng(0)
-notes = [note(rng, scans[:1400], digits=2) for _ in range(300)]
+notes = [note(rng, scans[:1000], digits=2) for _ in range(300)]
 pictures, masks = (np.stack(arrays) for arrays in zip(*notes, strict=True))
 figure, axes = plt.subplots(2, 6, figsize=(9, 3), layout="constrained", subplot_kw={"xticks": [], "yticks": []})
 for column, (picture, mask) in enumerate(notes[:6]):
@@ -74,11 +74,11 @@ print(adapted.log)
 # ## A picture of any size
 #
 # The shorter side becomes as long as it was in training, 48 pixels; `scales=(2.0,)` looks at this page, which is twice
-# as high, twice as closely. A window slides over it, and every pixel of the picture gets its class. These digits are by
-# other writers.
+# as high, twice as closely. A window slides over it, and every pixel of the picture gets its class. These digits were
+# not trained on.
 
 # %%
-page, truth = note(rng, scans[1400:], height=96, width=216, digits=12)
+page, truth = note(rng, scans[1000:], height=96, width=216, digits=12)
 result = segmentation.segment(adapted.model, page, scales=(2.0,))
 for segment in result.segments:
     print(f"{segment.label:10} {segment.area:6,} pixels")
@@ -92,7 +92,7 @@ segmentation.plot(result, page, colours=[(190, 190, 180), *pens.values()])
 # %%
 metric = segmentation.MeanIoU(classes=len(classes))
 for _ in range(20):
-    page, truth = note(rng, scans[1400:], height=96, width=96, digits=6)
+    page, truth = note(rng, scans[1000:], height=96, width=96, digits=6)
     metric.add(prediction=segmentation.segment(adapted.model, page, scales=(2.0,)).map, label=truth)
 print(metric.result())
 
