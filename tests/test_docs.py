@@ -276,10 +276,22 @@ room.export = export
 """
 
 
+# What a block prints stands below it. Words are compared; numbers differ from machine to machine.
+OUTPUT = re.compile(r"^```\{\.text \.output\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SECTION = "=== page"
+# Pages of tasks, which begin with a block that runs, and show what it prints.
+TASKS = "training dense zero_shot inspection loading features distribution ecosystem export/README".split()
+
+
+def words(printed):
+    return " ".join(re.sub(r"-?\d[\d.,]*(e[+-]\d+)?", "0", printed).split())
+
+
 # Imports what every page imports, once, and computes nothing; each page then runs in a copy of that process.
 FRESH = """
 import json, os, sys, tempfile, keras_vit
 for page, code in json.load(sys.stdin).items():
+    print(SECTION, page, flush=True)
     child = os.fork()
     if not child:
         status = 1
@@ -312,9 +324,22 @@ def test_the_code_on_each_page_runs_in_a_fresh_interpreter(framework, shared, tm
         if blocks and BACKENDS.get(page, "torch") == backend:
             pages[page] = "".join(blocks)
     variables = environment("matplotlib", "sklearn", KERAS_BACKEND=backend, MPLBACKEND="Agg")
-    command = [sys.executable, "-c", FRESH]
+    command = [sys.executable, "-c", f"SECTION = {SECTION!r}\n{FRESH}"]
     done = subprocess.run(command, input=json.dumps(pages), cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert pages and done.returncode == 0, done.stderr[-3000:]
+    for part in done.stdout.split(f"{SECTION} ")[1:]:
+        page, _, printed = part.partition("\n")
+        for shown in OUTPUT.findall((ROOT / page).read_text("utf-8")):
+            assert words(shown) in words(printed), f"{page} shows what its code does not print:\n{printed}"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("page", TASKS)
+def test_a_page_of_a_task_begins_with_a_block_that_runs_and_what_it_prints(page):
+    text_of_page = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    first = BLOCK.search(text_of_page)
+    assert first["reason"] is None and f"docs/{page}.md" in code_pages()
+    assert OUTPUT.search(text_of_page)
 
 
 @pytest.mark.once
