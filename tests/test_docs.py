@@ -265,13 +265,14 @@ def code_pages():
 # Stands for `export` on the pages of single formats, whose files tests/export makes: half a minute of work. What is
 # checked here is that there are such a format, precision and options.
 CHECKED_EXPORT = """
-import inspect, pathlib, keras_vit.export as room
+import inspect, pathlib, types, keras_vit.export as room
 real = room.export
 def export(model, path, format=None, **options):
     inspect.signature(real).bind(model, path, format, **options)
     row = room.exporting.format_of(pathlib.Path(path), format)
     precision = row.precisions[options.get("precision", "float32")]
     assert not precision.reason and precision.calibration <= ("calibration" in options)
+    return types.SimpleNamespace(output="probabilities", bytes=10**6, max_abs_error=1e-6)
 room.export = export
 """
 
@@ -281,6 +282,7 @@ OUTPUT = re.compile(r"^```\{\.text \.output\}\n(.*?)^```", re.MULTILINE | re.DOT
 SECTION = "=== page"
 # Pages of tasks, which begin with a block that runs, and show what it prints.
 TASKS = "training dense zero_shot inspection loading features distribution ecosystem export/README".split()
+TASKS += [f"export/{name}" for name in "litert onnx openvino saved_model torch stablehlo".split()]
 
 
 def words(printed):
