@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 NAMED = 30  # classes at most that are named along the axes of the picture, with figures in the cells
 CELLS = 250  # cells of the picture at most along a side: smaller ones could not be seen
 LISTED = 20  # confusions in the list
+PATH_SHOWN = 100  # characters of a file's path below its picture
 PICTURED = 12  # mistakes that are shown below the matrix
 
 
@@ -212,6 +213,8 @@ def write_report(result: TableResult, path: str | os.PathLike[str], title: str =
 
 def _words(mistake: Mistake, names: Sequence[str]) -> str:
     name = f"image {mistake.number}" if mistake.name is None else mistake.name
+    if len(name) > PATH_SHOWN:
+        name = f"…{name[1 - PATH_SHOWN :]}"  # a path's end tells which file it is
     return f"{names[mistake.label]} taken for {names[mistake.guess]}: {name}"
 
 

@@ -239,6 +239,9 @@ def test_the_page_names_the_file_of_a_mistake(tmp_path):
     names = {mistake.number: mistake.name for mistake in result.mistakes}
     assert names == {1: str(tmp_path / "test/b/2.png"), 2: str(tmp_path / "test/b/3.png")}
     assert f"b taken for a: {names[1]}<" in write_report(result, tmp_path / "page.html").read_text()
+    far = dataclasses.replace(result.mistakes[0], name=f"/{'x' * 300}/2.png")
+    page = write_report(dataclasses.replace(result, mistakes=(far,)), tmp_path / "page.html").read_text()
+    assert f"b taken for a: …{'x' * 93}/2.png<" in page
     # Rows of arrays are called by their place; batches without names by how many came before.
     pixels = np.zeros((3, 8, 8, 3), "uint8")
     [mistake] = evaluate(model, (pixels, [0, 1, 0]), preprocess=True, mistakes=4, progress=False).mistakes
