@@ -167,9 +167,13 @@ def _embed_texts(options: argparse.Namespace) -> Answer:
     "Compares published weights with the answers or figures published of them; for a machine with network.",
     option("names", nargs="+", metavar="NAME", help="a repository of the Hugging Face Hub, or `all`"),
     option("--picture", metavar="FILE", help="a copy of the picture (default: the one at its address)"),
-    option("--data", metavar="FOLDER", help="ImageNet's validation images, for zero-shot accuracy (default: answers)"),
+    option("--data", metavar="FOLDER", help="measure figures on it: zero-shot accuracy, PQ, mIoU, delta1"),
     option("--batch-size", type=COUNT, help="with --data (default: 64)"),
-    examples=("google/vit-base-patch16-224", "openai/clip-vit-base-patch32 --data imagenet/val"),
+    examples=(
+        "google/vit-base-patch16-224",
+        "openai/clip-vit-base-patch32 --data imagenet/val",
+        "tue-mps/coco_panoptic_eomt_large_640 --data coco",
+    ),
 )
 def verify(options: argparse.Namespace) -> Answer:
     """Fetches the weights, computes, compares."""

@@ -6,8 +6,9 @@ from keras_vit._lazy import lazy_names
 
 if TYPE_CHECKING:
     from keras_vit.depth.estimating import Depth, estimate
+    from keras_vit.depth.metrics import DepthErrors, depth_errors, mean_depth_errors
     from keras_vit.depth.plots import plot
 
 __getattr__ = lazy_names(__name__)
 
-__all__ = ["Depth", "estimate", "plot"]
+__all__ = ["Depth", "DepthErrors", "depth_errors", "estimate", "mean_depth_errors", "plot"]

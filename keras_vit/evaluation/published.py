@@ -209,20 +209,24 @@ def verify_figures(
 ) -> VerificationTable:
     """Measures models on data and compares with the figures that were published of them.
 
-    Of a CLIP and a SigLIP that is the accuracy on ImageNet-1k's validation images without training, in percent, as
-    their authors measured it: OpenAI's 80 templates and 1,000 names, for SigLIP by big_vision's rule and numerics.
+    - `"zero-shot top-1"` of a CLIP and a SigLIP: the accuracy on ImageNet-1k's validation images without training, in
+      percent, as their authors measured it: OpenAI's 80 templates and 1,000 names, for SigLIP by big_vision's rule and
+      numerics. `data` has a folder for each class, called by WordNet's ids (`n01440764`).
+    - `"PQ"`, percent, of an EoMT: `data` has the pictures, a file `*panoptic*.json` as COCO's, and its PNGs.
+    - `"mIoU"`, percent: `data` is what `open_masks` takes; of ADE20K 0 stands for no class.
+    - `"delta1"`: `data` has `images/` and `depth/`, PNGs of 16 bits in millimetres, NYU's 654 test pictures.
 
     Args:
         names: Repositories such as `"openai/clip-vit-base-patch32"`, one or several, or `"all"`.
-        data: All images that the figure is about, as `evaluate` takes them: a folder with a folder for each class,
-            called by WordNet's ids (`n01440764`).
-        batch_size: Images per batch.
+        data: The folder with all images that the figure is about, for zero-shot also what else `evaluate` takes.
+        batch_size: Images per batch, for zero-shot.
         rows: Rows of the catalogue with `name`, `family` and `figures`; None for those of `list_weights`.
 
     Returns:
         A list of dicts as of `verify`, one for each figure; `allowed` is by how much a figure may be off.
 
     Raises:
+        FileNotFoundError: if there is no such folder.
         TypeError, ValueError: if there are no published figures under a name, or no names.
 
     Examples:
@@ -237,6 +241,8 @@ def verify_figures(
         if figure in _MEASURES
     ]
     chosen = _chosen(names, [row["repository"] for row in listed], "figures")
+    if isinstance(data, (str, os.PathLike)) and not os.path.exists(data):  # before weights are fetched
+        raise FileNotFoundError(f"There is no {os.fspath(data)!r} to measure on.")
     return VerificationTable(_measure(row, data, batch_size) for row in listed if row["repository"] in chosen)
 
 
@@ -271,6 +277,33 @@ def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int
     return 100 * evaluate(model, data, top=(1,), preprocess=True, batch_size=batch_size).accuracy
 
 
+def _panoptic_quality(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
+    from keras_vit.segmentation import PanopticQuality, label_set, segment
+    from keras_vit.segmentation.panoptic import read_panoptic
+
+    model: Any = load(published["name"])
+    names = label_set("ade20k" if "ADE20K" in published["dataset"] else "coco")
+    stuff = [k for k in names.stuff if k < model.config.classes]
+    metric = PanopticQuality(model.config.classes, stuff)
+    for path, ids, segments, crowd in read_panoptic(data, model.config.class_names):
+        metric.add(segment(model, path, task="panoptic", stuff_classes=stuff), ids, segments, crowd)
+    return 100 * metric.result().quality
+
+
+def _mean_iou(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
+    from keras_vit.segmentation import evaluate
+
+    return 100 * evaluate(load(published["name"]), data, reduce_zero_label="ADE20K" in published["dataset"]).mean_iou
+
+
+def _delta1(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
+    from keras_vit.depth import depth_errors, estimate, mean_depth_errors
+    from keras_vit.depth.metrics import read_nyu
+
+    model = load(published["name"])
+    return mean_depth_errors([depth_errors(estimate(model, path), metres) for path, metres in read_nyu(data)]).delta1
+
+
 class _Measure(NamedTuple):
     """How a figure is measured, `(row, data, batch size)` to it, and by how much it may be off."""
 
@@ -278,5 +311,11 @@ class _Measure(NamedTuple):
     allowed: float
 
 
-# How pictures are decoded and resized decides half a point of an accuracy.
-_MEASURES = {"zero-shot top-1": _Measure(_zero_shot_accuracy, 0.5)}
+# How pictures are decoded and resized decides half a point of an accuracy, and less of masks. They are published with
+# one digit of a percent, delta1 with three.
+_MEASURES = {
+    "zero-shot top-1": _Measure(_zero_shot_accuracy, 0.5),
+    "PQ": _Measure(_panoptic_quality, 0.3),
+    "mIoU": _Measure(_mean_iou, 0.3),
+    "delta1": _Measure(_delta1, 0.002),
+}

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from keras_vit.segmentation.metrics import MeanIoU as MeanIoU
     from keras_vit.segmentation.metrics import MeanIoUResult as MeanIoUResult
     from keras_vit.segmentation.metrics import mean_iou as mean_iou
+    from keras_vit.segmentation.panoptic import PanopticQuality as PanopticQuality
+    from keras_vit.segmentation.panoptic import PanopticQualityResult as PanopticQualityResult
     from keras_vit.segmentation.plots import plot as plot
     from keras_vit.segmentation.results import Segment as Segment
     from keras_vit.segmentation.results import Segmentation as Segmentation

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import depth, segmentation
 from keras_vit.checkpoints.files import write_safetensors
 from keras_vit.cli import main
+from keras_vit.depth.metrics import read_nyu
 from keras_vit.evaluation import published
 from keras_vit.evaluation.published import PublishedAnswer, published_answers, verify, verify_figures
 from keras_vit.preprocessing import imagenet1k_classes
@@ -221,3 +223,45 @@ def test_the_figures_of_the_catalogue():
     rows = [row for row in keras_vit.list_weights() if "zero-shot top-1" in row["figures"]]
     assert len(rows) >= 16 and all(50 < row["figures"]["zero-shot top-1"] < 90 for row in rows)
     assert {row["family"] for row in rows} == {"CLIP", "SigLIP", "SigLIP2"}
+
+
+def dense_row(folder, figure, published):
+    return {"name": str(folder), "family": "", "dataset": "NYU", "figures": {figure: published}}
+
+
+def test_figures_of_masks_and_depth(golden, tmp_path, monkeypatch):
+    """Of small models; what each figure is has tests of its own in segmentation/ and depth/."""
+    rng = np.random.default_rng(0)
+    for name in ("images", "masks", "depth"):
+        (tmp_path / name).mkdir()
+    for stem in "ab":
+        Image.fromarray(rng.integers(0, 256, (40, 60, 3), "u1")).save(tmp_path / f"images/{stem}.png")
+        Image.fromarray(rng.integers(0, 3, (40, 60), "u1")).save(tmp_path / f"masks/{stem}.png")
+        Image.fromarray(rng.integers(900, 5000, (40, 60)).astype("uint16")).save(tmp_path / f"depth/{stem}.png")
+    folders = [golden(name).folder for name in ("dense_depth_da2_hf", "dense_seg_dinov2_linear")]
+    depth_model, mask_model = map(keras_vit.load, folders)
+    pairs = list(read_nyu(tmp_path))
+    delta1 = np.mean([depth.depth_errors(depth.estimate(depth_model, path), truth).delta1 for path, truth in pairs])
+    iou = 100 * segmentation.evaluate(mask_model, tmp_path, progress=False).mean_iou
+    figures = (("delta1", float(delta1)), ("mIoU", iou), ("mIoU", iou + 1))
+    rows = [dense_row(folders[name == "mIoU"], name, figure) for name, figure in figures]
+    table = verify_figures("all", tmp_path, rows=rows)
+    assert [row["result"].split(":")[0] for row in table] == ["agrees", "agrees", "differs"]
+    # Labels that are the model's own answer.
+    folders.append(golden("dense_eomt_hf_panoptic").folder)
+    model = keras_vit.load(folders[-1])
+    (tmp_path / "panoptic").mkdir()
+    (tmp_path / "images/a.png").rename(tmp_path / "a.jpg")
+    found = segmentation.segment(model, tmp_path / "a.jpg", task="panoptic", threshold=0.0)
+    monkeypatch.setattr(segmentation, "segment", lambda *_, **options: found)
+    ids = np.stack([found.map + 1, 0 * found.map, 0 * found.map], -1).astype("u1")
+    Image.fromarray(ids).save(tmp_path / "panoptic/a.png")
+    parts = [{"id": part.id + 1, "category_id": part.label_id} for part in found.segments]
+    about = {"annotations": [{"file_name": "a.png", "segments_info": parts}]}
+    about["categories"] = [{"id": k, "name": str(k)} for k in range(model.config.classes)]
+    (tmp_path / "panoptic.json").write_text(json.dumps(about))
+    (row,) = verify_figures("all", tmp_path, rows=[dense_row(folders[-1], "PQ", 100.0)])
+    assert row["result"] == "agrees: 100, published 100" and len(parts) > 1
+    monkeypatch.setattr(published, "load", None)  # not even asked for weights
+    with pytest.raises(FileNotFoundError, match="absent"):
+        verify_figures("all", tmp_path / "absent", rows=rows)

@@ -1,0 +1,144 @@
+"""How far depth is off: delta1, the relative error and the root mean square, as on NYU Depth v2 and KITTI."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from keras_vit._arguments import Source, to_numpy
+from keras_vit._terminal import Table, TableResult
+from keras_vit.depth.estimating import Depth
+
+_EIGEN_CROP = slice(45, 471), slice(41, 601)  # of NYU's 480 x 640 pixels: the projected edges do not count
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthErrors(TableResult):
+    """The errors of one picture or the means over several. Printing it draws a table.
+
+    Attributes:
+        pictures: How many.
+        delta1: The share of pixels whose depth is off by a factor below 1.25.
+        relative: The mean of `|depth - truth| / truth`.
+        rmse: The root of the mean squared error, in metres.
+
+    Examples:
+        >>> keras_vit.depth.DepthErrors(1, 0.5, 0.1, 0.2).delta1
+        0.5
+    """
+
+    pictures: int
+    delta1: float
+    relative: float
+    rmse: float
+
+    def table(self) -> Table:
+        """One row."""
+        return Table(
+            [{name: value if name == "pictures" else round(value, 4) for name, value in self.figures().items()}]
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """The attributes by their names."""
+        return dataclasses.asdict(self)
+
+
+def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: float = 10.0) -> DepthErrors:
+    """How far the depth of a picture is off.
+
+    Relative depth is first fitted to the inverse of the truth by scale and shift with the least squared error, as
+    Depth Anything and MiDaS do; depth is cut to the range that counts.
+
+    Args:
+        result: What `estimate` gives.
+        truth: Metres `(height, width)`; 0 or NaN where nothing was measured.
+        least: Metres from which the truth counts.
+        most: Metres up to which it does: 10 for NYU, 80 for KITTI.
+
+    Returns:
+        The errors over the pixels that count.
+
+    Raises:
+        TypeError: if `result` is no `Depth`.
+        ValueError: if sizes differ, the range is empty, or no pixel counts.
+
+    Source: Eigen et al., arXiv 1406.2283, section 4.1; `compute_scale_and_shift` of MiDaS, in inverse depth.
+
+    Examples:
+        >>> truth = np.linspace(1, 5, 12).reshape(3, 4)
+        >>> keras_vit.depth.depth_errors(keras_vit.depth.Depth(2 / truth + 1, metric=False), truth).delta1
+        1.0
+    """
+    if not isinstance(result, Depth):
+        raise TypeError(f"result must be a Depth, as estimate gives, but {type(result).__name__} was given.")
+    if not 0 < least < most:
+        raise ValueError(f"least and most must be metres with 0 < least < most, but {least!r} and {most!r} were given.")
+    metres, depth = to_numpy(truth).astype("float64"), result.depth.astype("float64")
+    if metres.shape != depth.shape:
+        raise ValueError(f"truth must be as large as the depth, {depth.shape}, but {metres.shape} was given.")
+    counted = (metres > least) & (metres < most)  # NaN is neither
+    if not counted.any():
+        raise ValueError(f"No pixel of truth lies between {least} and {most} m: is it in metres?")
+    metres, depth = metres[counted], depth[counted]
+    if not result.metric:
+        lines = np.stack([depth, np.ones_like(depth)], axis=1)
+        depth = 1 / np.maximum(lines @ np.linalg.lstsq(lines, 1 / metres, rcond=None)[0], 1 / most)
+    depth = np.clip(depth, least, most)
+    delta1 = float((np.maximum(depth / metres, metres / depth) < 1.25).mean())
+    error = depth - metres
+    return DepthErrors(1, delta1, float((np.abs(error) / metres).mean()), float(np.sqrt((error**2).mean())))
+
+
+def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
+    """The means over pictures, each counting as much.
+
+    Args:
+        errors: What `depth_errors` gave.
+
+    Returns:
+        Their means; the roots are taken before, as the papers do.
+
+    Raises:
+        ValueError: if there are none.
+
+    Examples:
+        >>> keras_vit.depth.mean_depth_errors([keras_vit.depth.DepthErrors(1, 0.5, 0.1, 0.2)] * 2).pictures
+        2
+    """
+    if not errors:
+        raise ValueError("errors must be at least one picture's.")
+    means = (float(np.mean([getattr(one, name) for one in errors])) for name in ("delta1", "relative", "rmse"))
+    return DepthErrors(sum(one.pictures for one in errors), *means)
+
+
+def read_nyu(folder: Source) -> Iterator[tuple[Path, np.ndarray]]:
+    """Pictures and metres of a folder with `images/` and `depth/`, files of the same names but for their endings.
+
+    Args:
+        folder: With NYU Depth v2's 654 test pictures, and PNGs of 16 bits in millimetres.
+
+    Yields:
+        The path of a picture, and float64 `(height, width)`: metres, 0 outside of the crop of Eigen et al. where the
+        picture has NYU's size.
+
+    Raises:
+        FileNotFoundError: if a folder or a PNG is not there.
+        ValueError: if a PNG has no 16 bits.
+    """
+    from PIL import Image
+
+    pictures = sorted(path for path in (Path(folder) / "images").glob("*") if path.suffix in (".jpg", ".png"))
+    if not pictures:
+        raise FileNotFoundError(f"{folder} must have pictures in images/, and depth/ with a PNG for each.")
+    for path in pictures:
+        with Image.open(Path(folder) / "depth" / f"{path.stem}.png") as image:
+            if not image.mode.startswith("I"):
+                raise ValueError(f"depth/{path.stem}.png must have 16 bits, millimetres, but its mode is {image.mode}.")
+            metres = np.asarray(image, "float64") / 1000
+        if metres.shape == (480, 640):
+            whole, metres = metres, np.zeros_like(metres)
+            metres[_EIGEN_CROP] = whole[_EIGEN_CROP]
+        yield path, metres

@@ -1,0 +1,226 @@
+"""The panoptic quality of segments, exact and picture by picture: Kirillov et al., arXiv 1801.00868, section 4."""
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from keras_vit._arguments import Source, to_numpy, whole_number
+from keras_vit._processes import connect
+from keras_vit._terminal import Table, TableResult
+from keras_vit.preprocessing.windows import read_picture
+from keras_vit.segmentation.results import Segmentation
+
+_VOID = -1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PanopticQualityResult(TableResult):
+    """What `PanopticQuality` found. Printing it draws a table.
+
+    Attributes:
+        pictures: How many there were.
+        matched: int64 `(classes,)`: segments that were found (true positives).
+        invented: int64 `(classes,)`: predicted segments that match none (false positives).
+        missed: int64 `(classes,)`: labelled segments that match none (false negatives).
+        overlap: float64 `(classes,)`: the sum of the intersections over unions of those that were found.
+        stuff: Which classes are no countable things.
+
+    Examples:
+        >>> segmentation.PanopticQuality(classes=2).result().pictures
+        0
+    """
+
+    pictures: int
+    matched: np.ndarray
+    invented: np.ndarray
+    missed: np.ndarray
+    overlap: np.ndarray
+    stuff: tuple[int, ...] = ()
+
+    @property
+    def per_class(self) -> np.ndarray:
+        """float64 `(classes, 3)`: PQ, SQ and RQ (Eq. 1 and 2); NaN for a class without a segment, labelled or not."""
+        segments = self.matched + (self.invented + self.missed) / 2
+        counted = np.where(segments, segments, np.nan)
+        shares = self.overlap / counted, self.overlap / np.maximum(self.matched, 1), self.matched / counted
+        return np.where(segments[:, None], np.stack(shares, axis=1), np.nan)
+
+    def _mean(self, column: int, stuff: bool | None = None) -> float:
+        chosen = [k for k in range(len(self.matched)) if stuff is None or (k in self.stuff) is stuff]
+        values = self.per_class[chosen, column]
+        return float(np.nanmean(values)) if (~np.isnan(values)).any() else float("nan")
+
+    @property
+    def quality(self) -> float:
+        """PQ, the mean over the classes that have segments."""
+        return self._mean(0)
+
+    def table(self) -> Table:
+        """PQ, SQ and RQ of all classes, of things and of stuff, in percent."""
+        groups = (("all", None), ("things", False), ("stuff", True))
+        rows = ({"classes": name, **{f"{q} %": self._mean(i, of) for i, q in enumerate(_NAMES)}} for name, of in groups)
+        return Table([{k: round(100 * v, 2) if isinstance(v, float) else v for k, v in row.items()} for row in rows])
+
+    def figures(self) -> dict[str, Any]:
+        """The three means over all classes, and those of each class."""
+        return {name.lower(): self._mean(i) for i, name in enumerate(_NAMES)} | {"per_class": self.per_class}
+
+
+_NAMES = ("PQ", "SQ", "RQ")
+
+
+class PanopticQuality:
+    """Adds up matched, invented and missed segments picture by picture.
+
+    A predicted and a labelled segment of one class match where they overlap by more than half of their union, of which
+    pixels without a label are no part. A predicted segment that lies mostly on such pixels, or on a crowd of its class,
+    is no mistake; a crowd need not be found. As panopticapi's `evaluation.py`.
+
+    Args:
+        classes: How many there are.
+        stuff: Which of them are no countable things, for the table.
+
+    Raises:
+        ValueError: if an argument is no number that makes sense.
+
+    Examples:
+        >>> metric = segmentation.PanopticQuality(classes=3, stuff=[2])
+        >>> parts = (segmentation.Segment(0, 1, "dog", 0.9, 4),)
+        >>> found = segmentation.Segmentation(np.zeros((2, 2), "int32"), parts, "panoptic")
+        >>> metric.add(found, label=[[7, 7], [7, 8]], segments={7: 1, 8: 2})
+        >>> metric.result().per_class[1].tolist()
+        [0.75, 0.75, 1.0]
+    """
+
+    def __init__(self, classes: int, stuff: Collection[int] = ()) -> None:
+        self.classes, self.stuff = whole_number("classes", classes, 1), tuple(sorted(stuff))
+        if any(not 0 <= k < classes for k in self.stuff):
+            raise ValueError(f"stuff must be classes of 0 to {classes - 1}, but {self.stuff} was given.")
+        self._pictures = 0
+        self._counts = np.zeros((3, classes), "int64")  # matched, invented, missed
+        self._overlap = np.zeros(classes)
+
+    def add(
+        self, prediction: Segmentation, label: ArrayLike, segments: Mapping[int, int], crowd: Collection[int] = ()
+    ) -> None:
+        """Adds a picture.
+
+        Args:
+            prediction: What `segment(task="panoptic")` gives.
+            label: Integers `(height, width)`: the id of each pixel's segment.
+            segments: The class of each id; pixels of an id that it lacks have no label.
+            crowd: Ids of segments that stand for several things that were not told apart.
+
+        Raises:
+            TypeError: if `prediction` is no panoptic `Segmentation`, or `label` holds no integers.
+            ValueError: if their sizes differ, a class does not exist, or an id of `segments` or `crowd` has no pixel.
+        """
+        if not isinstance(prediction, Segmentation) or prediction.task != "panoptic":
+            raise TypeError(
+                f"prediction must be what segment(task='panoptic') gives, but {prediction!r:.80} was given."
+            )
+        labels = to_numpy(label)
+        if labels.dtype.kind not in "iu":
+            raise TypeError(f"label must be a map of ids, which are integers, but it is {labels.dtype}.")
+        if labels.shape != prediction.map.shape:
+            shapes = f"{prediction.map.shape} and {labels.shape}"
+            raise ValueError(f"prediction and label must be equally large, but the shapes {shapes} were given.")
+        guesses = {part.id: part.label_id for part in prediction.segments}
+        for name, found in (("prediction", guesses), ("segments", segments)):
+            wrong = sorted({k for k in found.values() if not 0 <= k < self.classes})
+            if wrong:
+                raise ValueError(f"{name} must have the classes 0 to {self.classes - 1}, but has {wrong[:5]}.")
+        ids, places = np.unique(labels, return_inverse=True)
+        absent = sorted({*segments, *crowd} - set(ids.tolist()))
+        if absent or not set(crowd) <= set(segments):
+            raise ValueError(
+                f"segments and crowd must name ids of the label, but {absent or sorted(crowd)} are not there."
+            )
+        truths = np.array([k if k in segments else _VOID for k in ids.tolist()])[places.ravel()]
+        pairs = np.stack([truths, np.where(np.isin(prediction.map, list(guesses)), prediction.map, _VOID).ravel()])
+        found, counts = np.unique(pairs, axis=1, return_counts=True)
+        shared = {(int(t), int(p)): int(n) for (t, p), n in zip(found.T, counts, strict=True)}
+        self._match(shared, dict(segments), guesses, set(crowd))
+        self._pictures += 1
+
+    def _match(
+        self, shared: dict[tuple[int, int], int], truths: dict[int, int], guesses: dict[int, int], crowd: set[int]
+    ) -> None:
+        """Counts the segments of one picture; `shared` are the pixels of each pair of ids."""
+        area_true, area_guess = Counter[int](), Counter[int]()
+        for (true, guess), pixels in shared.items():
+            area_true[true] += pixels
+            area_guess[guess] += pixels
+        matched, invented, missed = self._counts
+        seen: set[int] = set()
+        crowds = {truths[true]: true for true in truths if true in crowd}
+        open_truths = {true for true in truths if true not in crowd}
+        for (true, guess), pixels in shared.items():
+            if _VOID in (true, guess) or true in crowd or truths[true] != guesses[guess]:
+                continue
+            union = area_true[true] + area_guess[guess] - pixels - shared.get((_VOID, guess), 0)
+            if 2 * pixels > union:
+                matched[truths[true]] += 1
+                self._overlap[truths[true]] += pixels / union
+                open_truths.discard(true)
+                seen.add(guess)
+        for true in open_truths:
+            missed[truths[true]] += 1
+        for guess, label in guesses.items():
+            excused = shared.get((_VOID, guess), 0) + shared.get((crowds.get(label, _VOID - 1), guess), 0)
+            if guess not in seen and area_guess[guess] and 2 * excused <= area_guess[guess]:
+                invented[label] += 1
+
+    def result(self, distribution: str | None = None) -> PanopticQualityResult:
+        """The figures over all pictures that were added; `distribution` as in `MeanIoU.result`."""
+        processes = connect(distribution)
+        pictures = int(processes.total(np.int64(self._pictures)))
+        counts, overlap = processes.total(self._counts), processes.total(self._overlap)
+        return PanopticQualityResult(pictures, *counts, overlap, self.stuff)
+
+
+def read_panoptic(
+    folder: Source, names: Sequence[str] | None = None
+) -> Iterator[tuple[Path, np.ndarray, dict[int, int], set[int]]]:
+    """Pictures and segments of a folder in the format of COCO's panoptic annotations.
+
+    Args:
+        folder: With a file `*panoptic*.json`, also in `annotations/`; beside it a folder of its name with the PNGs of
+            ids (red + 256 green + 65,536 blue); and the pictures anywhere in the folder.
+        names: What the model's classes are called, to find the file's categories by; None: by their order.
+
+    Yields:
+        For each annotation the path of the picture, the ids `(height, width)`, the class of each id, and the crowds.
+
+    Raises:
+        FileNotFoundError: if the folder, the file, a picture or a PNG is not there.
+        ValueError: if there are several such files, or a category has no class.
+    """
+    root = Path(folder)
+    files = sorted(root.rglob("*panoptic*.json"))
+    if len(files) != 1:
+        error = ValueError if files else FileNotFoundError
+        raise error(f"{root} must have one file *panoptic*.json, as COCO's, but has {[file.name for file in files]}.")
+    about = json.loads(files[0].read_text(encoding="utf-8"))
+    masks = files[0].with_suffix("")
+    categories = sorted(about["categories"], key=lambda row: row["id"])
+    places = {row["id"]: i for i, row in enumerate(categories)}
+    if names is not None and {row["name"] for row in categories} == set(names):
+        places = {row["id"]: list(names).index(row["name"]) for row in categories}
+    elif names is not None and len(names) != len(categories):
+        raise ValueError(f"{files[0].name} has {len(categories)} categories, but the model {len(names)} classes.")
+    pictures = {path.stem: path for path in root.rglob("*.jpg")}
+    for row in about["annotations"]:
+        stem = Path(row["file_name"]).stem
+        if stem not in pictures or not (masks / row["file_name"]).is_file():
+            raise FileNotFoundError(f"{root} has no picture {stem}.jpg, or {masks.name}/{row['file_name']} is missing.")
+        red, green, blue = np.moveaxis(read_picture(masks / row["file_name"]).astype("int64"), -1, 0)
+        parts = row["segments_info"]
+        segments = {part["id"]: places[part["category_id"]] for part in parts}
+        yield pictures[stem], red + 256 * green + 65536 * blue, segments, {p["id"] for p in parts if p.get("iscrowd")}
