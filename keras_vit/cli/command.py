@@ -5,11 +5,13 @@ import dataclasses
 import faulthandler
 import math
 import os
+import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keras_vit._arguments import printable
 from keras_vit._backend import choose_backend
 from keras_vit._lazy import IS_PROGRAM
 
@@ -55,21 +57,37 @@ class Command:
     run: Callable[[argparse.Namespace], Answer]
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Adds its arguments to a parser."""
+        """Adds its arguments to a parser, whose usage names those that a command line cannot lack."""
+        groups: dict[str, Any] = {}
+        usage = [f"{parser.prog} [options]"]
         for names, settings in self.options():
-            parser.add_argument(*names, **settings)
+            place = settings.get("metavar", names[0])
+            if not names[0].startswith("-"):
+                usage.append({"?": f"[{place}]", "+": f"{place} ..."}.get(settings.get("nargs"), place))
+            elif settings.get("required"):
+                usage.append(f"{names[0]} {place}")
+            title = settings.get("group")
+            if title is not None and title not in groups:
+                groups[title] = parser.add_argument_group(title)
+            added = {name: value for name, value in settings.items() if name != "group"}
+            groups.get(title, parser).add_argument(*names, **added)
+        parser.usage = " ".join(usage)
 
 
 def command(
     help: str, *options: Option | Callable[[], Iterable[Option]], examples: tuple[str, ...]
 ) -> Callable[[Callable[[argparse.Namespace], Answer]], Command]:
     """Makes a function from options to an answer a `Command`; a function may give options that take time."""
+    return lambda run: Command(help, lambda: flat(options), examples, run)
 
-    def all_options() -> Iterable[Option]:
-        for one in options:
-            yield from one() if callable(one) else [one]
 
-    return lambda run: Command(help, all_options, examples, run)
+def flat(options: Iterable[Option | Callable[[], Iterable[Option]]]) -> Iterator[Option]:
+    """The options, and those that functions give."""
+    for one in options:
+        if isinstance(one, tuple):
+            yield one
+        else:
+            yield from one()
 
 
 def option(*names: str, **settings: Any) -> Option:
@@ -77,6 +95,22 @@ def option(*names: str, **settings: Any) -> Option:
     if settings.get("default") not in (None, []):
         settings["help"] = f"{settings.get('help', '')} (default: %(default)s)".strip()
     return names, settings
+
+
+def group(title: str, *options: Option | Callable[[], Iterable[Option]]) -> Callable[[], Iterable[Option]]:
+    """Arguments that `--help` lists under a title of their own."""
+
+    def titled() -> Iterable[Option]:
+        for names, settings in flat(options):
+            yield names, settings | {"group": title}
+
+    return titled
+
+
+def summary(wrote: str, *commands: Sequence[str]) -> str:
+    """The end of a long command: what was written, and the commands that people go on with."""
+    lines = (f"  keras-vit {shlex.join(map(printable, command))}" for command in commands)
+    return "\n".join([wrote, *(["Next:"] if commands else []), *lines])
 
 
 def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:

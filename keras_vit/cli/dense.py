@@ -23,7 +23,7 @@ from keras_vit.cli.command import (
 Row = tuple[dict[str, Any], dict[str, Any]]  # of a picture: for `--json`, and for the table
 PICTURES = (
     option("images", nargs="+", metavar="IMAGE|FOLDER", help="pictures, and folders with all that are in them"),
-    option("--weights", required=True, metavar="FILE|ADDRESS", help="a model that does it, or a backbone with --head"),
+    option("--weights", required=True, metavar="WEIGHTS", help="a model that does it, or a backbone with --head"),
     option("--head", metavar="FILE", help="the head of a backbone, such as DINOv2's for ADE20K, NYU or KITTI"),
     option("-o", "--output", required=True, metavar="OUT", help="a .png or .npy for one picture, otherwise a folder"),
     option("--format", choices=("png", "npy"), default="png", help="of the files in a folder"),

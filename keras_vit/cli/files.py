@@ -19,6 +19,7 @@ from keras_vit.cli.command import (
     check_target,
     chosen,
     command,
+    group,
     image_size,
     option,
     start_keras,
@@ -204,11 +205,16 @@ def convert(options: argparse.Namespace) -> Answer:
     option("--uint8", action="store_true", dest="uint8_input", help="take pixels of 0..255 and scale them in the file"),
     option("--softmax", action="store_true", help="answer with probabilities"),
     option("--classes", metavar="FILE", help="a text file with a class name on each line (default: the checkpoint's)"),
-    option("--calibration", metavar="FOLDER", help="pictures for int8, like those of later"),
-    option("--images", metavar="FOLDER", help="pictures to compare on; in a folder per class: accuracy too"),
-    option("--tolerance", type=at_least_0, help="largest difference, relative to the answers (default: by precision)"),
     option("--allow-select-ops", action="store_true", help="allow operators that the runtime lacks"),
     OVERWRITE,
+    group(
+        "pictures",
+        option("--calibration", metavar="FOLDER", help="for int8: pictures like those of later"),
+        option("--images", metavar="FOLDER", help="to compare on; in a folder per class: accuracy too"),
+        option(
+            "--tolerance", type=at_least_0, help="largest difference, relative to the answers (default: by precision)"
+        ),
+    ),
     examples=(
         "runs/finetune/model.keras model.onnx --softmax",
         "ViT-B/16 model.tflite --uint8 --precision int8 --calibration photos",

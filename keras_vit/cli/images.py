@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from keras_vit._arguments import printable
@@ -25,11 +26,13 @@ from keras_vit.cli.command import (
     chosen,
     command,
     given,
+    group,
     image_size,
     labelled_data,
     lines_of,
     option,
     start_keras,
+    summary,
     table_options,
 )
 from keras_vit.cli.masks import RECIPE as MASK_RECIPE
@@ -142,7 +145,8 @@ def embed(options: argparse.Namespace) -> Answer:
         names = ", ".join(printable(name) for name in done.skipped[:5])
         text += f"; {len(done.skipped)} could not be read: {names}{' ...' if len(done.skipped) > 5 else ''}"
     data = {"path": str(done.path), "images": done.count, "shape": [*done.shape], "skipped": [*done.skipped]}
-    return Answer({**data, "already_complete": done.already_complete}, text)
+    following = ["similar", "photo.jpg", str(done.path)], ["duplicates", str(done.path)]
+    return Answer({**data, "already_complete": done.already_complete}, summary(text, *following))
 
 
 def _embed_texts(options: argparse.Namespace) -> Answer:
@@ -237,24 +241,43 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
     "Fine-tunes a checkpoint on images of your own, as in the paper.",
     WEIGHTS,
     option("data", metavar="DATA", help=DATA),
-    table_options,
-    option("--validation", type=at_least_0, metavar="SHARE", help="to evaluate on (default: the test images of DATA)"),
-    mask_options,
-    option("--recipe", help=f"see `keras-vit recipes` (default: {RECIPE}, of masks {MASK_RECIPE})"),
     option("--output", default="runs/finetune", help="folder of the run"),
-    _finetune_options,
-    option("--no-flip", action="store_const", const=False, dest="flip", help="mirror no images (digits, text)"),
-    option(
-        "--lora", type=COUNT, metavar="RANK", dest="lora_rank", help="train adapters of this rank and the head alone"
-    ),
-    option("--every", type=COUNT, help="updates from one evaluation to the next (default: an epoch, or a tenth)"),
-    option("--teacher", metavar="WEIGHTS", help="learn from this model as well; its classes are those of DATA"),
-    option("--distill", choices=("hard", "soft", "features"), default="hard", help="what the teacher gives"),
-    option("--seed", type=COUNT_OR_0, default=0),
-    option("--dtype", choices=DTYPES, help="dtype policy (default: float32)"),
-    ON_BAD_IMAGE,
     option("--restart", action="store_true", help="start again instead of going on with OUTPUT"),
+    option("--recipe", help=f"see `keras-vit recipes` (default: {RECIPE}, of masks {MASK_RECIPE})"),
+    group(
+        "the recipe, changed",
+        _finetune_options,
+        option("--no-flip", action="store_const", const=False, dest="flip", help="mirror no images (digits, text)"),
+    ),
+    group(
+        "the data",
+        option(
+            "--validation", type=at_least_0, metavar="SHARE", help="to evaluate on (default: the test images of DATA)"
+        ),
+        mask_options,
+        table_options,
+        ON_BAD_IMAGE,
+    ),
+    group(
+        "adapters and teachers",
+        option(
+            "--lora",
+            type=COUNT,
+            metavar="RANK",
+            dest="lora_rank",
+            help="train adapters of this rank and the head alone",
+        ),
+        option("--teacher", metavar="WEIGHTS", help="learn from this model as well; its classes are those of DATA"),
+        option("--distill", choices=("hard", "soft", "features"), default="hard", help="what the teacher gives"),
+    ),
+    group(
+        "the run",
+        option("--every", type=COUNT, help="updates from one evaluation to the next (default: an epoch, or a tenth)"),
+        option("--seed", type=COUNT_OR_0, default=0),
+        option("--dtype", choices=DTYPES, metavar="POLICY", help=f"{', '.join(DTYPES)} (default: float32)"),
+    ),
     examples=(
+        "glyphs photos --output runs/photos",
         "ViT-B/16 photos --recipe finetune/imagenet2012 --batch-size 32 --lora 8",
         "ViT-B/16 labels.csv --file image --label tags --separator '|' --validation 0.1 --sampling sqrt",
     ),
@@ -293,7 +316,14 @@ def finetune(options: argparse.Namespace) -> Answer:
     )
     lines = [str(done.log)]
     lines += [f"Left out: {printable(image.path)}: {printable(image.reason)}" for image in done.bad_images]
-    return Answer(done.to_dict(), "\n".join([*lines, f"Wrote {printable(done.output)}"]))
+    folder = Path(options.output)
+    files = sorted(path.name for path in folder.glob("[!.]*") if not path.name.startswith("step-"))
+    wrote = summary(
+        f"Wrote {printable(folder)}: {', '.join(files)}",
+        ["evaluate", model := str(folder / "model.keras"), options.data, *(["--task", options.task] * masks)],
+        ["export", model, str(folder / "model.onnx")],
+    )
+    return Answer(done.to_dict(), "\n".join([*lines, wrote]))
 
 
 @command(

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,16 @@ from keras_vit._terminal import terminal_width
 from keras_vit.cli import dense, evaluation, files, images, texts
 from keras_vit.cli.command import TRACEBACK, Answer, Command
 
-DESCRIPTION = "Vision Transformers in Keras 3: list, inspect, download, convert and use checkpoints."
+DESCRIPTION = "Vision Transformers in Keras 3: name, fine-tune, measure, search, export."
+EPILOG = f"""examples:
+  keras-vit demo
+  keras-vit predict photo.jpg --weights glyphs
+  keras-vit finetune ViT-B/16 photos --output runs/photos
+
+`keras-vit COMMAND --help` has its options. {TRACEBACK}=1 shows where an
+error came from. Completion in bash, zsh and fish: pip install argcomplete, and
+eval "$(register-python-argcomplete keras-vit)"; in fish
+register-python-argcomplete --shell fish keras-vit | source"""
 COMMANDS = {
     "list": files.list_,
     "info": files.info,
@@ -42,6 +52,7 @@ COMMANDS = {
     "verify": images.verify,
     "demo": images.demo,
 }
+_WIDTH = 78
 GONE = {"launch": " Start processes with `torchrun --nproc-per-node N -m keras_vit.cli ...` (docs/distribution.md)."}
 # What messages of the package name, and how the program has it.
 _IN_THE_PROGRAM = {
@@ -67,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = None
     try:
         arguments = sys.argv[1:] if arguments is None else list(arguments)
+        if "_ARGCOMPLETE" in os.environ:  # the shell asks what could come next
+            _complete(os.environ["COMP_LINE"].split()[1:])
         options = _parser(arguments).parse_args(arguments)
         command = COMMANDS[options.command]
         with _own_warnings(command):
@@ -89,10 +102,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if answer.ok else 1
 
 
+def _complete(words: Sequence[str]) -> None:
+    """Answers the shell, as argcomplete agrees with it, and ends the program."""
+    import argcomplete
+
+    argcomplete.autocomplete(_parser([word for word in words if word in COMMANDS][:1]))
+
+
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser with all commands, of which only the one that is going to run has its arguments."""
     parser = argparse.ArgumentParser(
-        prog="keras-vit", description=DESCRIPTION, epilog=f"{TRACEBACK}=1 shows where an error came from."
+        prog="keras-vit",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"keras-vit {keras_vit.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -102,12 +125,17 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         parser.error(f"there is no command {chosen!r}.{hint} `keras-vit --help` shows all")
     for name, command in COMMANDS.items():
         sub = commands.add_parser(
-            name, help=command.help, description=command.help, formatter_class=argparse.RawDescriptionHelpFormatter
+            name,
+            help=command.help,
+            description=textwrap.fill(command.help, _WIDTH),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if name == chosen:
             sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
             command.add_options(sub)
-            sub.epilog = "examples:" + "".join(f"\n  keras-vit {name} {example}" for example in command.examples)
+            wrapper = textwrap.TextWrapper(_WIDTH - 4, break_long_words=False, break_on_hyphens=False)
+            lines = (wrapper.wrap(f"keras-vit {name} {example}") for example in command.examples)
+            sub.epilog = "examples:" + "".join("\n  " + " \\\n      ".join(line) for line in lines)
     return parser
 
 

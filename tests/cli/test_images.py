@@ -63,8 +63,9 @@ def photos(photo, tmp_path):
 def test_embed_a_folder_and_shards(run, tiny, photos, tmp_path):
     model, output = tiny(), tmp_path / "x.npz"
     command = ("embed", photos, "--weights", model, "-o", output)
-    assert run(*command).out == f"Wrote {output}: 3 images, 16 features each\n"
-    assert run(*command).out == f"{output} is already complete: 3 images, 16 features each\n"
+    following = f"Next:\n  keras-vit similar photo.jpg {output}\n  keras-vit duplicates {output}\n"
+    assert run(*command).out == f"Wrote {output}: 3 images, 16 features each\n{following}"
+    assert run(*command).out == f"{output} is already complete: 3 images, 16 features each\n{following}"
     with np.load(output) as file:
         assert file["names"].tolist() == ["a.png", "b.png", "c.png"] and file["features"].shape == (3, 16)
     options = ("--weights", model, "--features", "block_-1", "--batch-size", 1, "--dtype", "float16", "--json")
@@ -81,7 +82,7 @@ def test_embed_files_that_are_no_images(run, tiny, photos, tmp_path):
     command = ("embed", photos / "a.png", photos / "b.png", "--weights", tiny(), "-o", tmp_path / "x.npz")
     assert "b.png cannot be read" in run(*command, code=1).err
     streams = run(*command, "--skip-unreadable")
-    assert streams.out.endswith(f"1 images, 16 features each; 1 could not be read: {photos / 'b.png'}\n")
+    assert f"1 images, 16 features each; 1 could not be read: {photos / 'b.png'}\nNext:" in streams.out
     assert "b.png is left out" in streams.err
 
 

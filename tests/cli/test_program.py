@@ -291,8 +291,10 @@ def test_a_strange_address_is_named(run, url):
 def test_help_ends_with_examples_that_are_right_and_shows_defaults(run, command):
     out = run(command, "--help").out
     about, _, examples = out.partition("\nexamples:\n")
-    lines = examples.splitlines()
-    assert 1 <= len(lines) <= 2 and "None" not in out
+    lines = examples.replace("\\\n", "").splitlines()
+    assert 1 <= len(lines) <= 3 and "None" not in out
+    words = [line for line in out.splitlines() if len(line) > 80]
+    assert not words, f"longer than a terminal: {words}"
     for line in lines:
         arguments = shlex.split(line)
         assert arguments[:2] == ["keras-vit", command]
@@ -301,3 +303,38 @@ def test_help_ends_with_examples_that_are_right_and_shows_defaults(run, command)
         words = " ".join(out.split())
         assert "updates of the weights (default: the recipe's; finetune/cifar10: 10,000)" in words
         assert "(default: the recipe's; finetune/cifar10: 0.03)" in words
+
+
+def test_help_without_a_command_has_examples_that_are_right(run):
+    out = run("--help").out
+    for line in out.partition("\nexamples:\n")[2].partition("\n\n")[0].splitlines():
+        arguments = shlex.split(line)[1:]
+        _parser(arguments).parse_args(arguments)
+    assert not [line for line in out.splitlines() if len(line) > 80]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("keras-vit fin", {"finetune"}),
+        ("keras-vit finetune glyphs photos --ta", {"--task", "--target"}),
+        ("keras-vit finetune --task seg", {"segmentation"}),
+        ("keras-vit nonsense --", {"--help", "--version"}),
+    ],
+)
+def test_the_shell_completes(typed, expected, tmp_path):
+    """As bash asks: argcomplete's variables, the answer in a file."""
+    pytest.importorskip("argcomplete")
+    script = f"""
+        eval "$({sys.executable} -m argcomplete.scripts.register_python_argcomplete keras-vit)"
+        COMP_LINE={shlex.quote(typed)} COMP_POINT={len(typed)} COMP_TYPE=9
+        words=($COMP_LINE)
+        _python_argcomplete keras-vit "${{words[-1]}}" "${{words[-2]}}"
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    (tmp_path / "keras-vit").write_text(f"#!{sys.executable}\nfrom keras_vit.cli import main\nmain()\n")
+    (tmp_path / "keras-vit").chmod(0o755)
+    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=variables, timeout=60)
+    found = {word.strip() for word in done.stdout.split()}
+    assert expected <= found, (done.stdout, done.stderr)
