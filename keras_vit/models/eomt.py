@@ -7,7 +7,7 @@ from keras import ops, tree
 
 from keras_vit._keras import clonable
 from keras_vit.layers import MaskHead, QueryRotation, RegisterTokens, TokenMap, UpscaleBlock
-from keras_vit.layers.base import Dense, own_policy
+from keras_vit.layers.base import Dense, at_least_float32, float32_or_better
 from keras_vit.models.dense import DenseModel
 from keras_vit.models.dense_config import EoMTConfig
 from keras_vit.models.vision_transformer import VisionTransformer
@@ -32,9 +32,12 @@ def eomt(config: EoMTConfig, backbone: VisionTransformer, policy: Any) -> dict[s
     for i in range(config.upscale_blocks):
         features = UpscaleBlock(config.activation, dtype=policy, name=f"upscale_{i}")(features)
     masks = MaskHead(config.activation, dtype=policy, name="mask_head")(queries)
-    masks = ops.einsum("bqd,brcd->bqrc", masks, features)
+    exact = float32_or_better(policy.compute_dtype)
+    masks, features = ops.cast(masks, exact), ops.cast(features, exact)
+    # Of float64, Keras's einsum says float32, and its matmul computes it on PyTorch.
+    masks = ops.cast(ops.einsum("bqd,brcd->bqrc", masks, features), exact)
     # The last class is "no object".
-    classes = Dense(config.classes + 1, dtype=own_policy(policy, "class_head"), name="class_head")(queries)
+    classes = Dense(config.classes + 1, dtype=at_least_float32(policy, "class_head"), name="class_head")(queries)
     return {"classes": classes, "masks": masks}
 
 
@@ -45,7 +48,8 @@ class EoMT(DenseModel):
 
     It takes images `(batch, *image_size, channels)` and gives a dictionary of logits: `"classes"` `(batch, queries,
     classes + 1)`, the last of which is "no object", and `"masks"` `(batch, queries, rows, columns)`. Pictures of any
-    size become segments with `keras_vit.segmentation.segment`. Arguments and errors are those of `VisionTransformer`.
+    size become segments with `keras_vit.segmentation.segment`. Logits are float32 or better. Arguments and errors are
+    those of `VisionTransformer`.
 
     Examples:
         >>> {name: tuple(logits.shape) for name, logits in keras_vit.EoMT(eomt_config)(small_images).items()}

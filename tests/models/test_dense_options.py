@@ -1,0 +1,137 @@
+"""What Keras's options do to models of masks and depth: adapters, int8, freezing, other dtypes; also from files."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import training
+from tests.compute import forward
+from tests.processes import REPOSITORY, environment
+from tests.tolerances import SAME_FUNCTION
+
+BACKBONE = keras_vit.ViTConfig(
+    image_size=28, patch_size=14, width=16, depth=4, heads=2, mlp_width=24, pooling="none", final_norm="tokens"
+)
+WIDTHS = {"widths": (4, 6, 8, 8), "fusion_width": 8, "head_width": 4}
+KINDS = {
+    "EoMT": keras_vit.EoMTConfig(backbone=BACKBONE, classes=3, queries=5, query_blocks=2, upscale_blocks=1),
+    "LinearSegmenter": keras_vit.LinearSegmenterConfig(backbone=BACKBONE, classes=3, blocks=(2, 3)),
+    "DPT": keras_vit.DPTConfig(backbone=BACKBONE, blocks=(0, 1, 2, 3), max_depth=1.0, metric=False, **WIDTHS),
+    "LinearDepth": keras_vit.LinearDepthConfig(backbone=BACKBONE, blocks=(3,), max_depth=10.0, bins=16),
+}
+# How far answers may be off, in parts of their range. Adapters and freezing: the order of sums. int8 rounds weights and
+# what they are multiplied with by 1/254 of the largest, float16 and bfloat16 round by 2**-11 and 2**-8, all in some
+# twenty products one after another. float64 differs by what float32 lacks.
+OPTIONS = {
+    "lora": SAME_FUNCTION,
+    "frozen": 0.0,
+    "int8": 0.12,
+    "mixed_float16": 0.01,
+    "mixed_bfloat16": 0.08,
+    "float64": SAME_FUNCTION,
+}
+BACKENDS_DIFFER = [("EoMT", "mixed_bfloat16"), ("EoMT", "float64"), ("LinearDepth", "int8")]
+IMAGES = np.random.default_rng(0).normal(size=(2, 28, 28, 3)).astype("float32")
+
+
+def made(kind, dtype=None):
+    """A small model whose answers vary: kernels of its width's size, the rest near what it begins with."""
+    model = getattr(keras_vit, kind)(KINDS[kind], dtype=dtype)
+    rng = np.random.default_rng(1)
+    for weight in model.weights:
+        if len(weight.shape) > 1:
+            inputs = weight.shape[0] if len(weight.shape) == 2 else np.prod(weight.shape[:-1])
+            weight.assign(rng.normal(0, max(inputs, 4) ** -0.5, weight.shape))
+        elif weight.path.endswith("bias"):
+            weight.assign(rng.uniform(0, 0.5, weight.shape))  # so that no ReLU ends it all
+    return model
+
+
+def answers(model, images=IMAGES):
+    found = forward(model, images)
+    return found if isinstance(found, dict) else {"answer": found}
+
+
+def changed(kind, option):
+    """The model under an option, and whether it is the model of before that it is compared with."""
+    model = made(kind)
+    if option == "lora":
+        training.add_lora(model, rank=2)
+        rng = np.random.default_rng(2)
+        for weight in model.weights:
+            if "lora_kernel_b" in weight.path:
+                weight.assign(rng.normal(0, 0.1, weight.shape))
+    elif option == "frozen":
+        training.freeze(model, "block_*")
+    elif option == "int8":
+        model.quantize("int8")
+    else:
+        model = model.with_config(dtype=option)
+    return model
+
+
+def off(found, wanted):
+    """The largest difference in parts of the range."""
+    return max(np.abs(found[name] - value).max() / np.ptp(value) for name, value in wanted.items())
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")  # Keras's, of any model
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_option(kind, option, tmp_path, backend):
+    if backend != "torch" and (kind, option) not in BACKENDS_DIFFER:
+        pytest.skip("as on torch")
+    if (backend, option) == ("jax", "float64"):
+        pytest.skip("JAX has float64 where its own setting says so")
+    model = changed(kind, option)
+    found = answers(model)
+    wanted = answers(training.merge_lora(model) if option == "lora" else made(kind))
+    assert min(np.ptp(value) / np.abs(value).max() for value in wanted.values()) > 0.02
+    assert off(found, wanted) <= OPTIONS[option]
+    exact = "float64" if option == "float64" else "float32"
+    symbolic = model.output if isinstance(model.output, dict) else {"answer": model.output}
+    assert {value.dtype for value in found.values()} == {np.dtype(exact)}
+    assert {tensor.dtype for tensor in symbolic.values()} == {exact}
+    if option == "lora":
+        assert off(found, answers(made(kind))) > 0.01  # the adapters do something
+    if option == "frozen":
+        assert not any("block_" in weight.path for weight in model.trainable_weights) and model.trainable_weights
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert off(answers(again), found) <= 1e-6
+    assert len(again.trainable_weights) == len(model.trainable_weights)
+
+
+READ = """
+import sys, keras, numpy as np
+import keras_vit
+from tests.models.test_dense_options import IMAGES, answers, off
+for name in sys.argv[2:]:
+    model = keras.saving.load_model(f"{sys.argv[1]}/{name}.keras")
+    with np.load(f"{sys.argv[1]}/{name}.npz") as wanted:
+        print(name, off(answers(model), dict(wanted)))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+@pytest.mark.once
+def test_files_on_another_backend(tmp_path):
+    options = [(kind, option) for kind in KINDS for option in ("lora", "int8")]
+    for kind, option in options:
+        model = changed(kind, option)
+        model.save(tmp_path / f"{kind}-{option}.keras")
+        np.savez(tmp_path / f"{kind}-{option}.npz", **answers(model))
+    names = [f"{kind}-{option}" for kind, option in options]
+    command = [sys.executable, "-c", READ, str(tmp_path), *names]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=REPOSITORY, env=environment(KERAS_BACKEND="jax"), timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = dict(line.split() for line in done.stdout.splitlines() if line.partition("-")[0] in KINDS)
+    assert len(found) == len(names)
+    # int8 rounds to whole numbers: what lies between two of them falls to either side.
+    assert all(float(value) < (0.02 if "int8" in name else SAME_FUNCTION) for name, value in found.items()), found
