@@ -14,6 +14,7 @@ from keras_vit import (
 )
 from keras_vit.export import FORMATS, export
 from tests.export.tiny import fake_export, skip_without
+from tests.models import test_dense_options
 from tests.tolerances import SAME_FUNCTION
 
 BACKBONE = ViTConfig(image_size=28, patch_size=14, width=16, depth=4, heads=2, mlp_width=24, pooling="none")
@@ -62,3 +63,15 @@ def test_names_and_adapters_and_a_softmax(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="answers depth"):
         export(made("DPT"), tmp_path / "dpt.onnx", softmax=True)
     assert export(made("EoMT"), tmp_path / "eomt.onnx", measure=False).top1_agreement is None
+
+
+@pytest.mark.parametrize(("kind", "values"), {"EoMT": 7.4, "DPT": 1.1}.items())  # the range of what they answer
+def test_int8(kind, values, tmp_path, backend):
+    if backend != FORMATS["onnx"].backend:
+        pytest.skip("once is enough, on the backend that writes ONNX without another process")
+    skip_without("onnx")
+    pictures = np.random.default_rng(0).integers(0, 256, (8, 28, 28, 3)).astype("uint8")
+    options = {"precision": "int8", "calibration": pictures, "uint8_input": True, "measure": False}
+    report = export(test_dense_options.made(kind), tmp_path / "model.onnx", "onnx", **options)
+    # The integers are 1/254 of the largest values apart, in some twenty products one after another.
+    assert 1e-4 * values < report.max_abs_error < 0.12 * values
