@@ -3,9 +3,10 @@
 The recipes are those with which the heads of DINOv2 and DINOv3 were trained.
 """
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -221,11 +222,23 @@ class Measured:
     """The mean intersection over union on pictures with masks; each process answers for its part of them."""
 
     def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
-        if processes.joint:
-            raise ValueError("Masks are not measured by several processes on JAX yet: leave validation out.")
-        self._model, self._images, self._ignore = model, images, ignore
+        self._model, self._images, self._ignore, self._joint = model, images, ignore, processes.joint
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Figures for the log; `model` has the weights of that of the run, which knows its pictures."""
-        result = evaluate(self._model, self._images, ignore=self._ignore, progress=False)
+        with _alone() if self._joint else contextlib.nullcontext():
+            # On JAX, the run's model is one of all processes; pictures of other sizes need a copy for this process.
+            model = self._model.with_config() if self._joint else self._model
+            result = evaluate(model, self._images, ignore=self._ignore, progress=False)
         return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Takes Keras's distribution away for as long as something is computed by each process for itself."""
+    distribution = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(distribution)

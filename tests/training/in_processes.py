@@ -68,8 +68,7 @@ def tune_masks(folder):
     """The same of a linear head for masks, whose batch normalisation sees the whole batch."""
     recipe = training.recipe("segmentation/dinov2_linear")
     recipe = recipe.replace(steps=3, warmup_steps=0, batch_size=4, image_size=16, learning_rate=0.01)
-    together = training.connect().joint
-    options = {"every": 1, "verbose": False, "validation": None if together else data.make_scenes(3, 16, 1)}
+    options = {"every": 1, "verbose": False, "validation": data.make_scenes(3, 16, 1)}
     source = os.path.join(folder, "start.keras")
     done = training.finetune_segmentation(source, data.make_scenes(9, 16), recipe, **options)
     weights = [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in done.model.weights]
