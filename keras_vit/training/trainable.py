@@ -149,6 +149,8 @@ def add_lora(
             able[name].enable_lora(rank, lora_alpha=alpha)
     names = weights_by_path(model)
     _train_only(model, {name for name in names if "/lora_kernel" in name or _is_inside(name, trained)})
+    # Functions that were compiled before hold kernels without adapters.
+    model.predict_function = model.test_function = model.train_function = None
     return list(_trained_weights(model))
 
 

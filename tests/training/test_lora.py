@@ -61,6 +61,19 @@ def test_changes_nothing_at_first():
     np.testing.assert_array_equal(model.predict_on_batch(IMAGES), before)
 
 
+def test_predict_sees_adapters_that_come_after_it():
+    """On TensorFlow it is compiled when it is first called."""
+    model = make()
+    before = model.predict(IMAGES, verbose=0)
+    add_lora(model, 2)
+    for name, weight in weights_by_path(model).items():
+        if name.endswith("lora_kernel_b"):
+            weight.assign(np.random.default_rng(5).normal(size=weight.shape))
+    after = model.predict(IMAGES, verbose=0)
+    np.testing.assert_allclose(after, model.predict_on_batch(IMAGES), rtol=0, atol=1e-5)  # float32 sums
+    assert np.abs(after - before).max() > 1e-3
+
+
 @pytest.mark.once
 def test_also_on_a_frozen_model_and_beside_freezing():
     model = make()
