@@ -220,7 +220,8 @@ def require_packages(what: str, packages: tuple[str, ...], extra: str) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         names = " and ".join(_PACKAGES.get(name, name) for name in missing)
-        message = f'{what} needs {names}, which is not installed: pip install "keras-vit[{extra}]"'
+        verb = "is" if len(missing) == 1 else "are"
+        message = f'{what} needs {names}, which {verb} not installed: pip install "keras-vit[{extra}]"'
         raise ImportError(message, name=missing[0])
 
 

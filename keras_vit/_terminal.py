@@ -137,7 +137,7 @@ def as_text(renderable: "RenderableType", width: int | None = None) -> str:
 
 
 class ProgressBar:
-    """A bar that appears when there is progress to show; where standard error is no terminal, nothing.
+    """A bar with rate and time left, once there is progress to show; where standard error is no terminal, nothing.
 
         with ProgressBar("Loading", total=size, in_bytes=True) as bar:
             bar.advance(piece)
@@ -162,11 +162,17 @@ class ProgressBar:
         console = Console(stderr=True)
         if not console.is_terminal:
             return
+
+        class Rate(progress.ProgressColumn):
+            def render(self, task: progress.Task) -> "Text":
+                """How many a second."""
+                return _text("" if task.speed is None else f"{task.speed:.3g}/s")
+
         amounts = (progress.DownloadColumn(), progress.TransferSpeedColumn())
         columns = (
             progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(),
-            *(amounts if in_bytes else (progress.MofNCompleteColumn(), progress.TimeElapsedColumn())),
+            *(amounts if in_bytes else (progress.MofNCompleteColumn(), Rate(), progress.TimeElapsedColumn())),
             progress.TimeRemainingColumn(),
             progress.TextColumn("{task.fields[note]}", markup=False),
         )

@@ -1,11 +1,13 @@
 """Rows and pairs that print as tables, whatever names strangers have put into them."""
 
 import io
+import re
+import time
 
 import pytest
 from rich.console import Console
 
-from keras_vit._terminal import Table, as_text, pairs_table
+from keras_vit._terminal import ProgressBar, Table, as_text, pairs_table
 
 pytestmark = pytest.mark.once
 
@@ -58,3 +60,11 @@ def test_tables_fit_the_width_that_they_are_given(columns, monkeypatch):
     assert max(map(len, text.splitlines())) <= columns and "a/long" in text
     assert all(title in text for title in rows[0])
     assert max(map(len, as_text(pairs_table("title", rows[0])).splitlines())) <= columns
+
+
+def test_a_bar_shows_rate_and_time_left(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    with ProgressBar("Embedding", 3, stays=True) as bar:
+        for _ in bar.track(range(3)):
+            time.sleep(0.02)
+    assert re.search(r"3/3\S* [\d.]+/s .*0:00:00", capsys.readouterr().err)

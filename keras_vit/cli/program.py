@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import keras_vit
-from keras_vit._arguments import did_you_mean, printable
+from keras_vit._arguments import did_you_mean, printable, require_packages
 from keras_vit._terminal import terminal_width
 from keras_vit.cli import dense, evaluation, files, images, texts
 from keras_vit.cli.command import TRACEBACK, Answer, Command
@@ -104,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _complete(words: Sequence[str]) -> None:
     """Answers the shell, as argcomplete agrees with it, and ends the program."""
+    require_packages("Completion", ("argcomplete",), "completion")
     import argcomplete
 
     argcomplete.autocomplete(_parser([word for word in words if word in COMMANDS][:1]))

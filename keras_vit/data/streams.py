@@ -439,10 +439,10 @@ class ExampleBatches:
         return -1
 
     def _read(self, i: int) -> np.ndarray | None:
-        if i in self._unreadable:
-            return None
         try:
-            return self._data.read(i)
+            return None if i in self._unreadable else self._data.read(i)
+        except ImportError:  # no file is to blame
+            raise
         except Exception as error:  # A disk that fails and a decoder that does are the same here: no image.
             name = self._data.name(i)
             reason = str(error) if name in str(error) else f"{name}: {error}"

@@ -214,7 +214,7 @@ def _read_ahead(
     def read(name: str) -> np.ndarray | None:
         try:
             return model.preprocess(files[name])[0]
-        except MemoryError:
+        except (MemoryError, ImportError):  # of no file in particular
             raise
         except Exception as error:  # of a disk, or of a decoder
             if stop:

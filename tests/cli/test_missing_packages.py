@@ -1,0 +1,75 @@
+"""Where a package is missing, one line says what to install, whatever was asked for."""
+
+import importlib.util
+import os
+
+import pytest
+
+from keras_vit.data import open_data, open_table
+from tests.processes import REPOSITORY
+
+pytestmark = pytest.mark.once
+
+# Read by Python at its start: packages are invisible, as if they were not installed.
+HIDE = """
+import os
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+hidden = os.environ["HIDDEN"].split(",")
+PathFinder.find_spec = lambda name, path=None, target=None: (
+    None if name.partition(".")[0] in hidden else find(name, path, target)
+)
+"""
+BACKENDS = "tensorflow,jax,torch"
+IMAGES = 'needs Pillow, which is not installed: pip install "keras-vit[images]"'
+EMBED = "embed {photo} --weights {tiny} --output x.npz"
+
+
+@pytest.fixture
+def without(program, tmp_path):
+    """A function that runs `keras-vit` where packages are missing: its error, of one line."""
+    folder = tmp_path / "hiding"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(HIDE)
+
+    def run(hidden, *arguments, **variables):
+        found = {"PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)]), "HIDDEN": hidden}
+        _, errors, _ = program(*arguments, code=1, **found, **variables)
+        assert errors.startswith("keras-vit: ") and errors.count("\n") == 1 and "Traceback" not in errors
+        return errors
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("hidden", "command", "variables", "words"),
+    [
+        (BACKENDS, "predict {photo} --weights {tiny}", {"KERAS_BACKEND": ""}, 'pip install "keras-vit[jax]"'),
+        ("jax", "predict {photo} --weights {tiny}", {"KERAS_BACKEND": "jax"}, 'pip install "keras-vit[jax]"'),
+        ("PIL", EMBED, {}, IMAGES),
+        ("PIL", f"{EMBED} --skip-unreadable", {}, IMAGES),
+        ("PIL", "evaluate {tiny} {colours} --on-bad-image skip", {}, IMAGES),
+        ("sklearn,matplotlib", "demo", {}, 'scikit-learn and matplotlib, which are not installed: pip install "keras-'),
+    ],
+)
+def test_one_line_says_what_to_install(without, tiny, photo, colours, hidden, command, variables, words):
+    places = {"tiny": tiny(), "photo": photo, "colours": colours}
+    error = without(hidden, *(word.format(**places) for word in command.split()), **variables)
+    assert words in error and "Repair" not in error
+
+
+def test_the_shell_s_question_without_argcomplete(without):
+    error = without("argcomplete", _ARGCOMPLETE="1", COMP_LINE="keras-vit pre")
+    assert 'Completion needs argcomplete, which is not installed: pip install "keras-vit[completion]"' in error
+
+
+def test_files_that_nothing_can_decode_are_not_left_out_as_bad(colours, tmp_path, monkeypatch):
+    rows = "".join(f"{path},{path.parent.name}\n" for path in sorted((colours / "train").rglob("*.png")))
+    (tmp_path / "labels.csv").write_text(f"file,label\n{rows}")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "PIL" else find(name))
+    options = {"image_size": 8, "batch_size": 4, "on_bad_image": "skip", "check": "none"}
+    table = open_table(tmp_path / "labels.csv")
+    with open_data(table, split="train", **options) as stream, pytest.raises(ImportError, match="needs Pillow"):
+        stream.batch(0)
