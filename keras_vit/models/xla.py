@@ -10,9 +10,9 @@ from collections import Counter
 from typing import Any
 
 import keras
+from keras import tree
 
 from keras_vit._keras import layers_inside
-from keras_vit.layers.base import has_adapters
 
 _IMAGES = 8  # a larger batch takes longer and has the same ratio
 _ROUNDS = 5
@@ -31,40 +31,41 @@ def xla_is_quicker(model: keras.Model, batch_size: int = _IMAGES, *, training: b
     gradients are computed as well.
     """
     layer = _block(model)
-    shape = tuple(size or _ANY_SIZE[layer.input.ndim] for size in layer.input.shape[1:])
     batch_size = min(batch_size, _IMAGES)
+    shapes = tuple(_shape(tensor, batch_size) for tensor in tree.flatten(layer.input))  # tokens, and their rotation
     weights = [weight.shape for weight in layer.weights]
-    key = (type(layer), layer.compute_dtype, has_adapters(layer), str(weights), batch_size, shape, training)
+    key = (type(layer), layer.compute_dtype, str(weights), shapes, training)
     if key not in _shares:
-        _shares[key] = _time_share(layer, (batch_size, *shape), training)
+        _shares[key] = _time_share(layer, shapes, training)
     return _shares[key] < _WORTH_COMPILING[training]
 
 
 def _block(model: keras.Model) -> keras.layers.Layer:
     """The layer of a model's graph with the most parameters, of those whose kind is there more than once."""
     graphs = [layer for layer in layers_inside(model) if isinstance(layer, keras.Model)]
-    layers = [layer for graph in graphs for layer in graph.layers if layer.weights and _has_one_input(layer)]
+    layers = [layer for graph in graphs for layer in graph.layers if layer.weights and hasattr(layer, "input")]
     kinds = Counter(map(type, layers))
     repeated = [layer for layer in layers if kinds[type(layer)] > 1]
     return max(repeated or layers, key=lambda layer: layer.count_params())
 
 
-def _has_one_input(layer: keras.layers.Layer) -> bool:
-    return isinstance(getattr(layer, "input", None), keras.KerasTensor)
+def _shape(tensor: keras.KerasTensor, batch_size: int) -> tuple[int, ...]:
+    first, *others = tensor.shape
+    return (first or batch_size, *(size or _ANY_SIZE[tensor.ndim] for size in others))
 
 
-def _time_share(layer: keras.layers.Layer, shape: tuple[int, ...], training: bool) -> float:
+def _time_share(layer: keras.layers.Layer, shapes: tuple[tuple[int, ...], ...], training: bool) -> float:
     """The time with XLA over that without, the median of rounds in turn."""
     import tensorflow as tf
 
-    inputs = tf.random.stateless_normal(shape, (0, 0), dtype=layer.compute_dtype)
+    inputs = [tf.random.stateless_normal(shape, (0, 0), dtype=layer.compute_dtype) for shape in shapes]
     weights = [weight.value for weight in layer.trainable_weights]
 
     def compute() -> Any:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([inputs, *weights])
-            outputs = layer(inputs, training=False)
-        return tape.gradient(outputs, [inputs, *weights]) if training else outputs
+            tape.watch([inputs[0], *weights])
+            outputs = layer(*inputs, training=False)
+        return tape.gradient(outputs, [inputs[0], *weights]) if training else outputs
 
     functions = [tf.function(compute), tf.function(compute, jit_compile=True)]
     times = [[_seconds(function) for function in functions] for _ in range(_ROUNDS + 1)]

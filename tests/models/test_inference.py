@@ -111,6 +111,16 @@ def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
     assert "jit_compile" not in capsys.readouterr().out
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras leaves XLA out on TensorFlow's CPUs only")
+@pytest.mark.parametrize("changes", [{}, {"dynamic": True}])
+def test_the_trial_of_xla_is_of_a_block_that_gets_a_rotation_as_well(changes, monkeypatch):
+    monkeypatch.setattr(xla, "_shares", {})
+    model = make(FAMILIES["dinov3"].replace(**changes))
+    xla.xla_is_quicker(model, training=True)
+    ((kind, *_),) = xla._shares
+    assert kind is keras_vit.layers.TransformerBlock
+
+
 @pytest.mark.once
 def test_bit():
     model = keras_vit.BiT(keras_vit.BiTConfig(image_size=16, stages=(1,), width=32, classes=3))

@@ -256,7 +256,7 @@ def test_stretches_share_one_graph(backend):
 def test_xla_trains_on_cpus_of_tensorflow(backend, share, monkeypatch):
     """Keras leaves XLA out there; a trial of a layer says which share of the time it takes on this processor."""
     shapes = []
-    monkeypatch.setattr(xla, "_time_share", lambda layer, shape, training: shapes.append(shape) or share)
+    monkeypatch.setattr(xla, "_time_share", lambda layer, inputs, training: shapes.extend(inputs) or share)
     monkeypatch.setattr(xla, "_shares", {})
     model = new_model()
     assert jit_compile(model, 50, 3) == (True if backend == "tensorflow" and share == 0.5 else "auto")
