@@ -63,7 +63,7 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
 
     Raises:
         TypeError: if `result` is no `Depth`.
-        ValueError: if sizes differ, the range is empty, or no pixel counts.
+        ValueError: if sizes differ, the range is empty, no pixel counts, or depth is not finite.
 
     Source: Eigen et al., arXiv 1406.2283, section 4.1; `compute_scale_and_shift` of MiDaS, in inverse depth.
 
@@ -79,6 +79,8 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
     metres, depth = to_numpy(truth).astype("float64"), result.depth.astype("float64")
     if metres.shape != depth.shape:
         raise ValueError(f"truth must be as large as the depth, {depth.shape}, but {metres.shape} was given.")
+    if not np.isfinite(depth).all():
+        raise ValueError("result must hold finite depth, but some of it is infinite or NaN.")
     counted = (metres > least) & (metres < most)  # NaN is neither
     if not counted.any():
         raise ValueError(f"No pixel of truth lies between {least} and {most} m: is it in metres?")

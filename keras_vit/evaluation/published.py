@@ -1,11 +1,13 @@
 """Do published weights give the published answers and figures? For a machine with network: weights are fetched."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -204,7 +206,7 @@ def verify_figures(
     names: str | Sequence[str],
     data: Any,
     *,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     rows: Iterable[Mapping[str, Any]] | None = None,
 ) -> VerificationTable:
     """Measures models on data and compares with the figures that were published of them.
@@ -217,9 +219,10 @@ def verify_figures(
     - `"delta1"`: `data` has `images/` and `depth/`, PNGs of 16 bits in millimetres, NYU's 654 test pictures.
 
     Args:
-        names: Repositories such as `"openai/clip-vit-base-patch32"`, one or several, or `"all"`.
+        names: Repositories such as `"openai/clip-vit-base-patch32"`, one or several, or `"all"` whose figures are
+            measured on such data.
         data: The folder with all images that the figure is about, for zero-shot also what else `evaluate` takes.
-        batch_size: Images per batch, for zero-shot.
+        batch_size: Images per batch, for zero-shot alone; None for 64.
         rows: Rows of the catalogue with `name`, `family` and `figures`; None for those of `list_weights`.
 
     Returns:
@@ -227,7 +230,8 @@ def verify_figures(
 
     Raises:
         FileNotFoundError: if there is no such folder.
-        TypeError, ValueError: if there are no published figures under a name, or no names.
+        TypeError, ValueError: if there are no published figures under a name, or no names; if the figure of a name is
+            measured on other data, or not in batches. No weights are fetched before.
 
     Examples:
         >>> evaluation.verify_figures("nobody/nothing", "photos")
@@ -241,9 +245,33 @@ def verify_figures(
         if figure in _MEASURES
     ]
     chosen = _chosen(names, [row["repository"] for row in listed], "figures")
-    if isinstance(data, (str, os.PathLike)) and not os.path.exists(data):  # before weights are fetched
+    if isinstance(data, (str, os.PathLike)) and not os.path.exists(data):
         raise FileNotFoundError(f"There is no {os.fspath(data)!r} to measure on.")
-    return VerificationTable(_measure(row, data, batch_size) for row in listed if row["repository"] in chosen)
+    figures = _figures_of(data)
+    measured = [row for row in listed if row["repository"] in chosen and row["figure"] in figures]
+    if not measured or (set(chosen) - {row["repository"] for row in measured} and "all" not in (names, *names)):
+        wanted = sorted({row["figure"] for row in listed if row["repository"] in chosen} - figures)
+        raise ValueError(f"data is for {', '.join(sorted(figures))}, but {', '.join(wanted)} was to be measured.")
+    if batch_size is not None and not any(_MEASURES[row["figure"]].in_batches for row in measured):
+        raise ValueError(f"batch_size={batch_size!r} is for zero-shot top-1, but {measured[0]['figure']} is measured.")
+    return VerificationTable(_measure(row, data, batch_size or 64) for row in measured)
+
+
+def _figures_of(data: Any) -> set[str]:
+    """The figures that are measured on such data, by what lies in its folder."""
+    if not isinstance(data, (str, os.PathLike)):
+        return {_ZERO_SHOT}
+    from keras_vit.segmentation.panoptic import panoptic_files
+
+    def has(*names: str) -> bool:
+        return any(path.is_dir() for name in names for path in (root / name, *root.glob(f"*/{name}")))
+
+    root = Path(data)
+    figures = {"PQ"} if panoptic_files(root) else set()
+    if has("images"):
+        figures |= {"mIoU"} if has("masks", "annotations", "labels") else set()
+        figures |= {"delta1"} if has("depth") else set()
+    return figures or {_ZERO_SHOT}
 
 
 def _measure(published: Mapping[str, Any], data: Any, batch_size: int) -> dict[str, Any]:
@@ -286,7 +314,8 @@ def _panoptic_quality(published: Mapping[str, Any], data: Any, batch_size: int) 
     stuff = [k for k in names.stuff if k < model.config.classes]
     metric = PanopticQuality(model.config.classes, stuff)
     for path, ids, segments, crowd in read_panoptic(data, model.config.class_names):
-        metric.add(segment(model, path, task="panoptic", stuff_classes=stuff), ids, segments, crowd)
+        with _naming(path):
+            metric.add(segment(model, path, task="panoptic", stuff_classes=stuff), ids, segments, crowd)
     return 100 * metric.result().quality
 
 
@@ -300,8 +329,20 @@ def _delta1(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
     from keras_vit.depth import depth_errors, estimate, mean_depth_errors
     from keras_vit.depth.metrics import read_nyu
 
-    model = load(published["name"])
-    return mean_depth_errors([depth_errors(estimate(model, path), metres) for path, metres in read_nyu(data)]).delta1
+    model, errors = load(published["name"]), []
+    for path, metres in read_nyu(data):
+        with _naming(path):
+            errors.append(depth_errors(estimate(model, path), metres))
+    return mean_depth_errors(errors).delta1
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Says which of thousands of pictures a ValueError is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
 
 
 class _Measure(NamedTuple):
@@ -309,12 +350,14 @@ class _Measure(NamedTuple):
 
     compute: Callable[[Mapping[str, Any], Any, int], float]
     allowed: float
+    in_batches: bool = False
 
 
+_ZERO_SHOT = "zero-shot top-1"
 # How pictures are decoded and resized decides half a point of an accuracy, and less of masks. They are published with
 # one digit of a percent, delta1 with three.
 _MEASURES = {
-    "zero-shot top-1": _Measure(_zero_shot_accuracy, 0.5),
+    _ZERO_SHOT: _Measure(_zero_shot_accuracy, 0.5, in_batches=True),
     "PQ": _Measure(_panoptic_quality, 0.3),
     "mIoU": _Measure(_mean_iou, 0.3),
     "delta1": _Measure(_delta1, 0.002),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import numbers
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import Source, to_numpy, whole_number
+from keras_vit._arguments import Source, printable, to_numpy, whole_number
 from keras_vit._processes import connect
 from keras_vit._terminal import Table, TableResult
 from keras_vit.preprocessing.windows import read_picture
@@ -133,9 +134,11 @@ class PanopticQuality:
             raise ValueError(f"prediction and label must be equally large, but the shapes {shapes} were given.")
         guesses = {part.id: part.label_id for part in prediction.segments}
         for name, found in (("prediction", guesses), ("segments", segments)):
-            wrong = sorted({k for k in found.values() if not 0 <= k < self.classes})
+            wrong = [k for k in found.values() if not isinstance(k, numbers.Integral) or not 0 <= k < self.classes]
             if wrong:
                 raise ValueError(f"{name} must have the classes 0 to {self.classes - 1}, but has {wrong[:5]}.")
+            if any(k < 0 for k in found):
+                raise ValueError(f"{name} must have ids of at least 0, but has {min(found)}.")
         ids, places = np.unique(labels, return_inverse=True)
         absent = sorted({*segments, *crowd} - set(ids.tolist()))
         if absent or not set(crowd) <= set(segments):
@@ -200,27 +203,54 @@ def read_panoptic(
 
     Raises:
         FileNotFoundError: if the folder, the file, a picture or a PNG is not there.
-        ValueError: if there are several such files, or a category has no class.
+        ValueError: if there are several such files, or two pictures of a name; if the file has no annotations or
+            another form, an id twice, or a category without a class.
     """
     root = Path(folder)
-    files = sorted(root.rglob("*panoptic*.json"))
+    files = panoptic_files(root)
     if len(files) != 1:
         error = ValueError if files else FileNotFoundError
         raise error(f"{root} must have one file *panoptic*.json, as COCO's, but has {[file.name for file in files]}.")
-    about = json.loads(files[0].read_text(encoding="utf-8"))
-    masks = files[0].with_suffix("")
-    categories = sorted(about["categories"], key=lambda row: row["id"])
-    places = {row["id"]: i for i, row in enumerate(categories)}
-    if names is not None and {row["name"] for row in categories} == set(names):
-        places = {row["id"]: list(names).index(row["name"]) for row in categories}
-    elif names is not None and len(names) != len(categories):
-        raise ValueError(f"{files[0].name} has {len(categories)} categories, but the model {len(names)} classes.")
-    pictures = {path.stem: path for path in root.rglob("*.jpg")}
-    for row in about["annotations"]:
-        stem = Path(row["file_name"]).stem
-        if stem not in pictures or not (masks / row["file_name"]).is_file():
-            raise FileNotFoundError(f"{root} has no picture {stem}.jpg, or {masks.name}/{row['file_name']} is missing.")
-        red, green, blue = np.moveaxis(read_picture(masks / row["file_name"]).astype("int64"), -1, 0)
-        parts = row["segments_info"]
-        segments = {part["id"]: places[part["category_id"]] for part in parts}
-        yield pictures[stem], red + 256 * green + 65536 * blue, segments, {p["id"] for p in parts if p.get("iscrowd")}
+    pictures: dict[str, list[Path]] = {}
+    for path in root.rglob("*.jpg"):
+        pictures.setdefault(path.stem, []).append(path)
+    for name, segments, crowd in _annotations(files[0], names):
+        places, png = pictures.get(Path(name).stem, []), files[0].with_suffix("") / name
+        if not places or not png.is_file():
+            raise FileNotFoundError(f"{root} has no picture {Path(name).stem}.jpg, or {png} is missing.")
+        if len(places) > 1:
+            raise ValueError(f"{root} has two pictures of one name: {places[0]} and {places[1]}.")
+        red, green, blue = np.moveaxis(read_picture(png).astype("int64"), -1, 0)
+        yield places[0], red + 256 * green + 65536 * blue, segments, crowd
+
+
+def panoptic_files(folder: Path) -> list[Path]:
+    """The annotations of COCO's panoptic form in a folder, but for those of training pictures."""
+    found = [*folder.glob("*panoptic*.json"), *folder.glob("annotations/*panoptic*.json")]
+    return sorted(path for path in found if "train" not in path.name)
+
+
+def _annotations(file: Path, names: Sequence[str] | None) -> list[tuple[str, dict[int, int], set[int]]]:
+    """For each picture the name of its PNG, the class of each id, and the crowds."""
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+        categories = sorted((row["id"], row["name"]) for row in about["categories"])
+        if names is not None and len(names) != len(categories):
+            raise ValueError(f"it has {len(categories)} categories, but the model {len(names)} classes")
+        places = {key: place for place, (key, _) in enumerate(categories)}
+        if names is not None and {name for _, name in categories} == set(names) and len(set(names)) == len(names):
+            places = {key: list(names).index(name) for key, name in categories}
+        rows = []
+        for row in about["annotations"]:
+            parts = row["segments_info"]
+            segments = {part["id"]: places[part["category_id"]] for part in parts}
+            if len(segments) < len(parts):
+                raise ValueError(f"{row['file_name']} has an id twice")
+            rows.append((str(row["file_name"]), segments, {part["id"] for part in parts if part.get("iscrowd")}))
+        if not rows:
+            raise ValueError("it has no annotations")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{file} is no panoptic annotation of COCO's form: {printable(error, 300)}.") from error
+    except KeyError as error:
+        raise ValueError(f"{file} is no panoptic annotation of COCO's form: it lacks {error}.") from error
+    return rows

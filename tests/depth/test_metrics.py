@@ -47,6 +47,7 @@ def test_relative_depth_is_fitted():
         ((metric(*range(6)), TRUTH[:1]), {}, ValueError, r"\(2, 3\), but \(1, 3\)"),
         ((metric(*range(6)), TRUTH * 1000), {}, ValueError, "is it in metres"),
         ((metric(*range(6)), TRUTH), {"most": 0.0}, ValueError, "0 < least < most"),
+        ((metric(*range(5), np.nan), TRUTH), {}, ValueError, "finite depth"),
     ],
 )
 def test_what_makes_no_sense(arguments, options, error, message):

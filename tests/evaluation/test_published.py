@@ -262,6 +262,18 @@ def test_figures_of_masks_and_depth(golden, tmp_path, monkeypatch):
     (tmp_path / "panoptic.json").write_text(json.dumps(about))
     (row,) = verify_figures("all", tmp_path, rows=[dense_row(folders[-1], "PQ", 100.0)])
     assert row["result"] == "agrees: 100, published 100" and len(parts) > 1
+    rows.append(dense_row(folders[-1], "PQ", 100.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(published, "load", lambda name: model)
+        patch.setattr(segmentation, "segment", lambda *_, **options: dataclasses.replace(found, map=found.map[1:]))
+        (row,) = verify_figures(str(folders[-1]), tmp_path, rows=rows)
+        assert row["error"].startswith("a.jpg: prediction and label must be equally large")
     monkeypatch.setattr(published, "load", None)  # not even asked for weights
+    with pytest.raises(ValueError, match="batch_size=3 is for zero-shot top-1, but delta1 is measured"):
+        verify_figures(str(folders[0]), tmp_path, rows=rows, batch_size=3)
+    (tmp_path / "classes").mkdir()
+    for names in ("all", str(folders[0])):
+        with pytest.raises(ValueError, match="data is for zero-shot top-1, but .*delta1.* was to be measured"):
+            verify_figures(names, tmp_path / "classes", rows=rows)
     with pytest.raises(FileNotFoundError, match="absent"):
         verify_figures("all", tmp_path / "absent", rows=rows)

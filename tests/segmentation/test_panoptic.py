@@ -84,6 +84,8 @@ MAP, GOOD = np.zeros((2, 2), int), predicted(np.zeros((2, 2), int), {0: 0})
         ((predicted(MAP, {0: -1}), MAP, {0: 0}), ValueError, "prediction must have the classes"),
         ((GOOD, MAP, {0: 0, 7: 1}), ValueError, r"but \[7\] are"),
         ((GOOD, MAP, {}, {0}), ValueError, r"but \[0\] are"),
+        ((GOOD, MAP, {0: 0.5}), ValueError, r"segments must have the classes 0 to 1, but has \[0.5\]"),
+        ((GOOD, MAP - 1, {-1: 0}), ValueError, "segments must have ids of at least 0, but has -1"),
     ],
 )
 def test_what_makes_no_sense(arguments, error, message):
@@ -136,3 +138,40 @@ def test_folders_that_lack_something(coco, change, error, message):
         list(read_panoptic(coco))
     with pytest.raises((ValueError, FileNotFoundError)):
         list(read_panoptic(coco, ("a", "b", "c")))
+
+
+def annotate(folder, change):
+    path = folder / "annotations/panoptic_val2017.json"
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps(change(about)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda about: [], "of COCO's form"),
+        (lambda about: about | {"annotations": []}, "it has no annotations"),
+        (lambda about: {"annotations": about["annotations"]}, "it lacks 'categories'"),
+        (lambda about: about | {"categories": about["categories"][:1]}, "it lacks 18"),
+        (
+            lambda about: (
+                about
+                | {"annotations": [row | {"segments_info": 2 * row["segments_info"]} for row in about["annotations"]]}
+            ),
+            "0.png has an id twice",
+        ),
+    ],
+)
+def test_annotations_that_make_no_sense(coco, change, message):
+    annotate(coco, change)
+    with pytest.raises(ValueError, match=message):
+        list(read_panoptic(coco))
+
+
+def test_files_beside_those_that_count(coco):
+    (coco / "annotations/panoptic_train2017.json").write_text("{}")  # as in COCO's own folder
+    assert len(list(read_panoptic(coco))) == 2
+    (coco / "small").mkdir()
+    (coco / "val2017/1.jpg").rename(coco / "small/0.jpg")
+    with pytest.raises(ValueError, match="two pictures of one name"):
+        list(read_panoptic(coco))
