@@ -221,10 +221,10 @@ class RunFolder:
 
     def _check_same(self, record: Path) -> None:
         try:
-            saved = json.loads(record.read_text(encoding="utf-8"))
-            self._measured = saved.pop("measured", {})
-            saved = _flat(saved)
-        except (ValueError, RecursionError, AttributeError):
+            settings = dict(json.loads(record.read_text(encoding="utf-8")))
+            self._measured = dict(settings.pop("measured", {}))
+            saved = _flat(settings)
+        except (ValueError, TypeError, RecursionError):
             raise ValueError(f"{record} is damaged, so the run cannot go on. resume=False starts again.") from None
         now = _flat(json.loads(json.dumps(self._settings)))
         pairs = {name: (saved.get(name), now.get(name)) for name in saved | now}
