@@ -223,14 +223,23 @@ class Measured:
 
     def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
         self._model, self._images, self._ignore, self._joint = model, images, ignore, processes.joint
+        self._copy: LinearSegmenter | None = None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Figures for the log; `model` has the weights of that of the run, which knows its pictures."""
         with _alone() if self._joint else contextlib.nullcontext():
-            # On JAX, the run's model is one of all processes; pictures of other sizes need a copy for this process.
-            model = self._model.with_config() if self._joint else self._model
-            result = evaluate(model, self._images, ignore=self._ignore, progress=False)
+            result = evaluate(self._own_model(), self._images, ignore=self._ignore, progress=False)
         return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
+
+    def _own_model(self) -> LinearSegmenter:
+        """The run's model; on JAX, where that is one of all processes, a copy that is compiled once for this one."""
+        if not self._joint:
+            return self._model
+        if self._copy is None:
+            self._copy = self._model.with_config()
+        else:
+            copy_state(self._model, self._copy)
+        return self._copy
 
 
 @contextlib.contextmanager
