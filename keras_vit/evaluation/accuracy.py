@@ -218,7 +218,7 @@ def evaluate(
     reading |= {"title": "images" if progress and processes.first else None, "target": target}
     worst = _Worst(whole_number("mistakes", mistakes, 0) if processes.count == 1 else 0)
     opened = open_batches(model, data, "test", **reading)
-    with processes.failing_together(), opened as (pairs, data_names, target, read):
+    with processes.failing_together(), opened as (pairs, data_names, target, image_names):
         rows = _predictions(model, pairs, views, worst)
         if target == "number":
             return measure_numbers(rows, processes, started)
@@ -241,7 +241,7 @@ def evaluate(
                 labels = outputs_of[labels]
             counts.add(scores, labels)
             worst.add(scores, labels)
-        return counts.result(processes, names, started, worst.mistakes(config, read()))
+        return counts.result(processes, names, started, worst.mistakes(config, image_names))
 
 
 def _predictions(model: Any, pairs: Pairs, views: str | None, worst: "_Worst") -> Pairs:
@@ -298,8 +298,9 @@ class _Worst:
             self._found = sorted(self._found, key=lambda one: (-one[0], one[1]))[: self.count]
         self.seen += len(labels)
 
-    def mistakes(self, config: Any, names: list[str]) -> tuple[Mistake, ...]:
-        """The worst first; `names` are those of all images, or none."""
+    def mistakes(self, config: Any, image_names: Callable[[], list[str]]) -> tuple[Mistake, ...]:
+        """The worst first."""
+        names = image_names() if self._found else []
         return tuple(
             Mistake(number, label, guess, margin, _pixels(config, image), names[number] if names else None)
             for margin, number, label, guess, image in self._found

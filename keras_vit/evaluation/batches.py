@@ -25,7 +25,7 @@ class Opened(NamedTuple):
     pairs: Pairs
     class_names: list[str] | None
     target: str
-    read: Callable[[], list[str]]  # once all are read: what the images are called, or nothing where they have no names
+    image_names: Callable[[], list[str]]  # once all are read: what they are called, or nothing where nobody says
 
 
 def batches(

@@ -57,7 +57,7 @@ def answers(model, images=IMAGES):
 
 
 def changed(kind, option):
-    """The model under an option, and whether it is the model of before that it is compared with."""
+    """The model under an option."""
     model = made(kind)
     if option == "lora":
         training.add_lora(model, rank=2)
