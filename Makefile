@@ -7,6 +7,7 @@ OUTPUT ?= demo-output
 # Two processes: most tests are one thread of Python or of a compiler. By file, for what the tests of a file share.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 GOAL := $(MAKECMDGOALS)
+comma := ,
 
 # A Python passes if it exists, runs and is one that every backend has wheels for.
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -25,6 +26,9 @@ DOCS := .venv/docs
 LOWEST := .venv/lowest
 BENCH := .venv/bench
 BENCH_ARGS ?=
+# A machine with a GPU measures the GPU.
+GPU := $(shell nvidia-smi -L 2>/dev/null | head -n 1)
+BENCHED := $(if $(GPU),accelerators,speed)
 
 .PHONY: help demo test test-lowest bench lint format wheel docs clean
 
@@ -63,9 +67,9 @@ test:
 test-lowest: $(LOWEST)/.installed
 	@KERAS_BACKEND=torch $(LOWEST)/bin/python -m pytest tests $(PYTEST_ARGS)
 
-# All rows take long; BENCH_ARGS='--list' names them, and `--rows` chooses some.
+# All rows take long; BENCH_ARGS='--rows NAME' chooses some.
 bench: $(BENCH)/.installed
-	@$(BENCH)/bin/python benchmarks/speed.py --json docs/speed.json --page docs/speed.md $(BENCH_ARGS)
+	@$(BENCH)/bin/python benchmarks/$(BENCHED).py --json docs/$(BENCHED).json --page docs/$(BENCHED).md $(BENCH_ARGS)
 
 lint: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m ruff check .
@@ -118,7 +122,7 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 
 $(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(call new_environment,all three backends and their peers; a few minutes and some 5 GB)
-	$(PIP_INSTALL) -e '.[tensorflow,jax,torch,plots]' -r benchmarks/peers.txt
+	$(PIP_INSTALL) -e '.[tensorflow,jax,torch,plots$(if $(GPU),$(comma)cuda)]' -r benchmarks/peers.txt
 	@touch $@
 
 $(TOOLS)/.installed: pyproject.toml constraints.txt

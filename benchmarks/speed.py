@@ -7,12 +7,13 @@
 
 A row is a model, an image size, a batch, a precision and a job. For `forward` and `train` all contestants take turns in
 one process, one step each in every round, so that ratios hold where the machine's speed drifts. For `start` and
-`start-train` each one runs in fresh processes: how long imports, building and the first call take, and the peak of its
-memory after two steps.
+`start-train` each one runs in fresh processes: how long imports, building, the first call and those after it take, and
+the peak of memory. `int8` is Keras's `quantize("int8")`.
 
 Contestants beside `keras_vit`, which is `predict_on_batch` or `train_on_batch`: the model called as a function
-(`called`, `XLA`), `optimize_for_inference` (`optimized`), `folded()`; timm and Transformers (PyTorch), a minimal Linen
-model of Flax's own layers (JAX), KerasHub (TensorFlow); and the limit, the matrix products alone in the same framework.
+(`called`, `XLA`), `optimize_for_inference` (`optimized`), `folded()`; for smaller precisions the same in `float32`;
+timm and Transformers (PyTorch), a minimal Linen model of Flax's own layers (JAX), KerasHub (TensorFlow); and the limit,
+the matrix products alone in the same framework.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import importlib.util
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -36,6 +38,7 @@ SHAPES = {  # width, depth, heads, MLP
     "ViT-S/16": (384, 12, 6, 1536),
     "ViT-B/16": (768, 12, 12, 3072),
     "ViT-L/16": (1024, 24, 16, 4096),
+    "ViT-H/14": (1280, 32, 16, 5120),
     "R50+ViT-B/16": (768, 12, 12, 3072),
 }
 TEXT = "CLIP-B/32-text"  # the text tower of OpenAI's CLIP; its row has the context in place of pixels
@@ -45,6 +48,7 @@ TIMM = {
     "ViT-S/16": "vit_small_patch16_224",
     "ViT-B/16": "vit_base_patch16_224",
     "ViT-L/16": "vit_large_patch16_224",
+    "ViT-H/14": "vit_huge_patch14_224",
     "R50+ViT-B/16": "vit_base_r50_s16_224",
 }
 ROWS = (
@@ -55,6 +59,7 @@ ROWS = (
     "ViT-B/16 512 1 float32 forward",
     "ViT-B/16 224 8 bfloat16 forward",
     "ViT-B/16 224 1 bfloat16 forward",
+    "ViT-B/16 224 1 int8 forward",
     "ViT-B/16 224 4 float32 train",
     "ViT-Ti/16 224 1 float32 forward",
     "ViT-Ti/16 224 8 float32 forward",
@@ -63,8 +68,10 @@ ROWS = (
     "R50+ViT-B/16 224 1 float32 forward",
     "R50+ViT-B/16 224 4 float32 forward",
     f"{TEXT} 77 32 float32 forward",
-    "ViT-B/16 224 1 float32 start",
     "ViT-B/16 224 4 float32 start-train",
+    *(f"ViT-B/16 224 {batch} float32 start" for batch in (1, 4, 16, 64)),
+    *(f"ViT-B/16 {pixels} 1 float32 start" for pixels in (512, 1024)),
+    *(f"{model} 224 1 float32 start" for model in ("ViT-Ti/16", "ViT-S/16", "ViT-L/16", "ViT-H/14")),
 )
 PACKAGES = ("keras", "torch", "jax", "tensorflow", "timm", "transformers", "flax", "keras-hub")
 JOBS = ("forward", "train", "start", "start-train")
@@ -102,13 +109,14 @@ def main():
 def row_of(text):
     """An argument of `--rows`, checked."""
     match text.split():
-        case [model, size, batch, "float32" | "bfloat16", job] if (
+        case [model, size, batch, "float32" | "bfloat16" | "int8" as dtype, job] if (
             (model in SHAPES and job in JOBS or model == TEXT and job == "forward")
+            and (dtype != "int8" or (model in SHAPES and job == "forward"))
             and size.isdecimal()
             and batch.isdecimal()
         ):
             return text
-    form = f"MODEL PIXELS BATCH float32|bfloat16 {'|'.join(JOBS)}"
+    form = f"MODEL PIXELS BATCH float32|bfloat16|int8 {'|'.join(JOBS)}"
     raise argparse.ArgumentTypeError(f"{text!r} is not {form!r}, with a model of {', '.join([*SHAPES, TEXT])}")
 
 
@@ -156,11 +164,12 @@ def contestants(row, backend, options):
     return in_process(backend, "--measure", row, *choice)
 
 
-def in_process(backend, *arguments):
-    """What this script prints last in a process of its own."""
+def in_process(backend, *arguments, script=__file__, **variables):
+    """What a script prints last, in JSON, in a process of its own."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, __file__, *arguments]
+    environment |= variables
+    command = [sys.executable, script, *arguments]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -209,6 +218,7 @@ def measure(row, options):
     makers = CONTESTANTS[os.environ["KERAS_BACKEND"]]
     names = [name for name in makers if name == "keras_vit" or not options.only or name in options.only]
     names = [name for name in names if not row.startswith(TEXT) or name in TEXT_CONTESTANTS]
+    names = [name for name in names if " int8 " not in row or name in ("keras_vit", "float32")]
     steps = {}
     for name in names:
         with contextlib.suppress(Unavailable):
@@ -263,10 +273,14 @@ def start(row, name):
     except Unavailable:
         return None
     tick()
-    for _ in range(2):
+    step()
+    tick()
+    calls = []
+    while len(calls) < 7 and sum(calls) < 6:
+        started = time.perf_counter()
         step()
-        tick()
-    seconds = dict(zip(STEPS, np.diff(clock), strict=True))
+        calls.append(time.perf_counter() - started)
+    seconds = dict(zip(STEPS, [*np.diff(clock), statistics.median(calls)], strict=True))
     # Linux: the largest resident set that this process ever had.
     peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
     return {**seconds, "peak_MB": int(peak) * 1024 / 1e6}
@@ -293,7 +307,11 @@ def ours(model, images, dtype, **changes):
         options |= {"causal": True, "layer_norm_epsilon": 1e-5, "pooling": "largest_id"}
         config = keras_vit.TextConfig(vocabulary=49408, context=images.shape[1], **options)
         return keras_vit.TextEncoder(config, dtype=dtype)
-    return keras_vit.create_model(model, image_size=images.shape[1], classes=1000, dtype=dtype, **changes)
+    quantized, dtype = dtype == "int8", "float32" if dtype == "int8" else dtype
+    network = keras_vit.create_model(model, image_size=images.shape[1], classes=1000, dtype=dtype, **changes)
+    if quantized:
+        network.quantize("int8")
+    return network
 
 
 LABELS = np.arange(1000)
@@ -328,6 +346,12 @@ def keras_vit_folded(model, images, dtype, job):
 def keras_vit_optimized(model, images, dtype, job):
     need(job == "forward")
     return predicted(ours(model, images, dtype).optimize_for_inference(verbose=False), images)
+
+
+def keras_vit_float32(model, images, dtype, job):
+    """What a smaller precision is beside."""
+    need(dtype != "float32")
+    return keras_vit_predicts(model, images, "float32", job)
 
 
 def policy(dtype, job):
@@ -392,16 +416,23 @@ def transformers(model, images, dtype, job):
     if model == TEXT:  # whose defaults are the sizes of B/32
         config = package.CLIPTextConfig(max_position_embeddings=images.shape[1])
         return torch_step(package.CLIPTextModelWithProjection(config), images, dtype, job)
+    return torch_step(vit_of_transformers(model, images.shape[1]), images, dtype, job)
+
+
+def vit_of_transformers(model, pixels):
+    import transformers as package
+
     width, depth, heads, hidden = SHAPES[model]
     config = package.ViTConfig(
-        image_size=images.shape[1],
+        image_size=pixels,
+        patch_size=patch_of(model),
         hidden_size=width,
         num_hidden_layers=depth,
         num_attention_heads=heads,
         intermediate_size=hidden,
         num_labels=1000,
     )
-    return torch_step(package.ViTForImageClassification(config), images, dtype, job)
+    return package.ViTForImageClassification(config)
 
 
 def torch_step(net, images, dtype, job):
@@ -454,10 +485,14 @@ def torch_limit(model, images, dtype, job):
     return step
 
 
+def patch_of(model):
+    return int(model.rpartition("/")[2])
+
+
 def sizes(model, images):
     """The products of one block's dense layers."""
     width, _, _, hidden = SHAPES[model]
-    tokens = len(images) * ((images.shape[1] // 16) ** 2 + 1)
+    tokens = len(images) * ((images.shape[1] // patch_of(model)) ** 2 + 1)
     return [(tokens, width, width)] * 4 + [(tokens, width, hidden), (tokens, hidden, width)]
 
 
@@ -519,7 +554,7 @@ def flax(model, images, dtype, job):
                 x = Unit(64 * 2**stage, 2 if stage and not unit else 1)(x)
         return x
 
-    patch = 1 if "R50" in model else 16
+    patch = 1 if "R50" in model else patch_of(model)
 
     class Block(nn.Module):
         @nn.compact
@@ -613,7 +648,7 @@ def keras_hub(model, images, dtype, job):
     dtype = policy(dtype, job)
     backbone = package.models.ViTBackbone(
         image_shape=images.shape[1:],
-        patch_size=16,
+        patch_size=patch_of(model),
         num_layers=depth,
         num_heads=heads,
         hidden_dim=width,
@@ -646,6 +681,7 @@ def tensorflow_limit(model, images, dtype, job):
 CONTESTANTS = {
     "torch": {
         "keras_vit": keras_vit_predicts,
+        "float32": keras_vit_float32,
         "called": torch_call,
         "folded": keras_vit_folded,
         "optimized": keras_vit_optimized,
@@ -656,6 +692,7 @@ CONTESTANTS = {
     },
     "jax": {
         "keras_vit": keras_vit_predicts,
+        "float32": keras_vit_float32,
         "called": jax_call,
         "folded": keras_vit_folded,
         "optimized": keras_vit_optimized,
@@ -664,6 +701,7 @@ CONTESTANTS = {
     },
     "tensorflow": {
         "keras_vit": keras_vit_predicts,
+        "float32": keras_vit_float32,
         "called": tensorflow_call,
         "XLA": tensorflow_xla,
         "folded": keras_vit_folded,

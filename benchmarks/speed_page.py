@@ -10,7 +10,8 @@ BACKENDS = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 PEERS = {"torch": ("timm", "timm, tanh", "Transformers"), "jax": ("Flax",), "tensorflow": ("KerasHub",)}
 LIMIT = "limit"
 # The parts of a row of `start`: seconds of each.
-STEPS = ("import", "build", "first call", "second call")
+STEPS = ("import", "build", "first call", "later call")
+WIDTHS = {"ViT-Ti/16": 192, "ViT-S/16": 384, "ViT-B/16": 768, "ViT-L/16": 1024, "ViT-H/14": 1280}
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 PEERS_PICTURE, GROWTH_PICTURE = "images/speed_peers.svg", "images/speed_growth.svg"
 TEXT = """
@@ -23,11 +24,6 @@ products alone. Figures and dots are medians; lines go from the lowest to the hi
 
 ![Speed of keras_vit in those of its peers]({peers})
 
-The time of an image in ViT-B/16, float32, forwards, as the number of tokens (images of 224, 384, 512 pixels) and the
-batch grow. Dashed is `limit`, which leaves the products within attention out. A solid point and the dashed one below it
-were measured together, neighbours were not.
-
-![Growth of the time per image with tokens and with the batch]({growth})
 {starts}
 <details markdown="1">
 <summary>All contestants</summary>
@@ -38,7 +34,16 @@ were measured together, neighbours were not.
 
 """
 STARTS = """
-Imports, building with random weights, two calls, and the peak of memory, each in fresh processes; medians.
+## Growth
+
+The time of an image and the peak of memory, forwards in float32, each in a process of its own: ViT-B/16 with more
+images at a time, with more tokens (images of 224, 512 and 1,024 pixels), and wider models (Ti, S, B, L, H). The process
+itself, with its framework, is in the memory. Dashed are timm, Flax and KerasHub.
+
+![Growth of time and memory with the batch, the tokens and the width]({growth})
+
+Imports, building with random weights, the first call, the median of up to seven calls after it, and the peak of memory,
+in fresh processes; medians.
 
 {table}
 """
@@ -68,14 +73,13 @@ def write(path: Path, content: str):
 
 def text(results):
     starts = [line for result in results if is_start(result["row"]) for line in lines(result)]
-    head = markdown(["row", "backend", "contestant", "imports, s", "building, s", "first call, s", "second, s", "MB"])
+    head = markdown(["row", "backend", "contestant", "imports, s", "building, s", "first call, s", "later, s", "MB"])
     return TEXT.format(
         machines="; ".join(sorted({result["machine"] for result in results})),
         packages=", ".join(sorted({f"{name} {number}" for r in results for name, number in r["versions"].items()})),
         summary="\n".join(summary(results)),
         peers=PEERS_PICTURE,
-        growth=GROWTH_PICTURE,
-        starts=STARTS.format(table="\n".join([*head, *starts])) if starts else "",
+        starts=STARTS.format(table="\n".join([*head, *starts]), growth=GROWTH_PICTURE) if starts else "",
         steps="\n".join(
             [
                 *markdown(["row", "backend", "contestant", "ms", "its time / keras_vit's", "lowest and highest"]),
@@ -151,14 +155,15 @@ STYLE = {
 }
 
 
-def drawn(draw, width, height, columns, **options):
-    """The SVG of a figure with several axes side by side."""
+def drawn(draw, width, height, columns, rows=1, **options):
+    """The SVG of a figure with several axes side by side, or several columns of them."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
-        draw(figure.subplots(1, columns, squeeze=False, **options)[0])
+        panels = figure.subplots(rows, columns, squeeze=False, **options)
+        draw(panels[0] if rows == 1 else panels.T)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
         return file.getvalue()
@@ -198,35 +203,46 @@ def label_of(row):
 
 
 def draw_growth(results):
-    """Milliseconds per image of ViT-B/16 over the tokens of an image, and over the batch; and the products' limit."""
-    by_tokens, by_batch = ({backend: {} for backend in BACKENDS} for _ in range(2))  # contestants and batch, by x
+    """Seconds per image and peak memory over batch, tokens and width: a line for each backend and its first peer."""
+    axes_of = {"batch": {}, "tokens of an image": {}, "width": {}}  # results by the place on the axis
     for result in results:
-        model, size, batch, dtype, job = result["row"].split()
-        size, batch, times = int(size), int(batch), result["contestants"]
-        if (model, dtype, job) == ("ViT-B/16", "float32", "forward"):
-            if batch == 1:
-                by_tokens[result["backend"]][(size // 16) ** 2 + 1] = times, batch
-            if size == 224:
-                by_batch[result["backend"]][batch] = times, batch
+        model, pixels, batch, dtype, job = result["row"].split()
+        if (dtype, job) != ("float32", "start"):
+            continue
+        if model == "ViT-B/16" and pixels == "224":
+            axes_of["batch"].setdefault(int(batch), []).append(result)
+        if model == "ViT-B/16" and batch == "1":
+            axes_of["tokens of an image"].setdefault((int(pixels) // 16) ** 2 + 1, []).append(result)
+        if (pixels, batch) == ("224", "1"):
+            axes_of["width"].setdefault(WIDTHS[model], []).append(result)
 
     def draw(panels):
-        for axes, title, label, points in zip(
-            panels, ("batch 1", "224 pixels"), ("tokens of an image", "batch"), (by_tokens, by_batch), strict=True
-        ):
-            axes.set(title=title, xlabel=label, ylabel="ms per image")
-            if points is by_batch:
-                axes.set_xscale("log", base=2)
-            for backend, at in points.items():
-                for name, line in (("keras_vit", "-"), (LIMIT, "--")):
-                    xs = sorted(x for x, (times, _) in at.items() if name in times)
-                    ys = [1e3 * statistics.median(times[name]) / images for times, images in map(at.get, xs)]
-                    label = BACKENDS[backend] if name == "keras_vit" else "_"  # none in the legend
-                    axes.plot(xs, ys, line, color=COLOURS[backend], marker="o", markersize=3.5, label=label)
-            ticks = sorted({x for at in points.values() for x in at})
-            axes.set_xticks(ticks, [str(x) for x in ticks])
-            axes.minorticks_off()
-            axes.set_ylim(bottom=0)
-            axes.plot([], [], "--", color=MUTED, label="products alone")
-            axes.legend()
+        for axes, (title, points) in zip(panels, axes_of.items(), strict=True):
+            for kind, label, top in (("later call", "s per image", True), ("peak_MB", "MB", False)):
+                panel = axes[0] if top else axes[1]
+                panel.set(title=title if top else "", xlabel="" if top else title, ylabel=label)
+                panel.set_xscale("log", base=2)
+                panel.set_yscale("log")
+                for backend in BACKENDS:
+                    for name, line in (("keras_vit", "-"), (PEERS[backend][0], "--")):
+                        found = {
+                            x: statistics.median(one[kind] for one in result["contestants"][name])
+                            / (int(result["row"].split()[2]) if top else 1)
+                            for x, at in sorted(points.items())
+                            for result in at
+                            if result["backend"] == backend and name in result["contestants"]
+                        }
+                        panel.plot(
+                            [*found],
+                            [*found.values()],
+                            line,
+                            color=COLOURS[backend],
+                            marker="o",
+                            markersize=3,
+                            label=BACKENDS[backend] if name == "keras_vit" else name,
+                        )
+                panel.set_xticks(sorted(points), [str(x) for x in sorted(points)])
+                panel.minorticks_off()
+        panels[0][0].legend()
 
-    return drawn(draw, 8, 3, 2)
+    return drawn(draw, 10, 5.5, len(axes_of), rows=2)

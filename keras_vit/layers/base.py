@@ -1,9 +1,10 @@
 """What layers share: configs, dtype policies, first values of weights, dropout, and Keras's layers on our operations.
 
-In PyTorch on CPUs, what Keras does around each call takes 0.1 to 0.2 ms, and new memory for an activation more than its
-arithmetic. So `call_inside` computes directly what a *plain* layer gives. A layer is plain where nobody could see the
-difference: its class is of this package, its methods are as they were defined, and nothing watches, recomputes,
-quantizes, adapts or regularizes it. On other backends and devices, and any other layer, it is called as Keras does.
+In PyTorch, what Keras does around each call takes 0.1 to 0.2 ms of the processor's time, which a GPU waits for; and on
+CPUs new memory for an activation takes more than its arithmetic. So `call_inside` computes directly what a *plain*
+layer gives. A layer is plain where nobody could see the difference: its class is of this package, its methods are as
+they were defined, and nothing watches, recomputes, quantizes, adapts or regularizes it. On other backends and devices,
+and any other layer, it is called as Keras does.
 """
 
 import contextlib
@@ -45,11 +46,9 @@ def is_plain(layer: Any, x: Any) -> bool:
     defined = _PLAIN.get(cls)
     if defined is None or defined[:2] != (cls.call, cls.__call__) or not runs_eagerly_in_torch(x):
         return False
-    # Mixed precision casts weights in a scope that Keras's call opens; PyTorch's recomputation has left the outer one.
-    dtype = keras.backend.standardize_dtype(x.dtype)
     return (
         layer.built
-        and layer.compute_dtype == dtype == layer.variable_dtype
+        and layer.compute_dtype == keras.backend.standardize_dtype(x.dtype)
         and not ("call" in vars(layer) or "forward" in vars(layer))
         and not (layer.watched or any_module_is_watched())
         and layer.rematerialized_call(is_plain, x) is is_plain  # not made in a RematScope
@@ -383,9 +382,11 @@ def _remat_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def tensor_of(weight: Any) -> Any:
-    """The value of a variable in the dtype of the call; adapters make tensors of kernels."""
-    return weight.value if isinstance(weight, keras.Variable) else weight
+def tensor_of(weight: Any, x: Any) -> Any:
+    """The value of a variable in the dtype of `x`; adapters make tensors of kernels."""
+    # Keras casts weights in a scope that its call of a layer opens, and a plain layer is not called.
+    value = weight.value if isinstance(weight, keras.Variable) else weight
+    return value if value.dtype == x.dtype else ops.cast(value, x.dtype)
 
 
 _FACTORS = ("lora_kernel_a", "lora_kernel_b")
@@ -403,7 +404,7 @@ class Dense(keras.layers.Dense, BaseLayer):
     """
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        y = dense(inputs, tensor_of(self.kernel), tensor_of(self.bias) if self.use_bias else None)
+        y = dense(inputs, tensor_of(self.kernel, inputs), tensor_of(self.bias, inputs) if self.use_bias else None)
         return y if self.activation is keras.activations.linear else self.activation(y)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
@@ -458,4 +459,4 @@ class LayerNormalization(keras.layers.LayerNormalization, BaseLayer):
     def call(self, inputs: Any) -> Any:
         if self.axis not in (-1, [-1]) or self.rms_scaling or not (self.center and self.scale):
             return super().call(inputs)
-        return layer_norm(inputs, tensor_of(self.gamma), tensor_of(self.beta), self.epsilon)
+        return layer_norm(inputs, tensor_of(self.gamma, inputs), tensor_of(self.beta, inputs), self.epsilon)

@@ -50,7 +50,7 @@ class DoublingConvolution(BaseLayer):
 
     def call(self, x: Tensor) -> Tensor:
         (rows, columns), width = ops.shape(x)[1:3], x.shape[-1]
-        y = dense(x, reshape(tensor_of(self.kernel), (width, -1)), ops.tile(tensor_of(self.bias), 4))
+        y = dense(x, reshape(tensor_of(self.kernel, x), (width, -1)), ops.tile(tensor_of(self.bias, x), 4))
         y = ops.transpose(reshape(y, (-1, rows, columns, 2, 2, width)), (0, 1, 3, 2, 4, 5))
         return reshape(y, (-1, 2 * rows, 2 * columns, width))
 
@@ -67,7 +67,7 @@ class DepthwiseConvolution(BaseLayer):
         self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer("glorot_uniform"))
 
     def call(self, x: Tensor) -> Tensor:
-        return depthwise(x, ops.convert_to_tensor(self.kernel))
+        return depthwise(x, tensor_of(self.kernel, x))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape

@@ -7,7 +7,7 @@ import numpy as np
 from keras import layers, ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
-from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered
+from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered, tensor_of
 from keras_vit.layers.choices import DEPTH_OUTPUTS, REASSEMBLE_FACTORS
 from keras_vit.layers.ops import activate, conv, float32_or_better, widened
 from keras_vit.layers.resizing import resize
@@ -33,8 +33,8 @@ class Convolution(BaseLayer):
             self.bias = self.add_weight(name="bias", shape=(self.filters,), initializer="zeros")
 
     def call(self, x: Tensor) -> Tensor:
-        y = conv(x, ops.convert_to_tensor(self.kernel), self.strides, self.size // 2)
-        return y + self.bias if self.use_bias else y
+        y = conv(x, tensor_of(self.kernel, x), self.strides, self.size // 2)
+        return y + tensor_of(self.bias, x) if self.use_bias else y
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         rows, columns = (None if n is None else -(-n // self.strides) for n in input_shape[1:3])

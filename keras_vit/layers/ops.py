@@ -1,7 +1,7 @@
-"""What the layers compute, one function an operation, each followed by faster forms for CPUs (docs/speed.md).
+"""What the layers compute, one function an operation, each followed by faster forms (docs/speed.md).
 
-Without such a form an operation is Keras's: on other devices, for symbolic tensors, and in PyTorch while a program is
-traced or compiled. All forms give the same numbers and first and second derivatives, but for rounding; tests say so.
+These are for CPUs, some for PyTorch on CUDA as well. Elsewhere, for symbolic tensors, and in PyTorch while a program is
+traced or compiled, an operation is Keras's. All forms give the same numbers and first and second derivatives.
 """
 
 import functools
@@ -16,15 +16,15 @@ from keras import ops
 from keras_vit._keras import is_recorded
 from keras_vit._processes import tensorflow_has_only_cpus
 
-FAST: dict[tuple[str, str], Callable[..., Any]] = {}  # (operation, backend) -> the faster form
+FAST: dict[tuple[str, str], Callable[..., Any]] = {}  # (operation, platform) -> the faster form
 _INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16_arith")}
 
 
-def faster(operation: str, backend: str) -> Callable[[Any], Any]:
-    """Decorator: the form of an operation that is faster on CPUs with a backend."""
+def faster(operation: str, *platforms: str) -> Callable[[Any], Any]:
+    """Decorator: the form of an operation that is faster on platforms (see `_platform`)."""
 
     def register(function: Any) -> Any:
-        FAST[operation, backend] = function
+        FAST.update({(operation, platform): function for platform in platforms})
         return function
 
     return register
@@ -32,8 +32,7 @@ def faster(operation: str, backend: str) -> Callable[[Any], Any]:
 
 def fast_path(operation: str, x: Any) -> Callable[..., Any] | None:
     """The faster form of an operation on tensors such as `x`; None where there is none."""
-    fast = FAST.get((operation, keras.backend.backend()))
-    return fast if fast is not None and _on_cpu(x) else None
+    return FAST.get((operation, _platform(x) or ""))
 
 
 def with_faster_forms(function: Any) -> Callable[..., Any]:
@@ -48,27 +47,28 @@ def with_faster_forms(function: Any) -> Callable[..., Any]:
 
 
 def runs_eagerly_in_torch(x: Any) -> bool:
-    """Whether `x` is a tensor of PyTorch on a CPU, in a program that is neither traced nor compiled."""
-    return keras.backend.backend() == "torch" and _on_cpu(x)
+    """Whether `x` is a tensor of PyTorch on a CPU or on CUDA, in a program that is neither traced nor compiled."""
+    return _platform(x) in ("torch", "cuda")
 
 
-def _on_cpu(x: Any) -> bool:
-    """Whether a tensor lies on a CPU, or a program of JAX or TensorFlow will run there; False for what is symbolic."""
+def _platform(x: Any) -> str | None:
+    """The backend, where `x` lies on a CPU or a program will run on one; "cuda" for PyTorch there; otherwise None."""
     backend = keras.backend.backend()
     if backend == "torch":
         import torch
 
-        known = type(x) in (torch.Tensor, torch.nn.Parameter) and x.device.type == "cpu"
-        return known and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
+        eager = not (torch.compiler.is_compiling() or torch.jit.is_tracing())
+        known = eager and type(x) in (torch.Tensor, torch.nn.Parameter)
+        return {"cpu": "torch", "cuda": "cuda"}.get(x.device.type) if known else None
     if backend == "jax":
         import jax
 
-        return isinstance(x, jax.Array) and jax.default_backend() == "cpu"
+        return backend if isinstance(x, jax.Array) and jax.default_backend() == "cpu" else None
     if backend == "tensorflow":
-        import tensorflow as tf
+        import tensorflow as tf  # whose graphs do not know where they will run
 
-        return isinstance(x, tf.Tensor) and tensorflow_has_only_cpus()  # a graph does not know where it will run
-    return False
+        return backend if isinstance(x, tf.Tensor) and tensorflow_has_only_cpus() else None
+    return None
 
 
 def float32_or_better(dtype: str) -> str:
@@ -151,11 +151,11 @@ def _dense_in_tensorflow(x: Any, kernel: Any, bias: Any) -> Any:
     return tf.reshape(y, [*(-1 if size is None else size for size in sizes), y.shape[-1]])
 
 
-@faster("dense", "torch")
+@faster("dense", "torch", "cuda")
 def _dense_in_torch(x: Any, kernel: Any, bias: Any) -> Any:
     import torch.nn.functional as F
 
-    if _torch_lacks(x.dtype):
+    if not x.is_cuda and _torch_lacks(x.dtype):
         return _in_float32(_dense_in_torch, x, kernel, bias)
     return F.linear(x, kernel.t(), bias)
 
@@ -202,12 +202,12 @@ def _conv_in_jax(x: Any, kernel: Any, strides: int | tuple[int, int], padding: s
     return _dense_in_jax(x, kernel.reshape(-1, filters), None)
 
 
-@faster("conv", "torch")
+@faster("conv", "torch", "cuda")
 def _conv_in_torch(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int | list[int]) -> Any:
     # On views of the same memory, which PyTorch calls channels_last; a product where it is one.
     import torch.nn.functional as F
 
-    if _torch_lacks(x.dtype):
+    if not x.is_cuda and _torch_lacks(x.dtype):
         return _in_float32(lambda x, kernel: _conv_in_torch(x, kernel, strides, padding), x, kernel)
     rows, columns, channels, filters = kernel.shape
     strides = (strides, strides) if isinstance(strides, int) else strides
@@ -305,7 +305,7 @@ def _attention_in_tensorflow(query: Any, key: Any, value: Any, is_causal: bool =
     return tf.transpose(tf.cast(tf.matmul(weights, value), dtype), (0, 2, 1, 3))
 
 
-@faster("attention", "torch")
+@faster("attention", "torch", "cuda")
 def _attention_in_torch(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
     import torch.nn.functional as F
 
@@ -356,11 +356,11 @@ def _normalize() -> Any:
 
 
 def _layer_norm_in_torch(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    # One operation, on any device and in programs that are traced; on CPUs it computes in float32 inside.
+    # One operation, on any device and in programs that are traced; on CPUs and CUDA it computes in float32 inside.
     import torch
     import torch.nn.functional as F
 
-    wide = x.dtype if x.device.type == "cpu" else torch.promote_types(x.dtype, torch.float32)
+    wide = x.dtype if x.device.type in ("cpu", "cuda") else torch.promote_types(x.dtype, torch.float32)
     return F.layer_norm(x.to(wide), x.shape[-1:], gamma.to(wide), beta.to(wide), epsilon).to(x.dtype)
 
 
@@ -423,7 +423,7 @@ def _overwrites(x: Any, fresh: bool) -> bool:
     return fresh and x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled()) and not is_recorded()
 
 
-@faster("relu", "torch")
+@faster("relu", "torch", "cuda")
 def _relu_in_torch(x: Any, fresh: bool = False) -> Any:
     return x.relu_() if _overwrites(x, fresh) else x.relu()
 
@@ -437,19 +437,19 @@ def _gelu_quick_in_torch(x: Any, fresh: bool = False) -> Any:
     return x
 
 
-@faster("exact", "torch")
+@faster("exact", "torch", "cuda")
 def _gelu_exact_in_torch(x: Any, fresh: bool = False) -> Any:
     import torch
 
     return (torch.ops.aten.gelu_ if _overwrites(x, fresh) else torch.ops.aten.gelu)(x)
 
 
-@faster("tanh", "torch")
+@faster("tanh", "torch", "cuda")
 def _gelu_tanh_in_torch(x: Any, fresh: bool = False) -> Any:
     import torch
 
     overwrites = _overwrites(x, fresh)
-    if x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < FEW:
+    if x.is_cuda or x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < FEW:
         return (torch.ops.aten.gelu_ if overwrites else torch.ops.aten.gelu)(x, approximate="tanh")
     if not overwrites:
         return _gelu_of_torch().apply(x)

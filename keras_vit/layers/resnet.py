@@ -128,7 +128,8 @@ class GroupNormalization(keras.layers.GroupNormalization, BaseLayer):
     def call(self, inputs: Any) -> Any:
         if self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
             return super().call(inputs)
-        return _group_norm(inputs, self.groups, tensor_of(self.gamma), tensor_of(self.beta), self.epsilon)
+        gamma, beta = tensor_of(self.gamma, inputs), tensor_of(self.beta, inputs)
+        return _group_norm(inputs, self.groups, gamma, beta, self.epsilon)
 
 
 @with_faster_forms
@@ -162,7 +163,7 @@ def _group_norm_in_jax(x: Any, groups: int, gamma: Any, beta: Any, epsilon: floa
     return (wide * scale + shift).astype(x.dtype)
 
 
-@faster("group_norm", "torch")
+@faster("group_norm", "torch", "cuda")
 def _group_norm_in_torch(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
     # One operation on a view of the same memory; it computes in float32 inside.
     import torch

@@ -7,7 +7,16 @@ from keras import ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
 from keras_vit.interpolation import METHODS, resize_table
-from keras_vit.layers.base import BaseLayer, DrawnSeed, Renamed, SeedGenerator, dropout, initializer, registered
+from keras_vit.layers.base import (
+    BaseLayer,
+    DrawnSeed,
+    Renamed,
+    SeedGenerator,
+    dropout,
+    initializer,
+    registered,
+    tensor_of,
+)
 from keras_vit.layers.choices import TEXT_POOLINGS
 from keras_vit.layers.ops import conv, mean
 from keras_vit.layers.positions import sincos2d
@@ -55,8 +64,8 @@ class PatchEmbedding(BaseLayer):
     def call(self, images: Tensor) -> Tensor:
         if None in self._grid(images.shape):
             images = self._checked_in_graph(images)
-        patches = conv(images, ops.convert_to_tensor(self.kernel), self.patch_size, "valid")
-        return patches + self.bias if self.use_bias else patches
+        patches = conv(images, tensor_of(self.kernel, images), self.patch_size, "valid")
+        return patches + tensor_of(self.bias, images) if self.use_bias else patches
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], *self._grid(input_shape), self.width)

@@ -259,9 +259,12 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
     # Opened here: a missing or forbidden file keeps its own error, and all that follows is about content.
     with open(file, "rb") if is_path else contextlib.nullcontext(file) as source:
         try:
-            image = source if isinstance(source, Image.Image) else Image.open(source)
+            is_given = isinstance(source, Image.Image)
+            image = source if is_given else Image.open(source)
             image.load()
-            return _rgb(ImageOps.exif_transpose(image) if orient else image)
+            if orient:  # a picture of our own in place: there it is not copied where nothing is to be turned
+                image = ImageOps.exif_transpose(image, in_place=not is_given) or image
+            return _rgb(image)
         except MemoryError:
             raise
         except Exception as error:  # Decoders raise errors of many kinds on damaged data.
@@ -283,7 +286,7 @@ def _rgb(image: "Image.Image") -> np.ndarray:
         return np.repeat(grey[:, :, None], 3, axis=2)
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA")  # Straight to RGB, Pillow warns about palettes with transparency.
-    return np.array(image.convert("RGB"))
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def normalized(images: Any, mean: float | Sequence[float], std: float | Sequence[float]) -> Any:

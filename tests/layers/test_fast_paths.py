@@ -243,6 +243,28 @@ torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="what
 
 @torch_only
 class TestTorch:
+    @pytest.mark.parametrize("case", CASES)
+    def test_forms_for_cuda_give_the_same_numbers(self, case, slow, monkeypatch):
+        """Run here on a CPU: they are operations of PyTorch that every device has."""
+        layer, x = made(case)
+        model = keras.Sequential([keras.Input(x.shape[1:]), layer])
+        with monkeypatch.context() as patch:
+            patch.setattr(fast_paths, "_platform", lambda x: "cuda")
+            patch.setattr(fast_paths, "FEW", 1 << 40)  # PyTorch's own GELU, as on CUDA
+            y, (loss, grads) = forward(layer, x), gradients(model, x, square)
+        slow()
+        np.testing.assert_allclose(y, forward(layer, x), rtol=0, atol=1e-6 * max(1, np.abs(y).max()))
+        expected_loss, expected_grads = gradients(model, x, square)
+        assert abs(loss - expected_loss) <= 1e-5 * expected_loss
+        errors = {p: relative_error(grads[p], g) for p, g in expected_grads.items() if not p.endswith("key/bias")}
+        assert {path: error for path, error in errors.items() if not error <= GRADIENTS} == {}
+
+    def test_tensors_of_other_devices_take_none(self):
+        import torch
+
+        assert fast_paths._platform(torch.ones(2)) == "torch"
+        assert fast_paths._platform(torch.ones(2, device="meta")) is None
+
     @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
     @pytest.mark.parametrize("case", ["block", "patches", "ResNet unit", "long MLP"])
     def test_products_that_the_processor_lacks_are_those_of_float32(self, case, dtype, monkeypatch):
