@@ -5,10 +5,11 @@
     python benchmarks/speed.py --list                     the rows
     python benchmarks/speed.py --backends torch --rows "ViT-B/16 224 8 float32 forward" --json speed.json
 
-A row is a model, an image size, a batch, a precision and a job. For `forward` and `train` all contestants take turns in
-one process, one step each in every round, so that ratios hold where the machine's speed drifts. For `start` and
-`start-train` each one runs in fresh processes: how long imports, building, the first call and those after it take, and
-the peak of memory. `int8` is Keras's `quantize("int8")`.
+A row is a model, an image size, a batch, a precision and a job. For `forward` and `train` all contestants take turns,
+one step each in every round, so that ratios hold where the machine's speed drifts. Each has a process of its own: in
+one for all, whose memory the first have cut up, others take up to a tenth longer. For `start` and `start-train`
+processes are fresh: how long imports, building, the first call and those after it take, and the peak of memory. `int8`
+is Keras's `quantize("int8")`.
 
 Contestants beside `keras_vit`, which is `predict_on_batch` or `train_on_batch`: the model called as a function
 (`called`, `XLA`), `optimize_for_inference` (`optimized`), `folded()`; for smaller precisions the same in `float32`;
@@ -74,6 +75,7 @@ ROWS = (
     *(f"{model} 224 1 float32 start" for model in ("ViT-Ti/16", "ViT-S/16", "ViT-L/16", "ViT-H/14")),
 )
 PACKAGES = ("keras", "torch", "jax", "tensorflow", "timm", "transformers", "flax", "keras-hub")
+PAUSE = 0.05  # seconds between two contestants, in which idle threads stop looking for work
 JOBS = ("forward", "train", "start", "start-train")
 
 
@@ -89,7 +91,7 @@ def main():
     parser.add_argument("--json", type=Path, help="file for all times; rows that are measured again are replaced")
     parser.add_argument("--page", type=Path, help="Markdown file that gets the tables and pictures of the JSON file")
     parser.add_argument("--page-only", action="store_true", help="measure nothing, write --page from --json")
-    parser.add_argument("--measure", metavar="ROW", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=2, metavar=("ROW", "CONTESTANT"), help=argparse.SUPPRESS)
     parser.add_argument("--start", nargs=2, metavar=("ROW", "CONTESTANT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.page_only and not (options.page and options.json and options.json.exists()):
@@ -100,8 +102,8 @@ def main():
         print("\n".join(ROWS))
     elif options.start:
         print(json.dumps(start(*options.start)))
-    elif options.measure:
-        print(json.dumps(measure(options.measure, options)))
+    elif options.serve:
+        serve(*options.serve)
     else:
         run_all(options)
 
@@ -159,19 +161,70 @@ def contestants(row, backend, options):
     """What was measured of each contestant, by its name."""
     if is_start(row):
         return in_fresh_processes(row, backend, options)
-    choice = ["--rounds", str(options.rounds), "--seconds", str(options.seconds)]
-    choice += ["--only", *options.only] if options.only else []
-    return in_process(backend, "--measure", row, *choice)
+    names = [name for name in CONTESTANTS[backend] if name == "keras_vit" or not options.only or name in options.only]
+    names = [name for name in names if not row.startswith(TEXT) or name in TEXT_CONTESTANTS]
+    names = [name for name in names if " int8 " not in row or name in ("keras_vit", "float32")]
+    with contextlib.ExitStack() as stack:
+        steps = {}
+        for name in names:
+            process = stack.enter_context(started(backend, "--serve", row, name, stdin=subprocess.PIPE))
+            if answer(process) is not None:
+                steps[name] = process
+        times = {name: [] for name in steps}
+        begun = time.perf_counter()
+        while len(times["keras_vit"]) < options.rounds:
+            for name, process in steps.items():
+                time.sleep(PAUSE)
+                process.stdin.write("\n")
+                process.stdin.flush()
+                times[name].append(answer(process))
+            if time.perf_counter() - begun > options.seconds:
+                break
+        for process in steps.values():
+            process.stdin.close()
+        return times
 
 
-def in_process(backend, *arguments, script=__file__, **variables):
+def answer(process):
+    """What a contestant's process says next, in JSON on a line of its own; None from one that has ended well."""
+    for line in process.stdout:
+        with contextlib.suppress(ValueError):
+            return json.loads(line)
+    if process.wait():
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return None
+
+
+def serve(row, name):
+    """Makes a step, and takes it whenever a line comes in: the seconds of each."""
+    try:
+        step = make(row, name)
+    except Unavailable:
+        return
+    for _ in range(2):  # the first call compiles; a second one warms up what is quick
+        step()
+    print("true", flush=True)
+    for _ in sys.stdin:
+        begun = time.perf_counter()
+        step()
+        print(time.perf_counter() - begun, flush=True)
+
+
+def in_process(backend, *arguments, **options):
     """What a script prints last, in JSON, in a process of its own."""
+    with started(backend, *arguments, **options) as process:
+        output = process.communicate()[0]
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return json.loads(output.splitlines()[-1])
+
+
+def started(backend, *arguments, script=__file__, stdin=None, **variables):
+    """A process of this package, not of an installed one, with a backend."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment |= variables
     command = [sys.executable, script, *arguments]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    return subprocess.Popen(command, env=environment | variables, stdin=stdin, stdout=subprocess.PIPE, text=True)
 
 
 def in_fresh_processes(row, backend, options):
@@ -211,34 +264,6 @@ def versions():
 
 STARTED = {"keras_vit": "keras_vit", "timm": "timm", "Transformers": "transformers", "Flax": "flax.linen"}
 STARTED["KerasHub"] = "keras_hub"
-
-
-def measure(row, options):
-    """Seconds of every round, by contestant."""
-    makers = CONTESTANTS[os.environ["KERAS_BACKEND"]]
-    names = [name for name in makers if name == "keras_vit" or not options.only or name in options.only]
-    names = [name for name in names if not row.startswith(TEXT) or name in TEXT_CONTESTANTS]
-    names = [name for name in names if " int8 " not in row or name in ("keras_vit", "float32")]
-    steps = {}
-    for name in names:
-        with contextlib.suppress(Unavailable):
-            steps[name] = make(row, name)
-    times = {name: [] for name in steps}
-    begun = time.perf_counter()
-    for _ in range(2):  # the first call compiles; a second one warms up what is quick
-        for step in steps.values():
-            step()
-        if time.perf_counter() - begun > options.seconds:
-            break
-    begun = time.perf_counter()
-    while len(times["keras_vit"]) < options.rounds:
-        for name, step in steps.items():
-            started = time.perf_counter()
-            step()
-            times[name].append(time.perf_counter() - started)
-        if time.perf_counter() - begun > options.seconds:
-            break
-    return times
 
 
 def make(row, name):

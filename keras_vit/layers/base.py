@@ -19,8 +19,8 @@ from keras import initializers, ops
 
 from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros, warn_caller
 from keras_vit._keras import any_module_is_watched, layers_inside
+from keras_vit.layers.activations import activate
 from keras_vit.layers.ops import (
-    activate,
     dense,
     fast_path,
     faster,
@@ -107,6 +107,10 @@ class BaseLayer(keras.layers.Layer):
         return [self.seed_generator.next() if training and rate else None for rate in rates]
 
 
+# Of PyTorch's modules. `hasattr(super(), ...)` would do as well, but breaks the programs of `torch.compile`.
+_get_module_attribute = getattr(keras.layers.Layer, "__getattr__", None)
+
+
 class Renamed:
     """Attributes that had another name (`renamed`: old to new), which still works, with a DeprecationWarning."""
 
@@ -117,8 +121,8 @@ class Renamed:
         if new := type(self).renamed.get(name):
             warn_caller(f"{type(self).__name__}.{name} is called {new} now.", DeprecationWarning)
             return getattr(self, new)
-        if hasattr(super(), "__getattr__"):  # PyTorch's modules have it
-            return super().__getattr__(name)  # ty: ignore[missing-attribute]
+        if _get_module_attribute is not None:
+            return _get_module_attribute(self, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit._keras import is_recorded
 from keras_vit._processes import tensorflow_has_only_cpus
 
 FAST: dict[tuple[str, str], Callable[..., Any]] = {}  # (operation, platform) -> the faster form
+PLATFORMS = {"cpu": "torch", "cuda": "torch elsewhere"}  # of PyTorch; programs of `torch.compile` are the second
 _INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16_arith")}
 
 
@@ -48,7 +48,7 @@ def with_faster_forms(function: Any) -> Callable[..., Any]:
 
 def runs_eagerly_in_torch(x: Any) -> bool:
     """Whether `x` is a tensor of PyTorch on a CPU or on CUDA, in a program that is neither traced nor compiled."""
-    return _platform(x) in ("torch", "cuda")
+    return _platform(x) in PLATFORMS.values()
 
 
 def _platform(x: Any) -> str | None:
@@ -57,9 +57,9 @@ def _platform(x: Any) -> str | None:
     if backend == "torch":
         import torch
 
-        eager = not (torch.compiler.is_compiling() or torch.jit.is_tracing())
-        known = eager and type(x) in (torch.Tensor, torch.nn.Parameter)
-        return {"cpu": "torch", "cuda": "cuda"}.get(x.device.type) if known else None
+        if type(x) not in (torch.Tensor, torch.nn.Parameter) or torch.jit.is_tracing() or torch.compiler.is_exporting():
+            return None
+        return "torch elsewhere" if torch.compiler.is_compiling() else PLATFORMS.get(x.device.type)
     if backend == "jax":
         import jax
 
@@ -151,13 +151,16 @@ def _dense_in_tensorflow(x: Any, kernel: Any, bias: Any) -> Any:
     return tf.reshape(y, [*(-1 if size is None else size for size in sizes), y.shape[-1]])
 
 
-@faster("dense", "torch", "cuda")
-def _dense_in_torch(x: Any, kernel: Any, bias: Any) -> Any:
+@faster("dense", "torch elsewhere")
+def _linear(x: Any, kernel: Any, bias: Any) -> Any:
     import torch.nn.functional as F
 
-    if not x.is_cuda and _torch_lacks(x.dtype):
-        return _in_float32(_dense_in_torch, x, kernel, bias)
     return F.linear(x, kernel.t(), bias)
+
+
+@faster("dense", "torch")
+def _dense_in_torch(x: Any, kernel: Any, bias: Any) -> Any:
+    return _in_float32(_linear, x, kernel, bias) if _torch_lacks(x.dtype) else _linear(x, kernel, bias)
 
 
 @functools.cache
@@ -202,13 +205,18 @@ def _conv_in_jax(x: Any, kernel: Any, strides: int | tuple[int, int], padding: s
     return _dense_in_jax(x, kernel.reshape(-1, filters), None)
 
 
-@faster("conv", "torch", "cuda")
-def _conv_in_torch(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int | list[int]) -> Any:
-    # On views of the same memory, which PyTorch calls channels_last; a product where it is one.
+@faster("conv", "torch")
+def _conv_in_torch(x: Any, kernel: Any, *options: Any) -> Any:
+    if _torch_lacks(x.dtype):
+        return _in_float32(lambda x, kernel: _conv_of_views(x, kernel, *options), x, kernel)
+    return _conv_of_views(x, kernel, *options)
+
+
+@faster("conv", "torch elsewhere")
+def _conv_of_views(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int | list[int]) -> Any:
+    # Of the same memory, which PyTorch calls channels_last; a product where it is one.
     import torch.nn.functional as F
 
-    if not x.is_cuda and _torch_lacks(x.dtype):
-        return _in_float32(lambda x, kernel: _conv_in_torch(x, kernel, strides, padding), x, kernel)
     rows, columns, channels, filters = kernel.shape
     strides = (strides, strides) if isinstance(strides, int) else strides
     if (rows, columns) == (1, 1) and padding in ("same", "valid", 0):
@@ -230,6 +238,8 @@ def _conv_in_torch(x: Any, kernel: Any, strides: int | tuple[int, int], padding:
 
 def attention(query: Any, key: Any, value: Any, flash_attention: bool | None = None, is_causal: bool = False) -> Any:
     """Softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`; the rest as in Keras's."""
+    if keras.backend.backend() == "torch":
+        return _attention_in_torch(query, key, value, is_causal)
     fast = fast_path("attention", query)
     if fast is not None:
         return fast(query, key, value, is_causal)
@@ -305,8 +315,8 @@ def _attention_in_tensorflow(query: Any, key: Any, value: Any, is_causal: bool =
     return tf.transpose(tf.cast(tf.matmul(weights, value), dtype), (0, 2, 1, 3))
 
 
-@faster("attention", "torch", "cuda")
-def _attention_in_torch(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
+def _attention_in_torch(query: Any, key: Any, value: Any, is_causal: bool) -> Any:
+    # On any device and in programs that are traced: PyTorch chooses the kernel. Keras's choice breaks `torch.compile`.
     import torch.nn.functional as F
 
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
@@ -362,138 +372,3 @@ def _layer_norm_in_torch(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
     wide = x.dtype if x.device.type in ("cpu", "cuda") else torch.promote_types(x.dtype, torch.float32)
     return F.layer_norm(x.to(wide), x.shape[-1:], gamma.to(wide), beta.to(wide), epsilon).to(x.dtype)
-
-
-# Activations
-
-# The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 c x + 2 d x^3).
-_GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
-_GELU_CUBIC = 0.044715 * _GELU_LINEAR
-PIECE = 1 << 20  # values that PyTorch works on at a time, so that they stay in the processor's cache between steps
-FEW = 1 << 17  # values that PyTorch's own GELU does as soon as four operations
-
-
-def activate(x: Any, kind: str | None, fresh: bool = False) -> Any:
-    """An activation: one of `choices.HEAD_ACTIVATIONS`, or None for none; a `fresh` tensor may be written over."""
-    if kind is None:
-        return x
-    fast = fast_path(kind, x)
-    if fast is not None:
-        return fast(x, fresh)
-    if kind == "quick":
-        return x * ops.sigmoid(1.702 * x)
-    return getattr(ops, kind)(x) if kind in ("relu", "silu") else ops.gelu(x, approximate=kind == "tanh")
-
-
-@faster("tanh", "jax")
-def _gelu_tanh_in_jax(x: Any, fresh: bool = False) -> Any:
-    return _gelu_of_jax()(widened(x)).astype(x.dtype)
-
-
-@functools.cache
-def _gelu_of_jax() -> Any:
-    """The tanh approximation of GELU, which keeps x and nothing else for its gradient.
-
-    The sigmoid is written in two ways, as XLA would keep what both have in common. The second one loses nothing where
-    the sigmoid is nearly 1, unlike one made of a tanh (2e-7 instead of 4e-6).
-    """
-    import jax
-    import jax.numpy as jnp
-
-    @jax.custom_jvp
-    def gelu(x: Any) -> Any:
-        # Division comes last: XLA repeats products in what reads them, here in the slow copy of _widening_product.
-        return x / (1 + jnp.exp(-x * (_GELU_LINEAR + _GELU_CUBIC * x * x)))
-
-    @gelu.defjvp
-    def differentiate(primals: Any, tangents: Any) -> Any:
-        (x,), (d_x,) = primals, tangents
-        e = jnp.exp(-jnp.abs(x) * (_GELU_LINEAR + _GELU_CUBIC * x * x))
-        s = 1 / (1 + e)  # the sigmoid of what is positive; that of the negative is e s, and the slope of both e s^2
-        slope = e * s * s * x * (_GELU_LINEAR + 3 * _GELU_CUBIC * x * x)
-        return gelu(x), d_x * (jnp.where(x < 0, e * s, s) + slope)
-
-    return gelu
-
-
-def _overwrites(x: Any, fresh: bool) -> bool:
-    import torch
-
-    # Fresh memory costs more than the arithmetic: Linux hands it out in pages of 4 KiB, each after a fault.
-    return fresh and x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled()) and not is_recorded()
-
-
-@faster("relu", "torch", "cuda")
-def _relu_in_torch(x: Any, fresh: bool = False) -> Any:
-    return x.relu_() if _overwrites(x, fresh) else x.relu()
-
-
-@faster("quick", "torch")
-def _gelu_quick_in_torch(x: Any, fresh: bool = False) -> Any:
-    if not _overwrites(x, fresh):
-        return x * (1.702 * x).sigmoid_()
-    for piece in _pieces(x):
-        piece.mul_((1.702 * piece).sigmoid_())
-    return x
-
-
-@faster("exact", "torch", "cuda")
-def _gelu_exact_in_torch(x: Any, fresh: bool = False) -> Any:
-    import torch
-
-    return (torch.ops.aten.gelu_ if _overwrites(x, fresh) else torch.ops.aten.gelu)(x)
-
-
-@faster("tanh", "torch", "cuda")
-def _gelu_tanh_in_torch(x: Any, fresh: bool = False) -> Any:
-    import torch
-
-    overwrites = _overwrites(x, fresh)
-    if x.is_cuda or x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < FEW:
-        return (torch.ops.aten.gelu_ if overwrites else torch.ops.aten.gelu)(x, approximate="tanh")
-    if not overwrites:
-        return _gelu_of_torch().apply(x)
-    for piece in _pieces(x):
-        piece.mul_(_gelu_factor(piece.float()))  # computed in at least float32
-    return x
-
-
-def _pieces(x: Any) -> list[Any]:
-    # Slices, because PyTorch lets nobody write over what `split` gives.
-    flat = x.reshape(-1)
-    return [flat[start : start + PIECE] for start in range(0, len(flat), PIECE)]
-
-
-def _gelu_factor(x: Any) -> Any:
-    return x.new_tensor(_GELU_LINEAR).addcmul(x, x, value=_GELU_CUBIC).mul_(x).sigmoid_()
-
-
-@functools.cache
-def _gelu_of_torch() -> Any:
-    """The tanh approximation of GELU, which keeps x alone. PyTorch's gradient can be differentiated again."""
-    import torch
-
-    def slope(ctx: Any, grad: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
-
-    class _Gelu(torch.autograd.Function):
-        backward = jvp = staticmethod(slope)
-
-        @staticmethod
-        def forward(x: Any) -> Any:
-            y = torch.empty_like(x, memory_format=torch.contiguous_format)
-            for source, target in zip(_pieces(x), _pieces(y), strict=True):
-                torch.mul(source, _gelu_factor(source.float()), out=target)
-            return y
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            ctx.save_for_backward(*inputs)
-            ctx.save_for_forward(*inputs)
-
-        @staticmethod
-        def vmap(info: Any, in_dims: Any, x: Any) -> Any:
-            return _Gelu.apply(x), in_dims[0]
-
-    return _Gelu

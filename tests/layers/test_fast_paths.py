@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.layers import base
+from keras_vit.layers import activations, base
 from keras_vit.layers import ops as fast_paths
 from keras_vit.layers.base import Dense, LayerNormalization
 from keras_vit.layers.resnet import GroupNormalization, MaxPooling2D
@@ -64,8 +64,8 @@ def square(y):
 @pytest.fixture(autouse=True)
 def pieces(monkeypatch):
     """What is for many values only takes few as well, and several pieces, so that small tests see it."""
-    monkeypatch.setattr(fast_paths, "FEW", 0)
-    monkeypatch.setattr(fast_paths, "PIECE", 1 << 18)
+    monkeypatch.setattr(activations, "FEW", 0)
+    monkeypatch.setattr(activations, "PIECE", 1 << 18)
 
 
 @pytest.fixture
@@ -244,13 +244,12 @@ torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="what
 @torch_only
 class TestTorch:
     @pytest.mark.parametrize("case", CASES)
-    def test_forms_for_cuda_give_the_same_numbers(self, case, slow, monkeypatch):
-        """Run here on a CPU: they are operations of PyTorch that every device has."""
+    def test_forms_for_cuda_and_compiled_programs_give_the_same_numbers(self, case, slow, monkeypatch):
+        """Run here on a CPU, as they are: operations of PyTorch that every device has."""
         layer, x = made(case)
         model = keras.Sequential([keras.Input(x.shape[1:]), layer])
         with monkeypatch.context() as patch:
-            patch.setattr(fast_paths, "_platform", lambda x: "cuda")
-            patch.setattr(fast_paths, "FEW", 1 << 40)  # PyTorch's own GELU, as on CUDA
+            patch.setattr(fast_paths, "_platform", lambda x: "torch elsewhere")
             y, (loss, grads) = forward(layer, x), gradients(model, x, square)
         slow()
         np.testing.assert_allclose(y, forward(layer, x), rtol=0, atol=1e-6 * max(1, np.abs(y).max()))
@@ -264,6 +263,19 @@ class TestTorch:
 
         assert fast_paths._platform(torch.ones(2)) == "torch"
         assert fast_paths._platform(torch.ones(2, device="meta")) is None
+
+    @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+    @pytest.mark.parametrize("training", [False, True])
+    def test_torch_compile_makes_one_program(self, training, dtype):
+        """`fullgraph` is an error where PyTorch would go on in Python; "eager" compiles nothing."""
+        import torch
+
+        model, x = small_model()
+        model = model.with_config(dtype=dtype)
+        filled(model, None)
+        program = torch.compile(lambda x: model(x, training=training), backend="eager", fullgraph=True)
+        x = torch.from_numpy(x)
+        torch.testing.assert_close(program(x), model(x, training=training))
 
     @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
     @pytest.mark.parametrize("case", ["block", "patches", "ResNet unit", "long MLP"])
@@ -344,11 +356,11 @@ class TestTorch:
     def test_gelu_in_place_gives_the_same_numbers(self, dtype, few, monkeypatch):
         import torch
 
-        monkeypatch.setattr(fast_paths, "FEW", few)
+        monkeypatch.setattr(activations, "FEW", few)
         x = torch.linspace(-12, 12, 300_001).to(getattr(torch, dtype))
         for kind in ("tanh", "exact", "quick"):
-            expected, place = fast_paths.activate(x, kind), x.clone()
-            y = fast_paths.activate(place, kind, fresh=True)
+            expected, place = activations.activate(x, kind), x.clone()
+            y = activations.activate(place, kind, fresh=True)
             assert y.data_ptr() == place.data_ptr()
             assert torch.equal(y, expected)
 
