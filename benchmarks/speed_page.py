@@ -101,7 +101,8 @@ def summary(results):
     measured = {(r["row"], r["backend"]): r["contestants"] for r in results if not is_start(r["row"])}
     for row in dict.fromkeys(row for row, _ in measured):
         cells = [median_ratio(measured.get((row, backend), {}), name) for backend, name in columns]
-        yield f"| {row} | {' | '.join(cells)} |"
+        if any(cells):
+            yield f"| {row} | {' | '.join(cells)} |"
 
 
 def median_ratio(times, name):

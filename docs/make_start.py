@@ -85,7 +85,7 @@ def draw_speed(shares: dict[str, float]) -> None:
     axis.barh(labels[::-1], list(shares.values())[::-1], color=TEAL, height=0.62)
     axis.bar_label(axis.containers[0], fmt="%.2f", padding=4, color=INK, fontsize=11)
     axis.axvline(1, color=AMBER, linewidth=2)
-    axis.set_xlim(0, 1.5)
+    axis.set_xlim(0, 1.7)
     axis.set_xticks([0, 0.5, 1], ["0", "0.5", "as quick"], color=GREY)
     axis.tick_params(length=0, labelsize=11, labelcolor=INK)
     axis.spines[:].set_visible(False)
