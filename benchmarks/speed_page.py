@@ -172,7 +172,7 @@ def drawn(draw, width, height, columns, rows=1, **options):
 
 def draw_peers(results):
     """A dot and a line for each row, backend and peer: median, lowest and highest speed of keras_vit in those of it."""
-    results = [result for result in results if not is_start(result["row"])]
+    results = [result for result in results if not is_start(result["row"]) and " int8 " not in result["row"]]
     rows = list(dict.fromkeys(result["row"] for result in results))
 
     def draw(panels):
@@ -222,8 +222,10 @@ def draw_growth(results):
             for kind, label, top in (("later call", "s per image", True), ("peak_MB", "MB", False)):
                 panel = axes[0] if top else axes[1]
                 panel.set(title=title if top else "", xlabel="" if top else title, ylabel=label)
-                panel.set_xscale("log", base=2)
-                panel.set_yscale("log")
+                if title != "width":
+                    panel.set_xscale("log", base=2)
+                if top and title != "batch":
+                    panel.set_yscale("log")
                 for backend in BACKENDS:
                     for name, line in (("keras_vit", "-"), (PEERS[backend][0], "--")):
                         found = {
@@ -244,6 +246,8 @@ def draw_growth(results):
                         )
                 panel.set_xticks(sorted(points), [str(x) for x in sorted(points)])
                 panel.minorticks_off()
+                if panel.get_yscale() == "linear":
+                    panel.set_ylim(bottom=0)
         panels[0][0].legend()
 
     return drawn(draw, 10, 5.5, len(axes_of), rows=2)

@@ -20,6 +20,7 @@ from keras_vit.demo import load_digits
 IMAGES = Path(__file__).parent / "images"
 INK, TEAL, AMBER, GREY = "#12333f", "#0b6e75", "#d97a00", "#5d6b72"
 ROW = "ViT-B/16 224 8 float32 forward"
+LABEL = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the line
 PEERS = {"timm": "torch", "Transformers": "torch", "Flax": "jax", "KerasHub": "tensorflow"}
 FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 
@@ -83,7 +84,7 @@ def draw_speed(shares: dict[str, float]) -> None:
     figure, axis = plt.subplots(figsize=(9, 2.1), layout="constrained")
     labels = [f"beside {peer} ({FRAMEWORKS[backend]})" for peer, backend in PEERS.items()]
     axis.barh(labels[::-1], list(shares.values())[::-1], color=TEAL, height=0.62)
-    axis.bar_label(axis.containers[0], fmt="%.2f", padding=4, color=INK, fontsize=11)
+    axis.bar_label(axis.containers[0], fmt="%.2f", padding=4, color=INK, fontsize=11, bbox=LABEL)
     axis.axvline(1, color=AMBER, linewidth=2)
     axis.set_xlim(0, 1.7)
     axis.set_xticks([0, 0.5, 1], ["0", "0.5", "as quick"], color=GREY)
