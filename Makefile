@@ -36,7 +36,7 @@ help:
 	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend; writes OUTPUT=$(OUTPUT)"
 	@echo "make test [PYTEST_ARGS='-x -k name']       style and types, then the whole suite on all three backends"
 	@echo "make test-lowest                           tests on torch, with the lowest versions that pyproject.toml allows"
-	@echo "make bench [BENCH_ARGS='--rows NAME']      speed beside timm, Transformers, Flax and KerasHub; writes docs/speed.json"
+	@echo "make bench [BENCH_ARGS='--rows NAME']      speed beside timm, Transformers, Flax and KerasHub; writes docs/speed.json (with a GPU: the page of accelerators)"
 	@echo "make lint                                  style and types only"
 	@echo "make format                                repairs style and formatting"
 	@echo "make wheel                                 builds dist/keras_vit-*.whl and the source archive"

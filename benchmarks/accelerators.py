@@ -28,8 +28,8 @@ from pathlib import Path
 
 import numpy as np
 import speed
-from speed import LABELS, SHAPES, TIMM, Unavailable, in_process, installed, need, patch_of, policy
-from speed_page import markdown, write
+from speed import SHAPES, TIMM, Unavailable, in_process, installed, labels_of, need, patch_of
+from speed_page import markdown, write, write_between
 
 ROWS = [
     f"{model} {pixels} {job}"
@@ -45,8 +45,6 @@ CHIPS = {
     "A100": (312e12, 1.56e12),
     "L4": (121e12, 0.3e12),
 }
-GOALS = {"forward": 0.75, "train": 0.5}  # of the peak, for ViT-L/16
-BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 
 
 def main():
@@ -61,6 +59,8 @@ def main():
     parser.add_argument("--measure", nargs=2, metavar=("ROW", "CONTESTANT"), help=argparse.SUPPRESS)
     parser.add_argument("--lower-one", metavar="ROW", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if (options.dry_run or options.lower or options.roofline) and (options.json or options.page):
+        parser.error("--dry-run, --lower and --roofline measure nothing: leave --json and --page out (make sets them)")
     if options.roofline:
         print("\n".join(roofline()))
     elif options.measure:
@@ -97,8 +97,7 @@ def run_all(options):
                 if options.json:
                     write(options.json, json.dumps(results, indent=1) + "\n")
     if options.page and results:
-        before, _, rest = options.page.read_text(encoding="utf-8").partition(BEGIN)
-        write(options.page, before + BEGIN + "\n".join(table(results)) + "\n" + END + rest.partition(END)[2])
+        write_between(options.page, "\n".join(table(results)) + "\n")
     if failed:
         sys.exit("Failed:\n" + "\n".join(failed))
 
@@ -108,8 +107,8 @@ def table(results):
     yield from markdown(["row", "backend", "contestant", "batch", "images/s", "of the peak", "MB", "first call, s"])
     for result in sorted(results, key=lambda r: (ROWS.index(r["row"]), r["backend"])):
         best = max(result["batches"], key=lambda batch: batch["rate"])
-        peak = next((peak for name, (peak, _) in CHIPS.items() if name in result["device"]), None)
-        share = f"{best['rate'] * flops(result['row']) / peak:.2f}" if peak else ""
+        peak = next((peak for name, (peak, _) in CHIPS.items() if re.search(rf"\b{name}\b", result["device"])), None)
+        share = f"{best['rate'] * result['flops'] / peak:.2f}" if peak else ""
         names = f"| {result['row']} | {result['backend']} | {result['contestant']} | {best['batch']} "
         yield f"{names}| {best['rate']:.0f} | {share} | {best['MB']:.0f} | {result['batches'][0]['first']:.1f} |"
 
@@ -118,24 +117,17 @@ def versions(results):
     return ", ".join(sorted({f"{name} {number}" for r in results for name, number in r["versions"].items()}))
 
 
-def flops(row):
-    """Multiplications and additions for one image."""
-    model, pixels, job = row.split()
-    width, depth, _, hidden = SHAPES[model]
-    patch = patch_of(model)
-    patches = (int(pixels) // patch) ** 2
-    tokens = patches + 1
-    block = 4 * tokens * width**2 + 2 * tokens**2 * width + 2 * tokens * width * hidden
-    return 2 * (patches * patch**2 * 3 * width + depth * block + 1000 * width) * (3 if job == "train" else 1)
-
-
 # Measuring
 
 
 def measure(row, name, dry):
     """Rate, memory and first call of a contestant with each batch; None where it is not installed."""
+    from keras_vit.models.sizes import count_macs
+    from keras_vit.models.variants import variant_config
+
     model, pixels, job = row.split()
     pixels = 2 * patch_of(model) if dry else int(pixels)
+    macs = count_macs(variant_config(model, pixels))
     backend = os.environ["KERAS_BACKEND"]
     device = device_name(backend, dry)
     batches, best, worse = [], 0, 0
@@ -160,7 +152,8 @@ def measure(row, name, dry):
         del step
         if dry:
             break
-    return {"device": device, "versions": speed.versions(), "batches": batches}
+    flops = 2 * macs * (3 if job == "train" else 1)  # of an image
+    return {"device": device, "versions": speed.versions(), "flops": flops, "batches": batches}
 
 
 def seconds_of(step, wait, rounds, least):
@@ -224,28 +217,12 @@ def wait_jax(value):
 def keras_vit(model, images, job, dry):
     import keras
 
-    net = speed.ours(model, images, policy("bfloat16", job))
-    x = keras.ops.convert_to_tensor(images)
-    if job == "forward":
-        return lambda: net.predict_on_batch(x), lambda _: None  # arrays of NumPy: they are there
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    net.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss, jit_compile="auto")
-    labels = LABELS[np.arange(len(images)) % len(LABELS)]
-    return lambda: net.train_on_batch(x, labels), lambda _: None
+    images = keras.ops.convert_to_tensor(images)
+    return speed.keras_vit_predicts(model, images, "bfloat16", job), lambda _: None  # it gives arrays of NumPy
 
 
 def called_in_torch(model, images, job, dry):
-    import keras
-    import torch
-
-    need(job == "forward")
-    net, x = speed.ours(model, images, "bfloat16"), keras.ops.convert_to_tensor(images)
-
-    def step():
-        with torch.no_grad():
-            return net(x, training=False)
-
-    return step, wait_torch
+    return speed.torch_call(model, images, "bfloat16", job), wait_torch
 
 
 def timm(model, images, job, dry):
@@ -269,7 +246,7 @@ def of_module(net, images, job, dry, compiled):
     device = "cpu" if dry else "cuda"
     net = net.to(device, memory_format=torch.channels_last)
     x = torch.from_numpy(images).permute(0, 3, 1, 2).to(device)  # a view: channels_last
-    y = torch.from_numpy(LABELS[np.arange(len(images)) % len(LABELS)]).to(device)
+    y = torch.from_numpy(labels_of(images)).to(device)
     if job == "forward":
         net, x = net.to(torch.bfloat16).eval(), x.to(torch.bfloat16)
     function = torch.compile(net, backend="eager" if dry else "inductor") if compiled else net
@@ -322,7 +299,7 @@ def unfilled(row, batch=64):
     model, pixels, job = row.split()
     ops.FAST.clear()  # the forms for CPUs
     with skip_initialization():
-        net = speed.ours(model, np.empty((0, int(pixels), int(pixels), 3)), policy("bfloat16", job))
+        net = speed.ours(model, np.empty((0, int(pixels), int(pixels), 3)), speed.policy("bfloat16", job))
     return net, (batch, int(pixels), int(pixels), 3), job
 
 
@@ -373,7 +350,7 @@ def roofline():
     for row in ROWS:
         for chip in ("H100", "H200") if row.endswith("forward") else ():
             peak, bandwidth = CHIPS[chip]
-            operations = sizes(row, 256)
+            operations = operations_of(row, 256)
             least = {name: max(flops / peak, moved / bandwidth) for name, (flops, moved) in operations.items()}
             products = [name for name, (flops, _) in operations.items() if flops]
             useful = sum(flops for flops, _ in operations.values()) / peak
@@ -382,7 +359,7 @@ def roofline():
             yield f"| {row} | {chip} | {shares} | {', '.join(waiting) or 'none'} |"
 
 
-def sizes(row, batch):
+def operations_of(row, batch):
     """What the operations of all blocks compute, and the bytes that each reads and writes in bfloat16."""
     model, pixels, _ = row.split()
     width, depth, _, hidden = SHAPES[model]

@@ -159,15 +159,15 @@ def in_order(results):
 
 def contestants(row, backend, options):
     """What was measured of each contestant, by its name."""
-    if is_start(row):
-        return in_fresh_processes(row, backend, options)
     names = [name for name in CONTESTANTS[backend] if name == "keras_vit" or not options.only or name in options.only]
+    if is_start(row):
+        return in_fresh_processes(row, backend, [name for name in names if name in STARTED], options)
     names = [name for name in names if not row.startswith(TEXT) or name in TEXT_CONTESTANTS]
     names = [name for name in names if " int8 " not in row or name in ("keras_vit", "float32")]
     with contextlib.ExitStack() as stack:
         steps = {}
         for name in names:
-            process = stack.enter_context(started(backend, "--serve", row, name, stdin=subprocess.PIPE))
+            process = stack.enter_context(open_process(backend, "--serve", row, name, stdin=subprocess.PIPE))
             if answer(process) is not None:
                 steps[name] = process
         times = {name: [] for name in steps}
@@ -175,13 +175,12 @@ def contestants(row, backend, options):
         while len(times["keras_vit"]) < options.rounds:
             for name, process in steps.items():
                 time.sleep(PAUSE)
-                process.stdin.write("\n")
-                process.stdin.flush()
+                with contextlib.suppress(BrokenPipeError):  # of one that was killed, which `answer` says
+                    process.stdin.write("\n")
+                    process.stdin.flush()
                 times[name].append(answer(process))
             if time.perf_counter() - begun > options.seconds:
                 break
-        for process in steps.values():
-            process.stdin.close()
         return times
 
 
@@ -212,14 +211,14 @@ def serve(row, name):
 
 def in_process(backend, *arguments, **options):
     """What a script prints last, in JSON, in a process of its own."""
-    with started(backend, *arguments, **options) as process:
+    with open_process(backend, *arguments, **options) as process:
         output = process.communicate()[0]
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, process.args)
     return json.loads(output.splitlines()[-1])
 
 
-def started(backend, *arguments, script=__file__, stdin=None, **variables):
+def open_process(backend, *arguments, script=__file__, stdin=None, **variables):
     """A process of this package, not of an installed one, with a backend."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -227,10 +226,8 @@ def started(backend, *arguments, script=__file__, stdin=None, **variables):
     return subprocess.Popen(command, env=environment | variables, stdin=stdin, stdout=subprocess.PIPE, text=True)
 
 
-def in_fresh_processes(row, backend, options):
+def in_fresh_processes(row, backend, names, options):
     """A process for each contestant and round, in turn: three rounds, or what fits into the seconds."""
-    names = [name for name in CONTESTANTS[backend] if name in STARTED]
-    names = [name for name in names if name == "keras_vit" or not options.only or name in options.only]
     rounds = {name: [] for name in names}
     begun = time.perf_counter()
     for _ in range(min(options.rounds, 3)):
@@ -339,7 +336,8 @@ def ours(model, images, dtype, **changes):
     return network
 
 
-LABELS = np.arange(1000)
+def labels_of(images):
+    return np.arange(len(images)) % 1000
 
 
 def trained(model, images, jit_compile="auto"):
@@ -348,7 +346,8 @@ def trained(model, images, jit_compile="auto"):
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss, jit_compile=jit_compile)
-    return lambda: model.train_on_batch(images, LABELS[: len(images)])
+    labels = labels_of(images)
+    return lambda: model.train_on_batch(images, labels)
 
 
 def predicted(model, images):
@@ -401,10 +400,11 @@ def declare_torchvision():
 
 def torch_call(model, images, dtype, job):
     """The model called as a function, without what `predict` does around it."""
+    import keras
     import torch
 
     need(job == "forward")
-    model, x = ours(model, images, dtype), torch.from_numpy(images)
+    model, x = ours(model, images, dtype), keras.ops.convert_to_tensor(images)
 
     def step():
         with torch.no_grad():
@@ -464,7 +464,7 @@ def torch_step(net, images, dtype, job):
     """A call, or an update, of a module; with reduced precision where autocast knows it."""
     import torch
 
-    x, y = torch.from_numpy(images), torch.from_numpy(LABELS[: len(images)])
+    x, y = torch.from_numpy(images), torch.from_numpy(labels_of(images))
     x = x.permute(0, 3, 1, 2).contiguous() if images.ndim == 4 else x.long()
 
     def logits():
@@ -601,7 +601,7 @@ def flax(model, images, dtype, job):
                 x = Block()(x)
             return nn.Dense(1000)(nn.LayerNorm(dtype=dtype)(x)[:, 0].astype(jnp.float32))
 
-    net, x, y = Net(), jnp.asarray(images), jnp.asarray(LABELS[: len(images)])
+    net, x, y = Net(), jnp.asarray(images), jnp.asarray(labels_of(images))
     parameters = jax.jit(net.init)(jax.random.key(0), x[:1])
     if job == "forward":
         function = jax.jit(net.apply)

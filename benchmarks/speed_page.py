@@ -51,13 +51,18 @@ in fresh processes; medians.
 
 def write_page(page: Path, results):
     """Puts the tables of all results between two marks of a Markdown file, and draws the pictures beside it."""
+    write_between(page, text(results))
+    for name, draw in ((PEERS_PICTURE, draw_peers), (GROWTH_PICTURE, draw_growth)):
+        write(page.parent / name, draw(results))
+
+
+def write_between(page: Path, content: str):
+    """Puts text between two marks of a Markdown file."""
     before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise SystemExit(f"{page} has no lines {BEGIN.strip()!r} and {END.strip()!r}, between which the tables belong.")
-    for name, draw in ((PEERS_PICTURE, draw_peers), (GROWTH_PICTURE, draw_growth)):
-        write(page.parent / name, draw(results))
-    write(page, before + BEGIN + text(results) + END + after)
+    write(page, before + BEGIN + content + END + after)
 
 
 def write(path: Path, content: str):

@@ -413,11 +413,6 @@ def _random_crop(pixels: np.ndarray, size: tuple[int, int], generator: np.random
 # Processes
 
 
-# Linux's C library gives an image's memory back, and clears it page by page when the next one wants it: a fifth of the
-# time of a worker.
-KEPT_MEMORY = {f"MALLOC_{name}_": str(1 << 30) for name in ("MMAP_THRESHOLD", "TRIM_THRESHOLD")}
-
-
 class Worker:
     """A process that reads image files and transforms them: `python -m keras_vit.data.augmentation`.
 
@@ -428,7 +423,7 @@ class Worker:
         packages = str(Path(__file__).resolve().parents[2])  # the folder that the package lies in
         path = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
         command = [sys.executable, "-P", "-m", "keras_vit.data.augmentation"]
-        pipe, environment = subprocess.PIPE, {**KEPT_MEMORY, **os.environ, "PYTHONPATH": path}
+        pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONPATH": path}
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment)
         self._requests: Any = self._process.stdin
         self._answers: Any = self._process.stdout

@@ -25,8 +25,8 @@ from keras_vit.layers.ops import (
     fast_path,
     faster,
     float32_or_better,
+    is_torch_tensor,
     layer_norm,
-    runs_eagerly_in_torch,
 )
 
 C = TypeVar("C", bound=type[keras.layers.Layer])
@@ -44,7 +44,7 @@ def is_plain(layer: Any, x: Any) -> bool:
     """Whether `layer.call(x)` is all that `layer(x)` does, and nobody sees the result but who calls."""
     cls = type(layer)
     defined = _PLAIN.get(cls)
-    if defined is None or defined[:2] != (cls.call, cls.__call__) or not runs_eagerly_in_torch(x):
+    if defined is None or defined[:2] != (cls.call, cls.__call__) or not is_torch_tensor(x):
         return False
     return (
         layer.built

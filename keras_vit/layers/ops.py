@@ -1,7 +1,8 @@
 """What the layers compute, one function an operation, each followed by faster forms (docs/speed.md).
 
-These are for CPUs, some for PyTorch on CUDA as well. Elsewhere, for symbolic tensors, and in PyTorch while a program is
-traced or compiled, an operation is Keras's. All forms give the same numbers and first and second derivatives.
+These are for CPUs, some for PyTorch on CUDA and in programs of `torch.compile` as well. Elsewhere, for symbolic
+tensors, and in programs of PyTorch that are exported or traced, an operation is Keras's. All forms give the same
+numbers and first and second derivatives, but for rounding; tests say so.
 """
 
 import functools
@@ -46,13 +47,13 @@ def with_faster_forms(function: Any) -> Callable[..., Any]:
     return call
 
 
-def runs_eagerly_in_torch(x: Any) -> bool:
-    """Whether `x` is a tensor of PyTorch on a CPU or on CUDA, in a program that is neither traced nor compiled."""
+def is_torch_tensor(x: Any) -> bool:
+    """Whether `x` is a tensor of PyTorch itself, on a CPU or on CUDA, in a program that is not exported or traced."""
     return _platform(x) in PLATFORMS.values()
 
 
 def _platform(x: Any) -> str | None:
-    """The backend, where `x` lies on a CPU or a program will run on one; "cuda" for PyTorch there; otherwise None."""
+    """The backend, where `x` lies on a CPU or a program will run on one; one of `PLATFORMS`; otherwise None."""
     backend = keras.backend.backend()
     if backend == "torch":
         import torch
@@ -92,7 +93,7 @@ def mean(x: Any, axis: int | tuple[int, ...]) -> Any:
 
 def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
     """`keras.ops.reshape`, without its search for symbolic tensors where `x` is none."""
-    return x.reshape(shape) if runs_eagerly_in_torch(x) else ops.reshape(x, shape)
+    return x.reshape(shape) if is_torch_tensor(x) else ops.reshape(x, shape)
 
 
 @with_faster_forms

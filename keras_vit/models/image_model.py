@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit._keras import ClonableModel, call_layers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import is_plain, quantized_policies
-from keras_vit.layers.ops import float32_or_better, runs_eagerly_in_torch
+from keras_vit.layers.ops import float32_or_better, is_torch_tensor
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,
@@ -69,7 +69,7 @@ class ConfiguredModel(ClonableModel):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         inputs = keras.ops.convert_to_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
-        if not training and mask is None and runs_eagerly_in_torch(inputs):
+        if not training and mask is None and is_torch_tensor(inputs):
             return call_layers(self, inputs, _answer)
         return super().call(inputs, training=training, mask=mask)
 
