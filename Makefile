@@ -107,7 +107,7 @@ define new_environment
 		echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 endef
 PIP_INSTALL = @PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 $(DEMO)/.installed: pyproject.toml constraints.txt
 	$(if $(filter $(BACKEND),$(BACKENDS)),,$(error BACKEND=$(BACKEND) is not one of: $(BACKENDS)))

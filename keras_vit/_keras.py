@@ -3,7 +3,9 @@
 Each has its reason; `tests/test_keras_internals.py` holds every one to what a new Keras does.
 """
 
+import collections
 import contextlib
+import dataclasses
 import functools
 import sys
 import weakref
@@ -112,11 +114,52 @@ def _graph(model: Any) -> Any:
         return None
 
 
-def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
+@dataclasses.dataclass
+class _Activation:
+    """What a layer gave, for so many readers: the last one leaves nothing here."""
+
+    value: Any
+    readers: int
+
+    def read(self) -> Any:
+        value = self.value
+        self.readers -= 1
+        if not self.readers:
+            self.value = None
+        return value
+
+
+def count_readers(model: keras.Model) -> tuple[int, ...]:
+    """How often each output of a layer is read when a functional model is called, in the order in which they come."""
+    outputs, readers = [], collections.Counter()
+
+    def count(layer: Any, *args: Any, **options: Any) -> Any:
+        readers.update(map(id, keras.tree.flatten((args, options))))
+        result = layer.compute_output_spec(*args, **options)
+        outputs.extend(keras.tree.flatten(result))
+        return result
+
+    readers.update(map(id, keras.tree.flatten(call_layers(model, model.inputs, count))))
+    return tuple(readers[id(output)] for output in outputs)
+
+
+def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any], readers: Iterable[int] | None = None) -> Any:
     """What a model that `has_graph` computes, with `call(layer, *arguments, **options)` in place of each layer's call.
 
-    The inputs are tensors, symbolic or not, in the structure that the model takes.
+    The inputs are tensors, symbolic or not, in the structure that the model takes. With what `count_readers` gives, the
+    output of a layer goes when it has been read for the last time, and not when all have been called.
     """
+    if readers is not None:
+        remaining = iter(readers)
+
+        def call_on_values(layer: Any, *args: Any, **options: Any) -> Any:
+            args, options = keras.tree.map_structure(
+                lambda x: x.read() if isinstance(x, _Activation) else x, (args, options)
+            )
+            y = call(layer, *args, **options)
+            return keras.tree.map_structure(lambda value: _Activation(value, next(remaining)), y)
+
+        return keras.tree.map_structure(_Activation.read, call_layers(model, inputs, call_on_values))
     graph = _graph(model)
     inputs = [
         x if isinstance(x, keras.KerasTensor) else keras.ops.convert_to_tensor(x, reference.dtype)

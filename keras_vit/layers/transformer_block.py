@@ -448,11 +448,14 @@ class TransformerBlock(Renamed, CompositeLayer):
 
         return rematerialized(block, x, *(value for value in keras.tree.flatten(inputs) if value is not None))
 
-    def _block(
-        self, x: Any, rotation: Any, offset: Any, seeds: list[Any], activations: Any, training: bool | None
-    ) -> Any:
+    def _block(self, x: Any, rotation: Any, offset: Any, seeds: list[Any], activations: Any, training: Any) -> Any:
         (dropout_seed, *path_seeds), attention_seeds, mlp_seeds = seeds
         kept: dict[str, Any] = {}
+
+        def keep(name: str, value: Any) -> Any:
+            if activations and name in activations:
+                kept[name] = value
+            return value
 
         # Equation 2: z' = MSA(LN(z)) + z
         y, queries = call_inside(self.norm1, x, training), None
@@ -464,14 +467,13 @@ class TransformerBlock(Renamed, CompositeLayer):
         y = dropout(call_inside(self.attention, y, training, **options), self.dropout, dropout_seed)
         if self.layer_scale is not None:
             y = call_inside(self.scale1, y, training)
-        kept["attention"] = drop_path(y, self.drop_path, path_seeds[0])
-        kept["+attention"] = x = x + kept["attention"]
+        x = keep("+attention", x + keep("attention", drop_path(y, self.drop_path, path_seeds[0])))
         # Equation 3: z = MLP(LN(z')) + z'
-        y = call_inside(self.mlp, call_inside(self.norm2, x, training), training, seeds=mlp_seeds)
+        y = call_inside(self.norm2, x, training)
+        y = call_inside(self.mlp, y, training, seeds=mlp_seeds)
         if self.layer_scale is not None:
             y = call_inside(self.scale2, y, training)
-        kept["mlp"] = drop_path(y, self.drop_path, path_seeds[1])
-        x = x + kept["mlp"]
+        x = x + keep("mlp", drop_path(y, self.drop_path, path_seeds[1]))
         return [*(kept[name] for name in activations), x] if activations else x
 
     def compute_output_spec(

@@ -10,7 +10,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit._keras import ClonableModel, call_layers, layers_inside, without_importing_tensorflow
+from keras_vit._keras import ClonableModel, call_layers, count_readers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import is_plain, quantized_policies
 from keras_vit.layers.ops import float32_or_better, is_torch_tensor
 from keras_vit.models.changes import (
@@ -57,6 +57,7 @@ class ConfiguredModel(ClonableModel):
         """Keeps what `get_config` saves, once the layers are there."""
         self._config = config
         self._policy = policy
+        self._readers = count_readers(self) if keras.backend.backend() == "torch" else None
         # Keras asks the model, not its layers, whether the loss has to be scaled for float16.
         self.dtype_policy = getattr(policy, "default_policy", policy)
 
@@ -70,7 +71,7 @@ class ConfiguredModel(ClonableModel):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         inputs = keras.ops.convert_to_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
         if not training and mask is None and is_torch_tensor(inputs):
-            return call_layers(self, inputs, _answer)
+            return call_layers(self, inputs, _answer, self._readers)
         return super().call(inputs, training=training, mask=mask)
 
     def get_config(self) -> dict[str, Any]:

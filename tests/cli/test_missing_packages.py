@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 
 import pytest
 
@@ -36,26 +37,37 @@ def without(program, tmp_path):
     def run(hidden, *arguments, **variables):
         found = {"PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)]), "HIDDEN": hidden}
         _, errors, _ = program(*arguments, code=1, **found, **variables)
-        assert errors.startswith("keras-vit: ") and errors.count("\n") == 1 and "Traceback" not in errors
-        return errors
+        return one_line(errors)
 
     return run
 
 
+def one_line(errors):
+    assert errors.startswith("keras-vit: ") and errors.count("\n") == 1 and "Traceback" not in errors
+    return errors
+
+
+@pytest.mark.parametrize(("hidden", "backend"), [(BACKENDS, ""), ("jax", "jax")])
+def test_one_line_says_which_backend_to_install(without, tiny, photo, hidden, backend):
+    error = without(hidden, "predict", photo, "--weights", tiny(), KERAS_BACKEND=backend)
+    assert 'pip install "keras-vit[jax]"' in error and "Repair" not in error
+
+
 @pytest.mark.parametrize(
-    ("hidden", "command", "variables", "words"),
+    ("hidden", "command", "words"),
     [
-        (BACKENDS, "predict {photo} --weights {tiny}", {"KERAS_BACKEND": ""}, 'pip install "keras-vit[jax]"'),
-        ("jax", "predict {photo} --weights {tiny}", {"KERAS_BACKEND": "jax"}, 'pip install "keras-vit[jax]"'),
-        ("PIL", EMBED, {}, IMAGES),
-        ("PIL", f"{EMBED} --skip-unreadable", {}, IMAGES),
-        ("PIL", "evaluate {tiny} {colours} --on-bad-image skip", {}, IMAGES),
-        ("sklearn,matplotlib", "demo", {}, 'scikit-learn and matplotlib, which are not installed: pip install "keras-'),
+        ("PIL", EMBED, IMAGES),
+        ("PIL", f"{EMBED} --skip-unreadable", IMAGES),
+        ("PIL", "evaluate {tiny} {colours} --on-bad-image skip", IMAGES),
+        ("sklearn matplotlib", "demo", 'scikit-learn and matplotlib, which are not installed: pip install "keras-'),
     ],
 )
-def test_one_line_says_what_to_install(without, tiny, photo, colours, hidden, command, variables, words):
+def test_one_line_says_what_to_install(run, tiny, photo, colours, tmp_path, monkeypatch, hidden, command, words):
     places = {"tiny": tiny(), "photo": photo, "colours": colours}
-    error = without(hidden, *(word.format(**places) for word in command.split()), **variables)
+    for name in hidden.split():
+        monkeypatch.setitem(sys.modules, name, None)  # imports fail as if it were not installed
+    monkeypatch.chdir(tmp_path)
+    error = one_line(run(*(word.format(**places) for word in command.split()), code=1).err)
     assert words in error and "Repair" not in error
 
 

@@ -40,7 +40,10 @@ def close(got, wanted, atol=SAME_FUNCTION):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# On each backend those whose operations differ.
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in ("map", "dynamic") else pytest.mark.once) for kind in KINDS]
+)
 def test_attention_on_every_kind_of_model(kind):
     model = make(kind)
     images = images_for(model, 4)  # in two batches of one size, for JAX to compile each operation once

@@ -155,7 +155,8 @@ def test_attention_with_rotary_embeddings(kind, prefix, dropout):
 
     wanted = in_numpy.attention(x, x, w, 2, turn)
     layer = filled(layers.MultiHeadAttention(2, dropout, rotary_embedding=kind), x.shape)
-    assert_close(forward(layer, x, rotation=rotation, training=bool(dropout)), wanted)
+    # Scores of up to 18, whose rounding, after three products, goes into an exponential: 1.0e-5 on some processors.
+    assert_close(forward(layer, x, rotation=rotation, training=bool(dropout)), wanted, 2e-5)
     x_ = keras.ops.convert_to_tensor(x)
     weights = layer.attention_weights(x_, rotation=keras.ops.convert_to_tensor(rotation))
     assert_close(weights, in_numpy.attention_weights(x, x, w, 2, turn))

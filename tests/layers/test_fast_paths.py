@@ -262,8 +262,7 @@ class TestTorch:
         assert fast_paths._platform(torch.ones(2)) == "torch"
         assert fast_paths._platform(torch.ones(2, device="meta")) is None
 
-    @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-    @pytest.mark.parametrize("training", [False, True])
+    @pytest.mark.parametrize(("training", "dtype"), [(False, "float32"), (True, "mixed_bfloat16")])
     def test_torch_compile_makes_one_program(self, training, dtype):
         """`fullgraph` is an error where PyTorch would go on in Python; "eager" compiles nothing."""
         import torch

@@ -1,5 +1,7 @@
 """Models that compute no more than their answers need give the same answers."""
 
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -186,3 +188,28 @@ def test_quantized_models_are_optimized_before():
     quick = optimized(make(VIT))
     quick.quantize("int8")
     assert np.isfinite(forward(quick, batch(VIT))).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="graphs of the others free them by themselves")
+def test_activations_go_with_their_last_reader():
+    """On PyTorch, memory does not grow with the depth: of all outputs, the last one and the next are there at most."""
+    import torch
+
+    model = make(VIT.replace(depth=6))
+    outputs, alive = [], []
+
+    def remembering(call):
+        def remember(*args, **kwargs):
+            y = call(*args, **kwargs)
+            outputs.append(weakref.ref(y))
+            alive.append(sum(output() is not None for output in outputs))
+            return y
+
+        return remember
+
+    for i in range(6):
+        block = model.get_layer(f"block_{i}")
+        block.call = remembering(block.call)
+    with torch.no_grad():
+        model(torch.from_numpy(batch(VIT)))
+    assert len(alive) == 6 and max(alive) == 2, alive

@@ -13,8 +13,7 @@ PLAIN = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 2, "heads": 2, "
 HYBRID = {"image_size": 32, "patch_size": 1, "stem_stages": (1, 1), "stem_width": 32}
 ROTARY = {"rotary_embedding": "eva02", "mlp": "swiglu_norm", "attention_norm": True, "attention_bias": "no_key"}
 MODELS = {
-    "plain": PLAIN | {"pre_norm": True},
-    "hybrid": PLAIN | HYBRID,
+    "hybrid": PLAIN | HYBRID | {"pre_norm": True},
     "rotary": PLAIN | ROTARY | {"position_embedding": "none", "layer_scale": 0.5},
     "MAP head": PLAIN | {"pooling": "map", "class_token": False, "gelu": "exact"},
 }

@@ -11,8 +11,6 @@ from tests.compute import forward
 from tests.export.tiny import skip_without
 from tests.tolerances import SAME_FUNCTION
 
-pytestmark = pytest.mark.long
-
 # A reference file of each family whose layers differ, and the formats that a test writes from it. Together they have
 # every layer that a plain ViT lacks: two rotary embeddings, register and distillation tokens, gates, QuickGELU, a MAP
 # head.
@@ -25,7 +23,10 @@ FAMILIES = {
     "fam_timm_eva02_base": ("litert",),
 }
 # Files alone do not say how their pictures are prepared; here it does not matter.
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not tell all that its model computes:UserWarning")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:.*does not tell all that its model computes:UserWarning"),
+]
 RECIPE = training.recipe("finetune/cifar10").replace(
     steps=2, warmup_steps=0, batch_size=4, learning_rate=0.1, lora_rank=2, momentum_dtype=None
 )

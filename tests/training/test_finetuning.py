@@ -357,7 +357,10 @@ class Batches(keras.utils.PyDataset):
         return tuple(array[4 * index : 4 * index + 4] for array in colours(11, 1))
 
 
-@pytest.mark.parametrize("validation", [colours(11, 1), Batches()], ids=["arrays", "pipeline"])
+@pytest.mark.parametrize(
+    "validation",
+    [pytest.param(colours(11, 1), marks=pytest.mark.once, id="arrays"), pytest.param(Batches(), id="pipeline")],
+)
 def test_validation_counts_every_image_once(validation):
     """11 images in batches of 8: the last batch is filled up, and what fills it counts nothing."""
     done = finetune(new_model(), recipe=RECIPE.replace(polyak=0.5), steps=3, validation=validation)
