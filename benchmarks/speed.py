@@ -8,8 +8,8 @@
 A row is a model, an image size, a batch, a precision and a job. For `forward` and `train` all contestants take turns,
 one step each in every round, so that ratios hold where the machine's speed drifts. Each has a process of its own: in
 one for all, whose memory the first have cut up, others take up to a tenth longer. For `start` and `start-train`
-processes are fresh: how long imports, building, the first call and those after it take, and the peak of memory. `int8`
-is Keras's `quantize("int8")`.
+processes are fresh, and find their own framework alone, as after `pip install keras-vit[torch]`: how long imports,
+building, the first call and those after it take, and the peak of memory. `int8` is Keras's `quantize("int8")`.
 
 Contestants beside `keras_vit`, which is `predict_on_batch` or `train_on_batch`: the model called as a function
 (`called`, `XLA`), `optimize_for_inference` (`optimized`), `folded()`; for smaller precisions the same in `float32`;
@@ -28,6 +28,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -87,7 +88,9 @@ def main():
     parser.add_argument("--rows", nargs="+", default=ROWS, **row)
     parser.add_argument("--rounds", type=positive, default=9, help="at most so many (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60, help="no new round after so many (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", help="contestants; keras_vit always takes part")
+    names = sorted({name for contestants in CONTESTANTS.values() for name in contestants})
+    only = {"nargs": "+", "choices": names, "metavar": "CONTESTANT"}
+    parser.add_argument("--only", **only, help=f"keras_vit and these of: {', '.join(names)}")
     parser.add_argument("--json", type=Path, help="file for all times; rows that are measured again are replaced")
     parser.add_argument("--page", type=Path, help="Markdown file that gets the tables and pictures of the JSON file")
     parser.add_argument("--page-only", action="store_true", help="measure nothing, write --page from --json")
@@ -218,23 +221,36 @@ def in_process(backend, *arguments, **options):
     return json.loads(output.splitlines()[-1])
 
 
-def open_process(backend, *arguments, script=__file__, stdin=None, **variables):
-    """A process of this package, not of an installed one, with a backend."""
-    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]))
+def open_process(backend, *arguments, script=__file__, stdin=None, search=None, **variables):
+    """A process of this package, not of an installed one, with a backend; modules are searched in a folder first."""
+    root = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [search, root, os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, script, *arguments]
     return subprocess.Popen(command, env=environment | variables, stdin=stdin, stdout=subprocess.PIPE, text=True)
+
+
+# Read by Python at its start. Keras imports what it finds: beside PyTorch in one environment it costs 300 MB.
+HIDE = """
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] in HIDDEN else find(name, *rest)
+"""
+OTHERS = {*BACKENDS, "jaxlib", "sklearn", "matplotlib"}
 
 
 def in_fresh_processes(row, backend, names, options):
     """A process for each contestant and round, in turn: three rounds, or what fits into the seconds."""
     rounds = {name: [] for name in names}
     begun = time.perf_counter()
-    for _ in range(min(options.rounds, 3)):
-        for name in names:
-            rounds[name] += filter(None, [in_process(backend, "--start", row, name)])
-        if time.perf_counter() - begun > options.seconds:
-            break
+    with tempfile.TemporaryDirectory() as folder:
+        hidden = OTHERS - {backend, f"{backend}lib"}
+        Path(folder, "sitecustomize.py").write_text(f"HIDDEN = {sorted(hidden)}{HIDE}")
+        for _ in range(min(options.rounds, 3)):
+            for name in names:
+                rounds[name] += filter(None, [in_process(backend, "--start", row, name, search=folder)])
+            if time.perf_counter() - begun > options.seconds:
+                break
     return {name: all_of_one for name, all_of_one in rounds.items() if all_of_one}
 
 

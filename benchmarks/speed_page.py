@@ -43,7 +43,7 @@ itself, with its framework, is in the memory. Dashed are timm, Flax and KerasHub
 ![Growth of time and memory with the batch, the tokens and the width]({growth})
 
 Imports, building with random weights, the first call, the median of up to seven calls after it, and the peak of memory,
-in fresh processes; medians.
+in fresh processes, which find their own framework alone; medians.
 
 {table}
 """
