@@ -49,15 +49,11 @@ demo: $(DEMO)/.installed
 
 # Every backend runs, whatever the others did; the last line names what failed.
 # Types are checked where no framework is installed, here as in `make lint`: what a framework says of its own types
-# changes with its version. Both environments are made at the same time: one unpacks while the other downloads.
+# changes with its version. They are checked while the larger environment is made.
 test:
-	@$(MAKE) --no-print-directory --jobs=2 GOAL=test $(TEST)/.installed $(TOOLS)/.installed
 	@failed=""; \
-	echo "== ruff"; \
-	$(TEST)/bin/python -m ruff check . || failed="$$failed ruff-check"; \
-	$(TEST)/bin/python -m ruff format --check . || failed="$$failed ruff-format"; \
-	echo "== ty"; \
-	$(TOOLS)/bin/python -m ty check --python $(TOOLS) || failed="$$failed ty"; \
+	$(MAKE) --no-print-directory --jobs=2 --keep-going GOAL=test $(TEST)/.installed lint || failed=" lint"; \
+	[ -e $(TEST)/.installed ] || exit 1; \
 	for backend in $(BACKENDS); do \
 		echo; echo "== $$backend"; \
 		KERAS_BACKEND=$$backend $(TEST)/bin/python -m pytest tests $(PYTEST_ARGS) || failed="$$failed $$backend"; \

@@ -514,6 +514,7 @@ def torch_limit(model, images, dtype, job):
     import torch
 
     need(job == "forward" and "R50" not in model)
+    need(dtype != "bfloat16" or "bf16" in machine())  # without instructions for them a step takes minutes
     dtype = getattr(torch, dtype)
     products = [(torch.randn(n, k).to(dtype), torch.randn(k, m).to(dtype)) for n, k, m in sizes(model, images)]
     depth = SHAPES[model][1]

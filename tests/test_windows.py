@@ -51,6 +51,24 @@ def test_maps_are_stretched_as_in_torch_in_any_pieces(new):
     np.testing.assert_array_equal(np.concatenate(one_by_one), at_once)
 
 
+@pytest.mark.parametrize("new", [(90, 70), (9, 7), (31, 4), (5, 3), (1, 1)])
+@pytest.mark.parametrize("kind", ["noise", "areas", "equal"])
+def test_the_largest_value_is_that_of_the_whole_map(new, kind, monkeypatch):
+    values = np.random.default_rng(3).normal(size=(9, 7, 5)).astype("float32")
+    if kind == "areas":
+        values = values * 0.1 + np.eye(5, dtype="float32")[np.arange(9)[:, None] // 4 + np.arange(7) // 3]
+    elif kind == "equal":  # of equal values the first counts, as in `argmax`
+        values = values.round()
+    whole = windows.stretched(windows.rows_of(values), (9, 7), new)(0, new[0])
+    for strip in (2**22, 60):
+        monkeypatch.setattr(windows, "_STRIP", strip)
+        found = windows.largest(windows.rows_of(values), (9, 7), new, 5)
+        assert found.shape == new and found.dtype == "int32"
+        # Two values that differ by rounding: either may be found.
+        lost = whole.max(-1) - np.take_along_axis(whole, found[..., None], -1)[..., 0]
+        assert lost.max() <= 1e-6 and (found == whole.argmax(-1)).mean() > (0.9 if kind == "equal" else 0.999)
+
+
 def test_maps_in_crops_are_averaged():
     rng, size = np.random.default_rng(1), (20, 33)
     crops = windows.sliding(size, (12, 14), (7, 9))

@@ -14,6 +14,7 @@ from keras_vit.preprocessing import Pipeline, resize_images
 from keras_vit.preprocessing.windows import (
     Rows,
     centre_margins,
+    largest,
     merged,
     opencv_resized,
     rows_of,
@@ -29,20 +30,19 @@ def segment_patches(
 ) -> Segmentation:
     """The class of each pixel of a picture `(height, width, channels)`; see `segment`."""
     config, size = model.config, (pixels.shape[0], pixels.shape[1])
-    views: list[tuple[Rows, bool]] = []
+    views: list[tuple[Rows, tuple[int, int], bool]] = []
     for scale in scales:
         image = _resized(pixels, config, scale).astype("float32")
         image = image if config.include_preprocessing else config.pipeline.normalized(image)
-        views.append((_logits(model, image, size, batch_size), False))
-        if flip:
-            views.append((_logits(model, image[:, ::-1], size, batch_size), True))
+        for mirrored in (False, True) if flip else (False,):
+            rows = _logits(model, image[:, ::-1] if mirrored else image, batch_size)
+            views.append((rows, (image.shape[0], image.shape[1]), mirrored))
+    if len(views) == 1:  # a softmax would not change which is largest
+        return semantic(largest(*views[0][:2], size, config.classes), config.class_names)
     found = np.empty(size, "int32")
+    maps = [(stretched(rows, inner, size), -1 if mirrored else 1) for rows, inner, mirrored in views]
     for start, stop in strips(size, config.classes):
-        if len(views) == 1:  # a softmax would not change which is largest
-            total = views[0][0](start, stop)
-        else:
-            shares = ((softmax(rows(start, stop)), -1 if mirrored else 1) for rows, mirrored in views)
-            total = sum((share[:, ::step] for share, step in shares), np.zeros(()))
+        total = sum((softmax(rows(start, stop))[:, ::step] for rows, step in maps), np.zeros(()))
         found[start:stop] = total.argmax(-1)
     return semantic(found, config.class_names)
 
@@ -60,10 +60,10 @@ def _resized(pixels: np.ndarray, config: LinearSegmenterConfig, scale: float) ->
     return Pipeline(size, filter="bilinear_pillow").resized(pixels, pixels.shape[2])[0]
 
 
-def _logits(model: LinearSegmenter, image: np.ndarray, size: tuple[int, int], batch_size: int) -> Rows:
-    """Logits at the size of the picture, from the mean of those of the crops of an image."""
-    config, inner = model.config, (image.shape[0], image.shape[1])
-    windows = sliding(inner, config.crop_size, config.stride)
+def _logits(model: LinearSegmenter, image: np.ndarray, batch_size: int) -> Rows:
+    """Logits at the size of an image, the mean of those of its crops."""
+    config = model.config
+    windows = sliding((image.shape[0], image.shape[1]), config.crop_size, config.stride)
     crop = windows[0][2:]
     margins = [*centre_margins(crop, config.patch_size), (0, 0)]
     # What is 0 after normalising.
@@ -79,4 +79,4 @@ def _logits(model: LinearSegmenter, image: np.ndarray, size: tuple[int, int], ba
         for logits in to_numpy(model.predict_on_batch(crops))[:count].astype("float32"):
             # The grid that the padding belongs to is stretched over the crop without it, as in the original.
             maps.append(stretched(rows_of(logits), logits.shape[:2], crop))
-    return stretched(merged(inner[1], windows, maps), inner, size)
+    return merged(image.shape[1], windows, maps)

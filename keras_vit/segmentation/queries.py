@@ -14,6 +14,7 @@ from keras_vit.preprocessing import Pipeline
 from keras_vit.preprocessing.windows import (
     Rows,
     Window,
+    largest,
     merged,
     rows_of,
     spread,
@@ -51,10 +52,7 @@ def segment_with_queries(
     if whole:
         logits = [stretched(rows_of(_last(mask)), mask.shape[1:], (side, side)) for mask in masks]
         maps = [_class_rows(rows, share[:, :-1]) for rows, share in zip(logits, shares, strict=True)]
-        rows = stretched(merged(inner[1], windows, maps), inner, size)
-        found = np.empty(size, "int32")
-        for start, stop in strips(size, config.classes):
-            found[start:stop] = rows(start, stop).argmax(-1)
+        found = largest(merged(inner[1], windows, maps), inner, size, config.classes)
         return semantic(found, config.class_names)
 
     def at_size(kept: np.ndarray) -> Rows:

@@ -124,6 +124,12 @@ FILES = {
     "layers": (OPEN_CLIP, of_open_clip(layers=3), "text_cfg says layers=3, but the arrays have 2"),
     "width": (OPEN_CLIP, of_open_clip(width=24), "text_cfg says width=24, but the arrays have 12"),
     "vocabulary": (OPEN_CLIP, of_open_clip(vocab_size=9), "text_cfg says vocab_size=9, but the arrays have 49408"),
+    "patches": (OPEN_CLIP, of_its_images(patch_size=32), "vision_cfg says patch_size=32, but the arrays have 8"),
+    "projection": (
+        OPEN_CLIP,
+        with_json("open_clip_config.json", ("model_cfg",), embed_dim=512),
+        "model_cfg says embed_dim=512, but the arrays have",
+    ),
     "ratio": (OPEN_CLIP, of_open_clip(mlp_ratio=2), "text_cfg says mlp_ratio=2, but the arrays have 48 / 12"),
     "infinite ratio": (OPEN_CLIP, of_open_clip(mlp_ratio=1e308), r"mlp_ratio=1e\+308, but the arrays have 48 / 12"),
     "ratio in words": (OPEN_CLIP, of_open_clip(mlp_ratio="wide"), "mlp_ratio=wide; a positive number was expected"),

@@ -47,7 +47,8 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
         return None
     contents, _, module = found
     open_clip = hints.get("open_clip")
-    vision = mapping(open_clip, "model_cfg", "vision_cfg")
+    model = mapping(open_clip, "model_cfg")
+    vision = mapping(model, "vision_cfg")
     size = vision.get("head_width", 64 if vision else None)
     if size is not None and (type(size) is not int or size < 1):
         raise _not_known("head_width", size)
@@ -58,7 +59,6 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
         heads=None if size is None else shape_of(contents.arrays, _ANCHOR, 4)[0] // size,
         is_named=hints.get("architecture") is not None,
     )
-    check_stated(vision, "vision_cfg", fields)
     fields |= {
         "pre_norm": True,
         "gelu": _gelu(contents, vision),
@@ -67,6 +67,8 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
         "projection": shape_of(contents.arrays, "proj", 2)[1] if "proj" in contents.arrays else None,
         **preparation_in(mapping(open_clip, "preprocess_cfg"), FAMILY.preparation, "resize_mode"),
     }
+    check_stated(vision, "vision_cfg", fields)
+    check_stated(model, "model_cfg", fields)
     dialect = "OpenAI" if open_clip is None else "open_clip"
     return finish(contents, LAYOUT, dialect, ViTConfig(**fields), "" if module else _BESIDE)
 
@@ -75,7 +77,8 @@ def check_stated(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any
     """Raises ValueError where a part of open_clip's config says other sizes of a tower than its arrays have."""
     width, hidden = fields["width"], fields["mlp_width"]
     sizes = {"layers": fields["depth"], "width": width, "vocab_size": fields.get("vocabulary")}
-    wrong = {key: size for key, size in sizes.items() if stated.get(key) not in (None, size)}
+    sizes |= {"embed_dim": fields.get("projection"), "patch_size": fields.get("patch_size", (None,))[0]}
+    wrong = {key: size for key, size in sizes.items() if size and stated.get(key) not in (None, size, [size, size])}
     # open_clip computes int(width * mlp_ratio).
     if (
         stated.get("mlp_ratio") is not None

@@ -231,6 +231,7 @@ def _fields(contents: Contents, kind: str, names: Names, linear_projection: bool
         )
     if names.is_matrix:
         clip.check_stated(stated, "text_cfg", fields)
+        clip.check_stated(mapping(contents.hints, *place[:-1]), "model_cfg", fields)
     return fields | more(contents, kind, width)
 
 
