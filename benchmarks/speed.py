@@ -56,11 +56,8 @@ TIMM = {
 ROWS = (
     "ViT-B/16 224 8 float32 forward",
     "ViT-B/16 224 1 float32 forward",
-    "ViT-B/16 224 32 float32 forward",
     "ViT-B/16 384 1 float32 forward",
-    "ViT-B/16 512 1 float32 forward",
     "ViT-B/16 224 8 bfloat16 forward",
-    "ViT-B/16 224 1 bfloat16 forward",
     "ViT-B/16 224 1 int8 forward",
     "ViT-B/16 224 4 float32 train",
     "ViT-Ti/16 224 1 float32 forward",
