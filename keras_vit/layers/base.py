@@ -19,8 +19,8 @@ from keras import initializers, ops
 
 from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros, warn_caller
 from keras_vit._keras import any_module_is_watched, layers_inside
-from keras_vit.layers.activations import activate
 from keras_vit.layers.ops import (
+    activate,
     dense,
     fast_path,
     faster,

@@ -7,10 +7,9 @@ import numpy as np
 from keras import layers, ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
-from keras_vit.layers.activations import activate
 from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered, tensor_of
 from keras_vit.layers.choices import DEPTH_OUTPUTS, REASSEMBLE_FACTORS
-from keras_vit.layers.ops import conv, float32_or_better, widened
+from keras_vit.layers.ops import activate, conv, float32_or_better, widened
 from keras_vit.layers.resizing import resize
 
 LEAST_SHARE = 0.1  # what `DepthBins` adds to the score of each bin before they are divided by their sum

@@ -1,8 +1,7 @@
-"""What the layers compute, one function an operation, each followed by faster forms (docs/speed.md).
+"""What the layers compute, one function an operation, each followed by faster forms (docs/speed.md); activations last.
 
-These are for CPUs, some for PyTorch on CUDA and in programs of `torch.compile` as well. Elsewhere, for symbolic
-tensors, and in programs of PyTorch that are exported or traced, an operation is Keras's. All forms give the same
-numbers and first and second derivatives, but for rounding; tests say so.
+These are for CPUs, some for PyTorch on CUDA and in programs of `torch.compile` as well. Elsewhere, for symbolic tensors
+and in exported or traced programs of PyTorch, it is Keras's. All give the same numbers and derivatives, but rounding.
 """
 
 import functools
@@ -14,10 +13,16 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit._keras import is_recorded
 from keras_vit._processes import tensorflow_has_only_cpus
 
 FAST: dict[tuple[str, str], Callable[..., Any]] = {}  # (operation, platform) -> the faster form
 PLATFORMS = {"cpu": "torch", "cuda": "torch elsewhere"}  # of PyTorch; programs of `torch.compile` are the second
+# The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 c x + 2 d x^3).
+_GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
+_GELU_CUBIC = 0.044715 * _GELU_LINEAR
+PIECE = 1 << 20  # values that PyTorch works on at a time, so that they stay in the processor's cache between steps
+FEW = 1 << 17  # values that PyTorch's own GELU does as soon as four operations
 _INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16_arith")}
 
 
@@ -86,9 +91,8 @@ def mean(x: Any, axis: int | tuple[int, ...]) -> Any:
     """The mean over some axes, which stay with length 1. Keras 3.15 computes its own in float32 for float64 as well."""
     if keras.backend.standardize_dtype(x.dtype) != "float64":
         return ops.mean(x, axis, keepdims=True)
-    axes = (axis,) if isinstance(axis, int) else axis
-    count = math.prod(x.shape[i] if x.shape[i] is not None else ops.shape(x)[i] for i in axes)
-    return ops.sum(x, axis, keepdims=True) / ops.cast(count, "float64")
+    sizes = (x.shape[i] or ops.shape(x)[i] for i in ((axis,) if isinstance(axis, int) else axis))
+    return ops.sum(x, axis, keepdims=True) / ops.cast(math.prod(sizes), "float64")
 
 
 def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
@@ -114,11 +118,9 @@ def _dense_in_jax(x: Any, kernel: Any, bias: Any) -> Any:
 
 @functools.cache
 def _widening_product() -> Any:
-    """The product of two matrices, with a gradient of the second one for which the first one is transposed beforehand.
-
-    A product along the rows of both matrices, which this gradient is, goes to a kernel of XLA for CPUs that takes
-    twice as long where the second one is the wider. The barriers keep the transposed copy from being simplified away.
-    """
+    """The product of two matrices; for the gradient of the second one, the first one is transposed beforehand."""
+    # A product along the rows of both, as this gradient is, goes to a kernel of XLA for CPUs that takes twice as long
+    # where the second one is the wider. The barriers keep the transposed copy from being simplified away.
     import jax
     from jax.custom_derivatives import SymbolicZero
 
@@ -181,11 +183,8 @@ def _in_float32(function: Callable[..., Any], *tensors: Any) -> Any:
 
 @with_faster_forms
 def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
-    """A convolution of `(batch, height, width, channels)` without bias.
-
-    The kernel is `(rows, columns, channels, filters)`; `padding` may be the number of zeros on every side.
-    """
-    if isinstance(padding, int):
+    """A convolution of `(batch, height, width, channels)` with kernel `(rows, columns, channels, filters)`, no bias."""
+    if isinstance(padding, int):  # so many zeros on every side
         x = ops.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
         padding = "valid"
     return ops.conv(x, kernel, strides, padding, data_format="channels_last")
@@ -241,8 +240,7 @@ def attention(query: Any, key: Any, value: Any, flash_attention: bool | None = N
     """Softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`; the rest as in Keras's."""
     if keras.backend.backend() == "torch":
         return _attention_in_torch(query, key, value, is_causal)
-    fast = fast_path("attention", query)
-    if fast is not None:
+    if (fast := fast_path("attention", query)) is not None:
         return fast(query, key, value, is_causal)
     if keras.backend.standardize_dtype(query.dtype) == "float64":  # which Keras rounds to float32
         return ops.einsum("bhqk,bkhd->bqhd", attention_weights(query, key, is_causal), value)
@@ -373,3 +371,129 @@ def _layer_norm_in_torch(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
     wide = x.dtype if x.device.type in ("cpu", "cuda") else torch.promote_types(x.dtype, torch.float32)
     return F.layer_norm(x.to(wide), x.shape[-1:], gamma.to(wide), beta.to(wide), epsilon).to(x.dtype)
+
+
+def activate(x: Any, kind: str | None, fresh: bool = False) -> Any:
+    """An activation: one of `choices.HEAD_ACTIVATIONS`, or None for none; a `fresh` tensor may be written over."""
+    if kind is None:
+        return x
+    if (fast := fast_path(kind, x)) is not None:
+        return fast(x, fresh)
+    if kind == "quick":
+        return x * ops.sigmoid(1.702 * x)
+    return getattr(ops, kind)(x) if kind in ("relu", "silu") else ops.gelu(x, approximate=kind == "tanh")
+
+
+@faster("tanh", "jax")
+def _gelu_tanh_in_jax(x: Any, fresh: bool = False) -> Any:
+    return _gelu_of_jax()(widened(x)).astype(x.dtype)
+
+
+@functools.cache
+def _gelu_of_jax() -> Any:
+    """The tanh approximation of GELU, which keeps x and nothing else for its gradient."""
+    # The sigmoid is written in two ways, as XLA would keep what both have in common. The second one loses nothing where
+    # the sigmoid is nearly 1, unlike one made of a tanh (2e-7 instead of 4e-6).
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_jvp
+    def gelu(x: Any) -> Any:
+        # Division comes last: XLA repeats products in what reads them, here in the slow copy of _widening_product.
+        return x / (1 + jnp.exp(-x * (_GELU_LINEAR + _GELU_CUBIC * x * x)))
+
+    @gelu.defjvp
+    def differentiate(primals: Any, tangents: Any) -> Any:
+        (x,), (d_x,) = primals, tangents
+        e = jnp.exp(-jnp.abs(x) * (_GELU_LINEAR + _GELU_CUBIC * x * x))
+        s = 1 / (1 + e)  # the sigmoid of what is positive; that of the negative is e s, and the slope of both e s^2
+        slope = e * s * s * x * (_GELU_LINEAR + 3 * _GELU_CUBIC * x * x)
+        return gelu(x), d_x * (jnp.where(x < 0, e * s, s) + slope)
+
+    return gelu
+
+
+def _overwrites(x: Any, fresh: bool) -> bool:
+    import torch
+
+    # Fresh memory costs more than the arithmetic: Linux hands it out in pages of 4 KiB, each after a fault.
+    return fresh and x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled()) and not is_recorded()
+
+
+@faster("relu", "torch", "torch elsewhere")
+def _relu_in_torch(x: Any, fresh: bool = False) -> Any:
+    return x.relu_() if _overwrites(x, fresh) else x.relu()
+
+
+@faster("quick", "torch")
+def _gelu_quick_in_torch(x: Any, fresh: bool = False) -> Any:
+    if not _overwrites(x, fresh):
+        return x * (1.702 * x).sigmoid_()
+    for piece in _pieces(x):
+        piece.mul_((1.702 * piece).sigmoid_())
+    return x
+
+
+@faster("tanh", "torch elsewhere")
+def _gelu_of_aten(x: Any, fresh: bool = False, approximate: str = "tanh") -> Any:
+    import torch
+
+    gelu = torch.ops.aten.gelu_ if _overwrites(x, fresh) else torch.ops.aten.gelu
+    return gelu(x, approximate=approximate)
+
+
+faster("exact", "torch", "torch elsewhere")(functools.partial(_gelu_of_aten, approximate="none"))
+
+
+@faster("tanh", "torch")
+def _gelu_tanh_in_torch(x: Any, fresh: bool = False) -> Any:
+    import torch
+
+    if x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < FEW:
+        return _gelu_of_aten(x, fresh)
+    if not _overwrites(x, fresh):
+        return _gelu_of_torch().apply(x)
+    for piece in _pieces(x):
+        piece.mul_(_gelu_factor(piece.float()))  # computed in at least float32
+    return x
+
+
+def _pieces(x: Any) -> list[Any]:
+    # Slices, because PyTorch lets nobody write over what `split` gives.
+    flat = x.reshape(-1)
+    return [flat[start : start + PIECE] for start in range(0, len(flat), PIECE)]
+
+
+def _gelu_factor(x: Any) -> Any:
+    return x.new_tensor(_GELU_LINEAR).addcmul(x, x, value=_GELU_CUBIC).mul_(x).sigmoid_()
+
+
+@functools.cache
+def _gelu_of_torch() -> Any:
+    """The tanh approximation of GELU, which keeps x alone. PyTorch's gradient can be differentiated again."""
+    import torch
+
+    def slope(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
+
+    class _Gelu(torch.autograd.Function):
+        backward = jvp = staticmethod(slope)
+
+        @staticmethod
+        def forward(x: Any) -> Any:
+            y = torch.empty_like(x, memory_format=torch.contiguous_format)
+            for source, target in zip(_pieces(x), _pieces(y), strict=True):
+                torch.mul(source, _gelu_factor(source.float()), out=target)
+            return y
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, x: Any) -> Any:
+            return _Gelu.apply(x), in_dims[0]
+
+    return _Gelu

@@ -7,10 +7,9 @@ import keras
 from keras import ops
 
 from keras_vit._arguments import DType, Shape, Tensor, check_choice
-from keras_vit.layers.activations import activate
 from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered, tensor_of
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
-from keras_vit.layers.ops import conv, faster, mean, widened, with_faster_forms
+from keras_vit.layers.ops import activate, conv, faster, mean, widened, with_faster_forms
 
 # GroupNorm and StdConv in big_vision's `models/bit_paper.py`; both are added to a variance, inside the root.
 GROUP_NORM_EPSILON = 1e-5

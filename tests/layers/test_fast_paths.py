@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.layers import activations, base
+from keras_vit.layers import base
 from keras_vit.layers import ops as fast_paths
 from keras_vit.layers.base import Dense, LayerNormalization
 from keras_vit.layers.resnet import GroupNormalization, MaxPooling2D
@@ -64,8 +64,8 @@ def square(y):
 @pytest.fixture(autouse=True)
 def pieces(monkeypatch):
     """What is for many values only takes few as well, and several pieces, so that small tests see it."""
-    monkeypatch.setattr(activations, "FEW", 0)
-    monkeypatch.setattr(activations, "PIECE", 1 << 18)
+    monkeypatch.setattr(fast_paths, "FEW", 0)
+    monkeypatch.setattr(fast_paths, "PIECE", 1 << 18)
 
 
 @pytest.fixture
@@ -353,11 +353,11 @@ class TestTorch:
     def test_gelu_in_place_gives_the_same_numbers(self, dtype, few, monkeypatch):
         import torch
 
-        monkeypatch.setattr(activations, "FEW", few)
+        monkeypatch.setattr(fast_paths, "FEW", few)
         x = torch.linspace(-12, 12, 300_001).to(getattr(torch, dtype))
         for kind in ("tanh", "exact", "quick"):
-            expected, place = activations.activate(x, kind), x.clone()
-            y = activations.activate(place, kind, fresh=True)
+            expected, place = fast_paths.activate(x, kind), x.clone()
+            y = fast_paths.activate(place, kind, fresh=True)
             assert y.data_ptr() == place.data_ptr()
             assert torch.equal(y, expected)
 
