@@ -11,10 +11,10 @@ one for all, whose memory the first have cut up, others take up to a tenth longe
 processes are fresh, and find their own framework alone, as after `pip install keras-vit[torch]`: how long imports,
 building, the first call and those after it take, and the peak of memory. `int8` is Keras's `quantize("int8")`.
 
-Contestants beside `keras_vit`, which is `predict_on_batch` or `train_on_batch`: the model called as a function
-(`called`, `XLA`), `optimize_for_inference` (`optimized`), `folded()`; for smaller precisions the same in `float32`;
-timm and Transformers (PyTorch), a minimal Linen model of Flax's own layers (JAX), KerasHub (TensorFlow); and the limit,
-the matrix products alone in the same framework.
+Contestants beside `keras_vit`, which is `predict_on_batch` or `train_on_batch`: the same with the exact GELU (`exact`,
+PyTorch), the model called as a function (`called`, `XLA`), `optimize_for_inference` (`optimized`), `folded()`; for
+smaller precisions the same in `float32`; timm and Transformers (PyTorch), a minimal Linen model of Flax's own layers
+(JAX), KerasHub (TensorFlow); and the limit, the matrix products alone in the same framework.
 """
 
 import argparse
@@ -375,6 +375,13 @@ def keras_vit_predicts(model, images, dtype, job):
     return (predicted if job == "forward" else trained)(ours(model, images, policy(dtype, job)), images)
 
 
+def keras_vit_exact(model, images, dtype, job):
+    """With the exact GELU, timm's default, which the official checkpoints were not trained with."""
+    need(model != TEXT)
+    network = ours(model, images, policy(dtype, job)).with_config(gelu="exact")
+    return (predicted if job == "forward" else trained)(network, images)
+
+
 def keras_vit_folded(model, images, dtype, job):
     need(job == "forward" and "R50" in model)
     return predicted(ours(model, images, dtype).folded(), images)
@@ -722,6 +729,7 @@ CONTESTANTS = {
         "keras_vit": keras_vit_predicts,
         "float32": keras_vit_float32,
         "called": torch_call,
+        "exact": keras_vit_exact,
         "folded": keras_vit_folded,
         "optimized": keras_vit_optimized,
         "timm": timm,
