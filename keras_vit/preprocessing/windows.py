@@ -108,9 +108,8 @@ def stretched(rows: Rows, old: tuple[int, int], new: tuple[int, int]) -> Rows:
         part, first = slice(start, stop), top[start]
         given = rows(first, bottom[stop - 1] + 1)
         upper, lower = given[top[part] - first], given[bottom[part] - first]
-        lines = upper + (lower - upper) * down[part]
-        near = lines[:, left]
-        return near + (lines[:, right] - near) * across
+        lines = _between(upper, lower, down[part])
+        return _between(lines[:, left], lines[:, right], across)
 
     return stretched_rows
 
@@ -136,8 +135,8 @@ def largest(rows: Rows, old: tuple[int, int], new: tuple[int, int], values: int)
         for part in np.array_split(places, 1 + len(places) * values // _STRIP):
             y, x = part.T
             corners = ((given[upper[y], side], given[lower[y], side]) for side in (left[x], right[x]))
-            near, far = (high + (low - high) * down[start + y, None] for high, low in corners)
-            found[start + y, x] = (near + (far - near) * across[x, None]).argmax(-1)
+            near, far = (_between(*pair, down[start + y, None]) for pair in corners)
+            found[start + y, x] = _between(near, far, across[x, None]).argmax(-1)
     return found
 
 
@@ -166,6 +165,10 @@ def strips(size: tuple[int, int], values: int) -> Iterator[tuple[int, int]]:
     step = max(1, _STRIP // (size[1] * values))
     for start in range(0, size[0], step):
         yield start, min(start + step, size[0])
+
+
+def _between(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> np.ndarray:
+    return first + (second - first) * share
 
 
 def _neighbours(old: int, new: int, dtype: str = "float64") -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -34,7 +34,6 @@ OPTIONS = {
     "mixed_bfloat16": 0.08,
     "float64": SAME_FUNCTION,
 }
-HEADS_ALONE = ("LinearSegmenter", "LinearDepth")  # their dtypes and frozen blocks are those of the other two
 BACKENDS_DIFFER = [("EoMT", "mixed_bfloat16"), ("EoMT", "float64"), ("LinearDepth", "int8")]
 IMAGES = np.random.default_rng(0).normal(size=(2, 28, 28, 3)).astype("float32")
 
@@ -86,8 +85,6 @@ def off(found, wanted):
 def test_an_option(kind, option, tmp_path, backend):
     if backend != "torch" and (kind, option) not in BACKENDS_DIFFER:
         pytest.skip("as on torch")
-    if kind in HEADS_ALONE and option not in ("lora", "int8"):
-        pytest.skip("as of EoMT and DPT")
     if (backend, option) == ("jax", "float64"):
         pytest.skip("JAX has float64 where its own setting says so")
     model = changed(kind, option)
@@ -123,7 +120,7 @@ for name in sys.argv[2:]:
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 @pytest.mark.once
 def test_files_on_another_backend(tmp_path):
-    options = [("EoMT", "int8"), ("LinearSegmenter", "lora"), ("DPT", "lora"), ("LinearDepth", "int8")]
+    options = [(kind, option) for kind in KINDS for option in ("lora", "int8")]
     for kind, option in options:
         model = changed(kind, option)
         model.save(tmp_path / f"{kind}-{option}.keras")

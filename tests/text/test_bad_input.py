@@ -125,6 +125,8 @@ FILES = {
     "width": (OPEN_CLIP, of_open_clip(width=24), "text_cfg says width=24, but the arrays have 12"),
     "vocabulary": (OPEN_CLIP, of_open_clip(vocab_size=9), "text_cfg says vocab_size=9, but the arrays have 49408"),
     "patches": (OPEN_CLIP, of_its_images(patch_size=32), "vision_cfg says patch_size=32, but the arrays have 8"),
+    "long patches": (OPEN_CLIP, of_its_images(patch_size=[8, 16]), r"patch_size=.*16.*, but the arrays have .8, 8"),
+    "layers of stages": (OPEN_CLIP, of_its_images(layers=[2, 2]), "vision_cfg says layers=.*, but the arrays have 2"),
     "projection": (
         OPEN_CLIP,
         with_json("open_clip_config.json", ("model_cfg",), embed_dim=512),

@@ -77,8 +77,12 @@ def check_stated(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any
     """Raises ValueError where a part of open_clip's config says other sizes of a tower than its arrays have."""
     width, hidden = fields["width"], fields["mlp_width"]
     sizes = {"layers": fields["depth"], "width": width, "vocab_size": fields.get("vocabulary")}
-    sizes |= {"embed_dim": fields.get("projection"), "patch_size": fields.get("patch_size", (None,))[0]}
-    wrong = {key: size for key, size in sizes.items() if size and stated.get(key) not in (None, size, [size, size])}
+    if fields.get("projection"):
+        sizes["embed_dim"] = fields["projection"]
+    if patch := list(fields.get("patch_size", ())):  # open_clip takes one number, or two
+        is_one = patch[0] == patch[1] and not isinstance(stated.get("patch_size"), list)
+        sizes["patch_size"] = patch[0] if is_one else patch
+    wrong = {key: size for key, size in sizes.items() if stated.get(key) not in (None, size)}
     # open_clip computes int(width * mlp_ratio).
     if (
         stated.get("mlp_ratio") is not None
@@ -139,7 +143,7 @@ def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "layers": config.depth,
         "width": config.width,
         "head_width": config.head_size,
-        "patch_size": config.patch_size[0],
+        "patch_size": config.patch_size[0] if len({*config.patch_size}) == 1 else list(config.patch_size),
         "mlp_ratio": pytorch.mlp_ratio(config.mlp_width, config.width),
     }
     if config.gelu == "tanh":
