@@ -1,10 +1,9 @@
 """What layers share: configs, dtype policies, first values of weights, dropout, and Keras's layers on our operations.
 
-In PyTorch, what Keras does around each call takes 0.1 to 0.2 ms of the processor's time, which a GPU waits for; and on
-CPUs new memory for an activation takes more than its arithmetic. So `call_inside` computes directly what a *plain*
-layer gives. A layer is plain where nobody could see the difference: its class is of this package, its methods are as
-they were defined, and nothing watches, recomputes, quantizes, adapts or regularizes it. On other backends and devices,
-and any other layer, it is called as Keras does.
+In PyTorch, what Keras does around each call takes 0.1 to 0.2 ms of the processor's time, which a GPU waits for. So the
+call of a *plain* layer goes straight to its method `call`. A layer is plain where nobody could see the difference: its
+class is of this package, its methods are as they were defined, and nothing watches, recomputes, quantizes, adapts or
+regularizes it. On other backends and devices, layers are called as Keras does, and so is any other layer.
 """
 
 import contextlib
@@ -30,25 +29,26 @@ from keras_vit.layers.ops import (
 )
 
 C = TypeVar("C", bound=type[keras.layers.Layer])
-# The classes whose layers may be plain: their methods as they were defined, and whether `call` takes `training`.
-_PLAIN: dict[type, tuple[Any, Any, bool]] = {}
+_PLAIN: dict[type, tuple[Any, Any]] = {}  # the classes whose layers may be plain: their methods as they were defined
 
 
 def registered(cls: C) -> C:
     """Class decorator of all layers: files know it as `keras_vit>name`, and it may be called without Keras."""
-    _PLAIN[cls] = (cls.call, cls.__call__, "training" in inspect.signature(cls.call).parameters)
+    _PLAIN[cls] = (cls.call, cls.__call__)
+    cls.takes_training = "training" in inspect.signature(cls.call).parameters
     return keras.saving.register_keras_serializable(package="keras_vit")(cls)
 
 
-def is_plain(layer: Any, x: Any) -> bool:
-    """Whether `layer.call(x)` is all that `layer(x)` does, and nobody sees the result but who calls."""
+def is_plain(layer: Any, x: Any, *others: Any) -> bool:
+    """Whether `layer.call(x, *others)` is all that its call does, and nobody sees the result but who calls."""
     cls = type(layer)
     defined = _PLAIN.get(cls)
-    if defined is None or defined[:2] != (cls.call, cls.__call__) or not is_torch_tensor(x):
+    if defined != (cls.call, cls.__call__) or not is_torch_tensor(x):
         return False
     return (
         layer.built
         and layer.compute_dtype == keras.backend.standardize_dtype(x.dtype)
+        and all(getattr(other, "dtype", x.dtype) == x.dtype for other in others)
         and not ("call" in vars(layer) or "forward" in vars(layer))
         and not (layer.watched or any_module_is_watched())
         and layer.rematerialized_call(is_plain, x) is is_plain  # not made in a RematScope
@@ -58,14 +58,15 @@ def is_plain(layer: Any, x: Any) -> bool:
     )
 
 
-def call_inside(layer: Any, x: Any, training: bool | None = None, activation: str | None = None, **options: Any) -> Any:
-    """What a layer inside another one gives, or whatever has been put in its place, and an activation of that."""
-    options = {name: value for name, value in options.items() if value is not None}
-    if not is_plain(layer, x):
-        return activate(layer(x, training=training, **options), activation)
-    if _PLAIN[type(layer)][-1]:
-        options["training"] = training
-    return activate(layer.call(x, **options), activation, fresh=True)
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are not None: what somebody has put in a layer's place may not know the others."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def activated(layer: Any, x: Any, activation: str, training: bool | None) -> Any:
+    """The activation of what an inner layer returns, written over that where nobody else can have kept it."""
+    # On CPUs, new memory for an activation takes more time than its arithmetic.
+    return activate(layer(x, training=training), activation, fresh=is_plain(layer, x))
 
 
 def _noting(name: str) -> Any:
@@ -85,12 +86,21 @@ class BaseLayer(keras.layers.Layer):
     whether hooks of PyTorch were registered on it, of which there is no public list.
     """
 
+    takes_training = False  # whether `call` does
     watched = False
     register_forward_hook = _noting("register_forward_hook")
     register_forward_pre_hook = _noting("register_forward_pre_hook")
     register_full_backward_hook = _noting("register_full_backward_hook")
     register_full_backward_pre_hook = _noting("register_full_backward_pre_hook")
     register_backward_hook = _noting("register_backward_hook")
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        # Where the caller does not say whether it trains, only Keras knows.
+        if options.get("training") is None or not args or not is_plain(self, *args, *options.values()):
+            return super().__call__(*args, **options)
+        if not self.takes_training:
+            del options["training"]
+        return self.call(*args, **options)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

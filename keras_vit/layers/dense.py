@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_vit._arguments import Shape, Tensor
-from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered, tensor_of
+from keras_vit.layers.base import BaseLayer, CompositeLayer, activated, initializer, registered, tensor_of
 from keras_vit.layers.ops import dense, faster, reshape, with_faster_forms
 
 _NORM_EPSILON = 1e-6  # of LayerNorm2d, whatever the backbone's is
@@ -115,9 +115,9 @@ class UpscaleBlock(CompositeLayer):
         self.conv1.build(input_shape)
         self.conv2.build(input_shape)
 
-    def call(self, x: Tensor) -> Tensor:
-        x = call_inside(self.conv2, call_inside(self.conv1, x, activation=self.activation))
-        return call_inside(self.norm, x)
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        x = self.conv2(activated(self.conv1, x, self.activation, training), training=training)
+        return self.norm(x, training=training)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], *(None if n is None else 2 * n for n in input_shape[1:3]), input_shape[3])
@@ -145,10 +145,10 @@ class MaskHead(CompositeLayer):
         for name in ("fc1", "fc2", "fc3"):
             setattr(self, name, self.inner_dense(name, input_shape, input_shape[-1]))
 
-    def call(self, queries: Tensor) -> Tensor:
+    def call(self, queries: Tensor, training: bool | None = None) -> Tensor:
         for layer in (self.fc1, self.fc2):
-            queries = call_inside(layer, queries, activation=self.activation)
-        return call_inside(self.fc3, queries)
+            queries = activated(layer, queries, self.activation, training)
+        return self.fc3(queries, training=training)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape

@@ -7,7 +7,7 @@ import numpy as np
 from keras import layers, ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
-from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered, tensor_of
+from keras_vit.layers.base import BaseLayer, CompositeLayer, activated, initializer, registered, tensor_of
 from keras_vit.layers.choices import DEPTH_OUTPUTS, REASSEMBLE_FACTORS
 from keras_vit.layers.ops import activate, conv, float32_or_better, widened
 from keras_vit.layers.resizing import resize
@@ -97,11 +97,11 @@ class Reassemble(CompositeLayer):
         if self.resized is not None:
             self.resized.build((*shape[:3], self.width))
 
-    def call(self, x: Tensor) -> Tensor:
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         if self.readout is not None:
-            x = call_inside(self.readout_projection, x, activation="exact")
-        x = call_inside(self.projection, x)
-        return x if self.resized is None else call_inside(self.resized, x)
+            x = activated(self.readout_projection, x, "exact", training)
+        x = self.projection(x, training=training)
+        return x if self.resized is None else self.resized(x, training=training)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         rows, columns = (None if n is None else -int(-n * self.factor // 1) for n in input_shape[1:3])
@@ -122,9 +122,9 @@ class ResidualConvUnit(CompositeLayer):
             inner.build(input_shape)
             setattr(self, name, inner)
 
-    def call(self, x: Tensor) -> Tensor:
-        y = call_inside(self.conv1, activate(x, "relu"), activation="relu")
-        return x + call_inside(self.conv2, y)
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        y = activated(self.conv1, activate(x, "relu"), "relu", training)
+        return x + self.conv2(y, training=training)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
@@ -163,12 +163,14 @@ class FeatureFusion(CompositeLayer):
             setattr(self, name, unit)
         self.projection = self.inner_dense("projection", x_shape, x_shape[-1])
 
-    def call(self, x: Tensor, skip: Tensor | None = None, like: Tensor | None = None) -> Tensor:
+    def call(
+        self, x: Tensor, skip: Tensor | None = None, like: Tensor | None = None, training: bool | None = None
+    ) -> Tensor:
         if self.use_skip:
-            x = x + call_inside(self.unit1, resize(skip, ops.shape(x)[1:3], "half_pixel"))
-        x = call_inside(self.unit2, x)
+            x = x + self.unit1(resize(skip, ops.shape(x)[1:3], "half_pixel"), training=training)
+        x = self.unit2(x, training=training)
         size = [2 * n for n in ops.shape(x)[1:3]] if like is None else ops.shape(like)[1:3]
-        return call_inside(self.projection, resize(x, size, "corners"))
+        return self.projection(resize(x, size, "corners"), training=training)
 
     def compute_output_shape(
         self, x_shape: Shape, skip_shape: Shape | None = None, like_shape: Shape | None = None
@@ -234,19 +236,19 @@ class DepthHead(CompositeLayer):
             inner.build((*x_shape[:3], inputs))
             setattr(self, name, inner)
 
-    def call(self, x: Tensor, patches: Tensor | None = None) -> Tensor:
-        x = call_inside(self.conv1, x)
+    def call(self, x: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
+        x = self.conv1(x, training=training)
         places, factors = (x, (2, 2)) if patches is None else (patches, self.patch_size)
         size = [n * factor for n, factor in zip(ops.shape(places)[1:3], factors, strict=True)]
-        x = call_inside(self.conv2, resize(x, size, "corners"), activation="relu")
-        x = widened(call_inside(self.conv3, x))[..., 0]
+        x = activated(self.conv2, resize(x, size, "corners"), "relu", training)
+        x = widened(self.conv3(x, training=training))[..., 0]
         if self.use_output == "sigmoid":
             return ops.sigmoid(x) * self.max_depth
         if self.use_output == "relu":
             return ops.relu(x) * self.max_depth
         return ops.minimum(ops.relu(x) + self.min_depth, self.max_depth)
 
-    def compute_output_spec(self, x: Tensor, patches: Tensor | None = None) -> keras.KerasTensor:
+    def compute_output_spec(self, x: Tensor, patches: Tensor | None = None, training: Any = None) -> keras.KerasTensor:
         shape = self.compute_output_shape(x.shape, None if patches is None else patches.shape)
         return keras.KerasTensor(shape, float32_or_better(self.compute_dtype))
 
@@ -284,17 +286,17 @@ class DepthBins(CompositeLayer):
     def build(self, input_shape: Shape) -> None:
         self.scores = self.inner_dense("scores", input_shape, self.bins)
 
-    def call(self, x: Tensor) -> Tensor:
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         # The original resizes before the linear function. The other way round is the same but for rounding, as the
         # weights of a resize add up to 1, and has 256 channels in place of 2 D for each layer.
-        x = widened(call_inside(self.scores, x))
+        x = widened(self.scores(x, training=training))
         x = resize(x, [n * self.factor for n in ops.shape(x)[1:3]], "half_pixel")
         x = ops.relu(x) + LEAST_SHARE
         centres = np.linspace(self.min_depth, self.max_depth, self.bins)
         depth = ops.sum(x * ops.convert_to_tensor(centres, x.dtype), -1) / ops.sum(x, -1)
         return ops.clip(depth, self.min_depth, self.max_depth)
 
-    def compute_output_spec(self, x: Tensor) -> keras.KerasTensor:
+    def compute_output_spec(self, x: Tensor, training: Any = None) -> keras.KerasTensor:
         return keras.KerasTensor(self.compute_output_shape(x.shape), float32_or_better(self.compute_dtype))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:

@@ -57,9 +57,9 @@ class MAPHead(CompositeLayer):
         for layer in (self.attention, self.mlp):
             layer.build((None, None, width))
 
-    def call(self, tokens: Tensor, attention_offset: Tensor | None = None) -> Tensor:
-        x = self.attention(*self._asked(tokens), offset=attention_offset)
-        x = x + self.mlp(self.norm(x))
+    def call(self, tokens: Tensor, attention_offset: Tensor | None = None, training: bool | None = None) -> Tensor:
+        x = self.attention(*self._asked(tokens), offset=attention_offset, training=training)
+        x = x + self.mlp(self.norm(x, training=training), training=training)
         return x[:, 0]
 
     def attention_weights(self, tokens: Tensor) -> Tensor:

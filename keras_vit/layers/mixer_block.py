@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_vit._arguments import Shape, Tensor
-from keras_vit.layers.base import CompositeLayer, SeedGenerator, call_inside, drop_path, registered, rematerialized
+from keras_vit.layers.base import CompositeLayer, SeedGenerator, drop_path, given, registered, rematerialized
 from keras_vit.layers.transformer_block import MLP
 
 
@@ -94,12 +94,12 @@ class MixerBlock(CompositeLayer):
 
     def _block(self, x: Any, seeds: list[Any], training: bool | None) -> Any:
         def mixed(part: Any, y: Any, drawn: Any) -> Any:
-            return call_inside(part, y, training, seeds=drawn if hasattr(part, "draw_seeds") else None)
+            return part(y, training=training, **given(seeds=drawn if hasattr(part, "draw_seeds") else None))
 
-        y = ops.swapaxes(call_inside(self.norm1, x, training), 1, 2)
+        y = ops.swapaxes(self.norm1(x, training=training), 1, 2)
         y = ops.swapaxes(mixed(self.token_mixing, y, seeds[2:4]), 1, 2)
         x = x + drop_path(y, self.drop_path, seeds[0])
-        y = mixed(self.mlp, call_inside(self.norm2, x, training), seeds[4:])
+        y = mixed(self.mlp, self.norm2(x, training=training), seeds[4:])
         return x + drop_path(y, self.drop_path, seeds[1])
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:

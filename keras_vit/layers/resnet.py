@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit._arguments import DType, Shape, Tensor, check_choice
-from keras_vit.layers.base import BaseLayer, CompositeLayer, call_inside, initializer, registered, tensor_of
+from keras_vit.layers.base import BaseLayer, CompositeLayer, activated, initializer, registered, tensor_of
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
 from keras_vit.layers.ops import activate, conv, faster, mean, widened, with_faster_forms
 
@@ -264,10 +264,10 @@ class ResNetUnit(_Bottleneck):
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         shortcut = x
         if self.projected:
-            shortcut = call_inside(self.gn_proj, call_inside(self.conv_proj, x, training), training)
-        y = call_inside(self.gn1, call_inside(self.conv1, x, training), training, activation="relu")
-        y = call_inside(self.gn2, call_inside(self.conv2, y, training), training, activation="relu")
-        y = call_inside(self.gn3, call_inside(self.conv3, y, training), training)
+            shortcut = self.gn_proj(self.conv_proj(x, training=training), training=training)
+        y = activated(self.gn1, self.conv1(x, training=training), "relu", training)
+        y = activated(self.gn2, self.conv2(y, training=training), "relu", training)
+        y = self.gn3(self.conv3(y, training=training), training=training)
         return activate(shortcut + y, "relu", fresh=True)
 
 
@@ -305,11 +305,11 @@ class BiTUnit(_Bottleneck):
         return layer
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        y = call_inside(self.gn1, x, training, activation="relu")
-        shortcut = call_inside(self.conv_proj, y, training) if self.projected else x
-        y = call_inside(self.gn2, call_inside(self.conv1, y, training), training, activation="relu")
-        y = call_inside(self.gn3, call_inside(self.conv2, y, training), training, activation="relu")
-        return shortcut + call_inside(self.conv3, y, training)
+        y = activated(self.gn1, x, "relu", training)
+        shortcut = self.conv_proj(y, training=training) if self.projected else x
+        y = activated(self.gn2, self.conv1(y, training=training), "relu", training)
+        y = activated(self.gn3, self.conv2(y, training=training), "relu", training)
+        return shortcut + self.conv3(y, training=training)
 
 
 @registered

@@ -12,9 +12,10 @@ from keras_vit.layers.base import (
     CompositeLayer,
     Renamed,
     SeedGenerator,
-    call_inside,
+    activated,
     drop_path,
     dropout,
+    given,
     initializer,
     registered,
     rematerialized,
@@ -127,8 +128,8 @@ class MultiHeadAttention(CompositeLayer):
             weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
             y = ops.einsum("bhqk,bkhd->bqhd", dropout(weights, self.dropout, seed), value)
         y = reshape(y, (-1, _length(queries), self.width))
-        y = call_inside(self.norm, y, training) if self.use_norm else y
-        return call_inside(self.out, y, training)
+        y = self.norm(y, training=training) if self.use_norm else y
+        return self.out(y, training=training)
 
     def attention_weights(self, tokens: Tensor, queries: Tensor | None = None, rotation: Any = None) -> Tensor:
         """The attention weights, `(batch, heads, Q, T)`, each row summing to 1; in at least float32."""
@@ -148,7 +149,7 @@ class MultiHeadAttention(CompositeLayer):
         return rotate(query, rotation[..., : _length(query), :], kind), rotate(key, rotation, kind)
 
     def _projected(self, dense: Any, x: Any, training: bool | None) -> Any:
-        return reshape(call_inside(dense, x, training), (-1, _length(x), self.heads, self.width // self.heads))
+        return reshape(dense(x, training=training), (-1, _length(x), self.heads, self.width // self.heads))
 
     def compute_output_shape(
         self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
@@ -190,8 +191,8 @@ class _HiddenLayer(CompositeLayer):
     def call_last(self, x: Any, training: bool | None, seeds: Sequence[Any] | None) -> Any:
         hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
         x = dropout(x, self.dropout, hidden_seed)
-        x = call_inside(self.norm, x, training) if self.use_norm else x
-        return dropout(call_inside(self.fc2, x, training), self.dropout, out_seed)
+        x = self.norm(x, training=training) if self.use_norm else x
+        return dropout(self.fc2(x, training=training), self.dropout, out_seed)
 
 
 @registered
@@ -243,7 +244,7 @@ class MLP(_HiddenLayer):
         self.add_last(input_shape, initializer("normal", stddev=1e-6))
 
     def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
-        return self.call_last(call_inside(self.fc1, x, training, activation=self.gelu), training, seeds)
+        return self.call_last(activated(self.fc1, x, self.gelu, training), training, seeds)
 
 
 @registered
@@ -277,7 +278,7 @@ class SwiGLU(_HiddenLayer):
         self.add_last(input_shape)
 
     def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
-        gate, value = call_inside(self.gate, x, training), call_inside(self.value, x, training)
+        gate, value = self.gate(x, training=training), self.value(x, training=training)
         return self.call_last(ops.silu(gate) * value, training, seeds)
 
 
@@ -458,21 +459,19 @@ class TransformerBlock(Renamed, CompositeLayer):
             return value
 
         # Equation 2: z' = MSA(LN(z)) + z
-        y, queries = call_inside(self.norm1, x, training), None
+        y, queries = self.norm1(x, training=training), None
         if self.output_tokens is not None:
             queries, x = y[:, : self.output_tokens], x[:, : self.output_tokens]
         if activations and "attention_weights" in activations:
             kept["attention_weights"] = self.attention.attention_weights(y, queries, rotation)
-        options = {"queries": queries, "rotation": rotation, "offset": offset, "seeds": attention_seeds}
-        y = dropout(call_inside(self.attention, y, training, **options), self.dropout, dropout_seed)
-        if self.layer_scale is not None:
-            y = call_inside(self.scale1, y, training)
+        options = given(queries=queries, rotation=rotation, offset=offset, seeds=attention_seeds)
+        y = dropout(self.attention(y, training=training, **options), self.dropout, dropout_seed)
+        y = y if self.layer_scale is None else self.scale1(y, training=training)
         x = keep("+attention", x + keep("attention", drop_path(y, self.drop_path, path_seeds[0])))
         # Equation 3: z = MLP(LN(z')) + z'
-        y = call_inside(self.norm2, x, training)
-        y = call_inside(self.mlp, y, training, seeds=mlp_seeds)
-        if self.layer_scale is not None:
-            y = call_inside(self.scale2, y, training)
+        y = self.norm2(x, training=training)
+        y = self.mlp(y, training=training, **given(seeds=mlp_seeds))
+        y = y if self.layer_scale is None else self.scale2(y, training=training)
         x = x + keep("mlp", drop_path(y, self.drop_path, path_seeds[1]))
         return [*(kept[name] for name in activations), x] if activations else x
 

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit._keras import ClonableModel, call_layers, count_readers, layers_inside, without_importing_tensorflow
-from keras_vit.layers.base import is_plain, quantized_policies
+from keras_vit.layers.base import BaseLayer, quantized_policies
 from keras_vit.layers.ops import float32_or_better, is_torch_tensor
 from keras_vit.models.changes import (
     changed_fields,
@@ -350,8 +350,7 @@ def normalization(pipeline: Pipeline, policy: Any) -> keras.layers.Layer:
 
 def _answer(layer: Any, *args: Any, **options: Any) -> Any:
     """What a layer of a graph computes where nothing is trained."""
-    plain = len(args) == 1 and not options and is_plain(layer, args[0])
-    return layer.call(*args) if plain else layer(*args, **options)
+    return layer(*args, **options, training=False) if isinstance(layer, BaseLayer) else layer(*args, **options)
 
 
 def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:
