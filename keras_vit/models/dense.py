@@ -6,7 +6,6 @@ from typing import Any, Self
 import keras
 
 from keras_vit.layers import TokenMap
-from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import DenseConfig
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vision_transformer import VisionTransformer
@@ -92,6 +91,8 @@ class DenseModel(ImageModel):
     ) -> Self:
         """A new model with the same weights that has some fields of the config changed; it is not compiled.
 
+        Of a quantized model, only the name and fields in `config.CHANGES` can change.
+
         Args:
             name: Name of the new model; None for this one's.
             dtype: Dtype policy of the new model; None for this one's.
@@ -111,10 +112,7 @@ class DenseModel(ImageModel):
             known = ["image_size", *self.config.CHANGES]
             raise ValueError(f"{sorted(unknown)} cannot change with the same weights; {known} can.")
         config = self.config if size is None else self.config.with_image_size(size)
-        build = {"name": name or self.name, "dtype": dtype or self._policy, "trainable": self.trainable}
-        model = type(self)(config.replace(**changes), **build)
-        copy_state(self, model)
-        return model
+        return self.remade(config.replace(**changes), self.config.CHANGES, name, dtype)
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
         """Raises ValueError: a dense model answers with all tokens, and computes no more than it needs."""

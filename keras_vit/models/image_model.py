@@ -4,7 +4,7 @@ import contextlib
 import functools
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Self
 
 import keras
@@ -278,17 +278,28 @@ class ImageModel(ConfiguredModel):
         config = replaced(self._config, changes)
         fresh = {fresh} if isinstance(fresh, str) else set(fresh)
         anew = layers_to_start_anew(self._config, config, fresh)
+        model = self.remade(config, {"class_names"}, name, dtype, anew)
+        unknown = sorted(fresh - {layer.name for layer in model.layers})
+        if unknown:
+            names = ", ".join(layer.name for layer in model.layers if layer.weights)
+            raise ValueError(f"fresh names layers that {self.name} does not have: {unknown}. There are: {names}.")
+        return model
+
+    def remade(
+        self, config: Any, settings: Collection[str], name: str | None, dtype: Any, anew: Collection[str] = ()
+    ) -> Self:
+        """A model of another config with the same weights, but for those of the layers `anew`.
+
+        Raises:
+            ValueError: if weights are quantized and more changes than the name and fields that are mere `settings`.
+        """
         policies = quantized_policies(self)
-        changed = set(changed_fields(self._config, config)) - {"class_names"}
+        changed = {*changed_fields(self._config, config)} - {*settings}
         if policies is not None and (anew or changed or dtype is not None):
             raise ValueError(f"The weights of {self.name} were quantized. Change the model before it is quantized.")
         options = {"name": name or self.name, "dtype": dtype or policies or self._policy, "trainable": self.trainable}
         with quick_initialization(anew):
             model = type(self)(config, **options)
-        unknown = sorted(fresh - {layer.name for layer in model.layers})
-        if unknown:
-            names = ", ".join(layer.name for layer in model.layers if layer.weights)
-            raise ValueError(f"fresh names layers that {self.name} does not have: {unknown}. There are: {names}.")
         copy_state(self, model, anew)
         return model
 

@@ -106,6 +106,18 @@ def test_an_option(kind, option, tmp_path, backend):
     assert len(again.trainable_weights) == len(model.trainable_weights)
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+@pytest.mark.once
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantized_models_with_another_config(kind):
+    model = changed(kind, "int8")
+    again = model.with_config(name="again", pictures=model.config.pictures)
+    assert again.name == "again" and off(answers(again), answers(model)) == 0
+    for changes in ({"image_size": 56}, {"dtype": "bfloat16"}):
+        with pytest.raises(ValueError, match="Change the model before it is quantized"):
+            model.with_config(**changes)
+
+
 READ = """
 import sys, keras, numpy as np
 import keras_vit
