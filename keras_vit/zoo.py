@@ -202,7 +202,7 @@ def load(
         model = load_model(path, contents, config, keep_head=keep_head, **build)
         return model if channels in (None, config.channels) else model.with_config(channels=channels)
     channels = None if channels == base.channels else channels
-    names = [field.name for field in dataclasses.fields(config)]  # ty: ignore[invalid-argument-type]
+    names = [field.name for field in dataclasses.fields(config)]
     changes = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(model.config, name)}
     asked = {"pooling": pooling, "name": name, "dtype": dtype, "channels": channels}
     changes |= {option: value for option, value in asked.items() if value is not None}

@@ -7,9 +7,10 @@ import numbers
 from collections.abc import Iterable
 from typing import Any, Self
 
-from keras_vit._arguments import check_choice, is_class_name, pair
+from keras_vit._arguments import check_choice, pair
 from keras_vit.interpolation import METHODS
 from keras_vit.layers import choices
+from keras_vit.models.fields import Fields, check_integer, check_integers, check_real, checked_class_names, require
 from keras_vit.preprocessing import Pipeline
 
 # The fields of a ViTConfig that take one of a few values.
@@ -37,8 +38,8 @@ _WITH_TWO_HEADS |= dict.fromkeys(("projection", "representation_size"))
 _WITH_FOLDED_PIXELS = {"include_preprocessing": True, "stem_stages": None}
 
 
-class ModelConfig:
-    """What the configs of all models can do; each is a frozen dataclass."""
+class ModelConfig(Fields):
+    """What the configs of all models of images can do; each is a frozen dataclass."""
 
     image_size: tuple[int, int]
     channels: int
@@ -49,18 +50,13 @@ class ModelConfig:
     classifier_activation: str | None
 
     def __post_init__(self) -> None:
-        # NumPy's numbers become Python's: `labels.max() + 1` is one of them, and JSON knows none.
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
-                kind = int if isinstance(value, numbers.Integral) else float
-                object.__setattr__(self, field.name, kind(value))
-            if isinstance(field.default, bool) and not isinstance(value, bool):
-                raise TypeError(f"{field.name} must be True or False, but {value!r} was given.")
+        super().__post_init__()
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
         for name in ("width", "channels"):
-            _check_integer(name, getattr(self, name))
-        self._check_classes()
+            check_integer(name, getattr(self, name))
+        if self.classes is not None:
+            check_integer("classes", self.classes, "For a model without a head use include_top=False.")
+        object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes or 0))
         if not isinstance(self.classifier_activation, (str, type(None))):
             words = f"the name of a Keras activation or None, but {self.classifier_activation!r} was given"
             raise TypeError(f"classifier_activation must be {words}.")
@@ -75,36 +71,7 @@ class ModelConfig:
         size = pair("image_size", changes.get("image_size", self.image_size))
         if any(getattr(self, "trim", ())) and size != self.image_size:
             changes = {"trim": (0, 0), **changes}
-        return dataclasses.replace(self, **changes)
-
-    def _check_classes(self) -> None:
-        """Raises unless `classes` is a number of classes or None, and `class_names` has a name for each."""
-        if self.classes is not None:
-            _check_integer("classes", self.classes, "For a model without a head use include_top=False.")
-        names, classes = self.class_names, self.classes or 0
-        if names is None:
-            return
-        if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
-            raise TypeError(f"class_names must be a list of strings in the order of the classes, but got {names!r}.")
-        names = tuple(names)
-        for name in names:
-            if not isinstance(name, str):
-                raise TypeError(f"class_names must be strings, but {name!r} was given.")
-            words = f"class_names must be single lines without control characters or space at the ends, but {name!r}"
-            _require(is_class_name(name), f"{words} was given.")
-        fits = len(names) == classes
-        _require(fits, f"class_names must name each of the {classes} classes, but has {len(names)} names.")
-        object.__setattr__(self, "class_names", names)
-
-    def _check_stages(self, name: str) -> None:
-        """Makes the units of a ResNet's stages a tuple, and checks them."""
-        object.__setattr__(self, name, tuple(getattr(self, name)))
-        for units in getattr(self, name):
-            _check_integer(name, units)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+        return super().replace(**changes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -251,25 +218,24 @@ class ViTConfig(ModelConfig):
         super().__post_init__()
         for name in ("patch_size", "rotary_grid"):
             object.__setattr__(self, name, pair(name, getattr(self, name)))
-        object.__setattr__(self, "trim", tuple(self.trim))
         if self.stem_stages is not None:
-            self._check_stages("stem_stages")
+            check_integers("stem_stages", self.stem_stages)
         for name in ("depth", "heads", "mlp_width", "stem_width"):
-            _check_integer(name, getattr(self, name))
-        _check_integer("register_tokens", self.register_tokens, least=0)
+            check_integer(name, getattr(self, name))
+        check_integer("register_tokens", self.register_tokens, least=0)
         for name in ("representation_size", "projection", "tokens_mlp_width"):
             if getattr(self, name) is not None:
-                _check_integer(name, getattr(self, name), "Use None for no such layer.")
+                check_integer(name, getattr(self, name), "Use None for no such layer.")
         for name, values in CHOICES.items():
             check_choice(name, getattr(self, name), values)
         for name in ("dropout", "attention_dropout", "patch_drop", "drop_path"):
-            rate = _check_number(name, getattr(self, name))
-            _require(0 <= rate < 1, f"{name} must be at least 0 and below 1, but {rate!r} was given.")
-        epsilon = _check_number("layer_norm_epsilon", self.layer_norm_epsilon)
-        _require(0 < epsilon < 1, f"layer_norm_epsilon must be above 0 and below 1, but {epsilon!r} was given.")
+            rate = check_real(name, getattr(self, name))
+            require(0 <= rate < 1, f"{name} must be at least 0 and below 1, but {rate!r} was given.")
+        epsilon = check_real("layer_norm_epsilon", self.layer_norm_epsilon)
+        require(0 < epsilon < 1, f"layer_norm_epsilon must be above 0 and below 1, but {epsilon!r} was given.")
         if self.layer_scale is not None:
-            finite = math.isfinite(_check_number("layer_scale", self.layer_scale, " or None"))
-            _require(finite, f"layer_scale must be finite, but {self.layer_scale!r} was given.")
+            finite = math.isfinite(check_real("layer_scale", self.layer_scale, " or None"))
+            require(finite, f"layer_scale must be finite, but {self.layer_scale!r} was given.")
         self._check_parts()
         self._check_grid()
         for name in ("pixel_mean", "pixel_std"):
@@ -297,14 +263,14 @@ class ViTConfig(ModelConfig):
     def _check_parts(self) -> None:
         """Raises unless tokens, blocks and what comes after them fit each other."""
         width, heads, size, pooling = self.width, self.heads, self.head_size, f"pooling={self.pooling!r}"
-        _require(width % heads == 0, f"heads must divide width, but {heads} heads and width {width} were given.")
+        require(width % heads == 0, f"heads must divide width, but {heads} heads and width {width} were given.")
         fits = self.position_embedding != "sincos2d" or (width % 4 == 0 and width >= 8)
-        _require(fits, f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {width}.")
+        require(fits, f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {width}.")
         words = f"rotary_embedding={self.rotary_embedding!r} needs heads of length 4, 8, 12, ..., but"
         fits = self.rotary_embedding is None or size % 4 == 0
-        _require(fits, f"{words} width {width} and {heads} heads give {size}.")
+        require(fits, f"{words} width {width} and {heads} heads give {size}.")
         fits = self.pooling != "token_avg" or self.final_norm != "pooled"
-        _require(fits, f"final_norm='pooled' normalises D numbers, but {pooling} gives 2 D.")
+        require(fits, f"final_norm='pooled' normalises D numbers, but {pooling} gives 2 D.")
         two_heads = self.distillation_head and bool(self.classes)
         for applies, what, needs in (
             (self.pooling in ("token", "token_avg"), pooling, {"class_token": True}),
@@ -319,7 +285,7 @@ class ViTConfig(ModelConfig):
         ):
             for name, value in needs.items() if applies else ():
                 given = getattr(self, name)
-                _require(given == value, f"{what} needs {name}={value!r}, but {given!r} was given.")
+                require(given == value, f"{what} needs {name}={value!r}, but {given!r} was given.")
 
     def _check_grid(self) -> None:
         lengths = zip(("height", "width"), self.image_size, self.feature_map_size, self.patch_size, strict=True)
@@ -327,7 +293,7 @@ class ViTConfig(ModelConfig):
             step = patch * self.stem_stride
             below, above = size // step * step, (size // step + 1) * step
             words = f"image_size must be a multiple of the patch size: {axis} {size} is not a multiple of {step}."
-            _require(cells % patch == 0, f"{words} The nearest that fit are {f'{below} or ' if below else ''}{above}.")
+            require(cells % patch == 0, f"{words} The nearest that fit are {f'{below} or ' if below else ''}{above}.")
 
     @property
     def stem_stride(self) -> int:
@@ -435,9 +401,9 @@ class BiTConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         several = bool(self.stages) and not isinstance(self.stages, (str, int))
-        _require(several, f"stages must be the units of each stage, as (3, 4, 6, 3), but {self.stages!r} was given.")
-        self._check_stages("stages")
-        _require(self.width % 32 == 0, f"width must be a multiple of 32, the groups, but {self.width} was given.")
+        require(several, f"stages must be the units of each stage, as (3, 4, 6, 3), but {self.stages!r} was given.")
+        check_integers("stages", self.stages)
+        require(self.width % 32 == 0, f"width must be a multiple of 32, the groups, but {self.width} was given.")
         check_choice("pooling", self.pooling, ("avg", "none"))
         check_choice("pool_padding", self.pool_padding, tuple(choices.POOL_PADDINGS))
 
@@ -463,23 +429,6 @@ def _halved(size: tuple[int, int], stride: int) -> tuple[int, int]:
     return (-(-size[0] // stride), -(-size[1] // stride))
 
 
-def _require(fits: bool, message: str) -> None:
-    if not fits:
-        raise ValueError(message)
-
-
-def _check_integer(name: str, value: Any, advice: str = "", least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, but {value!r} of type {type(value).__name__} was given.")
-    _require(value >= least, f"{name} must be at least {least}, but {value} was given. {advice}".rstrip())
-
-
-def _check_number(name: str, value: Any, otherwise: str = "") -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number{otherwise}, but {value!r} was given.")
-    return value
-
-
 def _repeated(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """Values of other channels: the mean of them for one, the same in turn for more."""
     return (
@@ -495,5 +444,5 @@ def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
     result = tuple(map(float, values))
     result = result[:1] * channels if len(set(result)) == 1 else result
     words = f"{name} must be a number or {channels}, one for each channel"
-    _require(len(result) == channels, f"{words}, but {value!r} was given.")
+    require(len(result) == channels, f"{words}, but {value!r} was given.")
     return result

@@ -2,12 +2,13 @@
 
 import dataclasses
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from keras_vit._arguments import check_choice, check_number, is_class_name, pair, whole_number
+from keras_vit._arguments import check_choice, check_number, pair
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.fields import Fields, check_integer, check_integers, checked_class_names
 
 # The fields of a backbone, none of which is set: all of its tokens go on.
 WITHOUT_TOP: dict[str, Any] = {"pooling": "none"}
@@ -15,19 +16,17 @@ WITHOUT_TOP |= dict.fromkeys(("class_token_only", "projection_bias", "unit_featu
 WITHOUT_TOP |= dict.fromkeys(("classes", "class_names", "classifier_activation", "projection", "representation_size"))
 
 
-def checked_blocks(blocks: Iterable[int], backbone: ViTConfig) -> tuple[int, ...]:
-    """The numbers of the blocks that a head reads; ValueError unless they rise and end with the last one."""
-    numbers, last = tuple(blocks), backbone.depth - 1
-    for number in numbers:
-        whole_number("blocks", number, 0)
-    if list(numbers) != sorted({*numbers}) or numbers[-1:] != (last,):
+def check_blocks(blocks: tuple[int, ...], backbone: ViTConfig) -> None:
+    """Raises TypeError or ValueError unless the numbers of the blocks that a head reads rise and end with the last."""
+    check_integers("blocks", blocks, least=0)
+    last = backbone.depth - 1
+    if list(blocks) != sorted({*blocks}) or blocks[-1:] != (last,):
         wanted = f"increasing numbers that end with {last}, the last block"
-        raise ValueError(f"blocks must be {wanted}, but {numbers} was given.")
-    return numbers
+        raise ValueError(f"blocks must be {wanted}, but {blocks} was given.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DenseConfig:
+class DenseConfig(Fields):
     """What the configs of dense models have in common.
 
     Attributes:
@@ -56,6 +55,7 @@ class DenseConfig:
     pipeline = property(operator.attrgetter("backbone.pipeline"), doc="How pictures become what the backbone takes.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.backbone, Mapping):  # from a file
             object.__setattr__(self, "backbone", ViTConfig(**self.backbone))
         if not isinstance(self.backbone, ViTConfig):
@@ -66,20 +66,10 @@ class DenseConfig:
                 raise ValueError(f"backbone must have {name}={value!r}, but has {given!r}: its tokens go on.")
         check_choice("backbone.final_norm", self.backbone.final_norm, self.FINAL_NORMS)
 
-    def replace(self, **changes: Any) -> Self:
-        """A config with some fields changed."""
-        return dataclasses.replace(self, **changes)
-
     def with_image_size(self, image_size: Any) -> Self:
         """The same for images of another size, or of any size (`"dynamic"`)."""
         chosen = {"dynamic": True} if image_size == "dynamic" else {"image_size": image_size, "dynamic": False}
         return self.replace(backbone=self.backbone.replace(**chosen))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-        return plain | {"backbone": self.backbone.to_dict()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,15 +88,8 @@ class NamedClasses(DenseConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("classes", self.classes, 1)
-        if self.class_names is None:
-            return
-        object.__setattr__(self, "class_names", tuple(self.class_names))
-        if len(self.class_names) != self.classes or not all(map(is_class_name, self.class_names)):
-            raise ValueError(
-                f"class_names must be {self.classes} names, each a line, but {len(self.class_names)} were given: "
-                f"{self.class_names[:3]!r}."
-            )
+        check_integer("classes", self.classes)
+        object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,9 +128,9 @@ class EoMTConfig(NamedClasses):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("queries", self.queries, 1)
-        whole_number("query_blocks", self.query_blocks, 1)
-        whole_number("upscale_blocks", self.upscale_blocks, 0)
+        check_integer("queries", self.queries)
+        check_integer("query_blocks", self.query_blocks)
+        check_integer("upscale_blocks", self.upscale_blocks, least=0)
         check_choice("activation", self.activation, HEAD_ACTIVATIONS)
         check_choice("pictures", self.pictures, ("eomt_authors", "eomt_transformers"))
         check_choice("task", self.task, (None, "semantic", "panoptic", "instance"))
@@ -202,8 +185,8 @@ class LinearSegmenterConfig(NamedClasses):
         super().__post_init__()
         check_number("dropout", self.dropout)
         check_choice("pictures", self.pictures, ("dinov2", "dinov3"))
-        whole_number("short_side", self.short_side, 1)
-        object.__setattr__(self, "blocks", checked_blocks(self.blocks, self.backbone))
+        check_integer("short_side", self.short_side)
+        check_blocks(self.blocks, self.backbone)
         for name in ("crop_size", "stride"):
             object.__setattr__(self, name, pair(name, getattr(self, name)))
         if any(step > side for step, side in zip(self.stride, self.crop_size, strict=True)):

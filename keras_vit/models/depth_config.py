@@ -3,8 +3,9 @@
 import dataclasses
 from typing import ClassVar
 
-from keras_vit._arguments import check_choice, pair, whole_number
-from keras_vit.models.dense_config import DenseConfig, checked_blocks
+from keras_vit._arguments import check_choice, pair
+from keras_vit.models.dense_config import DenseConfig, check_blocks
+from keras_vit.models.fields import check_integer, check_integers, check_real
 
 # How pictures are brought to a model, and depth back to the picture's size: by name in `keras_vit.depth.estimating`.
 DEPTH_PICTURES = ("depth_anything", "depth_anything_transformers", "dinov2")
@@ -27,9 +28,11 @@ class DepthConfig(DenseConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "blocks", checked_blocks(self.blocks, self.backbone))
+        check_blocks(self.blocks, self.backbone)
         object.__setattr__(self, "picture_size", pair("picture_size", self.picture_size))
         check_choice("pictures", self.pictures, DEPTH_PICTURES)
+        for name in ("min_depth", "max_depth"):
+            check_real(name, getattr(self, name))
         if not 0 <= self.min_depth < self.max_depth < float("inf"):
             given = f"min_depth={self.min_depth!r} and max_depth={self.max_depth!r} were given"
             raise ValueError(f"0 <= min_depth < max_depth is needed, but {given}.")
@@ -77,13 +80,13 @@ class DPTConfig(DepthConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("design", self.design, DESIGNS)
-        object.__setattr__(self, "widths", tuple(self.widths))
+        check_integers("widths", self.widths)
         for name in ("widths", "blocks"):
             if len(getattr(self, name)) != 4:
                 raise ValueError(f"{name} must be four numbers, but {getattr(self, name)} was given.")
-        for name, value in (*(("widths", width) for width in self.widths), ("head_width", self.head_width)):
-            whole_number(name, value, 1)
-        if whole_number("fusion_width", self.fusion_width, 2) % 2:
+        for name in ("fusion_width", "head_width"):
+            check_integer(name, getattr(self, name))
+        if self.fusion_width % 2:
             raise ValueError(f"fusion_width must be even, but {self.fusion_width} was given.")
         if self.design == "dinov2" and not (self.metric and self.backbone.class_token):
             raise ValueError("design='dinov2' reads a class token of the backbone and gives metres: metric=True.")
@@ -108,6 +111,6 @@ class LinearDepthConfig(DepthConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("bins", self.bins, 2)
+        check_integer("bins", self.bins, least=2)
         if not (self.metric and self.backbone.class_token):
             raise ValueError("A linear depth head reads a class token of the backbone and gives metres: metric=True.")

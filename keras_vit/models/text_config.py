@@ -1,14 +1,15 @@
 """The one description of a text tower, which needs no Keras."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from keras_vit._arguments import check_choice, whole_number
+from keras_vit._arguments import check_choice
 from keras_vit.layers.choices import GELUS, TEXT_POOLINGS
+from keras_vit.models.fields import Fields, check_integer, check_real
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextConfig:
+class TextConfig(Fields):
     """Everything that decides what a `TextEncoder` computes.
 
     Attributes:
@@ -55,10 +56,13 @@ class TextConfig:
     layer_scale: ClassVar[None] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("vocabulary", "context", "width", "depth", "heads", "mlp_width"):
-            whole_number(name, getattr(self, name), 1)
+            check_integer(name, getattr(self, name))
         if self.projection is not None:
-            whole_number("projection", self.projection, 1)
+            check_integer("projection", self.projection)
+        if self.end_id is not None:
+            check_integer("end_id", self.end_id, least=0)
         check_choice("gelu", self.gelu, GELUS)
         check_choice("pooling", self.pooling, (*TEXT_POOLINGS, "map"))
         if self.width % self.heads:
@@ -66,14 +70,10 @@ class TextConfig:
         if (self.pooling == "end_id") != (self.end_id is not None):
             given = f"end_id={self.end_id!r} and pooling={self.pooling!r} were given"
             raise ValueError(f"end_id and pooling='end_id' need each other, but {given}.")
-        if not 0 < self.layer_norm_epsilon < 1:
+        if not 0 < check_real("layer_norm_epsilon", self.layer_norm_epsilon) < 1:
             raise ValueError(f"layer_norm_epsilon must be in 0..1, but {self.layer_norm_epsilon!r} was given.")
 
     @property
     def head_size(self) -> int:
         """Length of a head's queries and keys."""
         return self.width // self.heads
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON."""
-        return dataclasses.asdict(self)

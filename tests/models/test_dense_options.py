@@ -1,5 +1,7 @@
 """What Keras's options do to models of masks and depth: adapters, int8, freezing, other dtypes; also from files."""
 
+import dataclasses
+import json
 import subprocess
 import sys
 
@@ -116,6 +118,36 @@ def test_quantized_models_with_another_config(kind):
     for changes in ({"image_size": 56}, {"dtype": "bfloat16"}):
         with pytest.raises(ValueError, match="Change the model before it is quantized"):
             model.with_config(**changes)
+
+
+TEXT = {"vocabulary": 9, "context": 4, "width": 8, "depth": 1, "heads": 2, "mlp_width": 16, "projection": 4}
+CONFIGS = {**KINDS, "text": keras_vit.TextConfig(**TEXT, pooling="end_id", end_id=3)}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_fields_from_numpy_are_plain(kind):
+    config = CONFIGS[kind]
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    fields.pop("backbone", None)
+    numbers = {name: np.array(value)[()] for name, value in fields.items() if type(value) in (int, float, tuple)}
+    assert {"classes", "blocks", "width"} & numbers.keys()
+    again = dataclasses.replace(config, **numbers)
+    assert again == config and json.dumps(again.to_dict()) == json.dumps(config.to_dict())
+    for name, value in numbers.items():
+        wrong = "12" if isinstance(value, np.ndarray) else "3"
+        with pytest.raises((TypeError, ValueError), match=f"^{name} must be .*'{wrong}'"):
+            dataclasses.replace(config, **{name: wrong})
+
+
+@pytest.mark.once
+def test_a_string_is_no_list_of_names():
+    for kind in ("EoMT", "LinearSegmenter"):
+        with pytest.raises(TypeError, match="class_names must be a list of strings.*'cat'"):
+            KINDS[kind].replace(class_names="cat")
+        assert KINDS[kind].replace(class_names=np.array(["a", "b", "c"])).class_names == ("a", "b", "c")
+    with pytest.raises(TypeError, match="causal must be True or False, but 'no'"):
+        keras_vit.TextConfig(**TEXT, causal="no")
 
 
 READ = """

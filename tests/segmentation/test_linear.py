@@ -190,7 +190,7 @@ def test_what_is_no_head_of_this_backbone_is_refused(case, arrays, tmp_path):
         ({"pictures": "dinov4"}, "pictures"),
         ({"dropout": 1.0}, "dropout"),
         ({"classes": 0}, "classes"),
-        ({"class_names": ("a",)}, "class_names must be 6"),
+        ({"class_names": ("a",)}, "class_names must name each of the 6 classes"),
     ],
 )
 def test_configs_that_make_no_sense_are_refused(model, changes, message):
