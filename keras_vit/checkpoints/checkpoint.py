@@ -36,7 +36,7 @@ PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit
 NUMERICS = ("official", "publisher")
 OFFICIAL = (
     *("gelu", "layer_norm_epsilon", "interpolation", "stem_epsilons"),
-    *("pixel_mean", "pixel_std", "resize", "crop_ratio", "filter"),
+    *("pixel_mean", "pixel_std", "resize", "crop_ratio", "crop_rounding", "filter"),
 )
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
 KERAS_ENDINGS = (".keras", ".weights.h5")

@@ -49,6 +49,7 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
         count = ops.cast(math.prod(ops.shape(x)[:-1]) * parts, x.dtype)
         sample = variance * count / ops.maximum(count - 1, 1)
         for running, now in ((self.moving_mean, mean), (self.moving_variance, sample)):
-            running.assign(self.momentum * running + (1 - self.momentum) * ops.cast(now, running.dtype))
+            old = ops.convert_to_tensor(running)  # a Variable would make the momentum a float32
+            running.assign(self.momentum * old + (1 - self.momentum) * ops.cast(now, running.dtype))
         outputs = ops.batch_normalization(x, mean, variance, -1, self.beta, self.gamma, self.epsilon)
         return ops.cast(outputs, self.compute_dtype)

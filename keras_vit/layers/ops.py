@@ -77,14 +77,14 @@ def _platform(x: Any) -> str | None:
     return None
 
 
-def float32_or_better(dtype: str) -> str:
-    """float64 for float64, otherwise float32; of both, `keras.backend.result_type` makes float32."""
-    return "float64" if dtype == "float64" else "float32"
+def float32_or_better(dtype: Any) -> str:
+    """float64 for float64, also as PyTorch's, else float32; of both, `keras.backend.result_type` makes float32."""
+    return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
 
 
 def widened(x: Any) -> Any:
     """`x` in float32 or better."""
-    return ops.cast(x, float32_or_better(keras.backend.standardize_dtype(x.dtype)))
+    return ops.cast(x, float32_or_better(x.dtype))
 
 
 def mean(x: Any, axis: int | tuple[int, ...]) -> Any:

@@ -140,6 +140,7 @@ class ViTConfig(ModelConfig):
         pixel_std: What they are divided by then.
         resize: How pictures come to size, as in `keras_vit.preprocessing.Pipeline`.
         crop_ratio: Which share of each side remains, as there.
+        crop_rounding: Where the crop begins, as there.
         filter: How they are resampled, as there.
         trim: Rows and columns that are left out at last, as there; (0, 0) at another image size.
 
@@ -211,6 +212,7 @@ class ViTConfig(ModelConfig):
     pixel_std: tuple[float, ...] = (0.5, 0.5, 0.5)
     resize: str = "squash"
     crop_ratio: float = 1.0
+    crop_rounding: str = "even"
     filter: str = "bilinear"
     trim: tuple[int, int] = (0, 0)
 
@@ -322,7 +324,7 @@ class ViTConfig(ModelConfig):
     @functools.cached_property
     def pipeline(self) -> Pipeline:
         """How pictures become what the model takes."""
-        fields = {name: getattr(self, name) for name in ("resize", "crop_ratio", "filter", "trim")}
+        fields = {name: getattr(self, name) for name in ("resize", "crop_ratio", "crop_rounding", "filter", "trim")}
         return Pipeline(self.image_size, mean=self.pixel_mean, std=self.pixel_std, **fields)
 
     def image_size_of(self, grid_size: tuple[int, int]) -> tuple[int, int]:
@@ -431,9 +433,9 @@ def _halved(size: tuple[int, int], stride: int) -> tuple[int, int]:
 
 def _repeated(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """Values of other channels: the mean of them for one, the same in turn for more."""
-    return (
-        (math.fsum(values) / len(values),) if channels == 1 else tuple(values[i % len(values)] for i in range(channels))
-    )
+    if channels == 1:
+        return (math.fsum(values) / len(values),)
+    return tuple(values[i % len(values)] for i in range(channels))
 
 
 def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
@@ -441,8 +443,7 @@ def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
     values = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(n, numbers.Real) and not isinstance(n, bool) for n in values):
         raise TypeError(f"{name} must be a number or one for each channel, but {value!r} was given.")
-    result = tuple(map(float, values))
-    result = result[:1] * channels if len(set(result)) == 1 else result
+    result = tuple(map(float, values[:1] * channels if len(set(values)) == 1 else values))
     words = f"{name} must be a number or {channels}, one for each channel"
     require(len(result) == channels, f"{words}, but {value!r} was given.")
     return result

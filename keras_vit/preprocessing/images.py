@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # Bicubic and Lanczos filters overshoot: floats may lie outside 0..255, by half of the range at most.
 OVERSHOOT = 128.0
 
+# Where a crop of the centre begins: from half of what is left over to whole pixels.
+CROP_ROUNDINGS: dict[str, Callable[[float], int]] = {"even": round, "floor": math.floor}
+
 # How `load_image` brings an image to a size, and the share of each side that the crop keeps.
 RESIZES = {
     "squash": None,  # vit_jax (input_pipeline.py): straight to the size, the aspect ratio is not kept
@@ -75,6 +78,8 @@ class Pipeline:
         resize: `"squash"`: straight to `image_size / crop_ratio`; `"shortest"`: to the least size that covers it with
             the image's own aspect ratio.
         crop_ratio: Which share of each side the crop keeps, in (0, 1].
+        crop_rounding: Where the crop begins when the rest is odd: `"even"` rounds half of it to the even number (timm,
+            open_clip, torchvision), `"floor"` rounds it down (transformers).
         filter: A name in `FILTERS`.
         trim: Rows at the lower and columns at the right edge that are prepared beyond `image_size` and then left out,
             as models do whose patches do not fill the image (384 pixels in patches of 14).
@@ -85,6 +90,7 @@ class Pipeline:
     std: float | tuple[float, ...] = 0.5
     resize: str = "squash"
     crop_ratio: float = 1.0
+    crop_rounding: str = "even"
     filter: str = "bilinear"
     trim: tuple[int, int] = (0, 0)
 
@@ -95,6 +101,7 @@ class Pipeline:
             raise ValueError(f"trim must be two whole numbers from 0, but {self.trim!r} was given.")
         check_choice("resize", self.resize, ("squash", "shortest"))
         check_choice("filter", self.filter, tuple(FILTERS))
+        check_choice("crop_rounding", self.crop_rounding, tuple(CROP_ROUNDINGS))
         is_number = isinstance(self.crop_ratio, (int, float)) and not isinstance(self.crop_ratio, bool)
         if not is_number or not 0 < self.crop_ratio <= 1:
             wanted = f"crop_ratio must be a number in (0, 1], but {self.crop_ratio!r} was given."
@@ -158,7 +165,7 @@ class Pipeline:
         if self.resize == "shortest":
             # torchvision cuts off the fraction; timm, which has a class of its own for what is no square, rounds it.
             target = _covering(images.shape[1:3], target, int if target[0] == target[1] else round)
-        images = _centre(_filtered(images, target, self.filter), size)
+        images = _centre(_filtered(images, target, self.filter), size, CROP_ROUNDINGS[self.crop_rounding])
         return images[:, : self.image_size[0], : self.image_size[1]]
 
     @property
@@ -444,10 +451,12 @@ def _filtered(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndar
     # Pillow's arithmetic: weights of 22 bits, columns first. Such sums are whole numbers that float64 holds exactly.
     # Pillow 13 begins with the rows where that is less work, which may differ by a grey level, in noise by up to 15;
     # all versions before, and torchvision, begin with the columns.
+    # Values of other channels than three may reach beyond 255: they are held to what their type can say.
+    least, most = (0, 255) if images.shape[-1] == 3 else (np.iinfo(images.dtype).min, np.iinfo(images.dtype).max)
     for axis, new in ((2, size[1]), (1, size[0])):
         weights = _matrix(images.shape[axis], new, how)
         fixed = np.trunc(weights * 2**22 + np.copysign(0.5, weights))
-        images = np.clip(np.floor(_along(axis, images, fixed, "float64") / 2**22 + 0.5), 0, 255)
+        images = np.clip(np.floor(_along(axis, images, fixed, "float64") / 2**22 + 0.5), least, most)
     return images.astype("float32")
 
 
@@ -469,8 +478,8 @@ def _along(axis: int, images: np.ndarray, matrix: np.ndarray, dtype: str) -> np.
     return np.moveaxis(np.tensordot(matrix[:, used].astype(dtype), images, axes=(1, axis)), 0, axis)
 
 
-def _centre(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    top, left = (round((have - keep) / 2) for have, keep in zip(images.shape[-3:-1], size, strict=True))
+def _centre(images: np.ndarray, size: tuple[int, int], whole: Callable[[float], int] = round) -> np.ndarray:
+    top, left = (whole((have - keep) / 2) for have, keep in zip(images.shape[-3:-1], size, strict=True))
     return images[..., top : top + size[0], left : left + size[1], :]
 
 

@@ -109,7 +109,7 @@ def test_what_a_reader_should_find(golden, name, tmp_path):
     by_itself = open_checkpoint(path, heads=expected["heads"], **options)
     ours = by_itself.config.replace(image_size=config.image_size)
     assert by_itself.config.image_size == config.image_size or any("is a guess" in o for o in by_itself.oddities)
-    pictures = ("pixel_mean", "pixel_std", "resize", "crop_ratio", "filter", "rotary_grid")
+    pictures = ("pixel_mean", "pixel_std", "resize", "crop_ratio", "crop_rounding", "filter", "rotary_grid")
     untold = (*pictures, "layer_scale")  # what the factors started from matters no more
     assert ours.replace(**{field: getattr(config, field) for field in untold}) == config
     assert (ours.layer_scale is None) == (config.layer_scale is None)

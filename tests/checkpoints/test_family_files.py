@@ -503,6 +503,7 @@ PREPARED = {
         {"resize": "squash", "crop_ratio": 1.0, "filter": "bilinear_antialias"},
     ),
     "crop": ({"size": 256, **CUT}, {"resize": "shortest", "crop_ratio": 224 / 256, "filter": "bicubic"}),
+    "where a crop begins": ({"size": 256, **CUT}, {"crop_rounding": "floor"}),
     "DeiT": (
         {**CUT, "size": {"height": 256, "width": 256}, "feature_extractor_type": "DeiTFeatureExtractor"},
         {"resize": "squash", "crop_ratio": 224 / 256, "filter": "bicubic"},

@@ -223,3 +223,14 @@ def test_tokens_that_do_not_fit_the_table():
     layer.build((None, 7, 12))
     with pytest.raises(Exception, match="7"):
         layer(np.zeros((1, 5, 12), "f4"))
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has float64 only where the process asks for it")
+def test_batches_are_normalised_in_the_precision_that_is_asked_for():
+    """In float64 the statistics and the output are float64's, and not float32's in its place."""
+    x = np.random.default_rng(0).normal(size=(4, 6, 3)) + 100
+    layer = layers.BatchNormalization(dtype="float64")
+    found = keras.ops.convert_to_numpy(layer(keras.ops.convert_to_tensor(x, "float64"), training=True))
+    np.testing.assert_allclose(found, (x - x.mean((0, 1))) / np.sqrt(x.var((0, 1)) + 1e-5), rtol=1e-12)
+    variance = 0.9 + 0.1 * x.var((0, 1), ddof=1)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(layer.moving_variance), variance, rtol=1e-12)

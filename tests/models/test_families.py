@@ -321,6 +321,29 @@ def test_pictures_are_resized_as_pillow_does(filter, resize, crop_ratio):
         np.testing.assert_array_equal(pipeline.resized(pixels)[0], wanted[top : top + 96, left : left + 64])
 
 
+@pytest.mark.once
+def test_crops_begin_where_the_publisher_begins():
+    """Half of an odd rest: 0.5, 1.5 and 2.5 become 0, 2 and 2 for timm and open_clip, 0, 1 and 2 for transformers."""
+    pixels = np.arange(21 * 3).reshape(1, 21, 1, 3).repeat(16, 2).astype("uint8")
+    for rest, even, floor in ((1, 0, 0), (3, 2, 1), (4, 2, 2), (5, 2, 2)):
+        for rounding, first in (("even", even), ("floor", floor)):
+            options = {"resize": "shortest", "filter": "nearest", "crop_rounding": rounding}
+            got = keras_vit.preprocessing.Pipeline(16, **options).resized(pixels[:, : 16 + rest])
+            np.testing.assert_array_equal(got, pixels[:, first : first + 16])
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("filter", keras_vit.preprocessing.images.FILTERS)
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_values_beyond_255_stay(filter, channels):
+    """Of one kind of picture as of another: within the rounding to whole numbers, in both directions."""
+    pixels = np.random.default_rng(0).integers(20000, 40000, (1, 9, 12, channels)).astype("uint16")
+    pipeline = keras_vit.preprocessing.Pipeline(8, filter=filter)
+    whole, floats = pipeline.resized(pixels, channels), pipeline.resized(pixels.astype("f4"), channels)
+    # Two roundings by half; the first is weighted by at most 2, a filter's overshoot included.
+    np.testing.assert_allclose(whole, floats, rtol=0, atol=1.6)
+
+
 def test_pixels_are_normalised_alike_everywhere():
     """Before the model and in its graph, for training and for export."""
     from keras_vit.export.images import as_taken

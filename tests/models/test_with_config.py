@@ -30,7 +30,7 @@ VIT_VALUES = BOTH_VALUES | {
     **{"patch_drop": 0.5},
     **{"pooling": "avg", "final_norm": "pooled", "map_prefix": False},
     **{"pixel_mean": (0.1, 0.2, 0.3), "pixel_std": (0.2,) * 3, "resize": "shortest", "crop_ratio": 0.9},
-    **{"filter": "bicubic", "trim": (1, 0)},
+    **{"crop_rounding": "floor", "filter": "bicubic", "trim": (1, 0)},
 }
 BIT_VALUES = BOTH_VALUES | {"pooling": "none", "pool_padding": "zeros", "folded": True}
 # Fields that may change, but not for every model or not without giving something up; tested by name.

@@ -199,6 +199,8 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
     else:
         words = "no preprocessor_config.json says how its pictures are prepared"
         contents.assumed["crop_ratio"] = f"{words}; its family's usual way is assumed"
+    if prepared["resize"] == "shortest" or prepared["crop_ratio"] < 1:
+        prepared["crop_rounding"] = "floor"  # transformers' image_transforms.center_crop, with Pillow and torchvision
     config = ViTConfig(**fields | prepared)
     contents.unused += [contents.arrays.pop(array).name for array in without]
     config = pytorch.used_at(contents, config, size)
