@@ -251,7 +251,7 @@ def _stair(schedule: "WarmupDecay", progress: Any, after_warmup: Any) -> Any:
 
 # The decay of each name: a function of the schedule s, the progress p after the warm-up in [0, 1], and its steps t.
 DECAYS: dict[str, Callable[["WarmupDecay", Any, Any], Any]] = {
-    "cosine": lambda s, p, t: s.learning_rate * 0.5 * (1.0 + ops.cos(math.pi * p)),
+    "cosine": lambda s, p, t: s.end + (s.learning_rate - s.end) * 0.5 * (1.0 + ops.cos(math.pi * p)),
     "linear": lambda s, p, t: s.end + (s.learning_rate - s.end) * (1.0 - p),
     "polynomial": lambda s, p, t: s.end + (s.learning_rate - s.end) * (1.0 - p) ** s.power,
     "rsqrt": lambda s, p, t: s.learning_rate / ops.sqrt(1.0 + t / s.timescale),
@@ -260,6 +260,13 @@ DECAYS: dict[str, Callable[["WarmupDecay", Any, Any], Any]] = {
 }
 # The same beneath the warm-up, as mmcv and DINOv3 have it: the decay counts from the first step.
 DECAYS |= {f"{name}_whole": DECAYS[name] for name in ("cosine", "linear")}
+# The arguments that only some decays read, with their defaults.
+_READ_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "end": (0.0, ("cosine", "linear", "polynomial", "cosine_whole", "linear_whole")),
+    "power": (1.0, ("polynomial",)),
+    "timescale": (10_000, ("rsqrt",)),
+    "boundaries": ((), ("stair",)),
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -272,7 +279,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     | decay | rate |
     |---|---|
-    | `"cosine"` | `learning_rate * (1 + cos(pi * p)) / 2` |
+    | `"cosine"` | `end + (learning_rate - end) * (1 + cos(pi * p)) / 2` |
     | `"linear"` | `end + (learning_rate - end) * (1 - p)` |
     | `"polynomial"` | `end + (learning_rate - end) * (1 - p) ** power` |
     | `"rsqrt"` | `learning_rate / sqrt(1 + steps since the warm-up / timescale)` |
@@ -286,14 +293,15 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         decay: A name of the table.
         warmup_steps: Updates of the warm-up; a float between 0 and 1 is a share of `steps`.
         cooldown_steps: Updates at the end during which the rate falls linearly to 0; a share of `steps` likewise.
-        end: Last rate of the linear and polynomial decays. vit_jax has 1e-5, big_vision 0.
+        end: Last rate of the cosine, linear and polynomial decays: timm's `min_lr`. vit_jax has 1e-5 for linear ones and 0
+            for cosines, big_vision 0.
         power: Exponent of the polynomial decay.
         timescale: Updates after which rsqrt has fallen to `1 / sqrt(2)`.
         boundaries: Steps at which the stair changes, ascending.
         factors: What the rate is multiplied by from each boundary on; not cumulative.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: if an argument is out of its range, or the decay does not read it.
 
     Examples:
         >>> schedule = training.WarmupDecay(1.0, steps=100, decay="linear", warmup_steps=10)
@@ -318,6 +326,11 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         check_choice("decay", decay, tuple(DECAYS))
         for name, value in (("steps", steps), ("learning_rate", learning_rate), ("end", end)):
             check_number(name, value)
+        given = {"end": end, "power": power, "timescale": timescale, "boundaries": tuple(boundaries)}
+        for name, (default, decays) in _READ_BY.items():
+            if given[name] != default and decay not in decays:
+                reads = " and ".join(map(repr, decays))
+                raise ValueError(f"{name}={given[name]!r} is read by {reads}, but decay={decay!r} was given. Leave it out.")
         if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):
             raise ValueError(f"A stair needs ascending boundaries, one factor for each: not {boundaries=}, {factors=}.")
         self.learning_rate, self.steps, self.decay = learning_rate, steps, decay

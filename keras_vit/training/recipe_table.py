@@ -119,10 +119,11 @@ _DEIT_3: dict[str, Any] = {
     "warmup_steps": 5 / 20,
     "batch_size": 512,
     "learning_rate": 1e-5,
+    "end": 1e-5,  # main.py's --min-lr: the rate is constant after the warm-up
     "weight_decay": 0.1,
     "augmentation": {"min_area": 0.08, "mixup": 0.8, "cutmix": 1.0},
     "source": "arXiv 2204.07118, commands of facebookresearch/deit README_revenge.md (fine-tuning after training on "
-    f"ImageNet-1k). {_DEIT_LACKS}, last rate 1e-5",
+    f"ImageNet-1k); last rate of its main.py. {_DEIT_LACKS}",
 }
 
 
@@ -226,8 +227,9 @@ ROWS: tuple[dict[str, Any], ...] = (
     {
         **_DEIT,
         "name": "pretrain/deit",
+        "end": 1e-5,
         "source": "arXiv 2012.12877, Table 9, facebookresearch/deit main.py; with its teacher: distillation(teacher). "
-        f"{_DEIT_LACKS}, last rate 1e-5, repeated augmentation",
+        f"{_DEIT_LACKS}, repeated augmentation",
     },
     {
         **_DEIT,

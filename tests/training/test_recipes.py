@@ -115,6 +115,9 @@ def test_deit():
         assert (found.label_smoothing, found.augmentation.mixup, found.augmentation.cutmix) == (0.1, 0.8, 1.0)
         assert found.warmup_steps * found.epochs == pytest.approx(5) and found.optimizer == "adamw"
         assert found.augmentation.randaugment is None and "Not supported: rand-m9-mstd0.5-inc1" in found.source
+        # The last rate is main.py's --min-lr, 1e-5: as large as DeiT III's own, which is constant after the warm-up.
+        last = float(build_schedule(found, 1000)(999))
+        assert last == pytest.approx(5e-6 if name == "finetune/deit-384" else 1e-5, rel=1e-3)
 
 
 def test_every_recipe_has_a_source_and_becomes_keras_objects():

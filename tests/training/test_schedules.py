@@ -26,7 +26,10 @@ CASES = [f"vit_jax/{i}" for i in range(8)] + [f"big_vision/{i}" for i in range(6
 def test_the_originals_rates(golden, case, record_property):
     reference = golden("lr_schedules")
     assert sorted(reference.meta["specs"]) == sorted(CASES)
-    schedule = WarmupDecay(**{NAMES.get(key, key): value for key, value in reference.meta["specs"][case].items()})
+    spec = {NAMES.get(key, key): value for key, value in reference.meta["specs"][case].items()}
+    if spec.get("decay") == "cosine":
+        spec.pop("end", None)  # vit_jax's cosine does not read its linear_end
+    schedule = WarmupDecay(**spec)
     wanted = reference.ref[f"{case}/lr"].astype("float64")
     found = np.array([float(schedule(int(step))) for step in reference.ref[f"{case}/steps"]])
     error = np.abs(found - wanted).max() / schedule.learning_rate
@@ -53,8 +56,9 @@ def test_the_same_inside_a_compiled_training_step(golden):
 @pytest.mark.once
 @pytest.mark.parametrize("decay", DECAYS)
 def test_configs_travel(decay):
-    stair = {"boundaries": [50, 70], "factors": [0.5, 0.2]}
-    schedule = WarmupDecay(0.1, 100, decay, warmup_steps=0.1, cooldown_steps=5, end=0.01, power=2, **stair)
+    read = {"stair": {"boundaries": [50, 70], "factors": [0.5, 0.2]}, "rsqrt": {"timescale": 9}, "constant": {}}
+    options = read.get(decay, {"end": 0.01} | ({"power": 2} if decay == "polynomial" else {}))
+    schedule = WarmupDecay(0.1, 100, decay, warmup_steps=0.1, cooldown_steps=5, **options)
     data = keras.saving.serialize_keras_object(schedule)
     assert data["registered_name"] == "keras_vit>WarmupDecay"
     again = keras.saving.deserialize_keras_object(data)
@@ -70,6 +74,29 @@ def test_the_end_and_the_steps():
         schedule = WarmupDecay(1.0, steps, warmup_steps=0.9, cooldown_steps=0.9)
         assert np.all(np.isfinite([float(schedule(step)) for step in range(steps + 1)]))
         assert schedule.warmup_steps < steps
+
+
+OPTIONS = {"end": 0.01, "power": 2.0, "timescale": 9.0, "boundaries": (5,)}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_decay_reads_an_option_or_refuses_it(decay, option):
+    stair = {"factors": (0.5,)} if option == "boundaries" else {}
+    try:
+        schedule = WarmupDecay(0.1, 10, decay, **{option: OPTIONS[option]}, **stair)
+    except ValueError as error:
+        assert f"{option}={OPTIONS[option]!r} is read by" in str(error) and repr(decay) in str(error)
+    else:
+        assert float(schedule(9)) != float(WarmupDecay(0.1, 10, decay)(9))
+
+
+@pytest.mark.once
+def test_a_cosine_ends_where_it_is_told():
+    """timm's `min_lr` (scheduler/cosine_lr.py)."""
+    schedule = WarmupDecay(1.0, 10, "cosine", end=0.2)
+    assert [float(schedule(k)) for k in (0, 5, 10, 12)] == pytest.approx([1, 0.6, 0.2, 0.2])
 
 
 WRONG = {
