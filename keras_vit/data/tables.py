@@ -1,5 +1,6 @@
 """Labels in a table: a CSV or Parquet file, or a table in memory, with a row for each image."""
 
+import collections
 import csv
 import dataclasses
 import os
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, did_you_mean, listing, printable, require_packages
+from keras_vit._arguments import check_choice, did_you_mean, listing, printable, require_packages, warn_caller
 from keras_vit.data.examples import TARGETS, Examples, check_class_name, fingerprint, good_files, split_of
 from keras_vit.preprocessing import load_image
 
@@ -121,7 +122,8 @@ def open_table(
 
     Raises:
         FileNotFoundError: if there is no such table.
-        ValueError, TypeError: if a column is missing, or a row has no file or label; row and column are named.
+        ValueError, TypeError: if a column is missing, a row has no file or label, or cells beyond the columns, or two
+            rows say different things of one file; rows and columns are named.
         ImportError: if pyarrow is needed and missing.
 
     Examples:
@@ -179,7 +181,9 @@ def open_table(
         values = [[name in of_row for name in classes] for of_row in found]
     for name in classes:
         check_class_name(name, f"{name!r} in {where}")
-    return LabelTable(
+    if alike := _spelled_alike(classes):
+        warn_caller(f"The classes {listing(alike)} of {where} differ in spelling only.")
+    table = LabelTable(
         files=[(home if folder is None else Path(folder)) / cell(file, i) for i in count],
         labels=np.array(values, "float32"),
         target=target,
@@ -188,6 +192,27 @@ def open_table(
         rows=rows,
         source=where,
     )
+    first_of: dict[str, int] = {}
+    for i, path in enumerate(table.files):
+        first = first_of.setdefault(os.path.normpath(path), i)
+        if np.any(table.labels[i] != table.labels[first]):
+            raise ValueError(f"{rows[i]} gives {path.name!r} another label than {rows[first]}. Keep one of the two.")
+        if table.splits and table.splits[i] != table.splits[first]:
+            raise ValueError(f"{rows[i]} has {path.name!r} in another split than {rows[first]}. Keep one of the two.")
+    return table
+
+
+def _spelled_alike(classes: Sequence[str]) -> list[str]:
+    """Classes that differ in capitals only, or in how a number is written: Cat and cat, 1 and 1.0."""
+
+    def plain(name: str) -> Any:
+        try:
+            return float(name)
+        except ValueError:
+            return name.casefold()
+
+    counts = collections.Counter(map(plain, classes))
+    return [name for name in classes if counts[plain(name)] > 1]
 
 
 def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
@@ -218,6 +243,10 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
         raise ValueError(f"{printable(path)} has two columns of one name: {listing(names, 20)}.")
     while rows and not rows[-1]:
         rows.pop()
+    for i, row in enumerate(rows, start=2):
+        if surplus := [cell for cell in row[len(names) :] if cell.strip()]:
+            cells = f"{len(row)} cells for {len(names)} columns: nothing says what {surplus[0]!r} is"
+            raise ValueError(f"{printable(path)}, row {i} has {cells}. Is a separator missing its quotes?")
     return {name: [row[i] if i < len(row) else "" for row in rows] for i, name in enumerate(names)}
 
 

@@ -293,8 +293,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         decay: A name of the table.
         warmup_steps: Updates of the warm-up; a float between 0 and 1 is a share of `steps`.
         cooldown_steps: Updates at the end during which the rate falls linearly to 0; a share of `steps` likewise.
-        end: Last rate of the cosine, linear and polynomial decays: timm's `min_lr`. vit_jax has 1e-5 for linear ones and 0
-            for cosines, big_vision 0.
+        end: Last rate of the cosine, linear and polynomial decays: timm's `min_lr`. vit_jax has 1e-5 for linear ones
+            and 0 for cosines, big_vision 0.
         power: Exponent of the polynomial decay.
         timescale: Updates after which rsqrt has fallen to `1 / sqrt(2)`.
         boundaries: Steps at which the stair changes, ascending.
@@ -329,8 +329,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         given = {"end": end, "power": power, "timescale": timescale, "boundaries": tuple(boundaries)}
         for name, (default, decays) in _READ_BY.items():
             if given[name] != default and decay not in decays:
-                reads = " and ".join(map(repr, decays))
-                raise ValueError(f"{name}={given[name]!r} is read by {reads}, but decay={decay!r} was given. Leave it out.")
+                reads = f"{name}={given[name]!r} is read by {' and '.join(map(repr, decays))}"
+                raise ValueError(f"{reads}, but decay={decay!r} was given. Leave it out.")
         if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):
             raise ValueError(f"A stair needs ascending boundaries, one factor for each: not {boundaries=}, {factors=}.")
         self.learning_rate, self.steps, self.decay = learning_rate, steps, decay

@@ -106,7 +106,23 @@ def test_numbers_and_splits(photos):
         ({"text": 'file,label\n"a,b\n'}, {}, "is no table in UTF-8"),
         ({"label": ["a"] * 12}, {}, "two classes or more"),
         ({"label": ["z", *"ab" * 5, "a"], "split": ["test", *["train"] * 11]}, {}, "No training row of .* has 'z'"),
-        ({"file": ["0.png", "gone.png"] * 6, "label": WORDS}, {}, r"gone.png \(.*csv, row 3\): not a .*No such file"),
+        ({"file": ["0.png", "gone.png"] * 6, "label": [*"ab"] * 6}, {}, r"gone.png \(.*csv, row 3\): not a .*No such"),
+        ({"text": "file,label\n0.png,cat,dog\n"}, {}, "row 2 has 3 cells for 2 columns: .*'dog'"),
+        (
+            {"file": ["0.png", "./0.png"] * 6, "label": [*"ab"] * 6},
+            {},
+            "row 3 gives '0.png' another label than .*row 2",
+        ),
+        (
+            {"file": ["0.png"] * 12, "label": ["a"] * 12, "split": ["train", "test"] * 6},
+            {},
+            "row 3 has '0.png' in another split than .*row 2",
+        ),
+        (
+            {"file": ["0.png"] * 12, "label": [1, 2] * 6},
+            {"target": "number"},
+            "row 3 gives '0.png' another label than .*row 2",
+        ),
         ({"label": WORDS}, {"class_names": ["1", "10"]}, "row 2 has the label '2', which is none of the classes"),
     ],
 )
@@ -116,6 +132,13 @@ def test_tables_that_are_refused(photos, columns, options, message):
         open_data(open_table(write(photos, **columns), **options), **names, **OPTIONS)
     with pytest.raises(TypeError, match="pandas, polars or Arrow table"):
         open_table(3)
+
+
+@pytest.mark.parametrize("names", [["Cat", "cat"], ["1", "1.0"]])
+def test_classes_that_are_spelled_alike(photos, names):
+    with pytest.warns(UserWarning, match=f"The classes {names[0]!r}, {names[1]!r} of .* differ in spelling only"):
+        open_table(write(photos, label=[*names, "dog"] * 4))
+    assert open_table(write(photos, text="file,label\n0.png,a,\n1.png,b,\n")).class_names == ("a", "b")
 
 
 # Held-out shares and sampling

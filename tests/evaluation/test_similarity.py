@@ -35,7 +35,7 @@ def test_search_finds_what_all_pairs_say(features, k):
 
 def test_one_query_ties_and_halves_of_precision(features):
     rows, similarities = evaluation.search(np.tile(features[:5], (3, 1)), features[2] * 7, k=3)
-    assert sorted(rows.tolist()) == [2, 7, 12]
+    assert rows.tolist() == [2, 7, 12]
     assert similarities.tolist() == pytest.approx([1, 1, 1], abs=ROUNDING)
     assert evaluation.search(features.astype("float16"), features[:2].tolist(), 1)[0].tolist() == [[0], [1]]
 
@@ -63,6 +63,23 @@ def test_near_duplicates_are_all_pairs_above_the_threshold(features):
     assert pairs[0].tolist() == [3, 400]
     assert (np.diff(similarities) <= 0).all()
     assert evaluation.near_duplicates(np.eye(3))[0].shape == (0, 2)
+
+
+@pytest.mark.parametrize("length", [3, 64, 768])
+def test_equal_rows_are_duplicates_and_the_lowest_are_found(length):
+    rng = np.random.default_rng(0)
+    copies = rng.integers(0, 4, 203)
+    features = rng.standard_normal((4, length)).astype("float32")[copies] * rng.uniform(0.5, 2, (203, 1)).astype("f4")
+    pairs, similarities = evaluation.near_duplicates(features, threshold=1.0)
+    wanted = np.argwhere(np.triu(copies[:, None] == copies, 1))
+    assert sorted(pairs.tolist()) == wanted.tolist() and (np.diff(similarities) <= 0).all()
+    same = rng.standard_normal((4, length)).astype("float32")[copies]  # to the bit
+    for block in (7, 4096):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "ROWS", block)
+            rows, _ = evaluation.search(same, same[:5], k=9)
+        for i in range(5):
+            assert rows[i].tolist() == np.flatnonzero(copies == copies[i])[:9].tolist()
 
 
 EYE, LABELS = np.eye(3), np.array([0, 1, 1])
