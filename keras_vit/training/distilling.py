@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit._arguments import check_choice, check_number, listing
 from keras_vit.models import ImageModel
 from keras_vit.training.optimizers import SoftmaxLoss
-from keras_vit.training.recipes import Recipe, build_loss
+from keras_vit.training.recipes import build_loss
 from keras_vit.training.run import Model, Task, logits_model, model_to_finetune
 
 KINDS = ("hard", "soft", "features")
@@ -115,17 +115,11 @@ def distillation(teacher: keras.Model, kind: str = "hard", alpha: float = 0.5, t
     loss()  # checks them
     return Task(
         f"distillation from {teacher.name} ({kind}, alpha {alpha:g}, temperature {temperature:g})",
+        "distillation",
         model_to_finetune,
         learner=functools.partial(_learner, teacher=teacher, kind=kind),
-        loss=lambda recipe: loss(_base(recipe)),
-        metric=functools.partial(DistilledAccuracy, kind=kind),
+        loss_and_metric=lambda recipe, images: (loss(build_loss(recipe)), DistilledAccuracy("accuracy", kind)),
     )
-
-
-def _base(recipe: Recipe) -> keras.losses.Loss:
-    if recipe.class_weight is not None:
-        raise ValueError("class_weight is for training without a teacher: recipe.replace(class_weight=None).")
-    return build_loss(recipe)
 
 
 class DistilledAccuracy(keras.metrics.CategoricalAccuracy):

@@ -56,7 +56,7 @@ class Muon(AdamW):
 
     def has_velocity(self, variable: keras.Variable) -> bool:
         """Whether Adam moves a weight."""
-        return len(variable.shape) != 2 or not matches(variable.path, MATRICES)
+        return not is_moved_by_muon(variable)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one weight."""
@@ -72,6 +72,11 @@ class Muon(AdamW):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "momentum": self.momentum}
+
+
+def is_moved_by_muon(variable: keras.Variable) -> bool:
+    """Whether a weight is a matrix of a block; AdamW moves all others."""
+    return len(variable.shape) == 2 and matches(variable.path, MATRICES)
 
 
 def orthogonal(matrix: Any) -> Any:

@@ -212,13 +212,13 @@ def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) 
 
 
 OBJECTIVES = {
-    "labels": Task("pre-training", model_for_labels),
+    "labels": Task("pre-training", "labels", model_for_labels),
     "masked_patches": Task(
         title="masked patches",
+        objective="masked_patches",
         model=model_with_any_head,
         learner=masked_patch_model,
         batches=corrupted_batches,
-        loss=lambda recipe: MaskedPatchLoss(),
-        metric=MaskedPatchAccuracy,
+        loss_and_metric=lambda recipe, images: (MaskedPatchLoss(), MaskedPatchAccuracy(name="accuracy")),
     ),
 }

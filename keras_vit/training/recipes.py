@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit._arguments import RANGES, check_choice, check_number, check_patterns, did_you_mean, pair
 from keras_vit._terminal import Table
 from keras_vit.data import Augmentation, MaskAugmentation
+from keras_vit.training.options import RECIPE, refuse_unused
 from keras_vit.training.recipe_table import ROWS
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Recipe:
         sweep: Field to the values among which the authors chose.
         schedule: How the rate decays, see `WarmupDecay`.
         warmup_steps: Updates of the warm-up; a float between 0 and 1 is a share of all.
-        end: Last rate of a linear decay.
+        end: Last rate of a cosine, linear or polynomial decay.
         optimizer: `"sgd"` with momentum, `"adam"` and `"adamw"`, which are the same: decay is always decoupled, or
             `"muon"` with AdamW for what is no matrix of a block.
         momentum: SGD's.
@@ -62,7 +63,8 @@ class Recipe:
         loss: `"softmax"` or `"sigmoid"`.
         label_smoothing: See the losses.
         class_weight: What the terms of each class in the loss are multiplied by: `"balanced"` (by its number of
-            images), weights by the names of classes (others have 1), or None. Of several labels, those that are there.
+            images), weights by the names or numbers of classes (others have 1), or None. Of several labels, those that
+            are there.
         sampling: How often images of each class are drawn, as in `open_data`.
         head_bias: What the head's biases start with; of numbers, their mean is taken.
         polyak: Momentum of the moving average of the weights; None for none.
@@ -147,8 +149,9 @@ class Recipe:
                     raise ValueError(f"class_weight must have numbers of at least 0, but {name!r} has {weight!r}.")
         elif weights not in (None, "balanced"):
             raise ValueError(f'class_weight must be "balanced", a dict of weights or None, but {weights!r} was given.')
-        if self.lora_rank is None and self.lora_alpha is not None:
-            raise ValueError(f"lora_alpha={self.lora_alpha!r} is the scale of adapters: give lora_rank as well.")
+        for name, usual in (("lora_alpha", None), ("lora_targets", ("query", "value"))):
+            if self.lora_rank is None and fields[name] != usual:
+                raise ValueError(f"{name}={fields[name]!r} is about adapters: give lora_rank as well.")
         if self.batch_size % self.accumulate:
             found = f"{self.batch_size} is none of {self.accumulate}"
             raise ValueError(f"batch_size must be a multiple of accumulate, but {found}.")
@@ -263,6 +266,11 @@ def _recipes() -> tuple[Recipe, ...]:
     return tuple(map(Recipe.from_dict, ROWS))
 
 
+def published_image_size(name: str) -> int | tuple[int, int]:
+    """The image size of the published recipe of that name; of others, that of a `Recipe` that says none."""
+    return next((row.image_size for row in _recipes() if row.name == name), Recipe.image_size)
+
+
 # The Keras objects that a recipe names
 
 
@@ -308,6 +316,7 @@ def build_optimizer(
     from keras_vit.training.optimizers import AdamW, MomentumSGD
     from keras_vit.training.trainable import layer_decay
 
+    refuse_unused(recipe, Recipe(), RECIPE, optimizer=recipe.optimizer)
     if recipe.layer_decay is not None and model is None:
         raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
     common: dict[str, Any] = {

@@ -18,12 +18,15 @@ from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
-from keras_vit.data import ImageStream, has_test_split, open_data
+from keras_vit.data import Augmentation, ImageStream, has_test_split, open_data
 from keras_vit.models import BiT, ImageModel, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.training.loop import RunFolder, draw_curve, report, train
-from keras_vit.training.recipes import Recipe, build_loss, build_optimizer, build_schedule
+from keras_vit.training.muon import is_moved_by_muon
+from keras_vit.training.options import AUGMENTATION, RECIPE, check_target, refuse_unused
+from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule, published_image_size
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.sharing import Batch, Distribution, FilledBatches, Sharing, distributed, reset_randomness
+from keras_vit.training.targets import loss_and_metric
 from keras_vit.training.trainable import add_lora, freeze, save_adapters
 from keras_vit.zoo import load
 
@@ -117,13 +120,15 @@ class Task:
     """What is trained, and on what: where fine-tuning, pre-training and masked patches differ."""
 
     title: str  # beside the progress bar and in `run.json`
+    objective: str  # in `options.py`, which says what applies to it
     # From what the user gave, the recipe, the training images and a dtype policy to the model that the user gets.
     model: Callable[[Model | Source, Recipe, ImageStream, DType], Model]
     learner: Callable[[Model], keras.Model] = logits_model  # computes the loss, with the weights of that model
     batches: Callable[[Model, ImageStream, int], Batch] = labelled_batches  # inputs and targets, of a model and a seed
-    loss: Callable[[Recipe], keras.losses.Loss] = build_loss  # the mean over the images of a batch
-    # Logged as `accuracy`; None for none.
-    metric: Callable[..., keras.metrics.Metric] | None = keras.metrics.CategoricalAccuracy
+    # The loss is the mean over the images of a batch; the metric is logged, None for none.
+    loss_and_metric: Callable[[Recipe, ImageStream], tuple[keras.losses.Loss, keras.metrics.Metric | None]] = (
+        loss_and_metric
+    )
     # From the model, images to evaluate on and the processes to what measures; None: loss and metric, batch by batch.
     validation: Callable[[Model, ImageStream, Processes], Any] | None = None
 
@@ -149,20 +154,20 @@ RATES = ("dropout", "patch_drop", "drop_path")  # of recipes and of configs
 
 
 def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **options: Any) -> Model:
-    """A model, or what `load` takes, with the image size and the dropout of a recipe."""
+    """A copy of a model, or what `load` takes, with the image size and the dropout of a recipe."""
     rates = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
     if not isinstance(source, ImageModel):
         return load(source, image_size=recipe.image_size, dtype=dtype, **rates, **options)
-    for rate in rates if isinstance(source, BiT) else ():
-        raise ValueError(f"{recipe.name} has a {rate}, but a BiT has no {rate}: recipe.replace({rate}=0).")
-    changes = {name: value for name, value in rates.items() if getattr(source.config, name) != value}
-    if not source.config.dynamic and source.config.image_size != pair("image_size", recipe.image_size):
-        changes["image_size"] = recipe.image_size
-    return source.with_config(**changes) if changes else source
+    refuse_unused(recipe, Recipe(), RECIPE, kind=type(source).__name__)
+    size = {} if source.config.dynamic else {"image_size": recipe.image_size}
+    return source.with_config(**rates, **size)
 
 
 def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool = False) -> Model:
-    """The model, or a copy with a head of zeros where its classes are not those of the data (or `new_head`)."""
+    """The model, or a copy with a head of zeros where its classes are not those of the data (or `new_head`).
+
+    Raises ValueError where a head that stays has been trained, and the recipe says what its biases begin with.
+    """
     names = tuple(images.class_names or ())
     activation = {"multilabel": "sigmoid", "number": None}.get(images.target, model.config.classifier_activation)
     if model.config.classifier_activation != activation:
@@ -171,6 +176,13 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
     if model.config.classes == images.classes and not new_head and (not names or known in (None, names)):
         if names:
             model.name_classes(names)
+        if recipe.head_bias:
+            if any(np.any(weight) for weight in model.get_layer("head").get_weights()):
+                raise ValueError(
+                    f"head_bias={recipe.head_bias!r} is for heads that begin, but that of {model.name} has been "
+                    "trained: give head_bias=0.0, or model.with_classes(None) for a new head."
+                )
+            model.get_layer("head").bias.assign(np.full(images.classes, recipe.head_bias, "float32"))
         return model
     model = model.with_classes(images.classes, class_names=names or None)
     head = model.get_layer("head")
@@ -181,7 +193,7 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
     return model
 
 
-FINE_TUNING = Task("fine-tuning", model_to_finetune)
+FINE_TUNING = Task("fine-tuning", "labels", model_to_finetune)
 
 
 # The run
@@ -222,8 +234,7 @@ def finetune(
         model: A model, or what `load` takes: a file, a name of the catalogue, a variant such as `"ViT-B/16"` for its
             recommended weights. A model and its `.keras` or `.weights.h5` files keep their head where it has the
             classes of the data; a checkpoint gets a new head of zeros. What is frozen, adapters, and the model's name
-            stay. A model is trained in place, or a copy where its head, its image size, the rates of the recipe's
-            dropout or the devices differ.
+            stay. A copy is trained: a model that is given stays as it is.
         data: What `open_data` takes: a folder, a table (`open_table`), arrays, a pipeline, `"tfds:NAME"`.
         recipe: A name (see `list_recipes`), or a `Recipe`.
         validation: What to evaluate on, like `data`; a share such as 0.1 of the training images, which the seed draws
@@ -233,8 +244,8 @@ def finetune(
         batch_size: Images per update.
         learning_rate: The highest of the run.
         warmup_steps: Updates until then, fewer than `steps`.
-        image_size: Pixels, an integer or (height, width). None for that of the model where one is given, else of the
-            recipe.
+        image_size: Pixels, an integer or (height, width). None for that of the recipe; where that is as published and
+            a model is given, for the model's.
         classes: Number of classes, where the data does not say it (integer labels of a pipeline).
         class_names: Their names, where the data does not say them. They become `model.config.class_names`.
         target: What the labels of arrays and pipelines are; a table says it. `"class"` is trained with the recipe's
@@ -279,7 +290,8 @@ def finetune(
         if isinstance(source, ImageModel):
             source = _moved(source, distribution, processes)
             stack.enter_context(scope_of(source))
-            if image_size is None and not source.config.dynamic:
+            is_published = recipe.image_size == published_image_size(recipe.name)
+            if image_size is None and is_published and not source.config.dynamic:
                 recipe = recipe.replace(image_size=source.config.image_size)
         reading = {
             "image_size": recipe.image_size,
@@ -294,10 +306,16 @@ def finetune(
         names = {"classes": classes, "class_names": class_names, "target": target}
         options = {"augmentation": recipe.augmentation, "sampling": recipe.sampling, **names, **reading}
         images = stack.enter_context(open_data(data, split="train", **options))
+        check_target(task.objective, images.target)
+        run = {"objective": task.objective, "target": images.target}
+        refuse_unused(recipe, Recipe(), RECIPE, **run)
+        if isinstance(recipe.augmentation, Augmentation):
+            refuse_unused(recipe.augmentation, Augmentation(), AUGMENTATION, **run)
         kind = "sigmoid" if images.target == "multilabel" else recipe.loss
         recipe = recipe.replace(steps=recipe.total_steps(images.examples), loss=kind, **warmup)
         schedule = build_schedule(recipe)  # raises where steps and warm-up do not fit
         model = task.model(source, recipe, images, dtype)
+        refuse_unused(recipe, Recipe(), RECIPE, kind=type(model).__name__)
         test_images = None
         if validation is not None or has_test_split(data):
             test_data = data if validation is None or "holdout" in reading else validation
@@ -326,12 +344,7 @@ def finetune(
         folder = None if output is None else RunFolder(output, settings, resume, processes)
         reset_randomness(model, seed)
         learner, optimizer = task.learner(model), build_optimizer(recipe, model)
-        if task.loss is build_loss and (images.target != "class" or recipe.class_weight is not None):
-            from keras_vit.training.targets import loss_and_metric
-
-            loss, metric = loss_and_metric(recipe, images)
-        else:
-            loss, metric = task.loss(recipe), task.metric and task.metric(name="accuracy")
+        loss, metric = task.loss_and_metric(recipe, images)
         choose_jit = functools.partial(jit_compile, learner, recipe.steps, reading["batch_size"])
         learner.compile(
             optimizer,
@@ -413,6 +426,9 @@ def _choose_what_trains(model: Model, recipe: Recipe) -> None:
         freeze(model, recipe.freeze)
     if not model.trainable_weights:
         raise ValueError(f"All of {model.name} is frozen, so nothing would be learned: unfreeze(model, 'head') first.")
+    if recipe.optimizer == "muon" and not any(map(is_moved_by_muon, model.trainable_weights)):
+        words = f"No matrix of a block of {model.name} trains, and Muon moves nothing else"
+        raise ValueError(f'optimizer="muon": {words}. Give optimizer="adamw".')
 
 
 def _write_results(done: Trained, processes: Processes) -> None:

@@ -23,15 +23,13 @@ from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.windows import centre_margins
 from keras_vit.segmentation import evaluate
+from keras_vit.training.options import RECIPE, refuse_unused
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.run import Task, Trained, as_input, finetune
 from keras_vit.training.sharing import Batch
 from keras_vit.training.trainable import freeze
 from keras_vit.zoo import load
-
-# Fields of a recipe that are about images of one class.
-_OF_CLASSES = ("loss", "label_smoothing", "class_weight", "sampling", "head_bias", "patch_drop")
 
 
 def finetune_segmentation(
@@ -82,11 +80,7 @@ def finetune_segmentation(
     """
     recipe = recipe_of_name(recipe) if isinstance(recipe, str) else recipe
     check_choice("layers", layers, (1, 4))
-    for name in _OF_CLASSES:
-        if getattr(recipe, name) != getattr(Recipe(), name):
-            raise ValueError(
-                f"{name}={getattr(recipe, name)!r} is for images of one class each: leave it out of the recipe."
-            )
+    refuse_unused(recipe, Recipe(), RECIPE, objective="segmentation", target="mask")
     if not isinstance(recipe.augmentation, MaskAugmentation):
         raise TypeError(
             f"The recipe {recipe.name} is for images without masks. Give one of segmentation/..., or "
@@ -103,11 +97,11 @@ def finetune_segmentation(
         validation = open_masks(validation, **named, **reading)
     task = Task(
         "segmentation",
+        "segmentation",
         functools.partial(segmenter, layers=layers, pictures=pictures, frozen=frozen),
         learner=lambda model: model,
         batches=padded_batches,
-        loss=lambda recipe: MaskLoss(masks.ignore),
-        metric=None,
+        loss_and_metric=lambda recipe, images: (MaskLoss(masks.ignore), None),
         validation=functools.partial(Measured, ignore=masks.ignore),
     )
     return finetune(model, masks, recipe, validation=validation, task=task, **named, **options)
@@ -135,9 +129,16 @@ def segmenter(
     if isinstance(source, LinearSegmenter):
         if source.config.classes != images.classes:
             raise ValueError(f"model has {source.config.classes} classes, but the data has {images.classes}.")
-        changes = {**size, "crop_size": crop, "dropout": recipe.dropout, "class_names": names}
-        changes = {name: value for name, value in changes.items() if getattr(source.config, name) != value}
-        return source.with_config(**changes) if changes else source
+        of_new_heads = {"layers": (layers, 1), "pictures": (pictures, "dinov2"), "frozen": (frozen, True)}
+        for name, (value, usual) in {**of_new_heads, "drop_path": (recipe.drop_path, 0.0)}.items():
+            if value != usual:
+                words = f"{name}={value!r} is for a new head, but model is a LinearSegmenter, which has one"
+                raise ValueError(f"{words}. Give its backbone, or {name}={usual!r}.")
+        return source.with_config(**size, crop_size=crop, dropout=recipe.dropout, class_names=names)
+    if not frozen and recipe.lora_rank is not None:
+        raise ValueError(
+            "frozen=False trains the backbone, but with lora_rank its adapters train. Give one of the two."
+        )
     norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
     backbone = source.with_config(**WITHOUT_TOP, **norm, **size, drop_path=recipe.drop_path)
     config = LinearSegmenterConfig(

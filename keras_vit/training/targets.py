@@ -16,9 +16,6 @@ WIDE = 5  # standard deviation of numbers that steps of the recipes' size hardly
 def loss_and_metric(recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
     """What `finetune` compiles a model with: cross-entropy by classes, a sigmoid for each label, or squared errors."""
     if images.target == "number":
-        for field in ("class_weight", "label_smoothing"):
-            if getattr(recipe, field):
-                raise ValueError(f"{field} is for classes, but the labels are numbers: recipe.replace({field}=None).")
         if images.labels is not None and (spread := np.std(images.labels)) > WIDE:
             hint = "what recipes call a learning rate is for numbers that spread by about 1. Divide them."
             warn_caller(f"The labels have a standard deviation of {spread:.3g}, and {hint}")
@@ -29,7 +26,7 @@ def loss_and_metric(recipe: Recipe, images: ImageStream) -> tuple[keras.losses.L
     return build_loss(recipe, weights), RankingPrecision(name="ranking_precision")
 
 
-def class_weights(given: str | dict[str, float] | None, images: ImageStream) -> list[float] | None:
+def class_weights(given: str | dict[str | int, float] | None, images: ImageStream) -> list[float] | None:
     """The factor of each class in the loss, in the order of the classes; `given` is a recipe's `class_weight`.
 
     `"balanced"` is scikit-learn's `examples / (classes * count)`; of several labels a positive one weighs
@@ -38,7 +35,11 @@ def class_weights(given: str | dict[str, float] | None, images: ImageStream) -> 
     if given is None:
         return None
     if isinstance(given, dict):
-        names = images.class_names or [str(i) for i in range(images.classes)]
+        numbers = [str(i) for i in range(images.classes)]
+        names = images.class_names or numbers
+        # Keras's users write {3: 2.0}, by the numbers of classes; JSON makes strings of them.
+        if all(isinstance(name, int) for name in given):
+            given, names = {str(number): weight for number, weight in given.items()}, numbers
         if unknown := [name for name in given if name not in names]:
             raise ValueError(f"class_weight has {listing(unknown)}, but the classes are {listing(names)}.")
         return [float(given.get(name, 1.0)) for name in names]

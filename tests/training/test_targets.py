@@ -56,7 +56,7 @@ def test_balanced_weights():
     labels = np.array([0] * 6 + [1] * 4 + [2] * 2)
     with data.open_data((images, labels), **options) as stream:
         assert class_weights("balanced", stream) == pytest.approx([12 / 18, 1, 2])  # n / (classes * count)
-        assert class_weights({"2": 3}, stream) == [1, 1, 3]
+        assert class_weights({"2": 3}, stream) == class_weights({2: 3.0}, stream) == [1, 1, 3]  # Keras's way as well
         with pytest.raises(ValueError, match="class_weight has 'dog', but the classes are '0'"):
             class_weights({"dog": 3}, stream)
     rows = np.eye(3)[labels] + np.eye(3)[[1] * 12] > 0
@@ -68,7 +68,7 @@ def test_balanced_weights():
     for wrong in ({"class_weight": "even"}, {"class_weight": {"a": -1}}, {"sampling": "cube"}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must"):
             RECIPE.replace(**wrong)
-    with pytest.raises(ValueError, match="label_smoothing is for classes"):
+    with pytest.raises(ValueError, match="label_smoothing=0.1 is for the target 'class', 'multilabel', but"):
         finetune(new_model(), (images, labels), RECIPE.replace(label_smoothing=0.1), target="number")
 
 
