@@ -31,8 +31,10 @@ PROGRESS_FROM = 2000  # files; fewer are looked at before a bar is worth drawing
 # What the splits are called: without case, digits and punctuation, and without SUFFIX. The first that exists counts.
 SPLITS = {
     "train": ("train", "training"),
-    "test": ("test", "testing", "val", "valid", "validation", "dev", "eval", "evaluation", "heldout", "holdout"),
+    "test": ("test", "testing"),
+    "validation": ("val", "valid", "validation", "dev", "eval", "evaluation", "heldout", "holdout"),
 }
+IN_PLACE_OF = {"test": "validation", "validation": "test"}  # where there is only one of the two
 SUFFIX = re.compile("(set|data|images|split)$")  # training_set, test_data
 
 TARGETS = ("class", "multilabel", "number")  # what labels are: one of n classes, any of them, or a quantity
@@ -203,7 +205,7 @@ def open_folder(
         raise FileNotFoundError(f"data must be an image folder, but {str(root)!r} was given. {what}")
     folders = split_folders(root, class_names)
     if split not in folders:
-        (other,) = folders.values()
+        other = next(iter(folders.values()))
         missing = "train" if split == "train" else "test or val"
         raise ValueError(f"There is no {missing} folder in {printable(root)}, which has {other.name}.")
     folder, training = folders[split], folders.get("train", folders[split])
@@ -388,7 +390,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
-    """The folders of classes in a data set, by `"train"` and `"test"`; one for both where there are no splits.
+    """The folders of classes in a data set, by the names in `SPLITS`; one for all where there are no splits.
 
     A folder that is called like one of `class_names` is no split. Raises ValueError where it cannot be told.
     """
@@ -396,7 +398,7 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
     is_class = class_names is not None and any(split_of(name) and name in class_names for name in folders)
     splits = {} if is_class else _splits(folders, f"{str(root)!r}")
     if not splits:
-        return {"train": root, "test": root}
+        return dict.fromkeys(SPLITS, root)
     others = [name for name in folders if split_of(name) is None]
     if "train" not in splits and others:
         found = f"the folder {splits['test']!r}, which is called like a split, beside other folders: {listing(others)}"
@@ -415,7 +417,7 @@ def pick_split(source: Mapping[str, Any], split: str) -> Any:
 
     Args:
         source: From names of splits, as `open_data` understands them, to data.
-        split: `"train"` or `"test"`.
+        split: `"train"`, `"test"` or `"validation"`; the last two take each other's place.
 
     Returns:
         The data of that split.
@@ -463,15 +465,26 @@ def split_of(name: object) -> tuple[str, int] | None:
 
 
 def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
-    """From split to the best name of it."""
+    """From split to the best name of it; where there is only one of them, it is for tests and for validation."""
     matches = [(found, name) for name in names if (found := split_of(name))]
     result = {}
     for split in SPLITS:
         ranks = [rank for (kind, rank), _ in matches if kind == split]
-        # Training images belong together; of test and validation images, one of both is enough.
+        # Training images belong together; of others one is enough.
         best = [name for (kind, rank), name in matches if kind == split and (split == "train" or rank == min(ranks))]
         if len(best) > 1:
             raise ValueError(f"{where} has more than one {split} split: {best}. Leave one, or rename the others.")
         if best:
             result[split] = best[0]
-    return result
+    other = {split: result[other] for split, other in IN_PLACE_OF.items() if other in result and split not in result}
+    return result | other
+
+
+def split_name(source: Any, split: str) -> str | None:
+    """What a split is called in a folder or a dict, such as `"val"`; None where there is none, or in other data."""
+    if isinstance(source, Mapping):
+        return str(_splits(source, "data")[split])
+    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
+        folder = split_folders(Path(source))[split]
+        return None if folder == Path(source) else folder.name
+    return None

@@ -2,16 +2,25 @@
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from keras_vit._arguments import check_class_names, listing, printable, to_numpy, warn_caller, whole_number
 from keras_vit._terminal import ProgressBar
-from keras_vit.data.examples import BadImage, Examples, fingerprint, good_files, image_files, pick_split, split_of
+from keras_vit.data.examples import (
+    BadImage,
+    Examples,
+    fingerprint,
+    good_files,
+    image_files,
+    match_labels,
+    pick_split,
+    split_of,
+)
 from keras_vit.data.sources import is_pipeline, one_pass
 from keras_vit.preprocessing import check_pixels, load_image
 
@@ -29,7 +38,18 @@ class Masks:
     class_names: tuple[str, ...] | None
     ignore: int
     reduce_zero_label: bool
+    numbers: tuple[int, ...] | None = None  # what the classes become, in their order; None: they stay
     target: str = "mask"
+
+    def in_order(self, names: Sequence[str] | None) -> Self:
+        """The same masks, with the classes in the order of the names that a model has; as they are without names.
+
+        Raises ValueError if a class has a name that is none of the model's.
+        """
+        if names is None or self.class_names is None or tuple(names) == self.class_names:
+            return self
+        numbers = tuple(match_labels(self.class_names, names, "data").tolist())
+        return dataclasses.replace(self, classes=len(names), class_names=tuple(names), numbers=numbers)
 
     def checked(self, mask: Any, size: tuple[int, ...], name: str) -> np.ndarray:
         """A mask as int32 `(height, width)`, or several, of numbers of classes and `ignore`; ValueError otherwise."""
@@ -42,11 +62,15 @@ class Masks:
         given = labels = labels.astype("int32")
         if self.reduce_zero_label:
             labels = np.where((given == 0) | (given == self.ignore), self.ignore, given - 1)
-        wrong = (labels != self.ignore) & ((labels < 0) | (labels >= (self.classes or np.inf)))
+        count = self.classes if self.numbers is None else len(self.numbers)
+        wrong = (labels != self.ignore) & ((labels < 0) | (labels >= (count or np.inf)))
         if wrong.any():
-            known = f"{self.classes} classes are known" if self.classes else "classes count from 0"
+            known = f"{count} classes are known" if count else "classes count from 0"
             hint = "If 0 stands for no class: reduce_zero_label=True; if another number does: ignore=."
             raise ValueError(f"{name}: its mask has the label {given[wrong][0]}, but {known}. {hint}")
+        if self.numbers is not None:
+            is_class = labels != self.ignore
+            labels = np.where(is_class, np.array(self.numbers, "int32")[np.where(is_class, labels, 0)], self.ignore)
         return labels
 
 
@@ -71,10 +95,65 @@ class MaskedImages(Masks):
     def has_test_split(self) -> bool:
         """Whether the source says which pictures are there to test on."""
         names = self.source if isinstance(self.source, Mapping) else _split_folders(self.source)
-        return any(place is not None and place[0] == "test" for place in map(split_of, names))
+        return any(place is not None and place[0] != "train" for place in map(split_of, names))
+
+    def check_classes_occur(self, on_bad_image: str = "stop") -> None:
+        """Raises ValueError if a class does not occur in the masks to train on, or there is only one."""
+        opened = self._open("train", on_bad_image, "none")
+        seen, count = self._numbers_seen(opened), self.classes or 0
+        missing = [number for number in range(count) if number not in seen]
+        if count > 1 and not missing:
+            return
+        named = [f"{n} ({self.class_names[n]!r})" if self.class_names else str(n) for n in missing]
+        words = f"No mask to train on has the class {', '.join(named[:5])}{' ...' if len(named) > 5 else ''}"
+        words = words if missing else "All masks to train on have the class 0 alone"
+        hint = (
+            f" They do say {self.ignore}, which stands for no class: number the classes from 0, or give another ignore="
+        )
+        raise ValueError(f"{words}, so nothing could be learned of it.{f'{hint}.' if self.ignore in seen else ''}")
+
+    def _numbers_seen(self, opened: "_Opened") -> set[int]:
+        """The numbers in masks, of no class as well; once it has seen all classes, it looks no further."""
+        seen: set[int] = set()
+
+        def one(i: int) -> list[int]:
+            mask = opened.mask(i)
+            return np.unique(self.checked(mask, np.shape(mask)[:2], opened.called[i])).tolist()
+
+        count = len(opened.called)
+        chunks = [range(i, min(i + 64, count)) for i in range(0, count, 64)]
+        with ThreadPoolExecutor() as pool, ProgressBar("Looking for classes", len(chunks), shown=count >= 100) as bar:
+            for chunk in bar.track(chunks):
+                seen.update(*pool.map(one, chunk))
+                if (self.classes or 0) > 1 and seen.issuperset(range(self.classes or 0)):
+                    break
+        return seen
 
     def open_examples(self, split: str, class_names: list[str] | None, on_bad_image: str, check: str) -> Examples:
         """The pictures of a split; the arguments are those of `open_data`."""
+        opened = self._open(split, on_bad_image, check)
+
+        def read(i: int) -> tuple[np.ndarray, np.ndarray]:
+            image = opened.image(i)
+            return image, self.checked(opened.mask(i), image.shape[:2], opened.called[i])
+
+        names = class_names or (None if self.class_names is None else list(self.class_names))
+        settings = (self.ignore, self.reduce_zero_label, *([self.numbers] if self.numbers else []))
+        return Examples(
+            labels=np.zeros(len(opened.called), "int64"),  # all are alike where a share is held out
+            classes=self.classes or 0,
+            read=read,
+            name=opened.called.__getitem__,
+            kind=opened.kind,
+            fingerprint=fingerprint(len(opened.called), *settings, *opened.digest),
+            class_names=names,
+            bad=opened.bad,
+            converted=opened.converted,
+            target=self.target,
+            ignore=self.ignore,
+        )
+
+    def _open(self, split: str, on_bad_image: str, check: str) -> "_Opened":
         source = pick_split(self.source, split) if isinstance(self.source, Mapping) else self.source
         bad: list[BadImage] = []
         converted: list[BadImage] = []
@@ -83,38 +162,29 @@ class MaskedImages(Masks):
             keep, bad, converted = good_files([p for p, _ in files], on_bad_image, check, lambda i: str(files[i][0]))
             files = [files[i] for i in keep]
             called = [str(path) for path, _ in files]
-            kind, digest = "folder of masks", [(path.name, mask.stat().st_size) for path, mask in files]
+            digest = [(path.name, mask.stat().st_size) for path, mask in files]
+            image, mask = (lambda i: load_image(files[i][0])), (lambda i: read_mask(files[i][1]))
+            return _Opened(called, image, mask, "folder of masks", digest, bad, converted)
+        images, masks = _arrays(source)
+        called = [f"images[{i}]" for i in range(len(images))]
+        digest = [to_numpy(part[i]) for part in (images, masks) for i in (0, -1)]
 
-            def both(i: int) -> tuple[np.ndarray, Any]:
-                return load_image(files[i][0]), read_mask(files[i][1])
+        def pixels(i: int) -> np.ndarray:
+            return check_pixels(images[i], np.shape(images[i])[-1], name=called[i], scaled="raise")
 
-        else:
-            images, masks = _arrays(source)
-            called = [f"images[{i}]" for i in range(len(images))]
-            kind, digest = "arrays of masks", [to_numpy(part[i]) for part in (images, masks) for i in (0, -1)]
+        return _Opened(called, pixels, masks.__getitem__, "arrays of masks", digest, bad, converted)
 
-            def both(i: int) -> tuple[np.ndarray, Any]:
-                channels = np.shape(images[i])[-1]
-                return check_pixels(images[i], channels, name=called[i], scaled="raise"), masks[i]
 
-        def read(i: int) -> tuple[np.ndarray, np.ndarray]:
-            image, mask = both(i)
-            return image, self.checked(mask, image.shape[:2], called[i])
+class _Opened(NamedTuple):
+    """The pictures of a split and their masks, each read by its number."""
 
-        names = class_names or (None if self.class_names is None else list(self.class_names))
-        return Examples(
-            labels=np.zeros(len(called), "int64"),  # all are alike where a share is held out
-            classes=self.classes or _count_classes(read, len(called), self.ignore),
-            read=read,
-            name=called.__getitem__,
-            kind=kind,
-            fingerprint=fingerprint(len(called), self.ignore, self.reduce_zero_label, *digest),
-            class_names=names,
-            bad=bad,
-            converted=converted,
-            target=self.target,
-            ignore=self.ignore,
-        )
+    called: list[str]
+    image: Callable[[int], np.ndarray]
+    mask: Callable[[int], Any]
+    kind: str
+    digest: list[Any]
+    bad: list[BadImage]
+    converted: list[BadImage]
 
 
 class MaskPipeline(Masks):
@@ -192,13 +262,15 @@ def open_masks(
         root = Path(source)
         if not root.is_dir():
             raise FileNotFoundError(f"data must be a folder of images/ and masks/, but {str(root)!r} is none.")
-        if classes is None and (root / CLASSES).exists():
-            names, classes = check_class_names((root / CLASSES).read_text(encoding="utf-8").splitlines(), None)
-            options = (tuple(names or ()), ignore, reduce_zero_label)
+        if names is None and (beside := names_beside(root)):
+            names, classes = check_class_names(beside, classes)
+            options = (tuple(beside), ignore, reduce_zero_label)
     data = MaskedImages(source, classes, *options)
     if classes is None:
-        examples = data.open_examples("train", None, "stop", "none")
-        data = dataclasses.replace(data, classes=examples.classes)
+        seen = data._numbers_seen(data._open("train", "stop", "none")) - {ignore}
+        if not seen:
+            raise ValueError(f"All masks say {ignore} everywhere, which stands for no class.")
+        data = dataclasses.replace(data, classes=max(seen) + 1)
     return data
 
 
@@ -231,14 +303,10 @@ def _pair(element: Any) -> tuple[np.ndarray, np.ndarray]:
 _KEYS = ("image", "images", "pixel_values"), ("mask", "masks", "segmentation_mask", "labels", "label")
 
 
-def _count_classes(read: Any, count: int, ignore: int) -> int:
-    """One more than the largest number in all masks."""
-    with ThreadPoolExecutor() as pool, ProgressBar("Counting classes", count, shown=count >= 100) as bar:
-        masks = (mask for _, mask in bar.track(pool.map(read, range(count))))
-        classes = max((int(mask[mask != ignore].max(initial=-1)) for mask in masks), default=-1) + 1
-    if not classes:
-        raise ValueError(f"All masks say {ignore} everywhere, which stands for no class.")
-    return classes
+def names_beside(source: Any) -> list[str] | None:
+    """The names of classes in the file that lies in a folder of masks; None where there is none."""
+    file = Path(source, CLASSES) if isinstance(source, (str, os.PathLike)) else None
+    return file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else None
 
 
 def _arrays(source: Any) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from keras_vit.data.examples import Examples, fingerprint
 
 
 def hold_out(examples: Examples, share: float, seed: int, split: str) -> Examples:
-    """The examples without a share of them (`split="train"`), or only that share (`"test"`), which the seed decides.
+    """The examples without a share of them (`split="train"`), or only that share (others), which the seed decides.
 
     Stratified: each class has its share to within one image, and keeps one to train on; of several labels the rarest
     one counts, and numbers are held out from small to large.
@@ -23,7 +23,7 @@ def hold_out(examples: Examples, share: float, seed: int, split: str) -> Example
     if not 1 <= count <= len(order):
         raise ValueError(f"holdout={share} of {len(groups)} images cannot be held out: give another share.")
     held = np.array([generator.choice(part) for part in np.array_split(order, count)])
-    keep = np.sort(held) if split == "test" else np.setdiff1d(np.arange(len(groups)), held)
+    keep = np.sort(held) if split != "train" else np.setdiff1d(np.arange(len(groups)), held)
     return dataclasses.replace(
         examples,
         labels=examples.labels[keep],

@@ -25,7 +25,16 @@ from keras_vit.data.augmentation import (
     mixed,
     resize_for_evaluation,
 )
-from keras_vit.data.examples import BadImage, EndOfData, Examples, check_labels, count_steps, fingerprint, one_hot
+from keras_vit.data.examples import (
+    IN_PLACE_OF,
+    BadImage,
+    EndOfData,
+    Examples,
+    check_labels,
+    count_steps,
+    fingerprint,
+    one_hot,
+)
 from keras_vit.preprocessing import check_pixels, load_image
 
 TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
@@ -112,7 +121,7 @@ def open_tfds(name: str, split: str) -> Examples:
         prepare = f'tfds.builder({name!r}, file_format="array_record").download_and_prepare()'
         raise ValueError(f"tfds:{name} cannot be read at random. Call {prepare}, or give tfds.load(...) and classes=.")
     builder.download_and_prepare()
-    wanted = ("train",) if split == "train" else ("test", "validation")
+    wanted = (split, *([IN_PLACE_OF[split]] if split in IN_PLACE_OF else []))
     found = next((s for s in wanted if s in builder.info.splits), None)
     if found is None:
         raise ValueError(f"tfds:{name} has no split {' or '.join(wanted)}, only {list(builder.info.splits)}.")

@@ -25,6 +25,7 @@ from keras_vit._arguments import ImageSize, check_choice, check_class_names, pai
 from keras_vit._processes import share
 from keras_vit.data.augmentation import MIXUP, ORDER, Augmentation, ImageTransform, Worker, mixed
 from keras_vit.data.examples import (
+    SPLITS,
     TARGETS,
     BadImage,
     EndOfData,
@@ -81,7 +82,7 @@ def open_data(
             - a dict with any of these for `"train"` and `"test"`.
         image_size: Of the images that come out, an integer or `(height, width)`.
         batch_size: Images in a batch.
-        split: `"train"` or `"test"`.
+        split: `"train"`, `"test"` or `"validation"`; where there is only one of the last two, it is taken for both.
         shuffle: `True`: shuffled, without end, every batch full, for training. `False`: in order, once. `None`: as
             `split` says.
         augmentation: What is done to training images; `None`: they are scaled to size.
@@ -104,7 +105,7 @@ def open_data(
             they are the batch of `(0, 1)`. Of files and arrays only the part is read; a pipeline of another library is
             read as a whole by each process, and must give the same to all of them.
         holdout: A share of the training images, drawn by the seed, every class alike: `split="train"` has the others,
-            `split="test"` has these. None: the data's own splits.
+            the others have these. None: the data's own splits.
         sampling: `"balanced"`: in training, each class is drawn as often as any other; `"sqrt"`: as often as the root
             of its size says; None: each image once an epoch.
         channels: Of the images: others than three have values of any range, in arrays, grey pictures and TIFFs of 8
@@ -127,7 +128,7 @@ def open_data(
     size = pair("image_size", image_size)
     for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("prefetch", prefetch, 0)):
         whole_number(name, value, least)
-    check_choice("split", split, ("train", "test"))
+    check_choice("split", split, tuple(SPLITS))
     check_choice("on_bad_image", on_bad_image, ("stop", "skip"))
     check_choice("check", check, ("headers", "decode", "none"))
     check_choice("target", target, TARGETS)
@@ -144,7 +145,7 @@ def open_data(
     if holdout is not None and (isinstance(holdout, bool) or not 0 < holdout < 1):
         raise ValueError(f"holdout must be a share between 0 and 1, such as 0.1, but {holdout!r} was given.")
     shuffle = split == "train" if shuffle is None else shuffle
-    if not isinstance(shuffle, bool) or (shuffle and split == "test"):
+    if not isinstance(shuffle, bool) or (shuffle and split != "train"):
         raise ValueError(f'shuffle must be True (for split="train"), False or None, but {shuffle!r} was given.')
     if not shuffle and augmentation is not None:
         raise ValueError("Images that come in order, once, are not augmented: leave augmentation out.")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import check_choice, did_you_mean, listing, printable, require_packages, warn_caller
-from keras_vit.data.examples import TARGETS, Examples, check_class_name, fingerprint, good_files, split_of
+from keras_vit.data.examples import IN_PLACE_OF, TARGETS, Examples, check_class_name, fingerprint, good_files, split_of
 from keras_vit.preprocessing import load_image
 
 
@@ -24,7 +24,7 @@ class LabelTable:
         labels: float32 `(images, classes)` of 0 and 1, or `(images, 1)` of numbers.
         target: `"class"`, `"multilabel"` or `"number"`.
         class_names: In the order of the labels; the name of the column for numbers.
-        splits: `"train"`, `"test"` or None (in neither) for each image; None where the table has no splits.
+        splits: `"train"`, `"test"` or `"validation"` for each image; None where the table has no splits.
         rows: What each row is called in messages.
         source: What the table is called.
 
@@ -38,7 +38,7 @@ class LabelTable:
     labels: np.ndarray = dataclasses.field(repr=False)
     target: str
     class_names: tuple[str, ...]
-    splits: Sequence[str | None] | None = dataclasses.field(repr=False)
+    splits: Sequence[str] | None = dataclasses.field(repr=False)
     rows: Sequence[str] = dataclasses.field(repr=False)
     source: str
 
@@ -48,11 +48,13 @@ class LabelTable:
     @property
     def has_test_split(self) -> bool:
         """Whether rows say that they are there to test on."""
-        return "test" in (self.splits or ())
+        return any(split in IN_PLACE_OF for split in self.splits or ())
 
     def open_examples(self, split: str, class_names: list[str] | None, on_bad_image: str, check: str) -> Examples:
         """The images of a split, in the order of the rows; the arguments are those of `open_data`."""
-        rows = [i for i in range(len(self)) if self.splits is None or self.splits[i] == split]
+        splits = self.splits or [split] * len(self)
+        chosen = split if split in splits else IN_PLACE_OF.get(split)
+        rows = [i for i in range(len(self)) if splits[i] == chosen]
         if not rows:
             raise ValueError(f"{self.source} has no rows of the split {split!r}.")
         called = [f"{self.files[i]} ({self.rows[i]})" for i in rows]
@@ -273,12 +275,11 @@ def _text(cell: Any) -> str:
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
 
 
-def _splits(cells: Sequence[str], rows: Sequence[str]) -> list[str | None]:
-    """`"train"` or `"test"` for each row. Where there are test and validation rows, the test rows are the ones."""
+def _splits(cells: Sequence[str], rows: Sequence[str]) -> list[str]:
+    """`"train"`, `"test"` or `"validation"` for each row."""
     places = []
     for cell, row in zip(cells, rows, strict=True):
         if (place := split_of(cell)) is None:
             raise ValueError(f"{row} has the split {printable(cell, 40)!r}: train, test or val was expected.")
-        places.append(place)
-    best = min((rank for split, rank in places if split == "test"), default=0)
-    return [split if split == "train" or rank == best else None for split, rank in places]
+        places.append(place[0])
+    return places

@@ -6,7 +6,7 @@ from typing import Any
 from keras_vit._processes import connect
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import ImageStream, open_data, open_masks
-from keras_vit.data.masks import Masks
+from keras_vit.data.masks import Masks, names_beside
 from keras_vit.models import EoMT, LinearSegmenter
 from keras_vit.segmentation.metrics import MeanIoU, MeanIoUResult
 from keras_vit.segmentation.segmenting import segment
@@ -26,6 +26,7 @@ def evaluate(
     Args:
         model: A model of masks; an EoMT answers as for semantic segmentation.
         data: What `open_masks` takes or gives, whose test pictures count where it has such; or a stream of them.
+            Where both have names of classes, they are matched by name.
         ignore: As in `open_masks`, like the next.
         reduce_zero_label: Likewise.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
@@ -35,8 +36,8 @@ def evaluate(
         A `MeanIoUResult`, over the pictures of all processes that the program was started in.
 
     Raises:
-        TypeError, ValueError: as `segment` and `open_masks`; if the classes of the data have other names than those of
-            the model, or no pixel has a class.
+        TypeError, ValueError: as `segment` and `open_masks`; if the data has a class whose name the model does not
+            know, or no pixel has a class.
 
     Examples:
         >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))
@@ -49,7 +50,9 @@ def evaluate(
     with contextlib.ExitStack() as stack:
         if not isinstance(data, ImageStream):
             if not isinstance(data, Masks):
-                data = open_masks(data, classes=config.classes, ignore=ignore, reduce_zero_label=reduce_zero_label)
+                known = {} if names_beside(data) else {"classes": config.classes}
+                data = open_masks(data, ignore=ignore, reduce_zero_label=reduce_zero_label, **known)
+            data = data.in_order(config.class_names)
             ignore = data.ignore
             split = "test" if getattr(data, "has_test_split", True) else "train"
             reading: dict[str, Any] = {

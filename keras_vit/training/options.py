@@ -33,13 +33,6 @@ RECIPE: dict[str, dict[str, tuple[str, ...]]] = {
 AUGMENTATION: dict[str, dict[str, tuple[str, ...]]] = {"mixup": _CLASSES, "cutmix": _CLASSES}
 
 
-def check_target(objective: str, target: str) -> None:
-    """Raises ValueError if data of a target is not what the objective learns from."""
-    if target not in OBJECTIVES[objective]:
-        wanted = f"{objective} takes data of the target {listing(OBJECTIVES[objective])}"
-        raise ValueError(f"{wanted}, but the target of this data is {target!r}.")
-
-
 def refuse_unused(given: Any, usual: Any, table: Mapping[str, Mapping[str, tuple[str, ...]]], **run: str) -> None:
     """Raises ValueError if an attribute of `given` that is not as in `usual` does not apply to the run.
 

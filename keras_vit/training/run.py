@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
-import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,20 +12,22 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arguments import DType, ImageSize, Source, pair, warn_caller, whole_number
+from keras_vit._arguments import DType, ImageSize, Source, warn_caller, whole_number
 from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
-from keras_vit.data import Augmentation, ImageStream, has_test_split, open_data
+from keras_vit.data import ImageStream, has_test_split, open_data
+from keras_vit.data.examples import split_name
 from keras_vit.models import BiT, ImageModel, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.training.loop import RunFolder, draw_curve, report, train
 from keras_vit.training.muon import is_moved_by_muon
-from keras_vit.training.options import AUGMENTATION, RECIPE, check_target, refuse_unused
+from keras_vit.training.options import RECIPE, refuse_unused
 from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule, published_image_size
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.sharing import Batch, Distribution, FilledBatches, Sharing, distributed, reset_randomness
-from keras_vit.training.targets import loss_and_metric
+from keras_vit.training.summary import summary
+from keras_vit.training.targets import check_options, loss_and_metric
 from keras_vit.training.trainable import add_lora, freeze, save_adapters
 from keras_vit.zoo import load
 
@@ -238,7 +239,7 @@ def finetune(
         data: What `open_data` takes: a folder, a table (`open_table`), arrays, a pipeline, `"tfds:NAME"`.
         recipe: A name (see `list_recipes`), or a `Recipe`.
         validation: What to evaluate on, like `data`; a share such as 0.1 of the training images, which the seed draws
-            and which are not trained on; None for the `test/` of a folder, if there is one.
+            and which are not trained on; None for the `val/` of a folder, or else its `test/`, if there is one.
         output: Folder for checkpoints, log, learning curve and the trained model; None for no files.
         steps: Updates of the weights; None for the recipe's. Likewise the next three.
         batch_size: Images per update.
@@ -306,11 +307,7 @@ def finetune(
         names = {"classes": classes, "class_names": class_names, "target": target}
         options = {"augmentation": recipe.augmentation, "sampling": recipe.sampling, **names, **reading}
         images = stack.enter_context(open_data(data, split="train", **options))
-        check_target(task.objective, images.target)
-        run = {"objective": task.objective, "target": images.target}
-        refuse_unused(recipe, Recipe(), RECIPE, **run)
-        if isinstance(recipe.augmentation, Augmentation):
-            refuse_unused(recipe.augmentation, Augmentation(), AUGMENTATION, **run)
+        check_options(recipe, task.objective, images.target)
         kind = "sigmoid" if images.target == "multilabel" else recipe.loss
         recipe = recipe.replace(steps=recipe.total_steps(images.examples), loss=kind, **warmup)
         schedule = build_schedule(recipe)  # raises where steps and warm-up do not fit
@@ -321,8 +318,10 @@ def finetune(
             test_data = data if validation is None or "holdout" in reading else validation
             target = "class" if images.target == "mask" else images.target  # `open_masks` says it by itself
             names = {"classes": images.classes, "class_names": images.class_names, "target": target}
-            test_images = open_data(test_data, split="test", resize=model.config.pipeline, **names, **reading)
+            test_images = open_data(test_data, split="validation", resize=model.config.pipeline, **names, **reading)
             stack.enter_context(test_images)
+            if _is_same_data(images, test_images):
+                warn_caller("validation holds the very images that are trained on: its figures say nothing of others.")
             if test_images.target != images.target:
                 raise ValueError(f"validation has the target {test_images.target!r}, data has {images.target!r}.")
         elif recipe.keep == "best" or recipe.patience is not None:
@@ -356,7 +355,8 @@ def finetune(
         sharing.average_moments(learner)
         verbose = verbose and processes.first
         if verbose:
-            report(_summary(task, recipe, model, images, test_images, sharing))
+            tests = split_name(test_data, "validation") if test_images else None
+            report(summary(task.title, recipe, model, images, test_images, tests, sharing))
         filled = None
         if test_images is not None and task.validation is not None:
             filled = task.validation(model, test_images, processes)
@@ -386,6 +386,12 @@ def finetune(
             _write_results(done, processes)
         processes.from_first()  # nobody returns before the files are there
     return done
+
+
+def _is_same_data(one: ImageStream, other: ImageStream) -> bool:
+    """Whether two streams have the same examples; False for pipelines, of which nobody knows."""
+    prints = [stream.describe().get("fingerprint") for stream in (one, other)]
+    return prints[0] is not None and prints[0] == prints[1] and one.name(0) == other.name(0)
 
 
 def _opened(source: Any, dtype: DType, emptied: str | os.PathLike[str] | None) -> Any:
@@ -457,31 +463,3 @@ def jit_compile(model: keras.Model, updates: int, batch_size: int) -> bool | str
     from keras_vit.models.xla import xla_is_quicker
 
     return True if xla_is_quicker(model, batch_size, training=True) else "auto"
-
-
-def _summary(
-    task: Task, recipe: Recipe, model: Model, images: ImageStream, test_images: ImageStream | None, sharing: Sharing
-) -> str:
-    """What was found, and what is going to happen."""
-    value = model.weights[0].value
-    devices = list(value.devices()) if hasattr(value, "devices") else [value.device]  # JAX has several
-    shares, processes = max(len(devices), sharing.shares), sharing.processes.count
-    where = str(devices[0]).rpartition("/device:")[2].lower() if shares == 1 else f"{shares} devices"
-    where += f", {processes} processes" if processes > 1 else ""
-    names = list(images.class_names or ())
-    listed = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
-    count = [f"{one.examples:,}" if one and one.examples else "an unknown number of" for one in (images, test_images)]
-    what, loss = f"images of {images.classes} classes", recipe.loss
-    if images.target == "number":
-        what, loss = "images with a number each", "squared errors"
-    tests = f"{count[1]} to evaluate on" if test_images else "no images to evaluate on (validation=, or test/)"
-    parameters, trained = (sum(math.prod(w.shape) for w in ws) for ws in (model.weights, model.trainable_weights))
-    pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
-    if isinstance(model, VisionTransformer) and not model.config.dynamic:
-        pixels += f" ({math.prod(model.config.grid_size):,} patches)"
-    warmup = f" after {recipe.warmup_steps:g} of warm-up" if recipe.warmup_steps else ""
-    return f"""{task.title} on {keras.backend.backend()}, {where}
-  data    {count[0]} {what}{listed} to train on, {tests}
-  model   {type(model).__name__} {model.name}, {parameters:,} parameters, {trained:,} of them trained
-  recipe  {recipe.steps:,} updates of {recipe.batch_size} images, {pixels}, learning rate {recipe.learning_rate:g}, \
-{recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {loss}"""

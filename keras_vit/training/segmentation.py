@@ -13,10 +13,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, Source, check_choice, pair
+from keras_vit._arguments import DType, Source, check_choice, listing, pair
 from keras_vit._processes import Processes, batch_shares
-from keras_vit.data import ImageStream, MaskAugmentation, open_masks
-from keras_vit.data.masks import Masks
+from keras_vit.data import ImageStream, MaskAugmentation, has_test_split, open_masks
+from keras_vit.data.masks import MaskedImages, Masks, names_beside
 from keras_vit.layers import resize
 from keras_vit.models import LinearSegmenter, LinearSegmenterConfig, VisionTransformer
 from keras_vit.models.changes import copy_state
@@ -89,12 +89,18 @@ def finetune_segmentation(
     reading = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
     named = {name: options.pop(name, None) for name in ("classes", "class_names")}
     masks = data if isinstance(data, Masks) else open_masks(data, **named, **reading)
+    if isinstance(model, LinearSegmenter):
+        masks = masks.in_order(model.config.class_names)
+    if isinstance(masks, MaskedImages):
+        masks.check_classes_occur(options.get("on_bad_image", "stop"))
     named = {"classes": masks.classes, "class_names": masks.class_names}
     validation = options.pop("validation", None)
     if not isinstance(validation, (float, Masks, type(None))):
-        if isinstance(validation, Mapping) and "test" not in validation:
+        if isinstance(validation, Mapping) and not has_test_split(validation):
             raise ValueError("validation must be pictures with masks, as data is, or a share such as 0.1.")
-        validation = open_masks(validation, **named, **reading)
+        validation = open_masks(validation, **({} if names_beside(validation) else named), **reading)
+    if isinstance(validation, Masks):
+        validation = validation.in_order(masks.class_names)
     task = Task(
         "segmentation",
         "segmentation",
@@ -129,6 +135,13 @@ def segmenter(
     if isinstance(source, LinearSegmenter):
         if source.config.classes != images.classes:
             raise ValueError(f"model has {source.config.classes} classes, but the data has {images.classes}.")
+        known = source.config.class_names
+        if names and known and names != known:
+            words = f"model has the classes {listing(known)}, but the data {listing(names)}, in this order"
+            raise ValueError(
+                f"{words}. Load the model and give it in place of its file: then they are matched by name."
+            )
+        names = names or known
         of_new_heads = {"layers": (layers, 1), "pictures": (pictures, "dinov2"), "frozen": (frozen, True)}
         for name, (value, usual) in {**of_new_heads, "drop_path": (recipe.drop_path, 0.0)}.items():
             if value != usual:

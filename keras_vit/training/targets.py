@@ -7,10 +7,21 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import listing, warn_caller
-from keras_vit.data import ImageStream
+from keras_vit.data import Augmentation, ImageStream
+from keras_vit.training.options import AUGMENTATION, OBJECTIVES, RECIPE, refuse_unused
 from keras_vit.training.recipes import Recipe, build_loss
 
 WIDE = 5  # standard deviation of numbers that steps of the recipes' size hardly reach
+
+
+def check_options(recipe: Recipe, objective: str, target: str) -> None:
+    """Raises ValueError if data of a target, or a field of a recipe, is not for what a run learns from."""
+    if target not in OBJECTIVES[objective]:
+        wanted = f"{objective} takes data of the target {listing(OBJECTIVES[objective])}"
+        raise ValueError(f"{wanted}, but the target of this data is {target!r}.")
+    refuse_unused(recipe, Recipe(), RECIPE, objective=objective, target=target)
+    if isinstance(recipe.augmentation, Augmentation):
+        refuse_unused(recipe.augmentation, Augmentation(), AUGMENTATION, objective=objective, target=target)
 
 
 def loss_and_metric(recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:

@@ -140,6 +140,8 @@ def test_splits_by_their_names(tmp_path, splits, train_images, test_images):
                 with open_data(tmp_path, **options) as stream:
                     assert stream.class_names == NAMES and stream.examples == expected
     if isinstance(train_images, int) and isinstance(test_images, int):
+        with open_data(tmp_path, image_size=SIZE, batch_size=4, split="validation") as stream:
+            assert stream.examples in (7, 13) and (stream.examples == 7) == ("val" not in splits)
         assert has_test_split(tmp_path) and not has_test_split(tmp_path / next(iter(splits)))
 
 

@@ -247,3 +247,29 @@ def test_images_without_masks_take_no_mask_augmentation():
     images = (np.full((4, 8, 8, 3), 9, "uint8"), np.arange(4) % 2)
     with pytest.raises(TypeError, match="Augmentation"):
         open_data(images, image_size=8, batch_size=2, augmentation=MaskAugmentation())
+
+
+def test_a_class_that_never_occurs_is_named():
+    images, masks = pictures()
+    half = [np.where(mask > 0, 255, 0).astype("uint8") for mask in masks]
+    with pytest.raises(ValueError, match=r"has the class 1 \('wall'\).*They do say 255, which stands for no class"):
+        open_masks((images, half), class_names=["floor", "wall"]).check_classes_occur()
+    with pytest.raises(ValueError, match="have the class 0 alone.*They do say 255"):
+        open_masks((images, half)).check_classes_occur()
+    with pytest.raises(ValueError, match="No mask to train on has the class 3, so nothing could be learned of it"):
+        open_masks((images, masks), classes=4).check_classes_occur()
+    open_masks((images, masks)).check_classes_occur()
+
+
+def test_classes_are_matched_by_name():
+    images, masks = pictures()
+    data = open_masks((images, masks), class_names=["a", "b", "c"])
+    assert data.in_order(None) is data and data.in_order(("a", "b", "c")) is data
+    other = data.in_order(("c", "x", "a", "b"))
+    assert (other.classes, other.class_names) == (4, ("c", "x", "a", "b"))
+    with open_data(other, split="test", image_size=16, batch_size=4) as opened:
+        labels = opened.batch(0)[1]
+    expected = [np.array([2, 3, 0, *[255] * 253], "int32")[mask] for mask in masks]
+    assert all(np.array_equal(one, two) for one, two in zip(labels, expected, strict=True))
+    with pytest.raises(ValueError, match="classes that the model does not know: 'b'"):
+        data.in_order(("a", "c"))

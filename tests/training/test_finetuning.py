@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -439,3 +440,20 @@ def test_adapters_of_a_recipe_are_merged_in_the_file(tmp_path):
 def test_pretrain_takes_the_options_of_finetune():
     own, options = (list(inspect.signature(call).parameters) for call in (training.pretrain, training.finetune))
     assert own == ["model", "data", "recipe", "objective", *options[3:-1]] and options[-1] == "task"
+
+
+@pytest.mark.once
+def test_a_run_evaluates_on_val_and_leaves_test_alone(tmp_path, capsys):
+    photos = tmp_path / "photos"
+    write_folder(photos, 9)
+    (photos / "test").rename(photos / "val")
+    shutil.rmtree(photos / "train")
+    write_folder(photos, 12)
+    training.finetune(new_model(), photos, RECIPE, steps=1)
+    assert "9 to evaluate on (val)" in "".join(capsys.readouterr())
+
+
+@pytest.mark.once
+def test_validation_on_what_is_trained_on_is_told():
+    with pytest.warns(UserWarning, match="validation holds the very images"):
+        finetune(new_model(), validation=IMAGES)

@@ -230,7 +230,7 @@ def test_bad_input_is_refused(given, error, message):
         (dict(data=None), TypeError, "data must"),
         (dict(data=(SMALL[0], SMALL[1] + 9)), ValueError, "has the label"),
         (dict(data=(SMALL[0], SMALL[1] * 0 + 255)), ValueError, "255"),
-        (dict(data=data.open_masks(SMALL, class_names="abcd")), ValueError, "has the classes"),
+        (dict(data=data.open_masks(SMALL, class_names="abcd")), ValueError, "does not know: 'a', 'b'"),
         (dict(ignore=None), (TypeError, ValueError), "ignore"),
         (dict(reduce_zero_label=1), TypeError, "reduce_zero_label"),
         (dict(on_bad_image="go on"), ValueError, "on_bad_image"),
@@ -280,3 +280,39 @@ def test_the_command_trains_and_evaluates(tmp_path, capsys):
         assert cli.main(["finetune", start, str(folder), *arguments, *wrong]) != 0
         assert wrong[0] in capsys.readouterr().err
     assert cli.main(["evaluate", start, str(folder), "--task", "segmentation", "--knn"]) != 0
+
+
+def write_scenes(folder, names):
+    """The scenes in a folder whose classes.txt has the names in another order, and the numbers with them."""
+    Image = pytest.importorskip("PIL.Image")
+    numbers = np.array([*(names.index(name) for name in NAMES), *[255] * (256 - len(NAMES))], "uint8")
+    for i, (image, mask) in enumerate(zip(*TEST, strict=True)):
+        for kind, pixels in (("images", image.astype("uint8")), ("masks", numbers[mask])):
+            (folder / kind).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(folder / kind / f"{i}.png")
+    (folder / "classes.txt").write_text("\n".join(names))
+    return folder
+
+
+@pytest.mark.once
+def test_classes_of_a_folder_are_matched_by_name(segmenter, tmp_path):
+    folder = write_scenes(tmp_path / "scenes", list(NAMES)[::-1])
+    expected = segmentation.evaluate(segmenter, data.open_masks(TEST, class_names=NAMES), progress=False)
+    found = segmentation.evaluate(segmenter, folder, progress=False)
+    np.testing.assert_array_equal(found.labelled, expected.labelled)
+    assert found.mean_iou == expected.mean_iou
+    done = training.finetune_segmentation(segmenter, folder, RECIPE.replace(steps=1), verbose=False)
+    assert done.class_names == list(NAMES)
+    (folder / "classes.txt").write_text("\n".join([*list(NAMES)[:-1], "another"]))
+    with pytest.raises(ValueError, match="does not know: 'another'"):
+        segmentation.evaluate(segmenter, folder, progress=False)
+    with pytest.raises(ValueError, match="does not know: 'another'"):
+        training.finetune_segmentation(segmenter, folder, RECIPE.replace(steps=1), verbose=False)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("option", ["layers", "pictures", "frozen"])
+def test_options_of_new_heads_are_refused_where_there_is_one(segmenter, option):
+    values = {"layers": 4, "pictures": "dinov3", "frozen": False}
+    with pytest.raises(ValueError, match=f"{option}=.* is for a new head"):
+        tune(segmenter, **{option: values[option]})
