@@ -13,6 +13,7 @@ from keras_vit.segmentation.queries import segment_with_queries
 from keras_vit.segmentation.results import Segmentation
 
 TASKS = ("semantic", "panoptic", "instance")
+THRESHOLDS = {"panoptic": 0.8, "instance": 0.5}  # of transformers' post-processing
 LONGEST = 50  # how often the shorter side of a picture may fit into the longer one: crops are laid along that
 
 
@@ -22,7 +23,7 @@ def segment(
     *,
     task: str | None = None,
     stuff_classes: Collection[int] = (),
-    threshold: float = 0.8,
+    threshold: float | None = None,
     overlap: float = 0.8,
     scales: Sequence[float] = (1.0,),
     flip: bool = False,
@@ -38,7 +39,8 @@ def segment(
             `"semantic"` only.
         stuff_classes: Numbers of the classes of which there are no single things, such as sky: with `"panoptic"` all
             of one class are one segment. Authors' figures on COCO are with 80 to 132.
-        threshold: Scores, in 0..1, below which a query is no segment.
+        threshold: Scores, in 0..1, below which a query is no segment. None: the publisher's, 0.8 for `"panoptic"` and
+            0.5 for `"instance"`.
         overlap: For `"panoptic"` the least share of its mask that a segment keeps beside those above it.
         scales: For a linear head: in which sizes the picture is looked at, in relation to `config.short_side`; shares
             of classes are averaged. DINOv2 is measured with `(1.0, 1.32, 1.73, 2.28, 3.0)` for heads on four blocks.
@@ -68,6 +70,9 @@ def segment(
     if task is None:
         task = getattr(config, "task", None) or ("semantic" if linear else "panoptic")
     check_choice("task", task, ("semantic",) if linear else TASKS)
+    if linear and (threshold, overlap) != (None, 0.8):
+        raise ValueError("threshold and overlap are for an EoMT: a linear head gives each pixel its best class.")
+    threshold = THRESHOLDS.get(task, 0.8) if threshold is None else threshold
     for name, value in {"threshold": threshold, "overlap": overlap}.items():
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
             raise ValueError(f"{name} must be a number in 0..1, but {value!r} was given.")
@@ -79,8 +84,6 @@ def segment(
         raise ValueError(f"stuff_classes={stuff!r} is for task='panoptic', but task={task!r} was given.")
     if not linear and (scales != (1.0,) or flip):
         raise ValueError("scales and flip are for models with a linear head: an EoMT sees pictures in one size.")
-    if linear and (threshold, overlap) != (0.8, 0.8):
-        raise ValueError("threshold and overlap are for an EoMT: a linear head gives each pixel its best class.")
     least = 1 / getattr(config, "short_side", 1)
     if not scales or not all(isinstance(scale, numbers.Real) and least <= scale < math.inf for scale in scales):
         raise ValueError(f"scales must be numbers above 0 such as (1.0, 1.32), but {scales!r} was given.")
