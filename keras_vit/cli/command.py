@@ -22,7 +22,12 @@ TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and 
 # What Keras calls a dtype policy; without Keras, which would take seconds to be asked.
 DTYPES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
-Option = tuple[tuple[str, ...], dict[str, Any]]  # what `ArgumentParser.add_argument` is called with
+# What `ArgumentParser.add_argument` is called with; beside that a `group` of the help, and under `only` to which modes
+# of its command it applies: for each axis of the modes the values.
+Option = tuple[tuple[str, ...], dict[str, Any]]
+Mode = dict[str, str]  # what a command line asks for, such as {"task": "--task segmentation"}, in the words of messages
+OF_CLASSES = {"task": ("--task classification",)}
+OF_MASKS = {"task": ("--task segmentation",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +54,26 @@ class Command:
         options: Gives its arguments.
         examples: Command lines, without `keras-vit` and the command's name.
         run: Does the job. It calls `start_keras` once everything is checked that can be checked without.
+        mode: What a command line asks for: options that do not apply to it are refused.
     """
 
     help: str
     options: Callable[[], Iterable[Option]]
     examples: tuple[str, ...]
     run: Callable[[argparse.Namespace], Answer]
+    mode: Callable[[argparse.Namespace], Mode] = lambda options: {}
+
+    def check(self, options: argparse.Namespace) -> None:
+        """Raises ValueError if an option was given that does not apply to what the command line asks for."""
+        mode = self.mode(options)
+        for names, settings in self.options():
+            flag = max(names, key=len)
+            value = getattr(options, settings.get("dest", flag.strip("-").replace("-", "_")))
+            if value == settings.get("default", False if settings.get("action") == "store_true" else None):
+                continue
+            for axis, allowed in settings.get("only", {}).items():
+                if mode[axis] not in allowed:
+                    raise ValueError(f"{flag} is for {' and '.join(allowed)}, not for {mode[axis]}: leave it out.")
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Adds its arguments to a parser, whose usage names those that a command line cannot lack."""
@@ -69,16 +88,19 @@ class Command:
             title = settings.get("group")
             if title is not None and title not in groups:
                 groups[title] = parser.add_argument_group(title)
-            added = {name: value for name, value in settings.items() if name != "group"}
+            added = {name: value for name, value in settings.items() if name not in ("group", "only")}
             groups.get(title, parser).add_argument(*names, **added)
         parser.usage = " ".join(usage)
 
 
 def command(
-    help: str, *options: Option | Callable[[], Iterable[Option]], examples: tuple[str, ...]
+    help: str,
+    *options: Option | Callable[[], Iterable[Option]],
+    examples: tuple[str, ...],
+    mode: Callable[[argparse.Namespace], Mode] = lambda options: {},
 ) -> Callable[[Callable[[argparse.Namespace], Answer]], Command]:
     """Makes a function from options to an answer a `Command`; a function may give options that take time."""
-    return lambda run: Command(help, lambda: flat(options), examples, run)
+    return lambda run: Command(help, lambda: flat(options), examples, run, mode)
 
 
 def flat(options: Iterable[Option | Callable[[], Iterable[Option]]]) -> Iterator[Option]:
@@ -166,6 +188,7 @@ WEIGHTS_OPTION = option("--weights", default="ViT-B/16", help=SOURCE)
 OVERWRITE = option("--overwrite", action="store_true", help="replace OUT if it exists")
 DATA = "a folder with train/ and test/ or one folder per class, a table such as labels.csv, or tfds:NAME"
 TABLE = ("file", "label", "separator", "target")
+TABLE_ENDINGS = (".csv", ".tsv", ".parquet")
 ON_BAD_IMAGE = option("--on-bad-image", choices=("stop", "skip"), default="stop")
 
 
@@ -185,24 +208,33 @@ def check_exists(*paths: str | None) -> None:
 
 def table_options() -> Iterable[Option]:
     """Those that say what a table of labels holds, for `labelled_data`."""
-    yield option("--file", metavar="COLUMN", help="of a table: the column of image files (default: file)")
+    only = {**OF_CLASSES, "data": ("tables",)}
+    text = "of a table: the column of image files (default: file)"
+    yield option("--file", metavar="COLUMN", help=text, only=only)
     text = "of a table: the column of labels, or several of 0 and 1, one for each class (default: label)"
-    yield option("--label", metavar="COLUMN", nargs="+", help=text)
-    yield option("--separator", metavar="TEXT", help="of a table: what stands between the labels of an image")
-    yield option("--target", choices=("class", "multilabel", "number"), help="of a table: what the labels are")
+    yield option("--label", metavar="COLUMN", nargs="+", help=text, only=only)
+    text = "of a table: what stands between the labels of an image"
+    yield option("--separator", metavar="TEXT", help=text, only=only)
+    text = "of a table: what the labels are"
+    yield option("--target", choices=("class", "multilabel", "number"), help=text, only=only)
+
+
+def kind_of_data(data: str) -> str:
+    """What DATA is: tables, digits, or folders and data sets of tensorflow-datasets."""
+    if Path(data).suffix.lower() in TABLE_ENDINGS:
+        return "tables"
+    return "digits" if data == "digits" and not os.path.exists(data) else "folders"
 
 
 def labelled_data(options: argparse.Namespace) -> Any:
     """DATA as `open_data` takes it; ValueError or FileNotFoundError if it cannot be read, without Keras."""
     columns = given(options, *TABLE)
-    if Path(options.data).suffix.lower() in (".csv", ".tsv", ".parquet"):
+    if kind_of_data(options.data) == "tables":
         from keras_vit.data.tables import open_table
 
         if len(columns.get("label", ())) == 1:
             columns["label"] = columns["label"][0]
         return open_table(options.data, **columns)
-    if columns:
-        raise ValueError(f"--{next(iter(columns))} is about a table, but DATA is {options.data!r}.")
     if not options.data.startswith("tfds:"):
         from keras_vit.data.examples import split_folders
 

@@ -1,16 +1,17 @@
 """The commands that measure models and search among features: evaluate, similar and duplicates."""
 
 import argparse
-import os
 from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit.cli.command import (
     COUNT,
     DATA,
+    OF_CLASSES,
     ON_BAD_IMAGE,
     WEIGHTS,
     Answer,
+    Mode,
     at_least_0,
     check_exists,
     check_source,
@@ -19,13 +20,14 @@ from keras_vit.cli.command import (
     given,
     group,
     image_size,
+    kind_of_data,
     labelled_data,
     lines_of,
     option,
     start_keras,
     table_options,
 )
-from keras_vit.cli.masks import evaluate_masks, is_of_masks, mask_options
+from keras_vit.cli.masks import evaluate_masks, mask_options
 
 SHOWN = 48  # worst mistakes on the page of a report
 NEIGHBOURS = 20
@@ -34,18 +36,50 @@ FOLDER = option("--folder", help="where the images are (default: the folder that
 SHEET = option("--output", metavar="FILE", help="a contact sheet, .html, .png, .svg or .pdf (default: none)")
 
 
+def _mode(options: argparse.Namespace) -> Mode:
+    way = "--few-shot" if options.few_shot is not None else "the head" if options.knn is None else "--knn"
+    names = "classes of the head" if options.names_from is None else "--names-from"
+    return {"task": f"--task {options.task}", "way": way, "names": names, "data": kind_of_data(options.data)}
+
+
+_OF_THE_HEAD = {**OF_CLASSES, "way": ("the head",)}
+_OF_THE_PROBE = {**OF_CLASSES, "way": ("--few-shot",)}
+
+
 @command(
     "Measures accuracy on labelled images, or how well a few-shot probe or the nearest neighbours do.",
     WEIGHTS,
     option("data", metavar="DATA", help=f"{DATA}; or `digits`"),
     group("the data", mask_options, table_options, ON_BAD_IMAGE),
-    option("--views", choices=("flip", "crops"), help="average over mirror images, or ten crops (default: neither)"),
-    option("--threshold", type=at_least_0, help="of several labels: the probability to say one (default: 0.5)"),
+    option(
+        "--views",
+        choices=("flip", "crops"),
+        help="average over mirror images, or ten crops (default: neither)",
+        only=_OF_THE_HEAD,
+    ),
+    option(
+        "--threshold",
+        type=at_least_0,
+        help="of several labels: the probability to say one (default: 0.5)",
+        only=_OF_THE_HEAD,
+    ),
     group(
         "features in place of the head",
-        option("--few-shot", nargs="*", type=COUNT, metavar="SHOTS", help="probe them (default: 1 5 10 25)"),
-        option("--seeds", type=COUNT, help="with --few-shot: draws of the shots (default: 3)"),
-        option("--l2", type=at_least_0, help="with --few-shot: strength of the probe's regularisation (default: 1024)"),
+        option(
+            "--few-shot",
+            nargs="*",
+            type=COUNT,
+            metavar="SHOTS",
+            help="probe them (default: 1 5 10 25)",
+            only=OF_CLASSES,
+        ),
+        option("--seeds", type=COUNT, help="with --few-shot: draws of the shots (default: 3)", only=_OF_THE_PROBE),
+        option(
+            "--l2",
+            type=at_least_0,
+            help="with --few-shot: strength of the probe's regularisation (default: 1024)",
+            only=_OF_THE_PROBE,
+        ),
         option(
             "--knn",
             nargs="?",
@@ -53,17 +87,40 @@ SHEET = option("--output", metavar="FILE", help="a contact sheet, .html, .png, .
             const=NEIGHBOURS,
             metavar="K",
             help=f"let the nearest training images vote instead (default: {NEIGHBOURS})",
+            only=OF_CLASSES,
         ),
     ),
     group(
         "two towers, with words",
-        option("--names-from", metavar="FILE", help="of two towers: a name on each line, for classes that are words"),
-        option("--templates", help="with --names-from: a sentence with {}, or a published list such as openai_80"),
+        option(
+            "--names-from",
+            metavar="FILE",
+            help="of two towers: a name on each line, for classes that are words",
+            only=_OF_THE_HEAD,
+        ),
+        option(
+            "--templates",
+            help="with --names-from: a sentence with {}, or a published list such as openai_80",
+            only={"names": ("--names-from",)},
+        ),
     ),
-    option("--image-size", type=image_size, help="pixels, as 384 or 384x512 (default: the checkpoint's)"),
-    option("--batch-size", type=COUNT, default=64),
-    option("--report", metavar="FILE", help="a page with matrix, classes and worst mistakes, .html (default: none)"),
-    option("--output", metavar="FOLDER", help="for evaluation.json and confusion.png (default: no files)"),
+    option(
+        "--image-size", type=image_size, help="pixels, as 384 or 384x512 (default: the checkpoint's)", only=OF_CLASSES
+    ),
+    option("--batch-size", type=COUNT, help="(default: 64)", only=OF_CLASSES),
+    option(
+        "--report",
+        metavar="FILE",
+        help="a page with matrix, classes and worst mistakes, .html (default: none)",
+        only={**OF_CLASSES, "way": ("the head", "--knn")},
+    ),
+    option(
+        "--output",
+        metavar="FOLDER",
+        help="for evaluation.json and confusion.png (default: no files)",
+        only=OF_CLASSES,
+    ),
+    mode=_mode,
     examples=(
         "runs/finetune/model.keras photos --report report.html",
         "glyphs digits --few-shot 5 10",
@@ -78,17 +135,13 @@ def evaluate(options: argparse.Namespace) -> Answer:
     probing, voting = options.few_shot is not None, options.knn is not None
     probe = ({"shots": options.few_shot} if options.few_shot else {}) | given(options, "seeds", "l2")
     of_outputs = given(options, "views", "threshold")
-    if probe and not probing:
-        raise ValueError(f"--{next(iter(probe))} is about the probe of --few-shot, which was not asked for.")
-    if probing + voting > 1 or (of_outputs and (probing or voting)) or (options.report and probing):
-        raise ValueError("--few-shot and --knn are ways of their own: without each other, --views and --threshold.")
-    if options.templates and not options.names_from:
-        raise ValueError("--templates is for the names of --names-from, which was not given.")
+    if probing and voting:
+        raise ValueError("--few-shot and --knn are two ways to use features: give one of the two.")
     check_source(options.weights)
     check_exists(options.names_from)
-    if is_of_masks(options):
+    if options.task == "segmentation":
         return evaluate_masks(options)
-    digits = options.data == "digits" and not os.path.exists(options.data)
+    digits = kind_of_data(options.data) == "digits"
     data: Any = None if digits else labelled_data(options)
     if options.report or (options.output and not probing):
         need_matplotlib()  # better now than after all the work
@@ -114,7 +167,8 @@ def evaluate(options: argparse.Namespace) -> Answer:
         model = load_image_text(options.weights).zero_shot_classifier(classes, **given(options, "templates"))
     if options.image_size is not None:
         model = model.with_image_size(options.image_size)
-    common: dict[str, Any] = {"preprocess": True, **chosen(options, "batch_size", "on_bad_image")}
+    common: dict[str, Any] = {"preprocess": True, "batch_size": options.batch_size or 64}
+    common |= chosen(options, "on_bad_image")
     if probing:
         result = output = evaluation.few_shot(model, data, data, **probe, **common)
     elif voting:

@@ -14,6 +14,7 @@ from keras_vit.cli.command import (
     COUNT_OR_0,
     DATA,
     DTYPES,
+    OF_CLASSES,
     ON_BAD_IMAGE,
     OVERWRITE,
     WEIGHTS,
@@ -28,6 +29,7 @@ from keras_vit.cli.command import (
     given,
     group,
     image_size,
+    kind_of_data,
     labelled_data,
     lines_of,
     option,
@@ -36,7 +38,7 @@ from keras_vit.cli.command import (
     table_options,
 )
 from keras_vit.cli.masks import RECIPE as MASK_RECIPE
-from keras_vit.cli.masks import is_of_masks, mask_options, open_masks
+from keras_vit.cli.masks import mask_options, open_masks
 
 TOP = 5  # classes that `predict` shows
 RECIPE = "finetune/cifar10"
@@ -105,18 +107,33 @@ def shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
+_OF_IMAGES = {"input": ("images",)}
+
+
 @command(
     "Writes the features of many images to a file; a run that is killed goes on.",
     option("images", nargs="+", metavar="FOLDER|FILE", help="a folder with all that is in it, or files and folders"),
     option("-o", "--output", required=True, metavar="OUT", help="the .npz file to write"),
     WEIGHTS_OPTION,
-    option("--features", default="pre_logits", help="which, such as block_-1 or encoded"),
+    option("--features", default="pre_logits", help="which, such as block_-1 or encoded", only=_OF_IMAGES),
     option("--batch-size", type=COUNT, default=32),
     option("--dtype", choices=("float32", "float16"), default="float32", help="in the file"),
     option("--texts", action="store_true", help="the files hold texts, one a line; the weights have a text tower"),
-    option("--skip-unreadable", action="store_true", help="leave out files that are no images, and say which"),
-    option("--shard", type=shard, metavar="I/N", help="the I-th slice of N of the images only, from 0 (default: 0/1)"),
+    option(
+        "--skip-unreadable",
+        action="store_true",
+        help="leave out files that are no images, and say which",
+        only=_OF_IMAGES,
+    ),
+    option(
+        "--shard",
+        type=shard,
+        metavar="I/N",
+        help="the I-th slice of N of the images only, from 0 (default: 0/1)",
+        only=_OF_IMAGES,
+    ),
     OVERWRITE,
+    mode=lambda options: {"input": "--texts" if options.texts else "images"},
     examples=("photos -o features.npz", "photos --weights glyphs --features block_-1 -o features.npz"),
 )
 def embed(options: argparse.Namespace) -> Answer:
@@ -170,9 +187,15 @@ def _embed_texts(options: argparse.Namespace) -> Answer:
 @command(
     "Compares published weights with the answers or figures published of them; for a machine with network.",
     option("names", nargs="+", metavar="NAME", help="a repository of the Hugging Face Hub, or `all`"),
-    option("--picture", metavar="FILE", help="a copy of the picture (default: the one at its address)"),
+    option(
+        "--picture",
+        metavar="FILE",
+        help="a copy of the picture (default: the one at its address)",
+        only={"compares": ("published answers",)},
+    ),
     option("--data", metavar="FOLDER", help="measure figures on it: zero-shot accuracy, PQ, mIoU, delta1"),
-    option("--batch-size", type=COUNT, help="with --data (default: 64)"),
+    option("--batch-size", type=COUNT, help="with --data (default: 64)", only={"compares": ("--data",)}),
+    mode=lambda options: {"compares": "--data" if options.data else "published answers"},
     examples=(
         "google/vit-base-patch16-224",
         "openai/clip-vit-base-patch32 --data imagenet/val",
@@ -182,14 +205,11 @@ def _embed_texts(options: argparse.Namespace) -> Answer:
 def verify(options: argparse.Namespace) -> Answer:
     """Fetches the weights, computes, compares."""
     check_exists(options.picture, options.data)
-    measuring = given(options, "batch_size")
-    if options.picture if options.data else measuring:
-        raise ValueError("--picture is for published answers, --batch-size for the figures of --data.")
     start_keras()
     from keras_vit.evaluation import verify, verify_figures
 
     if options.data:
-        table = verify_figures(options.names, options.data, **measuring)
+        table = verify_figures(options.names, options.data, **given(options, "batch_size"))
     else:
         table = verify(options.names, picture=options.picture)
     return Answer([*table], table, ok=table.agrees)
@@ -213,17 +233,19 @@ def _finetune_options() -> Iterator[Option]:
     yield of_recipe("--learning-rate", type=at_least_0)
     yield of_recipe("--warmup-steps", "0 for none", type=COUNT_OR_0)
     yield of_recipe("--image-size", "pixels, as 384 or 384x512", type=image_size)
-    yield of_recipe("--crop", "inception, random or resize")
-    yield of_recipe("--mixup", "0 for none", type=at_least_0, metavar="P")
-    yield of_recipe("--cutmix", "0 for none", type=at_least_0, metavar="P")
-    yield of_recipe("--erasing", "share of the images, 0 for none", type=at_least_0, metavar="SHARE")
-    yield of_recipe("--sampling", "balanced or sqrt: draws images of small classes more often")
+    of_classes: dict[str, Any] = {"only": OF_CLASSES}
+    yield of_recipe("--crop", "inception, random or resize", **of_classes)
+    yield of_recipe("--mixup", "0 for none", type=at_least_0, metavar="P", **of_classes)
+    yield of_recipe("--cutmix", "0 for none", type=at_least_0, metavar="P", **of_classes)
+    yield of_recipe("--erasing", "share of the images, 0 for none", type=at_least_0, metavar="SHARE", **of_classes)
+    yield of_recipe("--sampling", "balanced or sqrt: draws images of small classes more often", **of_classes)
     weights = "balanced, or NAME=WEIGHT: factors of classes in the loss"
-    yield of_recipe("--class-weight", weights, nargs="+", metavar="WEIGHT")
-    yield of_recipe("--patch-drop", "share of the patches to leave out in training", type=at_least_0, metavar="SHARE")
+    yield of_recipe("--class-weight", weights, nargs="+", metavar="WEIGHT", **of_classes)
+    text = "share of the patches to leave out in training"
+    yield of_recipe("--patch-drop", text, type=at_least_0, metavar="SHARE", **of_classes)
     yield of_recipe("--keep", "best or last: which weights of the run it gives")
     yield of_recipe("--patience", "evaluations without a better one until it stops", type=COUNT, metavar="N")
-    yield of_recipe("--randaugment", "such as 2 15", type=int, nargs=2, metavar=("LAYERS", "MAGNITUDE"))
+    yield of_recipe("--randaugment", "such as 2 15", type=int, nargs=2, metavar=("LAYERS", "MAGNITUDE"), **of_classes)
 
 
 def _class_weight(words: list[str]) -> str | dict[str, float]:
@@ -267,8 +289,18 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
             dest="lora_rank",
             help="train adapters of this rank and the head alone",
         ),
-        option("--teacher", metavar="WEIGHTS", help="learn from this model as well; its classes are those of DATA"),
-        option("--distill", choices=("hard", "soft", "features"), default="hard", help="what the teacher gives"),
+        option(
+            "--teacher",
+            metavar="WEIGHTS",
+            help="learn from this model as well; its classes are those of DATA",
+            only=OF_CLASSES,
+        ),
+        option(
+            "--distill",
+            choices=("hard", "soft", "features"),
+            help="what the teacher gives (default: hard)",
+            only={"teacher": ("--teacher",)},
+        ),
     ),
     group(
         "the run",
@@ -276,6 +308,11 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
         option("--seed", type=COUNT_OR_0, default=0),
         option("--dtype", choices=DTYPES, metavar="POLICY", help=f"{', '.join(DTYPES)} (default: float32)"),
     ),
+    mode=lambda options: {
+        "task": f"--task {options.task}",
+        "data": kind_of_data(options.data),
+        "teacher": "runs without a teacher" if options.teacher is None else "--teacher",
+    },
     examples=(
         "glyphs photos --output runs/photos",
         "ViT-B/16 photos --recipe finetune/imagenet2012 --batch-size 32 --lora 8",
@@ -286,7 +323,7 @@ def finetune(options: argparse.Namespace) -> Answer:
     """Trains in the folder `options.output`, where a run that was killed goes on."""
     from keras_vit import training
 
-    masks = is_of_masks(options, "image_size", "output")
+    masks = options.task == "segmentation"
     recipe = training.recipe(options.recipe or (MASK_RECIPE if masks else RECIPE))
     changes = given(options, "crop", "flip", "mixup", "cutmix", "erasing", "randaugment")
     recipe = recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **changes))
@@ -303,7 +340,7 @@ def finetune(options: argparse.Namespace) -> Answer:
     if options.teacher is not None:
         from keras_vit import load
 
-        task["task"] = training.distillation(load(options.teacher), options.distill)
+        task["task"] = training.distillation(load(options.teacher), options.distill or "hard")
     done = (training.finetune_segmentation if masks else training.finetune)(
         options.weights,
         data,

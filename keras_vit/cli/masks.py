@@ -4,32 +4,19 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
-from keras_vit.cli.command import TABLE, Answer, Option, chosen, given, option, start_keras
+from keras_vit.cli.command import OF_MASKS, Answer, Option, chosen, given, option, start_keras
 
 RECIPE = "segmentation/dinov2_linear"
-# Options about images of one class each.
-_OF_CLASSES = (*TABLE, "crop", "mixup", "cutmix", "erasing", "randaugment", "sampling", "class_weight", "patch_drop")
-_OF_CLASSES += ("teacher", "few_shot", "seeds", "l2", "knn", "views", "threshold", "image_size", "report", "output")
 
 
 def mask_options() -> Iterable[Option]:
     """Those that say what masks hold."""
     text = "of DATA: classes, or masks in a folder with images/ and masks/"
     yield option("--task", choices=("classification", "segmentation"), default="classification", help=text)
-    yield option("--ignore", type=int, metavar="N", help="what masks say where they say nothing (default: 255)")
+    text = "what masks say where they say nothing (default: 255)"
+    yield option("--ignore", type=int, metavar="N", help=text, only=OF_MASKS)
     text = "0 in masks stands for no class as well, as in ADE20K"
-    yield option("--reduce-zero-label", action="store_const", const=True, help=text)
-
-
-def is_of_masks(options: argparse.Namespace, *beside: str) -> bool:
-    """Whether the task is segmentation; ValueError where an option is for the other task, but for those `beside`."""
-    masks = options.task == "segmentation"
-    others = [name for name in _OF_CLASSES if name not in beside] if masks else ["ignore", "reduce_zero_label"]
-    foreign = given(options, *(name for name in others if hasattr(options, name)))
-    if foreign:
-        name = next(iter(foreign)).replace("_", "-")
-        raise ValueError(f"--{name} is not for --task {options.task}: leave it out.")
-    return masks
+    yield option("--reduce-zero-label", action="store_const", const=True, help=text, only=OF_MASKS)
 
 
 def open_masks(options: argparse.Namespace) -> Any:

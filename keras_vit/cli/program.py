@@ -80,8 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments = sys.argv[1:] if arguments is None else list(arguments)
         if "_ARGCOMPLETE" in os.environ:  # the shell asks what could come next
             _complete(os.environ["COMP_LINE"].split()[1:])
-        options = _parser(arguments).parse_args(arguments)
+        options, unknown = _parser(arguments).parse_known_args(arguments)
         command = COMMANDS[options.command]
+        if unknown:
+            flags = {flag: flag for names, _ in command.options() for flag in names if flag.startswith("--")}
+            hint = did_you_mean(unknown[0], flags) if unknown[0].startswith("-") else ""
+            options.parser.error(f"there is no argument {' '.join(unknown)!r}.{hint}")
+        command.check(options)
         with _own_warnings(command):
             answer = command.run(options)
             if _is_first():
@@ -134,6 +139,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         if name == chosen:
             sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
             command.add_options(sub)
+            sub.set_defaults(parser=sub)
             wrapper = textwrap.TextWrapper(_WIDTH - 4, break_long_words=False, break_on_hyphens=False)
             lines = (wrapper.wrap(f"keras-vit {name} {example}") for example in command.examples)
             sub.epilog = "examples:" + "".join("\n  " + " \\\n      ".join(line) for line in lines)

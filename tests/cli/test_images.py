@@ -122,7 +122,7 @@ def test_evaluate_refuses_data_that_does_not_fit(run, colours, first, tmp_path):
     assert "2 names, but the model has 3 outputs" in run("evaluate", first, tmp_path / "two", code=1).err
     for option in ("--seeds", "--l2"):
         message = run("evaluate", first, colours, option, 2, code=1).err
-        assert message == f"keras-vit: {option} is about the probe of --few-shot, which was not asked for.\n"
+        assert message == f"keras-vit: {option} is for --few-shot, not for the head: leave it out.\n"
 
 
 NAMES = ("[red] one", "two")
@@ -192,8 +192,7 @@ def test_evaluate_by_neighbours_and_with_a_report(run, colours, first, tmp_path)
     page = tmp_path / "report.html"
     found = json.loads(run("evaluate", first, colours, "--views", "flip", "--report", page, "--json").out)
     assert len(found["mistakes"]) == 4 and page.read_text().count("taken for blue") == 8  # beside and in place of each
-    for options in (("--knn", "--few-shot"), ("--knn", "--views", "flip"), ("--few-shot", 1, "--report", page)):
-        assert "ways of their own" in run("evaluate", first, colours, *options, code=1).err
+    assert "give one of the two" in run("evaluate", first, colours, "--knn", "--few-shot", code=1).err
 
 
 def test_evaluate_labels_of_a_table(run, colours, tiny, tmp_path):
