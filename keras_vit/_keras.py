@@ -274,3 +274,12 @@ class HookedOptimizer(keras.optimizers.Optimizer):
 
     def _update_model_variables_moving_average(self, trainable_variables: Iterable[keras.Variable]) -> None:
         self.average_weights(trainable_variables)
+
+
+def register_weights(model: keras.Model) -> None:
+    """Lets `parameters()` of PyTorch have weights that came after a model was built, such as adapters."""
+    if keras.backend.backend() != "torch":
+        return
+    for weight in model.weights:
+        if weight.path not in model.torch_params:
+            model.torch_params[weight.path] = weight.value

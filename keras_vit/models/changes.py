@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit._keras import layers_inside, own_trainable_weights
+from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
 from keras_vit._processes import keras_leaves_xla_out
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
 from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
@@ -155,6 +155,7 @@ def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
                     layer.enable_lora(layers[path].lora_rank)
                 layer.lora_alpha = layers[path].lora_alpha
             layer.trainable = layers[path].trainable
+    register_weights(new)
     for path, weight in weights_by_path(new).items():
         if path.partition("/")[0] not in fresh and path in weights:
             weight.trainable = weights[path].trainable  # LoRA trains single weights of a layer
@@ -267,6 +268,7 @@ def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_wei
         if not has_adapters(layers[name]):
             layers[name].enable_lora(options["rank"])
         layers[name].lora_alpha = options["alpha"]
+    register_weights(model)
     weights = weights_by_path(model) if frozen_weights else {}
     for name in frozen_weights:
         weights[name].trainable = False

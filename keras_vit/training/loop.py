@@ -133,9 +133,11 @@ def train(
                     verbose=0,
                     callbacks=[ours, *callbacks, last] if callbacks else [ours],
                 )
+                if callbacks and validation is not None:
+                    _mark_restored(log, step, _evaluate(model, validation))
             else:  # it was killed after its last checkpoint
                 model.optimizer.finalize_variable_values(model.trainable_variables)
-        if keep == "best" and not log[-1]["kept"]:
+        if keep == "best" and not log[-1].get("kept"):
             kept = next(row["step"] for row in log if row["kept"])
             share_state(model, folder.state(model, kept) if folder else kept_state, processes)
             model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -162,6 +164,17 @@ def _mark_kept(log: list[dict[str, Any]]) -> None:
     best = _best(log)
     for number, row in enumerate(log):
         row["kept"] = number == best
+
+
+def _mark_restored(log: Table, step: int, figures: dict[str, float]) -> None:
+    """Says which row is of the weights at the end of `fit`, where a callback has put other ones in place."""
+    if all(log[-1].get(name) == value for name, value in figures.items()):
+        return
+    same = [row for row in log if all(row.get(name) == value for name, value in figures.items())]
+    if not same:
+        log.append({**log[-1], "step": step, **figures})
+    for row in log:
+        row["kept"] = row is (same or log)[-1]
 
 
 def _out_of_patience(log: list[dict[str, Any]], patience: int | None) -> bool:
@@ -253,7 +266,12 @@ class RunFolder:
         def refuse() -> None:
             raise RuntimeError(f"Another process is training in {self.path}. Choose another output, or wait for it.")
 
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"output must be a folder that can be written, but {self.path} cannot: {error}."
+            ) from error
         with locked(self.path / ".lock", waiting=refuse):
             if not self._goes_on:
                 for file in itertools.chain.from_iterable(map(self.path.glob, _FILES)):

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arguments import DType, ImageSize, Source, warn_caller, whole_number
+from keras_vit._arguments import DType, ImageSize, Source, matches, warn_caller, whole_number
 from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
@@ -20,6 +20,7 @@ from keras_vit._terminal import Table
 from keras_vit.data import ImageStream, has_test_split, open_data
 from keras_vit.data.examples import split_name
 from keras_vit.models import BiT, ImageModel, VisionTransformer, adapted_layers, merge_lora
+from keras_vit.training.callbacks import check_callbacks
 from keras_vit.training.loop import RunFolder, draw_curve, report, train
 from keras_vit.training.muon import is_moved_by_muon
 from keras_vit.training.options import RECIPE, refuse_unused
@@ -28,7 +29,7 @@ from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.sharing import Batch, Distribution, FilledBatches, Sharing, distributed, reset_randomness
 from keras_vit.training.summary import summary
 from keras_vit.training.targets import check_options, loss_and_metric
-from keras_vit.training.trainable import add_lora, freeze, save_adapters
+from keras_vit.training.trainable import add_lora, freeze, layer_decay, save_adapters
 from keras_vit.zoo import load
 
 MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
@@ -256,7 +257,8 @@ def finetune(
         seed: Decides the order of the images, their augmentation and all that is random in the model.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
         resume: Whether a run in `output` goes on. False starts again and removes all that the old one has left.
-        callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch.
+        callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch. None
+            that sets the learning rate, which the recipe does, or beside `polyak` one that stores or restores weights.
         dtype: Dtype policy of a model that is loaded, such as `"mixed_bfloat16"`.
         distribution: What shares the batches. None: all processes that the program was started in (see `connect`), and
             the `keras.distribution` or `tf.distribute` scope around the call or the model. Also such a distribution
@@ -280,10 +282,18 @@ def finetune(
     """
     if every is not None:
         whole_number("every", every, 1)
+    whole_number("seed", seed, 0)
+    if not isinstance(task, Task):
+        raise TypeError(f"task must be what training.distillation(teacher) gives, but {task!r} was given.")
+    if isinstance(validation, float) and not 0 < validation < 1:
+        raise ValueError(
+            f"validation must be data or a share between 0 and 1, such as 0.1, but {validation} was given."
+        )
     recipe = recipe_of_name(recipe) if isinstance(recipe, str) else recipe
     warmup = {} if warmup_steps is None else {"warmup_steps": warmup_steps}
     changes = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "image_size": image_size}
     recipe = recipe.replace(**warmup, **{name: value for name, value in changes.items() if value is not None})
+    check_callbacks(callbacks, averages=recipe.polyak is not None)
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(distributed(distribution))
         set_random_seed(seed)
@@ -432,6 +442,11 @@ def _choose_what_trains(model: Model, recipe: Recipe) -> None:
         freeze(model, recipe.freeze)
     if not model.trainable_weights:
         raise ValueError(f"All of {model.name} is frozen, so nothing would be learned: unfreeze(model, 'head') first.")
+    if recipe.layer_decay is not None:
+        slower = [pattern for pattern, rate in layer_decay(model, recipe.layer_decay).items() if rate != 1]
+        if not any(matches(weight.path, pattern) for weight in model.trainable_weights for pattern in slower):
+            words = f"layer_decay={recipe.layer_decay} is for layers below the head, but none of them trains"
+            raise ValueError(f"{words}: give layer_decay=None, or let them train.")
     if recipe.optimizer == "muon" and not any(map(is_moved_by_muon, model.trainable_weights)):
         words = f"No matrix of a block of {model.name} trains, and Muon moves nothing else"
         raise ValueError(f'optimizer="muon": {words}. Give optimizer="adamw".')

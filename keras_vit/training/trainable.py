@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import check_number, check_patterns, listing, matches, whole_number
-from keras_vit._keras import layers_inside, own_trainable_weights
+from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
 from keras_vit.checkpoints.files import write_npz
 from keras_vit.models import adapted_layers, layers_by_path, require_adapters, weights_by_path
 
@@ -147,6 +147,7 @@ def add_lora(
     for name in _named(check_patterns("targets", targets), able, able):
         if not _is_inside(name, trained):
             able[name].enable_lora(rank, lora_alpha=alpha)
+    register_weights(model)
     names = weights_by_path(model)
     _train_only(model, {name for name in names if "/lora_kernel" in name or _is_inside(name, trained)})
     # Functions that were compiled before hold kernels without adapters.

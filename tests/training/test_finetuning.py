@@ -255,6 +255,10 @@ RESNET = BiTConfig(stages=(1,), width=32, classes=3, image_size=8)
 WRONG = {
     "There is no recipe 'finetune/cifar'": lambda: finetune(new_model(), recipe="finetune/cifar"),
     "every must be a": lambda: finetune(new_model(), every=0),
+    "seed must be a": lambda: finetune(new_model(), seed=-1),
+    "task must be what": lambda: finetune(new_model(), task="distill"),
+    "validation must be data or a share": lambda: finetune(new_model(), validation=1.5),
+    "output must be a folder that can be": lambda: finetune(new_model(), output="/proc/x/y"),
     "steps must be a": lambda: finetune(new_model(), steps=0),
     "warmup_steps must.*below steps=2": lambda: finetune(new_model(), steps=2, warmup_steps=2),
     "model must be a model of keras_vit": lambda: finetune(keras.Sequential()),
@@ -457,3 +461,35 @@ def test_a_run_evaluates_on_val_and_leaves_test_alone(tmp_path, capsys):
 def test_validation_on_what_is_trained_on_is_told():
     with pytest.warns(UserWarning, match="validation holds the very images"):
         finetune(new_model(), validation=IMAGES)
+
+
+WRONG_CALLBACKS = {
+    "must be a list of Keras callbacks": ({}, keras.callbacks.EarlyStopping()),
+    "callbacks must be": ({}, [1]),
+    "the recipe sets the learning rate": ({}, [keras.callbacks.LearningRateScheduler(lambda step: 0.1)]),
+    "ModelCheckpoint, which would store": ({"polyak": 0.9}, [keras.callbacks.ModelCheckpoint("model.keras")]),
+    "EarlyStopping, which would": ({"polyak": 0.9}, [keras.callbacks.EarlyStopping(restore_best_weights=True)]),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("message", WRONG_CALLBACKS)
+def test_callbacks_that_work_against_the_recipe_are_refused(message):
+    changes, callbacks = WRONG_CALLBACKS[message]
+    recipe = training.Recipe(steps=2, batch_size=2, image_size=8, **changes)
+    with pytest.raises((TypeError, ValueError), match=message):
+        training.finetune(new_model(), IMAGES, recipe, callbacks=callbacks, verbose=False)
+
+
+SHUFFLED = (IMAGES[0], IMAGES[1][::-1])
+
+
+@pytest.mark.once
+def test_the_figures_are_those_of_the_weights_that_a_callback_restored():
+    recipe = training.Recipe(steps=6, batch_size=4, image_size=8, learning_rate=3.0, optimizer="sgd")
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=2, restore_best_weights=True)
+    options = {"validation": SHUFFLED, "every": 1, "verbose": False, "callbacks": [stop]}
+    done = training.finetune(new_model(), IMAGES, recipe, **options)
+    assert min(row["val_loss"] for row in done.log) < done.log[-1]["val_loss"]  # other weights were restored
+    found = keras_vit.evaluation.evaluate(done.model, SHUFFLED, preprocess=True, progress=False)
+    assert done.accuracy == pytest.approx(found.accuracy, abs=1e-6)  # float32 sums of counts

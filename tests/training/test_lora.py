@@ -219,3 +219,26 @@ def test_quantized_kernels_keep_their_adapters(tmp_path):
     plain.quantize("int8")
     with pytest.raises(ValueError, match="load_adapters"):
         plain.load_weights(tmp_path / "model.weights.h5")
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="modules are PyTorch's")
+@pytest.mark.parametrize("way", ["add_lora", "load_adapters", "with_config", "keras file"])
+def test_torch_knows_the_adapters(way, tmp_path):
+    """A loop of PyTorch that trains `model.parameters()` trains them."""
+    config = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3)
+    model = VisionTransformer(config)
+    add_lora(model, 2)
+    if way == "load_adapters":
+        path = save_adapters(model, tmp_path / "adapters.npz")
+        model = VisionTransformer(config)
+        load_adapters(model, path)
+    elif way == "with_config":
+        model = model.with_config(dropout=0.1)
+    elif way == "keras file":
+        model.save(tmp_path / "model.keras")
+        model = keras.saving.load_model(tmp_path / "model.keras")
+    adapters = {weight.path for weight in model.weights if "lora" in weight.path}
+    trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    assert len(adapters) == 4 and trained == {id(weight.value) for weight in model.trainable_weights}
+    assert sum("lora" in name for name, _ in model.named_parameters()) == 4
+    assert sum("lora" in name for name in model.state_dict()) == 4

@@ -1,0 +1,98 @@
+"""Every command with every kind of model: it does its work, or says in a sentence that it is for another kind."""
+
+import re
+
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import save_model
+
+pytestmark = pytest.mark.once
+
+VIT = {"image_size": 8, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "mlp_width": 16}
+
+
+def classifier():
+    return keras_vit.VisionTransformer(keras_vit.ViTConfig(**VIT, classes=3))
+
+
+def features():
+    return keras_vit.VisionTransformer(keras_vit.ViTConfig(**VIT, classes=None))
+
+
+def bit():
+    return keras_vit.BiT(keras_vit.BiTConfig(image_size=8, stages=(1,), width=32, classes=3))
+
+
+def _backbone(depth=1):
+    fields = VIT | {"depth": depth, "pooling": "none", "final_norm": "tokens", "classes": None}
+    return keras_vit.ViTConfig(**fields)
+
+
+def segmenter():
+    return keras_vit.LinearSegmenter(keras_vit.LinearSegmenterConfig(backbone=_backbone(), classes=3, blocks=(0,)))
+
+
+def queries():
+    sizes = {"classes": 3, "queries": 4, "query_blocks": 1, "upscale_blocks": 1}
+    return keras_vit.EoMT(keras_vit.EoMTConfig(backbone=_backbone(2), **sizes))
+
+
+def depths():
+    return keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=_backbone(), blocks=(0,), bins=4))
+
+
+def words():
+    sizes = {"vocabulary": 11, "context": 5, "width": 16, "depth": 1, "heads": 2, "mlp_width": 16}
+    return keras_vit.TextEncoder(keras_vit.TextConfig(**sizes))
+
+
+KINDS = {f.__name__: f for f in (classifier, features, bit, segmenter, queries, depths, words)}
+COMMANDS = {
+    "info": ("info", "MODEL"),
+    "predict": ("predict", "PHOTO", "--weights", "MODEL"),
+    "classify": ("classify", "PHOTO", "--names", "a,b", "--weights", "MODEL"),
+    "segment": ("segment", "PHOTO", "-o", "OUT.png", "--weights", "MODEL"),
+    "depth": ("depth", "PHOTO", "-o", "OUT.png", "--weights", "MODEL"),
+    "inspect": ("inspect", "MODEL", "-o", "OUT.html", "--image", "PHOTO"),
+    "convert": ("convert", "MODEL", "OUT.keras"),
+    "finetune": ("finetune", "MODEL", "DATA", "--output", "OUT", "--steps", "1", "--batch-size", "2"),
+    "evaluate": ("evaluate", "MODEL", "DATA"),
+    "evaluate --few-shot": ("evaluate", "MODEL", "DATA", "--few-shot", "1", "--seeds", "1"),
+    "evaluate --knn": ("evaluate", "MODEL", "DATA", "--knn", "1"),
+    "embed": ("embed", "PHOTO", "-o", "OUT.npz", "--weights", "MODEL"),
+    "export": ("export", "MODEL", "OUT.pt2"),
+    "plan": ("plan", "MODEL", "--batch", "8"),
+}
+# What does its work; every other pair is refused.
+WORKS = {
+    **dict.fromkeys(("info", "convert"), {*KINDS}),
+    **{"predict": {"classifier", "bit"}, "classify": set(), "segment": {"segmenter", "queries"}, "depth": {"depths"}},
+    **{"inspect": {"classifier", "features", "bit"}, "finetune": {"classifier", "features", "bit"}},
+    **{"evaluate": {"classifier", "bit"}, "embed": {"classifier", "features", "bit"}},
+    **dict.fromkeys(("evaluate --few-shot", "evaluate --knn"), {"classifier", "features", "bit"}),
+    **{"export": {*KINDS}, "plan": {"classifier", "features", "bit"}},
+}
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kinds")
+    for name, make in KINDS.items():
+        save_model(make(), folder / f"{name}.keras")
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_works_or_says_whom_it_is_for(run, files, photo, colours, tmp_path, monkeypatch, command, kind):
+    monkeypatch.chdir(tmp_path)
+    values = {"MODEL": files / f"{kind}.keras", "PHOTO": photo, "DATA": colours}
+    arguments = [values.get(word, word) for word in COMMANDS[command]]
+    if kind in WORKS[command]:
+        run(*arguments)
+        return
+    message = run(*arguments, code=1).err
+    assert not re.search(r"has no attribute|\w+Error|None", message), message
+    assert len(message) < 600 and message.count("\n") <= 2, message
+    assert not list(tmp_path.glob("OUT*"))

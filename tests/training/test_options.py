@@ -1,0 +1,192 @@
+"""Every field of a recipe in every kind of run: it changes what comes out, or it is refused. None is left out."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, data, training
+from keras_vit.training.options import AUGMENTATION, OBJECTIVES, RECIPE
+from tests.training.test_loop import weights_of
+
+pytestmark = [pytest.mark.once, pytest.mark.long]
+
+SIZE = 8
+VIT = ViTConfig(image_size=SIZE, patch_size=4, width=8, depth=2, heads=2, mlp_width=8, classes=None)
+BIT = BiTConfig(image_size=SIZE, stages=(1,), width=32, classes=None)
+PLAIN = data.Augmentation(crop="resize", flip=False)
+BASE = training.Recipe(steps=4, batch_size=4, image_size=SIZE, learning_rate=0.2, augmentation=PLAIN)
+MASKS = data.MaskAugmentation((1, 1), 1, False, 0, 0, 0, 0)
+
+
+def images(count=10, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = np.array([0, 0, 0, 1, 0, 2, 1, 0, 0, 2])[:count]
+    pixels = rng.integers(0, 120, (count, SIZE, SIZE, 3))
+    pixels[np.arange(count), :, :, labels] += 100
+    return pixels.astype("uint8"), labels
+
+
+PIXELS, LABELS = images()
+TARGETS = {"class": LABELS, "multilabel": np.eye(3)[LABELS], "number": LABELS / 2.0 + 3, "mask": None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A kind of run: what `options.py` is asked, and what makes it."""
+
+    objective: str
+    target: str = "class"
+    kind: str = "VisionTransformer"
+    optimizer: str = "sgd"
+
+    def run(self, recipe):
+        """What a run gives and logs."""
+        keras.utils.set_random_seed(0)
+        model = BiT(BIT) if self.kind == "BiT" else VisionTransformer(VIT)
+        common = {"every": 2, "verbose": False}
+        if self.objective == "segmentation":
+            masks = (PIXELS, (np.arange(SIZE)[:, None] * np.ones((10, SIZE, SIZE)) > 3).astype("uint8"))
+            others = (images(6, 1)[0], masks[1][:6])
+            done = training.finetune_segmentation(model, masks, recipe, validation=others, **common)
+        else:
+            labels = TARGETS[self.target]
+            common |= {"target": self.target, "validation": (images(6, 1)[0], labels[:6])}
+            if self.objective == "masked_patches":
+                done = training.pretrain(model, (PIXELS, labels), recipe, objective="masked_patches", **common)
+            elif self.objective == "distillation":
+                teacher = VisionTransformer(VIT.replace(classes=3), name="teacher")
+                teacher.get_layer("head").kernel.assign(np.random.default_rng(1).normal(size=(8, 3)))
+                task = training.distillation(teacher, "soft")
+                done = training.finetune(model, (PIXELS, labels), recipe, task=task, **common)
+            else:
+                done = training.finetune(model, (PIXELS, labels), recipe, **common)
+        log = [
+            {key: value for key, value in row.items() if key not in ("seconds", "learning_rate")} for row in done.log
+        ]
+        return weights_of(done.model), log
+
+
+CASES = {
+    "classes": Case("labels"),
+    "several labels": Case("labels", "multilabel"),
+    "numbers": Case("labels", "number"),
+    "distillation": Case("distillation"),
+    "masked patches": Case("masked_patches"),
+    "masks": Case("segmentation", "mask"),
+    "a BiT": Case("labels", kind="BiT"),
+    "AdamW": Case("labels", optimizer="adamw"),
+}
+# What describes a recipe, and decides nothing.
+NOTES = ("name", "source", "dataset", "models", "sweep")
+VALUES = {
+    **{"steps": 2, "epochs": 1.0, "batch_size": 2, "learning_rate": 0.1, "schedule": "linear", "warmup_steps": 2},
+    **{"end": 0.1, "optimizer": "adam", "momentum": 0.5, "momentum_dtype": "bfloat16", "beta_1": 0.5, "beta_2": 0.5},
+    **{"weight_decay": 0.2, "clip_norm": 0.01, "image_size": 16, "dropout": 0.5, "patch_drop": 0.5, "drop_path": 0.5},
+    **{"loss": "sigmoid", "label_smoothing": 0.2, "class_weight": "balanced", "sampling": "balanced"},
+    **{"head_bias": -2.0, "polyak": 0.5, "layer_decay": 0.5, "accumulate": 2, "freeze": ("embedding",)},
+    **{"lora_rank": 2, "lora_alpha": 9.0, "lora_targets": ("*/mlp/fc1",), "keep": "best", "patience": 1},
+    "augmentation": data.Augmentation(crop="inception", flip=False),
+}
+AUGMENTATIONS = {
+    **{"crop": "random", "min_area": 0.9, "flip": True, "mixup": 0.5, "randaugment": (2, 15), "cutmix": 1.0},
+    **{"erasing": 1.0, "erasing_fill": "const", "erasing_mean": 0.1, "erasing_std": 0.9},
+}
+# What a field is only heard beside.
+BESIDE = {
+    **{"lora_alpha": {"lora_rank": 2}, "lora_targets": {"lora_rank": 2}},
+    "min_area": {"crop": "inception"},
+    **dict.fromkeys(("erasing_fill", "erasing_mean", "erasing_std"), {"erasing": 1.0}),
+    "erasing_mean": {"erasing": 1.0, "erasing_fill": "const"},
+}
+# Cases that differ from `classes` in one axis: only fields are tried whose row has it.
+ONLY = {"a BiT": "kind", "AdamW": "optimizer"}
+# Pairs of which neither can be seen here, and why.
+UNSEEN = {
+    ("loss", "several labels"): "a sigmoid is what they have without it",
+    ("patience", None): "whether a run ends depends on its figures: tests/training/test_loop.py",
+    ("augmentation", "masks"): "theirs is a MaskAugmentation: TypeError",
+    ("layer_decay", "masks"): "refused where the backbone is frozen: the next test",
+    ("freeze", "masks"): "the backbone is frozen anyway",
+    ("image_size", "distillation"): "a teacher of one size refuses another, and names image_size",
+}
+FIELDS = [*VALUES, *(f"augmentation.{name}" for name in AUGMENTATIONS)]
+PAIRS = [
+    (field, case)
+    for field in FIELDS
+    for case in CASES
+    if ONLY.get(case) in (None, *RECIPE.get(field, ())) and not {(field, case), (field, None)} & UNSEEN.keys()
+    if case != "masks" or not field.startswith("augmentation.")  # theirs is another class
+]
+_FOUND = {}
+
+
+def recipe_of(case, field=None):
+    """The recipe of a case, and the same with one field changed."""
+    optimizer = {"optimizer": CASES[case].optimizer, "learning_rate": 0.01} if case == "AdamW" else {}
+    base = BASE.replace(**optimizer)
+    if CASES[case].target == "mask":
+        base = base.replace(augmentation=MASKS)
+    if field is None:
+        return base
+    name = field.removeprefix("augmentation.")
+    if name == field:
+        base = base.replace(**BESIDE.get(name, {}))
+        return base, lambda: base.replace(**{name: VALUES[name]})
+    base = base.replace(augmentation=dataclasses.replace(PLAIN, **BESIDE.get(name, {})))
+    changed = dataclasses.replace(base.augmentation, **{name: AUGMENTATIONS[name]})
+    return base, lambda: base.replace(augmentation=changed)
+
+
+def applies(field, case):
+    """Whether the tables say that a field is heard in a kind of run."""
+    name = field.removeprefix("augmentation.")
+    table = (RECIPE if name == field else AUGMENTATION).get(name, {})
+    return all(getattr(CASES[case], axis) in allowed for axis, allowed in table.items())
+
+
+def result(case, recipe):
+    """What a run comes to, made once for each recipe."""
+    key = (case, repr(recipe))
+    if key not in _FOUND:
+        _FOUND[key] = CASES[case].run(recipe)
+    return _FOUND[key]
+
+
+def differ(one, other):
+    weights = [
+        len(one[0]) != len(other[0]),
+        *(a.shape != b.shape or np.any(a != b) for a, b in zip(one[0], other[0], strict=False)),
+    ]
+    return any(weights) or repr(one[1]) != repr(other[1])
+
+
+@pytest.mark.parametrize(("field", "case"), PAIRS)
+def test_a_field_changes_what_comes_out_or_is_refused(field, case):
+    base, changed = recipe_of(case, field)
+    if applies(field, case):
+        assert differ(result(case, changed()), result(case, base)), f"{field} is dropped in silence"
+    else:
+        with pytest.raises(ValueError, match=f"^{field.rpartition('.')[2]}=.* is for "):
+            CASES[case].run(changed())
+
+
+def test_rates_of_layers_that_do_not_train_are_refused():
+    with pytest.raises(ValueError, match="layer_decay=0.5 is for layers below the head, but none of them trains"):
+        CASES["masks"].run(recipe_of("masks").replace(layer_decay=0.5))
+
+
+def test_no_field_is_forgotten():
+    fields = {field.name for field in dataclasses.fields(training.Recipe)}
+    assert fields == VALUES.keys() | set(NOTES)
+    assert {field.name for field in dataclasses.fields(data.Augmentation)} == AUGMENTATIONS.keys()
+    assert {case.objective for case in CASES.values()} == OBJECTIVES.keys()
+    assert RECIPE.keys() <= fields and AUGMENTATION.keys() <= AUGMENTATIONS.keys()
+
+
+def test_a_field_that_is_dropped_would_be_seen(monkeypatch):
+    """Without its row of the table, label smoothing of numbers passes, and nothing comes of it."""
+    monkeypatch.delitem(RECIPE, "label_smoothing")
+    base, changed = recipe_of("numbers", "label_smoothing")
+    assert not differ(CASES["numbers"].run(changed()), result("numbers", base))
