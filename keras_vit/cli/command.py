@@ -187,6 +187,7 @@ WEIGHTS = option("weights", metavar="WEIGHTS", help=SOURCE)
 WEIGHTS_OPTION = option("--weights", default="ViT-B/16", help=SOURCE)
 OVERWRITE = option("--overwrite", action="store_true", help="replace OUT if it exists")
 DATA = "a folder with train/ and test/ or one folder per class, a table such as labels.csv, or tfds:NAME"
+BATCH = 32  # pictures that are in memory at a time
 TABLE = ("file", "label", "separator", "target")
 TABLE_ENDINGS = (".csv", ".tsv", ".parquet")
 ON_BAD_IMAGE = option("--on-bad-image", choices=("stop", "skip"), default="stop")
@@ -245,6 +246,27 @@ def labelled_data(options: argparse.Namespace) -> Any:
             )
         split_folders(Path(options.data))
     return options.data
+
+
+def picture_files(paths: Sequence[str]) -> list[str]:
+    """The pictures of files and folders; an error names the first that is missing or no picture, without Keras."""
+    from keras_vit.data import image_files
+    from keras_vit.data.examples import good_files
+
+    check_exists(*paths)
+    files = [Path(file) for path in paths for file in (image_files(path) if os.path.isdir(path) else [path])]
+    if not files:
+        raise ValueError(f"There are no pictures in {', '.join(map(printable, paths))}.")
+    good_files(files, "stop", "headers", lambda i: str(files[i]))
+    return [str(file) for file in files]
+
+
+def predicted(model: Any, files: Sequence[str]) -> Any:
+    """What a model says of pictures, read some at a time, so that memory does not grow with their number."""
+    import numpy as np
+
+    parts = [files[i : i + BATCH] for i in range(0, len(files), BATCH)]
+    return np.concatenate([model.predict(model.preprocess(part), verbose=0) for part in parts])
 
 
 def check_target(path: str, overwrite: bool) -> None:

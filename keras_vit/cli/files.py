@@ -73,10 +73,11 @@ def _keras_file(path: str) -> dict[str, Any]:
     config: Any = config_in_file(path)
     if config is None:
         raise ValueError(f"{path} does not say which model of keras_vit it is of.")
+    backbone = getattr(config, "backbone", None)  # of a model with a head for each place
     return {
         "layout": "weights.h5" if path.endswith(".weights.h5") else "keras",
-        "variant": variant_of(config),
-        "parameters": count_weights(config),
+        "variant": variant_of(config) if backbone is None else f"{config.model} on {variant_of(backbone) or 'a ViT'}",
+        **({"parameters": count_weights(config)} if backbone is None else {}),
         "bytes": os.path.getsize(path),
         "config": config.to_dict(),
     }
@@ -85,13 +86,13 @@ def _keras_file(path: str) -> dict[str, Any]:
 def _description(source: str, facts: dict[str, Any]) -> Answer:
     """The model and its layout first; the names of its classes last, the first of them."""
     config = dict(facts["config"])
-    names = config.pop("class_names") or []
+    names = config.pop("class_names", None) or []
     # There may be hundreds of unused arrays; the oddities say how many.
     others = {name: value for name, value in facts.items() if name not in ("variant", "config", "bytes", "unused")}
     rows = {
         "model": facts["variant"] or "none of the named variants",
         "layout": facts["layout"],
-        "parameters": f"{facts['parameters']:,}",
+        **({"parameters": f"{facts['parameters']:,}"} if "parameters" in facts else {}),
         "size": megabytes(facts["bytes"]),
     }
     rows = {**rows, **{name: value for name, value in others.items() if name not in rows}, **config}
@@ -235,7 +236,7 @@ def export(options: argparse.Namespace) -> Answer:
     model = load(options.weights)
     if options.image_size is not None:
         model = model.with_image_size(options.image_size)
-    names = model.config.class_names
+    names = getattr(model.config, "class_names", None)  # maps of depth have none
     if options.classes is not None:
         names = Path(options.classes).read_text(encoding="utf-8").splitlines()
     pictures, labels = (None, None) if options.images is None else labelled_pictures(options.images, model, names)

@@ -33,6 +33,8 @@ from keras_vit.cli.command import (
     labelled_data,
     lines_of,
     option,
+    picture_files,
+    predicted,
     start_keras,
     summary,
     table_options,
@@ -46,17 +48,17 @@ RECIPE = "finetune/cifar10"
 
 @command(
     "Classifies images.",
-    option("images", nargs="+", metavar="IMAGE"),
+    option("images", nargs="+", metavar="IMAGE|FOLDER"),
     WEIGHTS_OPTION,
     option("--top", type=COUNT, help=f"how many classes to show (default: {TOP}, or all if fewer)"),
     option("--threshold", type=at_least_0, metavar="P", help="of several labels: from where on (default: 0.5)"),
     examples=("photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
 )
 def predict(options: argparse.Namespace) -> Answer:
-    """Reads all images before anything that takes long, and classifies them as one batch."""
-    from keras_vit.preprocessing import decode_predictions, load_image
+    """Looks at all images before anything that takes long."""
+    from keras_vit.preprocessing import decode_predictions
 
-    pictures = [load_image(path) for path in options.images]
+    files = picture_files(options.images)
     check_source(options.weights)
     start_keras()
     import keras
@@ -64,6 +66,9 @@ def predict(options: argparse.Namespace) -> Answer:
     from keras_vit.zoo import load
 
     model = load(options.weights)
+    if hasattr(model.config, "backbone"):
+        words = f"{options.weights} answers for each place of a picture, and not for the whole"
+        raise ValueError(f"{words}: `keras-vit segment` or `keras-vit depth`.")
     count = model.config.classes
     if count is None:
         raise ValueError(
@@ -74,13 +79,13 @@ def predict(options: argparse.Namespace) -> Answer:
         raise ValueError(f"{options.weights} has a head on every token or place, so that no image gets one answer.")
     if options.top is not None and options.top > count:
         raise ValueError(f"--top must be at most {count}, the classes of {options.weights}, but got {options.top}.")
-    outputs = model.predict(model.preprocess(pictures), verbose=0)
+    outputs = predicted(model, files)
     several = model.config.classifier_activation == "sigmoid"
     if options.threshold is not None and not several:
         raise ValueError(f"--threshold is for models of several labels, but {options.weights} has one for each image.")
     if count == 1 and not several:
         name, values = (model.config.class_names or ("number",))[0], [float(value) for value in outputs[:, 0]]
-        pairs = list(zip(options.images, values, strict=True))
+        pairs = list(zip(files, values, strict=True))
         data = [{"image": path, "number": value} for path, value in pairs]
         return Answer(data, Table({"image": path, name: f"{value:.4g}"} for path, value in pairs))
     if model.config.classifier_activation in (None, "linear"):
@@ -89,7 +94,7 @@ def predict(options: argparse.Namespace) -> Answer:
     limits["threshold"] = (0.5 if options.threshold is None else options.threshold) if several else None
     decoded = decode_predictions(outputs, **limits)
     data, table = [], Table()
-    for path, classes in zip(options.images, decoded, strict=True):
+    for path, classes in zip(files, decoded, strict=True):
         entries = [{"id": key, "name": name, "probability": float(p)} for key, name, p in classes]
         data.append({"image": path, "classes": entries})
         if not classes:

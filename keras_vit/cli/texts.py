@@ -3,12 +3,22 @@
 import argparse
 
 from keras_vit._terminal import Table
-from keras_vit.cli.command import COUNT, Answer, check_exists, command, lines_of, option, start_keras
+from keras_vit.cli.command import (
+    COUNT,
+    Answer,
+    check_exists,
+    command,
+    lines_of,
+    option,
+    picture_files,
+    predicted,
+    start_keras,
+)
 
 
 @command(
     "Classifies images by names that you give, with a CLIP or SigLIP and without training.",
-    option("images", nargs="+", metavar="IMAGE"),
+    option("images", nargs="+", metavar="IMAGE|FOLDER"),
     option(
         "--weights",
         required=True,
@@ -27,8 +37,6 @@ from keras_vit.cli.command import COUNT, Answer, check_exists, command, lines_of
 )
 def classify(options: argparse.Namespace) -> Answer:
     """Reads names and images before anything that takes long."""
-    from keras_vit.preprocessing import load_image
-
     if (options.names is None) == (options.names_from is None):
         raise ValueError("Give either --names A,B,... or --names-from FILE.")
     check_exists(options.names_from)
@@ -36,7 +44,7 @@ def classify(options: argparse.Namespace) -> Answer:
         names = [name.strip() for name in options.names.split(",")]
     else:
         names = lines_of(options.names_from)
-    pictures = [load_image(path) for path in options.images]
+    files = picture_files(options.images)
     start_keras()
     import numpy as np
 
@@ -45,9 +53,9 @@ def classify(options: argparse.Namespace) -> Answer:
     both = load_image_text(options.weights, tokenizer=options.tokenizer)
     model = both.zero_shot_classifier(names, options.templates)
     model = model.with_config(classifier_activation=both.activation)
-    outputs = model.predict(model.preprocess(pictures), verbose=0)
+    outputs = predicted(model, files)
     data, table = [], Table()
-    for path, shares in zip(options.images, outputs, strict=True):
+    for path, shares in zip(files, outputs, strict=True):
         order = np.argsort(-shares)[: options.top]
         data.append({"image": path, "names": {names[i]: float(shares[i]) for i in order}})
         for place, i in enumerate(order):

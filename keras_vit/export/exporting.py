@@ -26,6 +26,7 @@ from keras_vit.export.images import (
     calibration_images,
     check_images,
     check_labels,
+    held_out,
 )
 from keras_vit.export.processes import FORMATS, Job, run_in_fresh_process, write_anywhere
 from keras_vit.export.served_model import (
@@ -53,6 +54,7 @@ Examples:
 # Share of the images that have to keep their class, and how far below its best the model itself may see the file's
 # class, in relation to the size of the answers: between such two it has not decided.
 KEPT, UNDECIDED = 0.95, 0.05
+NAMED = 0.8  # share of the images that have to keep their class however undecided the model is
 COMPARED = 64  # calibration images that answers are compared on where no others are given
 
 
@@ -158,7 +160,8 @@ class Agreement(NamedTuple):
         if classes:
             named = [np.take_along_axis(e, a.argmax(-1)[..., None], -1) for a, e in zip(answers, expected, strict=True)]
             behind = np.concatenate([(e.max(-1) - n[..., 0]).ravel() for n, e in zip(named, expected, strict=True)])
-            top1, kept = float(np.mean(behind == 0)), float(np.mean(behind <= UNDECIDED * size))
+            apart = np.concatenate([np.ptp(e, axis=-1).ravel() for e in expected])
+            top1, kept = float(np.mean(behind == 0)), float(np.mean(behind <= UNDECIDED * apart))
         return cls(float(errors.max()), float(errors.mean()), size, top1, kept)
 
     def require(self, format: str, precision: str, tolerance: float | None) -> float:
@@ -171,8 +174,10 @@ class Agreement(NamedTuple):
         if not self.max_abs_error <= limit:  # also where the error is NaN
             found = f"differ by up to {self.max_abs_error:.1e}, more than the {limit:.1e} that {precision} may explain"
             raise RuntimeError(f"The {format} file does not give the answers of the model: they {found}. {help_}")
-        if self.kept < KEPT:
-            found = f"for {1 - self.kept:.0%} of the images, where {1 - KEPT:.0%} may change"
+        if self.kept < KEPT or (self.top1_agreement or 1.0) < NAMED or self.top1_agreement == 0:
+            undecided = f", and {1 - NAMED:.0%} where the model is undecided" if self.kept >= KEPT else ""
+            changed = 1 - (self.kept if self.kept < KEPT else self.top1_agreement or 0.0)
+            found = f"for {changed:.0%} of the images, where {1 - KEPT:.0%} may change{undecided}"
             raise RuntimeError(f"The {format} file names another class than the model {found}. {help_}")
         return limit
 
@@ -256,6 +261,7 @@ def export(
     config = input_config(model)
     if calibration is not None:
         calibration = calibration_images(calibration, config, signature)
+        held = held_out(calibration)
     batches = _batches(config, signature, images, calibration)
     classes = None if len(signature.outputs) > 1 else len(names) if names else classes_of(model)
     if labels is not None:
@@ -265,7 +271,7 @@ def export(
     expected = [_answers(reference, signature, as_taken(batch, "float32", config)) for batch in batches]
     inputs = [as_taken(batch, signature.dtype, config) for batch in batches]
     if calibration is not None:
-        calibration = as_taken(calibration, signature.dtype, config)
+        calibration = as_taken(calibration[~held], signature.dtype, config)
     shape = ", ".join("any" if n is None else str(n) for n in signature.shape)
     values = "" if signature.value_range is None else ", {:.4g}..{:.4g}".format(*signature.value_range)
     job = Job(row.name, precision, signature, describe(model, signature, precision, names, source))
@@ -383,8 +389,9 @@ def _batches(
     """The images to compare answers on, in arrays of one size each."""
     if images is not None:
         images = check_images("images", images, signature)
-    elif calibration is not None:  # real ones, which noise is not
-        images = calibration[:: -(-len(calibration) // COMPARED)]
+    elif calibration is not None:  # real ones, which noise is not; first those that are not calibrated with
+        held = held_out(calibration)
+        images = np.concatenate([calibration[held], calibration[~held]])[:COMPARED]
     else:
         images = built_in_images(signature, config.image_size if signature.any_size else signature.shape[1:3])
     return [images, built_in_images(signature, another_size(config))[:2]] if signature.any_size else [images]

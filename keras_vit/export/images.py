@@ -16,6 +16,7 @@ from keras_vit.models import BiT, BiTConfig, VisionTransformer
 
 BUILT_IN = 8  # images: a batch of 1 and one of 7
 FEWEST = 8  # calibration images: fewer say next to nothing about the range of values
+CONTRAST = 0.1  # of the range of values: what reaches over less of it is an image of one colour
 MOST = 300  # calibration images of a folder or a data set: more make the ranges no better
 
 
@@ -89,7 +90,19 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
     if images.dtype.kind == "f" and not low - margin <= images.min() <= images.max() <= high + margin:
         words = f"calibration must be in {low}..{high}, but reaches from {images.min():g} to {images.max():g}"
         raise ValueError(f"{words}. Pixels of 0..255 have to be uint8, or go through model.preprocess(images).")
+    spread = np.ptp(images.reshape(len(images), -1).astype("float64"), axis=1)
+    whole = 255 if images.dtype == "uint8" else high - low if signature.value_range else spread.max()
+    varied = int(np.count_nonzero(spread > CONTRAST * whole))
+    if varied < FEWEST:
+        words = f"calibration must be at least {FEWEST} images with contrast, but {varied} of {len(images)} have any"
+        raise ValueError(f"{words}: of images of one colour, int8 does not learn what values there are.")
     return images
+
+
+def held_out(images: np.ndarray) -> np.ndarray:
+    """Which calibration images are not calibrated with but compared on: every fourth, if enough remain; bools."""
+    held = np.arange(len(images)) % 4 == 3
+    return held if np.count_nonzero(~held) >= FEWEST else np.zeros_like(held)
 
 
 def check_labels(labels: ArrayLike, images: np.ndarray, classes: int | None) -> np.ndarray:
@@ -155,14 +168,16 @@ def _load(paths: Sequence[Path], config: Config) -> np.ndarray:
 
 
 def _from_data_set(source: Any, config: Config) -> np.ndarray:
-    """The first images of labelled data as uint8, shuffled where the data has an order that can be chosen."""
+    """Images of labelled data as uint8, as the model's pipeline prepares them; of pipelines the first ones."""
     # A pipeline may begin anew as training data; in order, it ends when it has given all.
     split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
     images: list[np.ndarray] = []
     options: dict[str, Any] = {"image_size": config.image_size, "resize": config.pipeline, "classes": classes}
-    with open_data(source, batch_size=FEWEST, split=split, **options) as stream:
+    with open_data(source, batch_size=1, split=split, shuffle=False, **options) as stream:
         count = MOST if stream.examples is None else min(MOST, stream.examples)
-        for step in range(-(-count // stream.batch_size)):
+        # Evenly from all of them where their number is known: the first ones may be of one class.
+        steps = np.linspace(0, (stream.examples or count) - 1, count).astype(int).tolist()
+        for step in steps:
             try:
                 images.append(stream.batch(step)[0])
             except IndexError:

@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import BiTConfig
 from keras_vit.export import FORMATS, PRECISIONS, TOLERANCES, export, exporting
-from keras_vit.export.exporting import format_of
+from keras_vit.export.exporting import Agreement, format_of
 from keras_vit.export.images import another_size, built_in_images
 from keras_vit.export.served_model import Signature, plain_model, serve, served_model
 from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, fake_export, images_for, new_model, pixels_for, shared_model
@@ -136,10 +136,39 @@ def test_answers_are_compared_on_given_images_first(monkeypatch, tmp_path):
     pixels = pixels_for(CONFIG, 9)
     many = np.repeat(pixels, 20, axis=0)
     report = export(shared_model(), tmp_path / "a.tflite", precision="int8", calibration=many, images=pixels)
-    np.testing.assert_allclose(fake_export.calibration, normalised(many))
+    calibrated = np.arange(180) % 4 != 3  # every fourth is held out, to compare on
+    np.testing.assert_allclose(fake_export.calibration, normalised(many[calibrated]))
     assert report.images == 9
     report = export(shared_model(), tmp_path / "b.tflite", precision="int8", calibration=many)
-    assert report.images == 60  # every third: enough, and from all of them
+    assert report.images == 64
+    np.testing.assert_allclose(fake_export.images[0][:45], normalised(many[~calibrated]))
+
+
+@pytest.mark.once
+def test_calibration_wants_contrast(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    black = np.zeros((16, 8, 12, 3), "uint8")
+    some = np.concatenate([black, pixels_for(CONFIG, 7)])
+    for images, found in ((black, "0 of 16"), (black + np.uint8(90), "0 of 16"), (some, "7 of 23")):
+        with pytest.raises(ValueError, match=f"at least 8 images with contrast, but {found} have any"):
+            export(shared_model(), tmp_path / "a.tflite", precision="int8", calibration=images, uint8_input=True)
+    assert not (tmp_path / "a.tflite").exists()
+
+
+@pytest.mark.once
+def test_classes_count_as_one_only_beside_the_model_s_own_spread():
+    """Answers that lie near each other are no excuse: it is their own spread that 5 % are of, and 20 % the most."""
+    rng = np.random.default_rng(0)
+    expected = rng.normal(0, 0.01, (100, 10)).astype("float32")
+    with pytest.raises(RuntimeError, match="names another class"):
+        Agreement.of([np.roll(expected, 1, 1)], [expected], True).require("onnx", "int8", 1.0)
+    near = np.tile(np.linspace(0, 1, 10), (100, 1)).astype("float32")
+    near[:, -2] = 0.99  # within 5 % of the best: the model is undecided
+    flipped = near.copy()
+    flipped[:30, -1] = 0.98
+    with pytest.raises(RuntimeError, match="for 30% of the images, where 5% may change, and 20% where the model is"):
+        Agreement.of([flipped], [near], True).require("onnx", "int8", 1.0)
+    Agreement.of([np.concatenate([near[:85], flipped[:15]])], [near], True).require("onnx", "int8", 1.0)
 
 
 @pytest.mark.once

@@ -107,7 +107,7 @@ def test_fine_tuning_begins_with_the_words(classifier_of):
     )
     names = words.config.class_names
     done = training.finetune(
-        model, (pixels, labels), recipe, validation=(pixels, labels), class_names=names, every=1, verbose=False
+        model, (pixels, labels), recipe, validation=(pixels[1:], labels[1:]), class_names=names, every=1, verbose=False
     )
     assert done.log[0]["accuracy"] == pytest.approx(8 / 12)
     assert done.log[0]["loss"] == pytest.approx(losses.mean(), rel=1e-4)
