@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 130
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        _complain(_message(error), command)
+        _complain(_message(error, command), command)
         return 1
     return 0 if answer.ok else 1
 
@@ -198,8 +198,16 @@ def _has_interrupt(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _message(error: BaseException) -> str:
-    """The message of an error without the arguments that Keras appends to it; with its type where that says more."""
+def _message(error: BaseException, command: Command | None) -> str:
+    """The message of an error without the arguments that Keras appends to it; with its type where that says more.
+
+    Without network it is a line: what could not be reached, and which model comes along.
+    """
+    where, answer = (getattr(error, "attempts", None) or [("", "")])[0]
+    if answer.startswith("did not answer") and not os.environ.get(TRACEBACK):
+        hint = " Is there a network? Without one there is `--weights glyphs`, which comes along."
+        has_weights = command is not None and any("--weights" in names for names, _ in command.options())
+        return f"{where} {answer}.{hint if has_weights else ''}"
     text = str(error).partition("\n\nArguments received by")[0].strip()
     expected = isinstance(error, (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError))
     if text and (expected or type(error).__module__.startswith("keras_vit")):

@@ -3,7 +3,9 @@
 import contextlib
 import functools
 import json
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Self
 
@@ -29,6 +31,14 @@ from keras_vit.models.config import ModelConfig
 from keras_vit.models.variants import variant_of
 from keras_vit.preprocessing import Pipeline
 
+# On JAX, Keras keeps the state of a call in the model: two threads would take it from each other.
+_TURNS: "weakref.WeakKeyDictionary[Any, threading.RLock]" = weakref.WeakKeyDictionary()
+
+
+def _its_turn(model: Any) -> Any:
+    """Lets one thread at a time into Keras's loops over a model, where they want that."""
+    return _TURNS.setdefault(model, threading.RLock()) if keras.backend.backend() == "jax" else contextlib.nullcontext()
+
 
 def _checking_images(method: Callable[..., Any]) -> Any:
     """A method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error."""
@@ -39,7 +49,7 @@ def _checking_images(method: Callable[..., Any]) -> Any:
             raise ValueError(f"{self.name} takes images (batch, height, width, channels), but None was given.")
         if isinstance(x, np.ndarray) and not x.dtype.isnative:
             x = x.astype(x.dtype.newbyteorder("="))  # PyTorch takes no other byte order
-        with self._checked(x):
+        with _its_turn(self), self._checked(x):
             return method(self, x, *args, **kwargs)
 
     return checking

@@ -338,3 +338,18 @@ def test_the_shell_completes(typed, expected, tmp_path):
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=variables, timeout=60)
     found = {word.strip() for word in done.stdout.split()}
     assert expected <= found, (done.stdout, done.stderr)
+
+
+def test_a_missing_network_is_told_in_one_line(run, photo, monkeypatch):
+    import socket
+
+    def unknown(*arguments, **options):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.delenv("KERAS_VIT_OFFLINE")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    message = run("predict", photo, code=1).err
+    assert message.count("\n") == 1 and "\\n" not in message
+    assert "storage.googleapis.com" in message and "Name or service not known" in message
+    assert "`--weights glyphs`" in message

@@ -1,5 +1,7 @@
 """Wrong images: an error that names what was given, before Keras takes anything apart, and a model that goes on."""
 
+import concurrent.futures
+
 import keras
 import numpy as np
 import pytest
@@ -125,3 +127,15 @@ def test_numbers_of_another_byte_order_are_converted(entry):
     np.testing.assert_array_equal(got, expected)
     for weight, wanted in zip(other.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(weight, wanted)
+
+
+@pytest.mark.parametrize("method", ["predict", "evaluate"])
+def test_threads_take_turns(method):
+    """A server calls one model from several threads; Keras's loops on JAX know one call at a time."""
+    model, given = made(), images(4, 8, 8, 3)
+    options = {"verbose": 0} | ({"y": np.zeros(4, "int32")} if method == "evaluate" else {})
+    expected = getattr(model, method)(given, **options)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(getattr(model, method), given, **options) for _ in range(8)]
+    for call in calls:
+        np.testing.assert_allclose(call.result(), expected, rtol=1e-6)
