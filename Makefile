@@ -137,5 +137,5 @@ $(LOWEST)/.installed: pyproject.toml .ci/lowest.py
 	@$(@D)/bin/python .ci/lowest.py torch demo hub > $(@D)/lowest.txt
 	@PIP_CONSTRAINT=$(@D)/lowest.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 		$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-e '.[torch,demo,hub]' build hatchling pytest pytest-xdist pyyaml scipy
+		-e '.[torch,demo,hub]' build hatchling hypothesis pytest pytest-xdist pyyaml scipy
 	@touch $@
