@@ -266,10 +266,10 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
             # The libraries pass an error on several times; before them is what failed before this address.
             while cause.__context__ is not None and not isinstance(cause.__context__, DownloadError):
                 cause = cause.__context__
-            final |= isinstance(cause, socket.gaierror)  # no network, or no such host: asking again says the same
             answer = str(error) if final else f"did not answer: {str(cause) or type(cause).__name__}"
             if response is not None:
                 answer, final = f"answered {response.status_code} {response.reason}", response.status_code not in _BUSY
+            final |= isinstance(cause, socket.gaierror)  # no network, or no such host: asking again says the same
         if final or pause is None:
             return printable(answer, 400)
         time.sleep(pause)

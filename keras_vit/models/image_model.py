@@ -31,13 +31,14 @@ from keras_vit.models.config import ModelConfig
 from keras_vit.models.variants import variant_of
 from keras_vit.preprocessing import Pipeline
 
-# On JAX, Keras keeps the state of a call in the model: two threads would take it from each other.
+# Keras keeps metrics, and on JAX the state of any call, in the model: two threads would take them from each other.
 _TURNS: "weakref.WeakKeyDictionary[Any, threading.RLock]" = weakref.WeakKeyDictionary()
 
 
-def _its_turn(model: Any) -> Any:
-    """Lets one thread at a time into Keras's loops over a model, where they want that."""
-    return _TURNS.setdefault(model, threading.RLock()) if keras.backend.backend() == "jax" else contextlib.nullcontext()
+def _its_turn(model: Any, method: str) -> Any:
+    """Lets one thread at a time into Keras's loops over a model; into `predict` several where that keeps no state."""
+    is_free = method.startswith("predict") and keras.backend.backend() != "jax"
+    return contextlib.nullcontext() if is_free else _TURNS.setdefault(model, threading.RLock())
 
 
 def _checking_images(method: Callable[..., Any]) -> Any:
@@ -49,7 +50,7 @@ def _checking_images(method: Callable[..., Any]) -> Any:
             raise ValueError(f"{self.name} takes images (batch, height, width, channels), but None was given.")
         if isinstance(x, np.ndarray) and not x.dtype.isnative:
             x = x.astype(x.dtype.newbyteorder("="))  # PyTorch takes no other byte order
-        with _its_turn(self), self._checked(x):
+        with _its_turn(self, method.__name__), self._checked(x):
             return method(self, x, *args, **kwargs)
 
     return checking
