@@ -50,7 +50,7 @@ def _checking_images(method: Callable[..., Any]) -> Any:
             raise ValueError(f"{self.name} takes images (batch, height, width, channels), but None was given.")
         if isinstance(x, np.ndarray) and not x.dtype.isnative:
             x = x.astype(x.dtype.newbyteorder("="))  # PyTorch takes no other byte order
-        with _its_turn(self, method.__name__), self._checked(x):
+        with _its_turn(self, checking.__name__), self._checked(x):
             return method(self, x, *args, **kwargs)
 
     return checking
