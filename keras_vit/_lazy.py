@@ -4,13 +4,14 @@ The program `keras-vit` needs Keras for some of its commands only. For everybody
 names at once, because that registers the classes that `keras.saving.load_model` looks for.
 """
 
-import ast
 import importlib
 import inspect
 import sys
 from collections.abc import Callable
 from pathlib import PurePath
 from types import ModuleType
+
+from keras_vit._names import ROOMS
 
 _MODULES = {"keras_vit.cli", "keras_vit.data.augmentation", "keras_vit.export.processes"}
 
@@ -28,17 +29,13 @@ IS_PROGRAM = _is_program()
 
 
 def lazy_names(room: str) -> Callable[[str], object]:
-    """The `__getattr__` of a room: what it imports under `if TYPE_CHECKING:`, for type checkers, is imported late.
+    """The `__getattr__` of a room: what `_names.py` says that it offers is imported when it is used.
 
-    A room without an `__all__` gets one: what is imported as `from a import b as b`, by which type checkers know that
-    the room offers it.
+    A room without an `__all__` gets one, of all these names.
     """
     module = sys.modules[room]
-    body = ast.parse(inspect.getsource(module)).body
-    later = [node for branch in body if isinstance(branch, ast.If) for node in branch.body]
-    sources = {alias.name: str(node.module) for node in _imports(later) for alias in node.names}
-    offered = [alias.name for node in _imports([*body, *later]) for alias in node.names if alias.asname]
-    vars(module).setdefault("__all__", sorted(offered))
+    sources = {name: source for source, names in ROOMS[room].items() for name in names.split()}
+    vars(module).setdefault("__all__", sorted(sources))
 
     def __getattr__(name: str) -> object:
         if name not in sources:
@@ -49,10 +46,6 @@ def lazy_names(room: str) -> Callable[[str], object]:
         return vars(module)[name]
 
     return __getattr__
-
-
-def _imports(statements: list[ast.stmt]) -> list[ast.ImportFrom]:
-    return [statement for statement in statements if isinstance(statement, ast.ImportFrom)]
 
 
 def import_all(module: ModuleType) -> None:

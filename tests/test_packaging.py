@@ -1,8 +1,11 @@
 """What is installed, and how: pinned versions, nothing that only works here, and a wheel that carries its data."""
 
+import ast
+import compileall
 import email
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,6 +15,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from keras_vit._names import ROOMS
 
 pytestmark = pytest.mark.once
 
@@ -133,3 +138,38 @@ def test_every_install_is_pinned_and_so_are_the_tools_that_build():
     for line in lines:
         assert re.search(r"PIP_CONSTRAINT=\S+\.txt PIP_BUILD_CONSTRAINT=constraints\.txt", line)
         assert "--no-build-isolation" not in line or "--no-deps" in line
+
+
+def names_in(init):
+    """What a room's file says to type checkers, and what it imports at once under a name that it offers."""
+    body = ast.parse(init.read_text()).body
+    types = [branch for branch in body if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"]
+    later = [node for branch in types for node in branch.body if isinstance(node, ast.ImportFrom)]
+    at_once = [node for node in body if isinstance(node, ast.ImportFrom)]
+    has_all = any(isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__" for node in body)
+    found = {}
+    for node in [*at_once, *later]:
+        for alias in node.names:
+            if alias.asname or (has_all and node in later):
+                found.setdefault(node.module, set()).add(alias.name)
+    return found
+
+
+def test_names_are_those_that_type_checkers_see():
+    rooms = {}
+    for init in (REPOSITORY / "keras_vit").rglob("__init__.py"):
+        if "lazy_names(__name__)" in init.read_text():
+            rooms[".".join(init.parent.relative_to(REPOSITORY).parts)] = names_in(init)
+    assert {room: {source: {*names.split()} for source, names in rows.items()} for room, rows in ROOMS.items()} == rooms
+
+
+def test_it_is_imported_from_compiled_files_alone(tmp_path):
+    """As PyInstaller and Nuitka pack it, without sources."""
+    shutil.copytree(REPOSITORY / "keras_vit", tmp_path / "keras_vit", ignore=shutil.ignore_patterns("__pycache__"))
+    assert compileall.compile_dir(tmp_path, legacy=True, quiet=2)
+    for source in tmp_path.rglob("*.py"):
+        source.unlink()
+    code = "import keras_vit; print(keras_vit.ViTConfig.__name__, keras_vit.training.finetune.__name__)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.split() == ["ViTConfig", "finetune"], done.stderr

@@ -1,0 +1,165 @@
+"""What each room offers, and where it comes from: names are imported when they are used (`_lazy.py`).
+
+Type checkers read the same from the `__init__.py` of the rooms; a test compares the two.
+"""
+
+# Room to module to the names that it has there.
+ROOMS: dict[str, dict[str, str]] = {
+    "keras_vit": {
+        "keras_vit": "data depth evaluation export inspection layers segmentation text training",
+        "keras_vit.checkpoints": "class_names inspect_checkpoint list_models list_weights push_to_hub to_checkpoint",
+        "keras_vit.models": (
+            "BIT_VARIANTS BiT BiTConfig DPT DPTConfig EoMT EoMTConfig LinearDepth LinearDepthConfig LinearSegmenter "
+            "LinearSegmenterConfig TextConfig TextEncoder VARIANTS ViTConfig VisionTransformer feature_extractor "
+            "feature_names"
+        ),
+        "keras_vit.preprocessing": "decode_predictions load_image preprocess_input",
+        "keras_vit.text": "load_image_text",
+        "keras_vit.zoo": (
+            "BiT_R101x1 BiT_R101x3 BiT_R152x2 BiT_R152x4 BiT_R50x1 BiT_R50x3 R26_ViT_B32 R26_ViT_S32 R50_ViT_B16 "
+            "R50_ViT_L32 R_ViT_Ti16 ViT_B16 ViT_B32 ViT_B8 ViT_H14 ViT_L16 ViT_L32 ViT_S16 ViT_S32 ViT_Ti16 "
+            "create_model from_checkpoint load"
+        ),
+    },
+    "keras_vit.checkpoints": {
+        "keras_vit.checkpoints.augreg": "augreg_index best_augreg",
+        "keras_vit.checkpoints.catalogue": "list_models list_weights recommended",
+        "keras_vit.checkpoints.checkpoint": (
+            "CheckpointInfo LAYOUTS inspect_checkpoint is_keras_file is_variant load_model open_checkpoint "
+            "resolve_source to_checkpoint"
+        ),
+        "keras_vit.checkpoints.download": "find_checkpoint find_recommended is_copy",
+        "keras_vit.checkpoints.files": "names_beside pair_in",
+        "keras_vit.checkpoints.hub": "DownloadError",
+        "keras_vit.checkpoints.keras_files": "check_format class_names config_in_file read_keras save_model",
+        "keras_vit.checkpoints.publishing": "push_to_hub",
+    },
+    "keras_vit.data": {
+        "keras_vit.data.augmentation": "Augmentation MaskAugmentation",
+        "keras_vit.data.examples": "BadImage IMAGE_SUFFIXES has_test_split image_files match_labels pick_split",
+        "keras_vit.data.masks": "MaskedImages open_masks",
+        "keras_vit.data.randaugment": "randaugment randaugment_operation",
+        "keras_vit.data.scenes": "SCENE_CLASSES make_scenes save_scenes",
+        "keras_vit.data.streams": "Batches ImageStream as_dataset open_data",
+        "keras_vit.data.tables": "LabelTable open_table",
+    },
+    "keras_vit.depth": {
+        "keras_vit.depth.estimating": "Depth estimate",
+        "keras_vit.depth.metrics": "DepthErrors depth_errors mean_depth_errors",
+        "keras_vit.depth.plots": "plot",
+    },
+    "keras_vit.evaluation": {
+        "keras_vit._pictures": "need_matplotlib",
+        "keras_vit.evaluation.accuracy": "AccuracyResult Mistake evaluate",
+        "keras_vit.evaluation.batches": "batches",
+        "keras_vit.evaluation.embedding": "EmbeddedImages embed",
+        "keras_vit.evaluation.few_shot": (
+            "FewShotResult L2 L2_SWEEP LeastSquaresProbe SHOTS extract_features few_shot knn_accuracy"
+        ),
+        "keras_vit.evaluation.published": "PublishedAnswer VerificationTable published_answers verify verify_figures",
+        "keras_vit.evaluation.report": "confusion_shares draw_confusion most_confused write_files write_report",
+        "keras_vit.evaluation.similar_images": "draw_similar find_duplicates find_similar",
+        "keras_vit.evaluation.similarity": "knn near_duplicates search",
+        "keras_vit.evaluation.targets": "MultilabelResult NumberResult average_precision best_thresholds f1_scores",
+    },
+    "keras_vit.export": {
+        "keras_vit.export.exporting": "ExportReport TOLERANCES export",
+    },
+    "keras_vit.inspection": {
+        "keras_vit.inspection.attention": (
+            "attention_distance attention_maps attention_rollout mean_attention_distance patch_attention "
+            "patch_attention_of_blocks patch_filters position_similarity"
+        ),
+        "keras_vit.inspection.evidence": "class_evidence class_scores gradient_attention saliency",
+        "keras_vit.inspection.page": "write_page",
+        "keras_vit.inspection.patches": "feature_map nearest_patches",
+        "keras_vit.inspection.plots": (
+            "overlay plot_attention_heads plot_attention_rollout plot_class_evidence plot_feature_map "
+            "plot_mean_attention_distance plot_nearest_patches plot_patch_filters plot_position_similarity "
+            "plot_saliency"
+        ),
+        "keras_vit.inspection.running": "shown_pixels",
+    },
+    "keras_vit.layers": {
+        "keras_vit.interpolation": "resize_patch_kernel resize_table",
+        "keras_vit.layers.base": "assign skip_initialization",
+        "keras_vit.layers.batch_norm": "BatchNormalization",
+        "keras_vit.layers.dense": "MaskHead QueryRotation UpscaleBlock",
+        "keras_vit.layers.dpt": "DepthBins DepthHead FeatureFusion Reassemble",
+        "keras_vit.layers.map_head": "MAPHead",
+        "keras_vit.layers.mixer_block": "MixerBlock",
+        "keras_vit.layers.positions": "RotaryEmbedding sincos2d",
+        "keras_vit.layers.resizing": "resize",
+        "keras_vit.layers.resnet": "BiTUnit PaddedMaxPooling2D ResNetUnit StdConv2D bit_conv group_norm",
+        "keras_vit.layers.tokens": (
+            "AddPositionEmbedding AddSinCosPositionEmbedding ClassToken PatchDropout PatchEmbedding RegisterTokens "
+            "TextPooling TokenDropout TokenMap TokenPooling"
+        ),
+        "keras_vit.layers.transformer_block": (
+            "BLOCK_ACTIVATIONS LayerScale MLP MultiHeadAttention SwiGLU TransformerBlock"
+        ),
+    },
+    "keras_vit.models": {
+        "keras_vit.layers.base": "has_adapters layers_by_path weights_by_path",
+        "keras_vit.models.bit": "BiT",
+        "keras_vit.models.changes": "adapted_layers check_tokens merge_lora require_adapters",
+        "keras_vit.models.config": "BiTConfig ModelConfig ViTConfig pair",
+        "keras_vit.models.dense": "DenseModel",
+        "keras_vit.models.dense_config": "DenseConfig EoMTConfig LinearSegmenterConfig",
+        "keras_vit.models.depth_config": "DPTConfig LinearDepthConfig",
+        "keras_vit.models.depth_models": "DPT LinearDepth",
+        "keras_vit.models.eomt": "EoMT",
+        "keras_vit.models.features": "MODELS feature_extractor feature_names",
+        "keras_vit.models.image_model": "ImageModel pixel_scaling",
+        "keras_vit.models.linear_segmenter": "LinearSegmenter",
+        "keras_vit.models.sizes": "convolutions count_macs count_weights",
+        "keras_vit.models.text_config": "TextConfig",
+        "keras_vit.models.text_encoder": "TextEncoder",
+        "keras_vit.models.variants": (
+            "BIT_VARIANTS BiTVariant FAMILIES VARIANTS Variant factory_name find_variant has_layers_of variant_config "
+            "variant_of"
+        ),
+        "keras_vit.models.vision_transformer": "BEFORE_BLOCKS VisionTransformer",
+    },
+    "keras_vit.preprocessing": {
+        "keras_vit.preprocessing.applications": (
+            "decode_predictions imagenet1k_classes imagenet21k_classes preprocess_input"
+        ),
+        "keras_vit.preprocessing.images": (
+            "FILTERS Pipeline RESIZES bring_to_size check_mode check_pixels is_file load_image resize_images"
+        ),
+        "keras_vit.preprocessing.label_sets": "LABEL_SETS LabelSet label_set",
+    },
+    "keras_vit.segmentation": {
+        "keras_vit.preprocessing": "LabelSet label_set",
+        "keras_vit.segmentation.evaluating": "evaluate",
+        "keras_vit.segmentation.metrics": "MeanIoU MeanIoUResult mean_iou",
+        "keras_vit.segmentation.panoptic": "PanopticQuality PanopticQualityResult",
+        "keras_vit.segmentation.plots": "plot",
+        "keras_vit.segmentation.results": "Segment Segmentation",
+        "keras_vit.segmentation.segmenting": "segment",
+    },
+    "keras_vit.text": {
+        "keras_vit.text.image_text": "ImageText load_image_text",
+        "keras_vit.text.templates": "imagenet_names published_templates",
+        "keras_vit.text.tokenizers": "Tokenizer",
+        "keras_vit.text.writing": "save_image_text",
+    },
+    "keras_vit.training": {
+        "keras_vit._processes": "Processes connect",
+        "keras_vit.data": "BadImage ImageStream as_dataset open_data",
+        "keras_vit.models": "merge_lora",
+        "keras_vit.training.contrastive": "ContrastiveLoss SigmoidContrastiveLoss",
+        "keras_vit.training.distilling": "DistillationLoss distillation",
+        "keras_vit.training.distribution": (
+            "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"
+        ),
+        "keras_vit.training.loop": "draw_curve",
+        "keras_vit.training.muon": "Muon",
+        "keras_vit.training.optimizers": "AdamW MomentumSGD SigmoidLoss SoftmaxLoss WarmupDecay",
+        "keras_vit.training.pretraining": "pretrain",
+        "keras_vit.training.run": "Trained finetune",
+        "keras_vit.training.segmentation": "MaskLoss finetune_segmentation",
+        "keras_vit.training.trainable": "add_lora freeze layer_decay load_adapters save_adapters unfreeze",
+    },
+}
