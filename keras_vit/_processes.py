@@ -197,6 +197,13 @@ def _torch_group() -> Any:
     return None if "gloo" in str(distributed.get_backend_config()) else distributed.new_group(backend="gloo")
 
 
+def cores() -> int:
+    """How many processor cores this process may use, where those that a launcher has put beside it use as many each."""
+    place, whole = placement(os.environ), os.cpu_count() or 1
+    fair = max(1, whole // place.local_count) if place else whole
+    return min(fair, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else fair
+
+
 def share(length: int, shard: tuple[int, int]) -> slice:
     """The rows of a batch of a length that are a process's part: as many as those of the others, or one less."""
     index, count = shard

@@ -1,6 +1,7 @@
 """The commands that answer for every pixel of a picture."""
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,10 @@ def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: b
         raise ValueError(f"There are no pictures in {', '.join(images)}.")
     if len(images) == 1 and not Path(images[0]).is_dir():
         pairs = [(Path(images[0]), Path(output))]
-    targets = [target for _, target in pairs]
-    if twice := next((target for target in targets if targets.count(target) > 1), None):
-        raise ValueError(f"Two pictures would be written to {twice}: give them one by one.")
-    for target in targets:
+    targets = Counter(target for _, target in pairs)
+    for target, pictures in targets.items():
+        if pictures > 1:
+            raise ValueError(f"Two pictures would be written to {target}: give them one by one.")
         check_target(str(target), overwrite)
     return pairs
 

@@ -162,7 +162,7 @@ class MaskedImages(Masks):
             keep, bad, converted = good_files([p for p, _ in files], on_bad_image, check, lambda i: str(files[i][0]))
             files = [files[i] for i in keep]
             called = [str(path) for path, _ in files]
-            digest = [(path.name, mask.stat().st_size) for path, mask in files]
+            digest = [(path.name, mask.stat().st_size if mask.exists() else 0) for path, mask in files]
             image, mask = (lambda i: load_image(files[i][0])), (lambda i: read_mask(files[i][1]))
             return _Opened(called, image, mask, "folder of masks", digest, bad, converted)
         images, masks = _arrays(source)

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import ImageSize, check_choice, check_class_names, pair, printable, warn_caller, whole_number
-from keras_vit._processes import share
+from keras_vit._processes import cores, share
 from keras_vit.data.augmentation import MIXUP, ORDER, Augmentation, ImageTransform, Worker, mixed
 from keras_vit.data.examples import (
     SPLITS,
@@ -315,11 +315,6 @@ class ImageStream:
 
     def __exit__(self, *error):
         self.close()
-
-
-def cores() -> int:
-    """How many processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ExampleBatches:

@@ -294,7 +294,8 @@ class _Worst:
             for i in np.argsort(-margins, kind="stable")[: self.count]:
                 if guesses[i] != labels[i]:
                     numbers = self.seen + int(i), int(labels[i]), int(guesses[i])
-                    self._found.append((float(margins[i]), *numbers, self.images[i]))
+                    image = np.array(self.images[i])  # a view would keep the whole batch
+                    self._found.append((float(margins[i]), *numbers, image))
             self._found = sorted(self._found, key=lambda one: (-one[0], one[1]))[: self.count]
         self.seen += len(labels)
 

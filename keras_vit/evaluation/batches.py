@@ -13,7 +13,7 @@ from keras_vit._processes import ALONE, Processes, batch_shares, fill_up, local_
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import ImageStream, open_data, pick_split
 from keras_vit.data.examples import check_labels
-from keras_vit.models import BiT, VisionTransformer
+from keras_vit.models import BiT, ImageModel, VisionTransformer
 
 SCALED_MOST = 16  # No scaling of pixels that is in use reaches it: mean 0 and deviation 1 end below 3.
 Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
@@ -140,6 +140,9 @@ def open_batches(
         raise ValueError("preprocess=False is for data that holds what the model takes; this data holds pixels.")
     bar: dict[str, Any] = {"title": title or "", "progress": title is not None}
     ours = isinstance(model, (VisionTransformer, BiT))
+    if isinstance(model, ImageModel) and not ours:
+        words = f"model is a {type(model).__name__}, which answers for every pixel"
+        raise TypeError(f"{words}: of masks, keras_vit.segmentation.evaluate measures it; this is for classifiers.")
     if not (pixels or preprocess):
         limit = SCALED_MOST if ours and not model.config.include_preprocessing else np.inf
         target = target or "class"

@@ -17,11 +17,10 @@ import numpy as np
 
 from keras_vit._arguments import Source, check_choice, listing, printable, to_numpy, warn_caller, whole_number
 from keras_vit._files import locked, replacing, write_text
-from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, fill_up, local_model
+from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, cores, fill_up, local_model
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import image_files
 from keras_vit.data.examples import fingerprint
-from keras_vit.data.streams import cores
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.zoo import as_model
 
@@ -130,9 +129,7 @@ def embed(
     settings = {
         "model": model_fingerprint(model),
         # Names, sizes and times of modification: reading all images would take as long as embedding them.
-        "images": fingerprint(
-            [(name, (file := path.stat()).st_size, file.st_mtime_ns) for name, path in files.items()]
-        ),
+        "images": fingerprint([(name, *_stamp(path)) for name, path in files.items()]),
         "count": len(names),
         "range": _slice(len(names), length, shard),
         "features": features,
@@ -171,6 +168,12 @@ def embed(
             shutil.rmtree(folder, ignore_errors=True)
         count, skipped = found or processes.from_first(_read(output, settings) if processes.first else None)
     return EmbeddedImages(output, count, tuple(settings["shape"]), tuple(skipped), already_complete=found is not None)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and time of modification of a file, or of a link that leads nowhere."""
+    stat = path.stat() if path.exists() else path.lstat()
+    return stat.st_size, stat.st_mtime_ns
 
 
 class _Part:

@@ -36,6 +36,7 @@ NAMED = 30  # classes at most that are named along the axes of the picture, with
 CELLS = 250  # cells of the picture at most along a side: smaller ones could not be seen
 LISTED = 20  # confusions in the list
 PATH_SHOWN = 100  # characters of a file's path below its picture
+TILE = 288  # pixels of the longer side of an image on a page
 PICTURED = 12  # mistakes that are shown below the matrix
 
 
@@ -254,7 +255,7 @@ def _tiles(tiles: Iterable[tuple[str, np.ndarray]]) -> str:
     figures = []
     for words, pixels in tiles:
         image = Image.fromarray(np.ascontiguousarray(pixels))
-        image.thumbnail((288, 288))
+        image.thumbnail((TILE, TILE))
         address, words = image_address(np.asarray(image)), escape(printable(words, 200))
         figures.append(f'<figure><img src="{address}" alt="{words}"><figcaption>{words}</figcaption></figure>')
     return f'<div class="tiles">{"".join(figures)}</div>'

@@ -12,7 +12,7 @@ import numpy as np
 from keras_vit._arguments import Source, printable, to_numpy
 from keras_vit._terminal import Table
 from keras_vit.evaluation.embedding import model_fingerprint
-from keras_vit.evaluation.report import write_sheet
+from keras_vit.evaluation.report import TILE, write_sheet
 from keras_vit.evaluation.similarity import near_duplicates, search
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.preprocessing import load_image
@@ -128,7 +128,16 @@ def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", ima
     for row in rows[:200]:
         words = f"{row['similarity']:.3f}  {Path(row['image']).name}"
         tiles += [(words, row["image"])] + ([(f"and  {Path(row['like']).name}", row["like"])] if "like" in row else [])
-    write_sheet(path, title, [(words, load_image(one)) for words, one in tiles])
+    write_sheet(path, title, [(words, _thumbnail(one)) for words, one in tiles])
+
+
+def _thumbnail(path: PathLike) -> np.ndarray:
+    """An image at the size that a sheet shows: 200 photos as they are would fill the memory."""
+    from PIL import Image
+
+    image = Image.fromarray(load_image(path))
+    image.thumbnail((TILE, TILE))
+    return np.asarray(image)
 
 
 @dataclasses.dataclass(frozen=True)

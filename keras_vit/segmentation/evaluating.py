@@ -19,6 +19,7 @@ def evaluate(
     ignore: int = 255,
     reduce_zero_label: bool = False,
     on_bad_image: str = "stop",
+    distribution: str | None = None,
     progress: bool = True,
 ) -> MeanIoUResult:
     """The mean intersection over union on pictures with masks, each at its own size.
@@ -30,10 +31,12 @@ def evaluate(
         ignore: As in `open_masks`, like the next.
         reduce_zero_label: Likewise.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
+        distribution: None: all processes that the program was started in share the pictures, and each gets the result
+            for all. `"alone"`: this process evaluates by itself.
         progress: Whether there is a bar.
 
     Returns:
-        A `MeanIoUResult`, over the pictures of all processes that the program was started in.
+        A `MeanIoUResult`.
 
     Raises:
         TypeError, ValueError: as `segment` and `open_masks`; if the data has a class whose name the model does not
@@ -46,7 +49,7 @@ def evaluate(
     """
     if not isinstance(model, (EoMT, LinearSegmenter)):
         raise TypeError(f"model must be one with a head for masks, but {type(model).__name__} was given.")
-    processes, config = connect(), model.config
+    processes, config = connect(distribution), model.config
     with contextlib.ExitStack() as stack:
         if not isinstance(data, ImageStream):
             if not isinstance(data, Masks):
@@ -72,7 +75,7 @@ def evaluate(
         for pictures, labels in bar.track(data):
             for picture, label in zip(pictures, labels, strict=True):
                 metric.add(segment(model, picture, task="semantic").map, label)
-        result = metric.result()
+        result = metric.result(distribution)
     if not result.labelled.any():
         raise ValueError(f"No pixel of the data has a class: all are {ignore}.")
     return result

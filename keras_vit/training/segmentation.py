@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import DType, Source, check_choice, listing, pair
-from keras_vit._processes import Processes, batch_shares
+from keras_vit._processes import ALONE_BY_NAME, Processes, batch_shares
 from keras_vit.data import ImageStream, MaskAugmentation, has_test_split, open_masks
 from keras_vit.data.masks import MaskedImages, Masks, names_beside
 from keras_vit.layers import resize
@@ -237,12 +237,14 @@ class Measured:
 
     def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
         self._model, self._images, self._ignore, self._joint = model, images, ignore, processes.joint
+        self._distribution = ALONE_BY_NAME if processes.count == 1 else None
         self._copy: LinearSegmenter | None = None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Figures for the log; `model` has the weights of that of the run, which knows its pictures."""
         with _alone() if self._joint else contextlib.nullcontext():
-            result = evaluate(self._own_model(), self._images, ignore=self._ignore, progress=False)
+            settings = {"ignore": self._ignore, "distribution": self._distribution, "progress": False}
+            result = evaluate(self._own_model(), self._images, **settings)
         return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
 
     def _own_model(self) -> LinearSegmenter:

@@ -61,6 +61,16 @@ def test_folders(tmp_path, layout):
             np.testing.assert_array_equal(given[i][1], masks[i])
 
 
+def test_a_broken_link_is_skipped(tmp_path):
+    write(tmp_path, *pictures())
+    for kind, name in (("images", "0"), ("masks", "1")):
+        (tmp_path / kind / f"{name}.png").unlink()
+        (tmp_path / kind / f"{name}.png").symlink_to("gone.png")
+    with pytest.warns(UserWarning, match="left out"), stream(tmp_path, "test", on_bad_image="skip") as opened:
+        assert sum(len(images) for images, _ in opened) == 2
+        assert len(opened.bad) == 2
+
+
 def test_names_of_classes_and_labels_that_do_not_count(tmp_path):
     images, masks = pictures()
     write(tmp_path, images, masks)

@@ -1,5 +1,7 @@
 """From a picture to its depth: each publisher's way, and what is no picture or no depth model."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -161,6 +163,34 @@ def test_the_command(model, tmp_path, monkeypatch, capsys):
     ):
         assert main(["depth", *arguments, *given]) == 1
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.once
+def test_a_folder_is_compared_in_linear_time(monkeypatch):
+    from keras_vit import data
+    from keras_vit.cli.dense import files_to_write
+
+    compared = []
+
+    class Name(type(Path())):
+        def __eq__(self, other):
+            compared.append(1)
+            return super().__eq__(other)
+
+        __hash__ = Path.__hash__
+
+    monkeypatch.setattr(data, "image_files", lambda folder: [Path(folder, f"{i}.png") for i in range(300)])
+    monkeypatch.setattr("keras_vit.cli.dense.Path", Name)
+    assert len(files_to_write(["."], "depths", ".png", False)) == 300
+    assert len(compared) <= 600
+
+
+@pytest.mark.once
+def test_a_model_of_depth_is_no_classifier():
+    backbone = BACKBONE.replace(include_preprocessing=True)
+    model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))
+    with pytest.raises(TypeError, match="LinearDepth, which answers for every pixel"):
+        keras_vit.evaluation.evaluate(model, ([PICTURE], [0]), preprocess=True, progress=False)
 
 
 @pytest.mark.once

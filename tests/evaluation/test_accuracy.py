@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import weakref
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ from keras_vit import VisionTransformer, ViTConfig
 from keras_vit._pictures import coarse
 from keras_vit.data import open_data
 from keras_vit.evaluation import confusion_shares, draw_confusion, evaluate, most_confused, write_report
+from keras_vit.evaluation.accuracy import _Worst
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=7)
 RNG = np.random.default_rng(0)
@@ -214,6 +216,15 @@ def test_the_worst_mistakes_have_their_pictures(model):
         assert mistake.margin == pytest.approx(margins[mistake.number], abs=1e-5)
         pixels = np.round((IMAGES[mistake.number] + 1) * 127.5)
         np.testing.assert_array_equal(mistake.image, pixels.astype("uint8"))
+
+
+@pytest.mark.once
+def test_a_mistake_does_not_keep_the_batch_alive():
+    worst, batch = _Worst(1), np.zeros((4, 2, 2, 3), "float32")
+    kept, worst.images = weakref.ref(batch), batch
+    worst.add(np.eye(4)[:, ::-1], np.arange(4))
+    worst.images = batch = None
+    assert kept() is None and worst.mistakes(None, list)[0].image.shape == (2, 2, 3)
 
 
 @pytest.mark.once

@@ -208,6 +208,7 @@ def test_files_that_are_no_images(model, photos, tmp_path):
         (bad / name).write_bytes((photos / name).read_bytes())
     (bad / "a1.jpg").write_bytes(b"\xff\xd8 no image")
     (bad / "empty.png").touch()
+    (bad / "link.png").symlink_to("gone.png")
     (bad / "notes.txt").write_text("a text")
     with (
         pytest.warns(UserWarning, match="1 files are no images by their names, and left out: .*notes.txt"),
@@ -215,14 +216,14 @@ def test_files_that_are_no_images(model, photos, tmp_path):
     ):
         embed(model, bad, output, **QUIET)
     (bad / "notes.txt").unlink()
-    with pytest.warns(UserWarning, match=r"(a1.jpg|empty.png) is left out"):
+    with pytest.warns(UserWarning, match=r"(a1.jpg|empty.png|link.png) is left out"):
         done = embed(model, bad, output, on_bad_image="skip", **QUIET)
     file = read(output)
     assert file["names"].tolist() == ["a0.png", "a1.png"] and done.count == 2
-    assert file["skipped"].tolist() == ["a1.jpg", "empty.png"] == [*done.skipped]
+    assert file["skipped"].tolist() == ["a1.jpg", "empty.png", "link.png"] == [*done.skipped]
     good = embed(model, [bad / "a0.png", bad / "a1.png"], tmp_path / "good.npz", **QUIET)
     np.testing.assert_allclose(file["features"], read(good.path)["features"], rtol=1e-5, atol=SAME_FUNCTION)
-    with pytest.raises(ValueError, match="x.npz .*: 'a1.jpg', 'empty.png' could not be read"):
+    with pytest.raises(ValueError, match="x.npz .*: 'a1.jpg', 'empty.png', 'link.png' could not be read"):
         embed(model, bad, output, **QUIET)
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="None of the 1 images can be read"):
         embed(model, [bad / "a1.jpg"], tmp_path / "none.npz", on_bad_image="skip", **QUIET)

@@ -49,3 +49,14 @@ def test_what_is_found_is_what_all_cosines_say(photos, tmp_path):
         evaluation.find_similar(photos / "5.png", path)
     with pytest.raises(ValueError, match="of another model"):
         evaluation.find_similar(photos / "5.png", path, model="glyphs")
+
+
+@pytest.mark.once
+def test_a_sheet_holds_thumbnails(tmp_path, monkeypatch):
+    Image.new("RGB", (900, 600)).save(tmp_path / "photo.png")
+    sheets = []
+    monkeypatch.setattr("keras_vit.evaluation.similar_images.write_sheet", lambda *given: sheets.append(given))
+    rows = [{"image": str(tmp_path / "photo.png"), "similarity": 1.0}]
+    evaluation.draw_similar(rows, tmp_path / "sheet.html")
+    ((_, pixels),) = sheets[0][2]
+    assert pixels.shape == (192, 288, 3)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit import training
-from keras_vit._processes import Place, Processes, batch_shares, placement, scope_of
+from keras_vit._processes import Place, Processes, batch_shares, cores, placement, scope_of
 from keras_vit.data import open_data
 from keras_vit.training.sharing import distributed
 from tests.processes import environment, run_together
@@ -129,6 +129,18 @@ SLURM = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1",
 )
 def test_what_launchers_say(environment, place):
     assert placement(environment) == place
+
+
+@pytest.mark.once
+def test_processes_of_one_machine_share_its_cores(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
+    assert cores() == 64
+    for name, value in {**TORCHRUN, "LOCAL_WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    assert cores() == 8
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))  # what a launcher has bound is this process's own
+    assert cores() == 4
 
 
 @pytest.mark.once

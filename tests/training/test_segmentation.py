@@ -316,3 +316,15 @@ def test_options_of_new_heads_are_refused_where_there_is_one(segmenter, option):
     values = {"layers": 4, "pictures": "dinov3", "frozen": False}
     with pytest.raises(ValueError, match=f"{option}=.* is for a new head"):
         tune(segmenter, **{option: values[option]})
+
+
+@pytest.mark.once
+def test_a_process_alone_waits_for_no_other(monkeypatch):
+    """Under a launcher that has started two, of which this one trains and evaluates by itself."""
+    launcher = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("keras_vit._processes._connect_torch", lambda place: pytest.fail("it waits for the other"))
+    done = tune(recipe=RECIPE.replace(steps=1), every=1, distribution="alone")
+    assert done.mean_iou >= 0
+    assert segmentation.evaluate(done.model, TEST, distribution="alone", progress=False).pictures == 4
