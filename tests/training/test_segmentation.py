@@ -207,7 +207,7 @@ REFUSED = [
     (dict(layers=2), ValueError, "layers"),
     (dict(pictures="mine"), ValueError, "pictures"),
     (dict(ignore=2), ValueError, "ignore"),
-    (dict(validation=1.5), ValueError, "holdout"),
+    (dict(validation=1.5), ValueError, "validation must be data or a share"),
     (dict(validation={"train": SMALL}), ValueError, "validation"),
     (dict(recipe=RECIPE.replace(keep="best")), ValueError, "validation="),
 ]
