@@ -24,6 +24,7 @@ from keras_vit._files import weights_folder
 from keras_vit.checkpoints.files import parse_json
 from keras_vit.models import TextConfig
 
+PADDING = 1024  # rows by which a table of tokens may be longer than the list of pieces
 CLIP_MERGES = "clip_merges.txt.gz"
 VOCABULARY, MERGES = "vocab.json", "merges.txt"  # of CLIPTokenizer, where there is no tokenizer.json
 _CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
@@ -297,7 +298,7 @@ def _pieces_of_siglip(pieces: Any) -> Callable[[str], list[int]]:
 
 
 def _fitting(tokenizer: Tokenizer, words: int, config: TextConfig) -> Tokenizer:
-    if words > config.vocabulary:
+    if not config.vocabulary - PADDING < words <= config.vocabulary:
         name = tokenizer.files[0] if tokenizer.files else "CLIP's tokenizer"
         raise ValueError(f"{name} has {words} tokens, but the model knows {config.vocabulary}: it is of other weights.")
     # A CLIP answers with its end token, the last of its words; SigLIP and LiT have theirs before all words.

@@ -121,6 +121,19 @@ FILES = {
     "pooling": (OPEN_CLIP, of_open_clip(pool_type="mean"), "pool_type=mean"),
     "context": (OPEN_CLIP, of_open_clip(context_length=16), "texts of 16 tokens, but its positions are 77"),
     # Another file's config.
+    **{
+        f"transformers, {key}": (
+            CLIP,
+            with_json("config.json", place, **{key: 9}),
+            f"says {key}=9, but the arrays have",
+        )
+        for place, keys in (
+            ((), ("projection_dim",)),
+            (("text_config",), ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size")),
+            (("vision_config",), ("patch_size",)),
+        )
+        for key in keys
+    },
     "layers": (OPEN_CLIP, of_open_clip(layers=3), "text_cfg says layers=3, but the arrays have 2"),
     "width": (OPEN_CLIP, of_open_clip(width=24), "text_cfg says width=24, but the arrays have 12"),
     "vocabulary": (OPEN_CLIP, of_open_clip(vocab_size=9), "text_cfg says vocab_size=9, but the arrays have 49408"),
@@ -314,3 +327,17 @@ def test_towers_that_do_not_belong_together(both):
     for options, words in (({"averaging": "mean"}, "averaging"), ({"scale": 0}, "above 0"), ({"scale": np.inf}, "ab")):
         with pytest.raises(ValueError, match=words):
             ImageText(both.image_encoder, both.text_encoder, **options)
+
+
+def test_a_tokenizer_of_other_weights_is_refused(both):
+    """SigLIP 1 has 32,000 pieces, and the table of SigLIP 2 has rows for 256,000 words."""
+    from keras_vit.text.tokenizers import PADDING, _fitting
+
+    config, tokenizer = both.text_encoder.config, both.tokenizer
+    words = config.vocabulary
+    assert _fitting(tokenizer, words, config) is tokenizer
+    padded = config.replace(vocabulary=words + PADDING - 1)
+    assert _fitting(tokenizer, words, padded) is tokenizer
+    for vocabulary in (words - 1, words + PADDING):
+        with pytest.raises(ValueError, match=f"has {words} tokens, but the model knows {vocabulary}: it is of other"):
+            _fitting(tokenizer, words, config.replace(vocabulary=vocabulary))

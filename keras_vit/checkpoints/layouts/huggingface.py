@@ -193,6 +193,7 @@ def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents
     published = FAMILIES[name]
     family = dataclasses.replace(published, module="").as_in(contents.arrays, _CHOICES)
     fields, without = _fields(contents, stated, name, family)
+    pytorch.check_stated(stated, "config.json", {"patch_size": fields["patch_size"]})
     prepared, size = dict(family.preparation), None
     if (preprocessor := hints.get("preprocessor")) is not None:
         prepared, size = _preparation(preprocessor, family.preparation)

@@ -464,3 +464,12 @@ def image_size_in(value: Any) -> tuple[int, int] | None:
     if isinstance(values, list) and len(values) == 2 and all(map(is_length, values)):
         return values[0], values[1]
     return None
+
+
+def check_stated(stated: Mapping[str, Any], file: str, known: Mapping[str, Any]) -> None:
+    """Raises ValueError if a JSON file says another size than the arrays; what it leaves out is not compared."""
+    for key, size in known.items():
+        sizes = (size, list(size), size[0] if size[0] == size[1] else None) if isinstance(size, tuple) else (size,)
+        if stated.get(key) is not None and stated[key] not in sizes:
+            given = f"its {file} says {key}={printable(stated[key], 60)}, but the arrays have {size}"
+            raise ValueError(f"{given}: it lies beside another file.")

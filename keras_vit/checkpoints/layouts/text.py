@@ -76,6 +76,11 @@ _TEXT_CFG = (
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "hf_tokenizer_name", "no_causal_mask"),
     *("pool_type", "eos_id", "proj_bias", "proj_type", "act_kwargs", "norm_kwargs", "pad_id", "tokenizer_kwargs"),
 )
+# What transformers' text_config says that arrays tell as well, and the fields that they tell.
+_TEXT_CONFIG = {
+    **{"vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "depth"},
+    "intermediate_size": "mlp_width",
+}
 _TOKENIZER_KEYS = ("clean", "strip_sep_token")
 OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", "eos": "end_id"}
 
@@ -229,6 +234,10 @@ def _fields(contents: Contents, kind: str, names: Names, linear_projection: bool
         raise ValueError(
             f"the JSON file beside it says texts of {printable(positions, 60)} tokens, but its positions are {context}."
         )
+    if not names.is_matrix:
+        pytorch.check_stated(stated, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
+        whole = contents.hints.get("config") or {}
+        pytorch.check_stated(whole, "config.json", {"projection_dim": fields["projection"]})
     if names.is_matrix:
         clip.check_stated(stated, "text_cfg", fields)
         clip.check_stated(mapping(contents.hints, *place[:-1]), "model_cfg", fields)
