@@ -38,6 +38,8 @@ OFFICIAL = (
     *("gelu", "layer_norm_epsilon", "interpolation", "stem_epsilons"),
     *("pixel_mean", "pixel_std", "resize", "crop_ratio", "crop_rounding", "filter"),
 )
+# What no array tells: the note of an `.npz` says it where it is not as usual.
+_NOTED = ("class_names", "pool_padding", "interpolation", *OFFICIAL[4:], "trim")
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
 KERAS_ENDINGS = (".keras", ".weights.h5")
 
@@ -138,6 +140,7 @@ def open_checkpoint(
         if grid_size is not None:
             _set_grid(contents, grid_size, str(path))
         _set_names(contents, file.note.get("class_names"))
+        _set_noted(contents, file.note, str(path))
         if numerics == "official":
             _set_official_numbers(contents, str(path))
         return contents
@@ -251,7 +254,8 @@ def to_checkpoint(
 
     `"timm"`, `"huggingface"` and `"clip"` write a `.safetensors` file and, beside it, the JSON files without which
     timm, transformers and open_clip would not know what to compute; what they cannot compute is an error. The other
-    layouts write an `.npz` for the original code, which passes over the note in it: class names and grid.
+    layouts write an `.npz` for the original code, which passes over the note in it: class names, grid,
+    and where they are not the official ones how pictures are prepared and positions resized, and `pool_padding`.
 
     The exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, in the layout's own names
     and without a prefix, and so does a model that goes to another layout and back. A class token's position is
@@ -299,15 +303,19 @@ def to_checkpoint(
         advice = "pass a name that ends in .npz, or layout='timm', 'huggingface' or 'clip'"
         raise ValueError(f"The layout {layout!r} is .npz, but path={str(path)!r} was given: {advice}.")
     if sidecars is None:
-        note: dict[str, Any] = {"written_by": "keras_vit"}
-        if isinstance(config, ViTConfig):
-            note["grid_size"] = list(config.grid_size)
-        if config.class_names is not None:
-            note["class_names"] = list(config.class_names)
-        write_npz(path, extract(model, LAYOUTS[layout], stack), note, overwrite)
+        write_npz(path, extract(model, LAYOUTS[layout], stack), note_of(config), overwrite)
         return
     path = _safetensors(pathlib.Path(path), layout)
     write_with_sidecars(path, extract(model, LAYOUTS[layout], stack), sidecars(config), overwrite=overwrite)
+
+
+def note_of(config: ModelConfig) -> dict[str, Any]:
+    """What stands beside the arrays of a model: the grid, and what is not as in the published ones of its layout."""
+    usual = {field.name: field.default for field in dataclasses.fields(config)}
+    stated = {name: value for name, value in config.to_dict().items() if name in _NOTED}
+    note = {name: value for name, value in stated.items() if getattr(config, name) != usual[name]}
+    grid = {"grid_size": list(config.grid_size)} if isinstance(config, ViTConfig) else {}
+    return {"written_by": "keras_vit", **grid, **note}
 
 
 def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
@@ -459,3 +467,12 @@ def _set_names(contents: Contents, names: Any) -> None:
         contents.stored = contents.stored.replace(class_names=names)
     except (TypeError, ValueError) as error:
         contents.unnamed = f"the class names in its note are left out: {printable(error, 200)}"
+
+
+def _set_noted(contents: Contents, note: Mapping[str, Any], source: str) -> None:
+    """Takes what else the file's note says; the note may be a stranger's."""
+    known = [name for name in _NOTED[1:] if hasattr(contents.stored, name) and name in note]
+    try:
+        contents.stored = contents.stored.replace(**{name: note[name] for name in known})
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"The note of {source} says nothing sensible: {printable(error, 200)}.") from None

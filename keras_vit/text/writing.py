@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit.checkpoints import LAYOUTS
 from keras_vit.checkpoints.accounting import check_fits_float32, extract
+from keras_vit.checkpoints.checkpoint import note_of
 from keras_vit.checkpoints.files import write_npz, write_with_sidecars
 from keras_vit.checkpoints.layouts.flax import IMAGE_TOWER
 from keras_vit.checkpoints.layouts.library_configs import ACTIVATION_NAMES
@@ -48,7 +49,7 @@ def save_image_text(
     check_fits_float32(both.image_encoder, both.text_encoder)
     arrays = dict(_arrays(both, names, layout, image_start))
     if layout == "big_vision":
-        write_npz(path, sorted(arrays.items()), {"written_by": "keras_vit"}, overwrite)
+        write_npz(path, sorted(arrays.items()), note_of(both.image_encoder.config), overwrite)
         return
     folder = Path(path)
     sidecars = LAYOUTS[layout].sidecars(both.image_encoder.config)

@@ -2,14 +2,33 @@
 
 import dataclasses
 import json
+import tempfile
+from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import keras_vit
 from keras_vit import training
-from tests.properties.random_models import BASES, OF_IMAGES, VALUES, assert_same_model, configs, examples, made, values
+from keras_vit.checkpoints import LAYOUTS, read_keras, save_model
+from keras_vit.checkpoints.files import write_npz
+from tests.properties.random_models import (
+    BASES,
+    BITS,
+    OF_IMAGES,
+    SMALL,
+    VALUES,
+    answers,
+    assert_same_model,
+    configs,
+    examples,
+    made,
+    values,
+)
+from tests.tolerances import SAME_FUNCTION
 
 pytestmark = pytest.mark.once
 
@@ -80,3 +99,93 @@ def test_every_field_has_values():
             assert field.name == "backbone" or isinstance(values(field), st.SearchStrategy)
     fields = {field.name for bases in BASES.values() for field in dataclasses.fields(bases[0])}
     assert not VALUES.keys() - fields
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+@given(configs(), options(), st.sampled_from([".keras", ".weights.h5"]))
+@examples(25)
+def test_files_of_keras_hold_the_whole_model(config, chosen, ending):
+    model = changed(config, **chosen)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"model{ending}")
+        if isinstance(model, keras_vit.TextEncoder):
+            model.save(path.with_suffix(".keras"))
+            assert_same_model(keras.saving.load_model(path.with_suffix(".keras")), model)
+        else:
+            save_model(model, path)
+            assert_same_model(read_keras(path), model)
+
+
+# What a layout does not say, because whoever loads the file chooses it.
+CHOSEN = {
+    "dynamic": False,
+    "classifier_activation": None,
+    "include_preprocessing": False,
+    "preprocessing_folded": False,
+}
+PICTURES = ("pixel_mean", "pixel_std", "resize", "trim", "crop_ratio", "crop_rounding", "filter", "interpolation")
+
+
+@pytest.mark.filterwarnings("ignore:.*does not tell all that its model computes:UserWarning")
+@given(configs(("VisionTransformer", "BiT")), st.sampled_from([*LAYOUTS]))
+@examples(150)
+def test_layouts_hold_the_whole_model_or_refuse_it(config, layout):
+    chosen = config.replace(**{name: value for name, value in CHOSEN.items() if hasattr(config, name)})
+    assume(isinstance(config, LAYOUTS[layout].config_type))
+    model, npz = made(chosen), LAYOUTS[layout].sidecars is None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.npz" if npz else "model.safetensors")
+        try:
+            keras_vit.to_checkpoint(model, path, layout)
+        except ValueError:
+            return
+        again = keras_vit.load(path, image_size=chosen.image_size)
+    # Other libraries resample with Pillow's filters, and timm knows no other interpolation than its own.
+    for name in PICTURES if npz else ("pixel_mean", "pixel_std", "resize"):
+        assert getattr(again.config, name, None) == getattr(chosen, name, None), name
+    assert answers(again)["answer"] == pytest.approx(answers(model)["answer"], rel=2e-5, abs=SAME_FUNCTION)
+
+
+# Found by the property above: what a layout took, and what came back computed something else.
+LOST = [
+    ("timm", {"register_tokens": 3, "attention_bias": "no_key", "gelu": "tanh"}, "exact GELU"),
+    ("timm", {"rotary_embedding": "eva02", "gelu": "exact"}, None),
+    ("timm", {"distillation_token": True, "distillation_head": True, "gelu": "tanh"}, None),
+    ("timm", {"distillation_token": True, "distillation_head": True, "layer_norm_epsilon": 1e-5}, "epsilon 1e-6"),
+    ("timm", {"mlp": "swiglu", "layer_norm_epsilon": 1e-5}, "epsilon 1e-6"),
+    ("timm", {"mlp": "swiglu", "pooling": "map"}, "whose activation"),
+    (
+        "timm",
+        {"class_token": False, "pooling": "avg", "position_embedding": "none", "rotary_embedding": "dinov3"}
+        | {"layer_norm_epsilon": 1e-5, "register_tokens": 4, "gelu": "exact", "attention_bias": "no_key"},
+        None,
+    ),
+    ("vit_jax", {"pixel_mean": (0.1, 0.2, 0.3), "crop_ratio": 0.5, "interpolation": "bicubic"}, None),
+    ("big_vision", {"pixel_std": (0.2, 0.4, 0.6), "trim": (1, 0)}, None),
+    ("bit_tf", {"pool_padding": "zeros"}, None),
+    ("bit_tf", {"pooling": "none"}, "a head at every place"),
+]
+
+
+@pytest.mark.parametrize(("layout", "fields", "refused"), LOST)
+def test_what_layouts_lost(layout, fields, refused, tmp_path):
+    config = BITS[0].replace(**fields) if layout == "bit_tf" else keras_vit.ViTConfig(**{**SMALL, **fields})
+    path = tmp_path / ("model.npz" if LAYOUTS[layout].sidecars is None else "model.safetensors")
+    if refused:
+        with pytest.raises(ValueError, match=refused):
+            keras_vit.to_checkpoint(made(config), path, layout)
+        return
+    keras_vit.to_checkpoint(made(config), path, layout)
+    again = keras_vit.load(path, image_size=config.image_size)
+    kept = {name: getattr(again.config, name) for name in fields if name != "position_embedding"}
+    assert kept == {name: getattr(config, name) for name in kept}
+    assert answers(again)["answer"] == pytest.approx(answers(made(config))["answer"], abs=SAME_FUNCTION)
+
+
+@pytest.mark.parametrize("note", [{"pixel_mean": "x"}, {"trim": [-1, 0]}, {"crop_ratio": None}, {"filter": [1]}])
+def test_a_note_without_sense_is_an_error(note, tmp_path):
+    path = tmp_path / "model.npz"
+    keras_vit.to_checkpoint(made(keras_vit.ViTConfig(**SMALL)), path)
+    write_npz(path, dict(np.load(path)).items(), note, overwrite=True)
+    with pytest.raises(ValueError, match="note of .*model.npz says nothing sensible"):
+        keras_vit.load(path)

@@ -428,7 +428,9 @@ def _read_bit(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout:
 
 def _check_bit(config: BiTConfig, layout: str) -> None:
     padding = f"pool_padding={config.pool_padding!r}, but 'bit_tf' has: big_vision would compute pool_padding='-inf'"
-    problems = ((config.folded, _FOLDED), (layout == "bit_bv" and config.pool_padding != "-inf", padding))
+    everywhere = config.classes and config.pooling == "none"
+    padded = layout == "bit_bv" and config.pool_padding != "-inf"
+    problems = ((config.folded, _FOLDED), (everywhere, "it has a head at every place"), (padded, padding))
     check_fields(config, repr(layout), {}, problems)
 
 

@@ -63,22 +63,27 @@ def _timm_problems(config: ViTConfig) -> Iterator[tuple[Any, str]]:
     wanted = f"without a head timm answers with {mean}, as model.with_config(pooling='token_dist') does"
     yield distilled and not classes and pooling != "token_dist", wanted
     yield pooling == "token_dist" and classes, f"its head reads {mean}"
+    plain = mlp == "plain" and epsilon == 1e-6 and not (eva or config.attention_norm)
+    yield distilled and not plain, "timm has only plain blocks with epsilon 1e-6 beside a distillation token"
     yield norm == "none" and (config.pre_norm or eva), "it has no last normalisation"
     yield norm == "pooled" and pooling == "map", "its last normalisation follows attention pooling"
+    yield mlp == "swiglu" and pooling == "map", "it has a SwiGLU and attention pooling, whose activation is another"
     gated = mlp == "swiglu" and not eva and config.register_tokens and not config.class_token
     yield gated, "it has a SwiGLU and register tokens without a class token"
+    yield mlp == "swiglu" and not eva and epsilon != 1e-6, "timm's models with a SwiGLU have the epsilon 1e-6"
     usual_epsilon = 1e-5 if rotary == "dinov3" else 1e-6
     yield eva and epsilon != usual_epsilon, f"timm's models of that kind have another epsilon than {epsilon}"
     parts = config.pre_norm or pooling == "map" or mlp == "plain_norm"
     yield eva and parts, "timm's models of that kind have no such parts"
+    gelu = f"timm's models of that kind have the exact GELU, not gelu={config.gelu!r}"
+    yield eva and mlp == "plain" and config.gelu != "exact", gelu
     if config.stem_stages is not None:
         epsilons = "its ResNet has other epsilons (with_config(stem_epsilons='timm') changes the answers a little)"
         channels = f"the first convolution of its ResNet has {config.stem_width} channels, not 64"
-        plain = mlp == "plain" and epsilon == 1e-6 and not (eva or config.attention_norm or distilled)
         yield config.stem_folded, "the kernels of its ResNet were standardised for good"
         yield config.stem_epsilons != "timm", epsilons
         yield config.stem_width != 64, channels
-        yield not plain, "timm has only plain blocks with epsilon 1e-6 after a ResNet"
+        yield distilled or not plain, "timm has only plain blocks with epsilon 1e-6 after a ResNet"
 
 
 def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
@@ -142,12 +147,13 @@ def _arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     }
     if config.pooling == "map" and config.prefix_tokens:
         arguments["pool_include_prefix"] = config.map_prefix
+    if config.mlp != "swiglu":  # which has an activation of its own
+        arguments["act_layer"] = TIMM_ACTIVATIONS[gelu]
     if config.distillation_token:
         return "deit_base_distilled_patch16_224", arguments
     if config.mlp == "swiglu":
         arguments["mlp_ratio"] = mlp_ratio(2 * config.mlp_width, config.width)
         return f"vit_giant_patch14_{'reg4_' if registers else ''}dinov2", arguments
-    arguments["act_layer"] = TIMM_ACTIVATIONS[gelu]
     if config.stem_stages is not None:
         return _HYBRIDS[config.stem_stages], arguments
     # The epsilon is the architecture's: no argument that JSON can say sets it.

@@ -306,7 +306,11 @@ def _fields(contents: Contents, stated: Mapping[str, Any], family: Family) -> Fi
     is_timms = family.title == "timm"
     stem = _stem_fields(contents)
     own_bias = has("blocks.0.attn.q_bias") or has("blocks.0.attn.q_proj.weight")
-    dinov3 = family.periods or (has("cls_token") and has(family.register_tokens) and not has("pos_embed"))
+    dinov3 = (
+        family.periods
+        or "dinov3" in architecture
+        or (has("cls_token") and has(family.register_tokens) and not has("pos_embed"))
+    )
     first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
     gated = len(family.mlp) == 3 or first[0] == 2 * last[1]
     family = dataclasses.replace(
@@ -329,7 +333,8 @@ def _fields(contents: Contents, stated: Mapping[str, Any], family: Family) -> Fi
     )
     if dinov3 and family.title == "Facebook DINOv3" and has("blocks.0.attn.qkv.bias"):
         fields["attention_bias"] = "no_key"  # it multiplies the keys' part by a mask of zeros
-    eva02 = not dinov3 and ((gated and own_bias) or not (has("cls_token") or has("pos_embed")))
+    turned = arguments.get("use_rot_pos_emb", (gated and own_bias) or not (has("cls_token") or has("pos_embed")))
+    eva02 = not dinov3 and turned is True
     coarse = fields["pre_norm"] or fields["mlp"] == "plain_norm"  # CLIP, BEiT-3
     if architecture:
         coarse = re.match(r"vit_.*_clip_|beit3_", architecture) is not None
