@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.interpolation import METHODS
 from keras_vit.preprocessing import (
     Pipeline,
@@ -429,3 +430,24 @@ def test_scores_that_are_no_probabilities(scores):
 def test_decode_refusals(probabilities, options, error, message):
     with pytest.raises(error, match=message):
         decode_predictions(probabilities, **options)
+
+
+STANDARDISED = np.random.default_rng(0).normal(0, 1, (8, 8, 3)).astype("float32")
+
+
+@pytest.mark.parametrize("way", ["preprocess", "list", "sizes", "depth"])
+def test_standardised_images_are_told_wherever_they_are_given(way):
+    config = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8)
+    with pytest.warns(UserWarning, match="these floats lie between -.* or standardised already"):
+        if way == "depth":
+            backbone = config.replace(pooling="none", dynamic=True)
+            model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(0,), bins=4))
+            keras_vit.depth.estimate(model, STANDARDISED)
+        else:
+            images = {"preprocess": STANDARDISED, "list": [STANDARDISED] * 2, "sizes": [STANDARDISED, STANDARDISED[:6]]}
+            keras_vit.VisionTransformer(config).preprocess(images[way])
+
+
+def test_bytes_that_are_no_picture_are_called_so():
+    with pytest.raises(ValueError, match="^The bytes given could not be read as a picture"):
+        load_image(io.BytesIO(b"no picture"))

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import printable, require_packages
 from keras_vit._terminal import megabytes, pairs_table
 from keras_vit.cli.command import (
     COUNT,
@@ -230,9 +230,12 @@ def export(options: argparse.Namespace) -> Answer:
     check_target(options.out, options.overwrite)
     start_keras()
     from keras_vit.export import export
+    from keras_vit.export.exporting import format_of
     from keras_vit.export.images import labelled_pictures
     from keras_vit.zoo import load
 
+    row = format_of(Path(options.out), options.format)
+    require_packages(f"The format {row.name!r}", row.needs, row.extra)  # better now than after the model was loaded
     model = load(options.weights)
     if options.image_size is not None:
         model = model.with_image_size(options.image_size)

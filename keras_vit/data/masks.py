@@ -83,6 +83,7 @@ class MaskedImages(Masks):
         class_names: In the order of the numbers; None where nobody has said them.
         ignore: What masks say where they say nothing.
         reduce_zero_label: Whether 0 is no class either, and the others count from 1.
+        numbers: What the classes become, in their order (see `in_order`); None where they stay.
         target: `"mask"`.
 
     Examples:

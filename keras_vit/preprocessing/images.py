@@ -275,7 +275,8 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
         except MemoryError:
             raise
         except Exception as error:  # Decoders raise errors of many kinds on damaged data.
-            raise ValueError(f"{str(file)!r} could not be read as a picture: {error}. Is it damaged?") from error
+            called = repr(str(file)) if is_path else "The bytes given"
+            raise ValueError(f"{called} could not be read as a picture: {error}. Is it damaged?") from error
 
 
 def check_mode(image: "Image.Image") -> None:
@@ -356,10 +357,10 @@ def check_pixels(
     wrong = (least < -margin) | (most > 255 + margin)
     if wrong.any() and channels == 3:  # others, as those of satellites, have no common white
         raise ValueError(f"{reach}. The first of them is {item(int(np.argmax(wrong)))}. Scale them first.")
-    if is_scaled and not is_integer:
+    if not is_integer and (is_scaled or (lowest < 0 and highest < 16)):
         warn_caller(
             f"values in 0..255 are expected, but these floats lie between {lowest:.3g} and {highest:.3g}. Multiply "
-            "values in [0, 1] by 255; leave the preprocessing out if they are in [-1, 1] already."
+            "values in [0, 1] by 255; leave the preprocessing out if they are in [-1, 1] or standardised already."
         )
     return images
 

@@ -330,7 +330,7 @@ def finetune(
             names = {"classes": images.classes, "class_names": images.class_names, "target": target}
             test_images = open_data(test_data, split="validation", resize=model.config.pipeline, **names, **reading)
             stack.enter_context(test_images)
-            if _is_same_data(images, test_images):
+            if validation is not None and _is_same_data(images, test_images):
                 warn_caller("validation holds the very images that are trained on: its figures say nothing of others.")
             if test_images.target != images.target:
                 raise ValueError(f"validation has the target {test_images.target!r}, data has {images.target!r}.")
