@@ -32,6 +32,7 @@ from keras_vit.checkpoints.layouts.pytorch import mapping
 from keras_vit.checkpoints.layouts.text import read_text
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextEncoder, VisionTransformer
+from keras_vit.preprocessing.images import is_file
 from keras_vit.text import tokenizers
 from keras_vit.text.templates import AVERAGINGS, Templates, average, imagenet_names, templates_of, texts_of_classes
 from keras_vit.text.tokenizers import Tokenizer
@@ -131,7 +132,7 @@ class ImageText(keras.Model):
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As Keras's, on `(images, texts)`: sentences, or token ids.
+        """As Keras's, on `(images, texts)`: pictures or their files, sentences or token ids; so is `validation_data`.
 
         The loss compares all images of a batch with all texts. On several devices and in several processes of JAX, with
         `training.data_parallel()`, that is the whole batch. Replicas of `tf.distribute` and connected processes without
@@ -146,10 +147,31 @@ class ImageText(keras.Model):
                 f"The loss of pairs is over the whole batch, but each of {replicas} replicas would compare its own "
                 "part. Train in one process on one device, or on JAX inside training.data_parallel().scope()."
             )
-        if isinstance(x, tuple) and len(x) == 2:
-            x = (x[0], self._ids(x[1]) if isinstance(x[1], (list, tuple)) else x[1])
-            self.text_encoder.check_ids(x[1])
-        return super().fit(x, *args, **kwargs)
+        if isinstance(held := kwargs.get("validation_data"), tuple):
+            pair, *rest = held if isinstance(held[0], tuple) else (held,)
+            kwargs["validation_data"] = (self._pair(pair), *rest)
+        return super().fit(self._pair(x), *args, **kwargs)
+
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As Keras's, on what `fit` takes."""
+        return super().evaluate(self._pair(x), *args, **kwargs)
+
+    def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = "auto") -> np.ndarray:
+        """The `logits` of `(images, texts)`, all images with all texts; Keras's would be those of each batch alone."""
+        if not (isinstance(x, tuple) and len(x) == 2):
+            raise ValueError("predict takes (images, texts), of which it gives both.logits(images, texts).")
+        return self.logits(*x, batch_size=batch_size or 32)
+
+    def _pair(self, x: Any) -> Any:
+        """Images and token ids as the towers take them, of `(images, texts)`; anything else as it is."""
+        if not (isinstance(x, tuple) and len(x) == 2):
+            return x
+        images, texts = x
+        if isinstance(images, (list, tuple)) and any(map(is_file, images)):
+            images = self.image_encoder.preprocess(list(images))
+        texts = self._ids(texts) if isinstance(texts, (list, tuple)) else texts
+        self.text_encoder.check_ids(texts)
+        return images, texts
 
     def get_config(self) -> dict[str, Any]:
         towers = {name: getattr(self, name) for name in ("image_encoder", "text_encoder")}
@@ -200,9 +222,9 @@ class ImageText(keras.Model):
                 bar.advance(len(part))
         return unit_vectors(np.concatenate(rows).astype("float32"))
 
-    def logits(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
+    def logits(self, images: Any, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray:
         """Scaled similarities, float32 `(images, texts)`, of what `embed_images` and `embed_texts` take."""
-        similarities = self.embed_images(images) @ self.embed_texts(texts).T
+        similarities = self.embed_images(images, batch_size) @ self.embed_texts(texts, batch_size).T
         return np.float32(self.scale) * similarities + np.float32(self.bias)
 
     def probabilities(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:

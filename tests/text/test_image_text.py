@@ -306,3 +306,27 @@ def test_a_tower_that_is_not_asked_for_is_not_read(golden, tmp_path):
     keras_vit.load(tmp_path / "model.npz")
     with pytest.raises(ValueError, match="params/txt"):
         keras_vit.load_image_text(tmp_path / "model.npz")
+
+
+@pytest.mark.once
+def test_keras_s_loops_take_pictures_and_sentences(golden, tmp_path):
+    """Files and words in `fit`, `evaluate` and `validation_data`; `predict` gives all images with all texts."""
+    Image = pytest.importorskip("PIL.Image")
+    both = keras_vit.load_image_text(golden("txt_hf_clip").folder)
+    texts, paths = ["a cat", "a dog", "a red car"], []
+    for i in range(3):
+        paths.append(tmp_path / f"{i}.png")
+        pixels = np.random.default_rng(i).integers(0, 256, (40, 50, 3)).astype("uint8")
+        Image.fromarray(pixels).save(paths[-1])
+    images = both.image_encoder.preprocess(paths)
+    expected = both.logits(images, texts)
+    np.testing.assert_allclose(both.predict((paths, texts), verbose=0), expected, rtol=1e-5)
+    np.testing.assert_allclose(both.predict((images, texts), batch_size=1), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="both.logits"):
+        both.predict(images)
+    both.compile(keras.optimizers.SGD(0.0), training.ContrastiveLoss())
+    loss = both.evaluate((images, texts), verbose=0)
+    assert both.evaluate((paths, texts), verbose=0) == pytest.approx(loss, rel=1e-5)
+    for held in ((paths, texts), ((paths, texts),)):
+        history = both.fit((paths, texts), validation_data=held, verbose=0).history
+        assert history["val_loss"] == pytest.approx([loss], rel=1e-5) == history["loss"]
