@@ -118,6 +118,7 @@ def download(options: argparse.Namespace) -> Answer:
     option("source", metavar="FILE|NAME", help=SOURCE),
     option("--image", nargs="+", default=[], action="extend", metavar="PHOTO", help="to show it on (default: none)"),
     option("-o", "--output", default="report.html", metavar="FILE", help="the page"),
+    option("--overwrite", action="store_true", help="replace the page if it exists"),
     examples=("glyphs", "ViT-B/16 --image photo.jpg -o photo.html"),
 )
 def inspect(options: argparse.Namespace) -> Answer:
@@ -129,6 +130,7 @@ def inspect(options: argparse.Namespace) -> Answer:
         raise FileNotFoundError(f"There is no folder {folder} for the page.")
     if not options.output.endswith(".html"):
         raise ValueError(f"--output must end with .html, but {options.output!r} was given.")
+    check_target(options.output, options.overwrite)
     check_exists(*options.image)
     check_source(options.source)
     images: dict[str, Any] = {}

@@ -137,3 +137,12 @@ def test_inspect_of_files_and_photos(run, tiny, photo, tmp_path):
     assert data["page"] == str(tmp_path / "b.html") and data["images"] == []
     assert data["bytes"] == (tmp_path / "b.html").stat().st_size < 2e6
     assert "How it is built" in (tmp_path / "b.html").read_text(encoding="utf-8")
+
+
+def test_a_page_that_exists_is_not_replaced_unasked(run, tiny, tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text("mine")
+    assert "exists. Choose another path or pass --overwrite." in run("inspect", tiny(), "-o", page, code=1).err
+    assert page.read_text() == "mine"
+    run("inspect", tiny(), "-o", page, "--overwrite")
+    assert "<html" in page.read_text()
