@@ -164,6 +164,8 @@ LOST = [
     ("big_vision", {"pixel_std": (0.2, 0.4, 0.6), "trim": (1, 0)}, None),
     ("bit_tf", {"pool_padding": "zeros"}, None),
     ("bit_tf", {"pooling": "none"}, "a head at every place"),
+    ("vit_jax", {"pooling": "none"}, "a head for every token"),
+    ("huggingface", {"pooling": "none"}, "a head for every token"),
 ]
 
 

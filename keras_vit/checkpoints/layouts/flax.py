@@ -324,6 +324,7 @@ def _check_writable(config: ViTConfig, layout: str) -> None:
     poolings = ("token",) if token else ("avg",) if layout == "vit_jax" else ("avg", "map")
     problems = (
         (config.stem_folded, _FOLDED),
+        (config.classes and config.pooling == "none", "it has a head for every token"),
         (config.pooling == "map" and token and not config.map_prefix, "its attention pooling leaves the token out"),
         (position in ("learned_without_registers", "none") and not mixes, f"position_embedding={position!r}"),
         (mixes and layout == "big_vision", "an MLP-Mixer, but 'vit_jax' has"),

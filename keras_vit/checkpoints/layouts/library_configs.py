@@ -248,6 +248,7 @@ def _transformers_problems(config: ViTConfig, name: str) -> Iterator[tuple[Any, 
     """What a family cannot say of a config."""
     ending = f"{'with' if config.classes else 'without'} a head that pools"
     size, pooling, dinov2 = config.representation_size, config.pooling, name.startswith("dinov2")
+    yield config.classes and pooling == "none", "it has a head for every token"
     yield size and config.classes, "there the head never reads the tanh layer (the pooler)"
     yield size and pooling != "token", "there the tanh layer (the pooler) reads the class token"
     outputs = f"there the tanh layer (the pooler) has as many outputs as inputs, not {size}"
