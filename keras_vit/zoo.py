@@ -65,6 +65,7 @@ def load(
     heads: int | None = None,
     architecture: str | None = None,
     head: Source | None = None,
+    max_depth: float | Literal["relative"] | None = None,
     numerics: Literal["official", "publisher"] | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
@@ -87,15 +88,14 @@ def load(
     """The model that a user names, whatever kind of thing holds it.
 
     An option that is None is as the source has it: files of Keras say all of it; checkpoints say nothing of activations
-    (logits), rates (0) and preprocessing (outside the model). An option that a source cannot honour is an error;
-    docs/loading.md has a table. Of a checkpoint every array is used or deliberately left, and every weight of the model
-    is set once; anything else is an error.
+    (logits), rates (0) and preprocessing (outside the model). An option that a source cannot honour is an error. Every
+    array is used or deliberately left, every weight set once; anything else is an error. See docs/loading.md.
 
     Args:
         source: A variant such as `"ViT-B/16"`, which stands for its recommended ImageNet-1k checkpoint; a name of the
             catalogue (see `list_weights`); `"glyphs"`, the one that comes along; an address; or the path of an `.npz`,
-            `.safetensors` or `.pth` of a known layout, of a folder with one and the JSON files that belong to it, or
-            of a `.keras` or `.weights.h5` file. A file comes before a variant of the same name.
+            `.safetensors`, `.pth`, `.keras` or `.weights.h5` of a known layout, or of a folder with one and its JSON
+            files. A file comes before a variant of the same name.
         image_size: Height and width in pixels, an integer for squares, or `"dynamic"` for any size at run time;
             position embeddings are resized.
         grid_size: Rows and columns of a checkpoint's position embeddings, where they are no square. Not needed where
@@ -103,8 +103,9 @@ def load(
         heads: Number of attention heads, for files of PyTorch's models that nothing beside them tells it of.
         architecture: timm's name of the model, such as `"vit_base_patch16_clip_quickgelu_224.openai"`, for files in
             timm's names without the config.json that says it.
-        head: The file of a head for segmentation or depth that is published without its backbone, which `source` then
-            is; None for one that lies with it in a folder.
+        head: The file of a head for segmentation or depth that is published without its backbone, which `source` is.
+        max_depth: Of a depth model whose file does not tell: the largest depth in metres, or `"relative"` for depth
+            without a unit. None: what its name suggests, with a warning.
         numerics: `"publisher"`: the model computes what it does where the file comes from. `"official"`: what the
             official code does (GELU, epsilon, resizing and preprocessing), for weights that it has trained. None:
             the official numbers for a name of the catalogue, the publisher's for a file or an address.
@@ -113,8 +114,7 @@ def load(
         class_names: What the outputs stand for, in order. None for the names in the file, or in a `classes.txt`
             beside it that has as many lines as the file has classes.
         include_top: Whether the head is there, and what else comes after pooling.
-        pre_logits: Whether the tanh layer before the head is there. None: with the source's own head, but not with a
-            new one, as in the original's fine-tuning.
+        pre_logits: Whether the tanh layer before the head is there. None: with the source's own head, not a new one.
         pooling: `"token"`, `"token_dist"`, `"avg"`, `"token_avg"` or `"map"`; `"none"` puts the head on every token.
             None for the source's own; without the top for the sequence of all tokens. A BiT has no tokens: `"avg"`, or
             None without the top for its last map.
@@ -139,8 +139,7 @@ def load(
 
     Raises:
         FileNotFoundError, DownloadError: if there is no such file, or it cannot be fetched.
-        TypeError, ValueError: if the source is none of these, damaged or incomplete, or an option makes no sense for
-            it. No model is returned half-filled.
+        TypeError, ValueError: if the source is none of these, damaged or incomplete, or cannot honour an option.
 
     Examples:
         >>> keras_vit.load("glyphs", classifier_activation="softmax").output_shape
@@ -153,6 +152,7 @@ def load(
     path = find_recommended(str(source)) if is_variant(source) else resolve_source(source)
     from_keras = is_keras_file(path)
     arrays: dict[str, Any] = {"grid_size": grid_size, "heads": heads, "architecture": architecture}
+    arrays["max_depth"] = max_depth
     if from_keras:
         for option, value in {**arrays, "head": head, "numerics": numerics, "input_tensor": input_tensor}.items():
             if value is not None:

@@ -6,7 +6,7 @@ import itertools
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS
 from keras_vit.checkpoints.layouts.timm import check_architecture
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, find_variant, pair, variant_of
+from keras_vit.models.depth_config import DepthConfig
 
 # The layout of the published files of each family.
 PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit_tf"}
@@ -93,6 +94,7 @@ def open_checkpoint(
     architecture: str | None = None,
     numerics: str | None = None,
     head: pathlib.Path | None = None,
+    max_depth: float | str | None = None,
 ) -> Contents:
     """Recognises the layout of a checkpoint file and describes it, without reading the weights.
 
@@ -117,11 +119,15 @@ def open_checkpoint(
         if dense is not None:
             size = None if image_size is None else pair("image_size", image_size)
             beside = {"image_size": size, "backbone": backbone, "path": str(path), "note": file.note}
-            contents = dense.read(file, {**hints, **beside})
+            contents = dense.read(file, {**hints, **beside, "max_depth": max_depth})
+            if max_depth is not None and not isinstance(contents.stored, DepthConfig):
+                raise ValueError(f"it gives no depth: leave max_depth={max_depth!r} out.")
             _leave_outside(contents, file)
             return contents
     except ValueError as error:
         raise ValueError(f"{path} is no dense model that is known here: {error}") from error
+    if max_depth is not None:
+        raise ValueError(f"{path} holds no depth model: leave max_depth={max_depth!r} out.")
     if head is not None:
         raise ValueError(f"head={str(head)!r} holds no head of a known kind. Its arrays are: {listed(list(file))}.")
     for layout in _in_order(file, hints):
@@ -381,6 +387,7 @@ def inspect_checkpoint(
     grid_size: tuple[int, int] | None = None,
     heads: int | None = None,
     architecture: str | None = None,
+    max_depth: float | Literal["relative"] | None = None,
 ) -> CheckpointInfo:
     """Tells what a checkpoint file is, without loading it.
 
@@ -389,6 +396,7 @@ def inspect_checkpoint(
         grid_size: Rows and columns of its position embeddings, for grids that are no square.
         heads: As in `from_checkpoint`.
         architecture: As in `from_checkpoint`.
+        max_depth: As in `from_checkpoint`.
 
     Returns:
         A `CheckpointInfo`: layout, variant, config, numbers of weights and bytes, and what is odd about the file.
@@ -402,7 +410,7 @@ def inspect_checkpoint(
         >>> keras_vit.inspect_checkpoint("inspected.npz").layout
         'vit_jax'
     """
-    contents = open_checkpoint(path, grid_size, heads=heads, architecture=architecture)
+    contents = open_checkpoint(path, grid_size, heads=heads, architecture=architecture, max_depth=max_depth)
     check_arrays(contents, str(path))
     return CheckpointInfo(
         layout=contents.layout.name,

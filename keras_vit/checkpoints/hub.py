@@ -16,7 +16,7 @@ import urllib.parse
 import warnings
 from collections.abc import Iterator, Sequence
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import printable, warn_caller
 from keras_vit.checkpoints.files import SIDECARS, WEIGHT_NAMES, choose_weights, shards_of
 
 SCHEME = "hf://"
@@ -24,6 +24,10 @@ _ADDRESS = re.compile(
     r"hf://(?P<repository>[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95})"
     r"(?:@(?P<revision>refs/(?:pr|convert)/[\w.-]+|[^/]+))?(?:/(?P<file>.+))?",
     re.ASCII | re.IGNORECASE,
+)
+# Repositories whose weights are not free for commerce (CC-BY-NC-4.0); Depth Anything's Small is Apache-2.0.
+_NONCOMMERCIAL = re.compile(
+    r"depth-anything/Depth-Anything-V2-(Metric-\w+-)?(Base|Large|Giant)(-hf)?", re.ASCII | re.IGNORECASE
 )
 _NAMES_LISTED = 8  # names of files in a message
 
@@ -81,6 +85,8 @@ def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = (
         DownloadError: if the repository or the file cannot be had; the message says why and what to do.
     """
     address = parse_hub_address(source)
+    if _NONCOMMERCIAL.fullmatch(address.repository):
+        warn_caller(f"The weights in {address.repository} are CC-BY-NC-4.0: not free for commerce.")
     import huggingface_hub as hub
 
     if offline or hub.is_offline_mode():

@@ -66,7 +66,7 @@ def answers(options: argparse.Namespace, answer: Callable[[Any, Path, Path], Row
     start_keras()
     from keras_vit.zoo import load
 
-    model = load(options.weights, head=options.head)
+    model = load(options.weights, head=options.head, max_depth=getattr(options, "max_depth", None))
     data, table = [], Table()
     for picture, target in pairs:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -76,9 +76,17 @@ def answers(options: argparse.Namespace, answer: Callable[[Any, Path, Path], Row
     return Answer(data, table)
 
 
+def metres(text: str) -> float | str:
+    """Lengths, and `relative` for depth without a unit."""
+    return text if text == "relative" else at_least_0(text)
+
+
 @command(
     "Measures the depth of pictures: as 16-bit PNG, as numbers, or as a figure with a scale.",
     *PICTURES,
+    option(
+        "--max-depth", type=metres, metavar="X", help="the largest depth in metres, or `relative`, if no file tells"
+    ),
     examples=(
         "photo.jpg -o depth.png --weights hf://depth-anything/Depth-Anything-V2-Small-hf",
         "photos -o depths --format npy --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_nyu_dpt_head.pth",

@@ -77,7 +77,7 @@ def _keras_file(path: str) -> dict[str, Any]:
     return {
         "layout": "weights.h5" if path.endswith(".weights.h5") else "keras",
         "variant": variant_of(config) if backbone is None else f"{config.model} on {variant_of(backbone) or 'a ViT'}",
-        **({"parameters": count_weights(config)} if backbone is None else {}),
+        "parameters": count_weights(config),
         "bytes": os.path.getsize(path),
         "config": config.to_dict(),
     }

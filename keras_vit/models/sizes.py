@@ -1,9 +1,12 @@
 """How large a model is, without building it: its convolutions, weights and multiplications."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models.dense_config import DenseConfig, EoMTConfig, LinearSegmenterConfig
+from keras_vit.models.depth_config import DPTConfig, LinearDepthConfig
 
 
 class Convolution(NamedTuple):
@@ -56,8 +59,10 @@ def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
     return found
 
 
-def count_weights(config: ViTConfig | BiTConfig) -> int:
+def count_weights(config: ViTConfig | BiTConfig | DenseConfig) -> int:
     """The number of weights of the model of a config, those that do not train included."""
+    if isinstance(config, DenseConfig):
+        return count_weights(config.backbone) + _HEADS[type(config)](config)
     resnet = convolutions(config)
     if isinstance(config, BiTConfig):
         # Normalisations come before the convolutions of a unit, and one after the last.
@@ -122,3 +127,44 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
             total += ends * features * units
             features = units
     return total + (width * config.classes if config.classes and config.distillation_head else 0)
+
+
+# The weights of the heads of dense models.
+
+
+def _linear_segmenter(config: LinearSegmenterConfig) -> int:
+    read = len(config.blocks) * config.backbone.width
+    return 4 * read + (read + 1) * config.classes  # batch normalisation and a matrix
+
+
+def _eomt(config: EoMTConfig) -> int:
+    width = config.backbone.width
+    upscaling = 4 * width**2 + 12 * width  # a transposed convolution, a depthwise one, a normalisation
+    answers = (width + 1) * (config.classes + 1) + 3 * (width + 1) * width
+    return config.queries * width + answers + config.upscale_blocks * upscaling
+
+
+def _linear_depth(config: LinearDepthConfig) -> int:
+    return (2 * len(config.blocks) * config.backbone.width + 1) * config.bins
+
+
+def _dpt(config: DPTConfig) -> int:
+    width, fused, has_token = config.backbone.width, config.fusion_width, config.design == "dinov2"
+    total = 4 * (2 * width + 1) * width if has_token else 0
+    for channels, factor in zip(config.widths, REASSEMBLE_FACTORS, strict=True):
+        size = 1 if factor == 1 else 3 if factor < 1 else int(factor)
+        total += (width + 1) * channels + 9 * channels * fused
+        total += 0 if size == 1 else (size**2 * channels + 1) * channels
+    convolution = 9 * fused**2 + (0 if has_token else fused)
+    total += 14 * convolution + 4 * (fused + 1) * fused  # the deepest map has one unit of two convolutions, others two
+    total += (9 * fused + 1) * fused if has_token else 0
+    half = fused // 2
+    return total + (9 * fused + 1) * half + (9 * half + 1) * config.head_width + config.head_width + 1
+
+
+_HEADS: dict[type[DenseConfig], Any] = {
+    LinearSegmenterConfig: _linear_segmenter,
+    EoMTConfig: _eomt,
+    LinearDepthConfig: _linear_depth,
+    DPTConfig: _dpt,
+}

@@ -9,6 +9,7 @@ import keras_vit
 from keras_vit import DPTConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig
 from keras_vit.checkpoints.files import open_file, write_npz
 from keras_vit.layers.base import weights_by_path
+from keras_vit.models import count_weights
 
 TINY = ViTConfig(image_size=16, patch_size=8, width=16, depth=4, heads=2, mlp_width=24, pooling="none")
 ROTARY = TINY.replace(position_embedding="none", rotary_embedding="dinov3", register_tokens=2, layer_scale=1.0)
@@ -23,6 +24,16 @@ CONFIGS = {
         backbone=TINY, blocks=(0, 1, 2, 3), widths=(8, 8, 8, 8), fusion_width=8, head_width=4, design="dinov2"
     ),
     "LinearDepth": LinearDepthConfig(backbone=TINY.replace(final_norm="none"), blocks=(3,), bins=7, max_depth=80.0),
+}
+
+
+# What a file of some kilobytes may claim; built, each takes gigabytes or hours.
+TABLES = {"backbone": TINY.replace(image_size=10**6, position_embedding="sincos2d").to_dict()}
+STRANGE = {
+    "EoMT": [{"upscale_blocks": 10**6}, {"queries": 10**8}, {"classes": 10**9}],
+    "LinearSegmenter": [{"classes": 10**9}, TABLES],
+    "DPT": [{"widths": [30_000] * 4}, {"widths": [8, 8, 8, 10**9]}, {"fusion_width": 10**5}, {"head_width": 10**8}],
+    "LinearDepth": [{"bins": 10**9}],
 }
 
 
@@ -76,7 +87,7 @@ def changed(path, target, arrays=None, **note):
     file = open_file(path)
     kept = {name: array.read() for name, array in file.items()} | (arrays or {})
     kept = {name: array for name, array in kept.items() if array is not None}
-    write_npz(target, sorted(kept.items()), {**file.note, **note})
+    write_npz(target, sorted(kept.items()), {**file.note, **note}, overwrite=True)
     return target
 
 
@@ -106,8 +117,32 @@ def test_hostile_files_are_refused(files, tmp_path, note, arrays, message):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_size_of_the_whole_model_is_known_before_it_is_built(files, kind):
+    models, folder = files
+    config = CONFIGS[kind]
+    assert count_weights(config) == models[kind].count_params()
+    deeper = {"DPT": {"design": "depth_anything", "metric": False}, "EoMT": {"upscale_blocks": 2}}
+    other = config.replace(**deeper.get(kind, {"blocks": (0, 3)}))
+    assert count_weights(other) == getattr(keras_vit, kind)(other).count_params()
+    for strange in STRANGE[kind]:
+        fields = {**config.to_dict(), "class_names": None, **strange}
+        fields = {name: value for name, value in fields.items() if name in config.to_dict()}
+        path = changed(folder / f"{kind}.npz", folder / "strange.npz", config=fields)
+        with pytest.raises(ValueError, match=r"bytes of weights|more than 1,000 blocks|more than 262,144 patches"):
+            keras_vit.load(path)
+
+
+@pytest.mark.once
 @pytest.mark.parametrize(
-    "options", [{"heads": 2}, {"grid_size": (2, 2)}, {"architecture": "vit_base_patch16_224"}, {"numerics": "official"}]
+    "options",
+    [
+        {"heads": 2},
+        {"grid_size": (2, 2)},
+        {"architecture": "vit_base_patch16_224"},
+        {"numerics": "official"},
+        {"max_depth": 2.0},
+    ],
 )
 def test_what_the_file_says_itself_is_not_asked(files, options):
     with pytest.raises(ValueError, match=next(iter(options))):

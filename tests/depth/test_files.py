@@ -18,7 +18,7 @@ HEAD = "decode_head.conv_depth."
 
 @pytest.fixture(scope="module")
 def models(golden):
-    return {name: keras_vit.load(golden(name).folder) for name in (HUB, LINEAR)}
+    return {HUB: keras_vit.load(golden(HUB).folder), LINEAR: keras_vit.load(golden(LINEAR).folder, max_depth=10)}
 
 
 @pytest.mark.parametrize(("name", "ends"), [(HUB, ("", "_x")), (LINEAR, ("",))])
@@ -98,7 +98,8 @@ def in_the_authors_names(arrays):
 )
 def test_the_authors_names(name, metric, golden, models, written):
     path = written(in_the_authors_names(arrays_of(golden(HUB).folder, "model.safetensors")), f"{name}.npz")
-    with pytest.warns(UserWarning, match="no published model has 4 blocks"):
+    suggested = "its name has 'vkitti', so its depth is taken to reach 80 m; max_depth=80 or another number settles it"
+    with pytest.warns(UserWarning, match=suggested if metric else "no published model has 4 blocks"):
         model = keras_vit.load(path, heads=3)
     config, ref = model.config, golden(HUB).ref
     assert config.metric == bool(metric) and config.max_depth == (metric or 1) and config.pictures == "depth_anything"
@@ -108,6 +109,30 @@ def test_the_authors_names(name, metric, golden, models, written):
         return
     wanted = models[HUB].predict(ref["pixel_values"], verbose=0)  # the size at which nothing is resized
     np.testing.assert_allclose(model.predict(ref["pixel_values"], verbose=0), wanted, rtol=0, atol=DEPTH)
+
+
+@pytest.mark.once
+def test_the_name_only_suggests_how_far_depth_reaches(golden, written):
+    """What the user says counts, whatever the file is called; what a config.json says is not asked."""
+    arrays = in_the_authors_names(arrays_of(golden(HUB).folder, "model.safetensors"))
+    for name in ("any.npz", "depth_anything_v2_metric_hypersim_vits.npz"):
+        path = written(arrays, name)
+        for given, expected in ((35, (True, 35.0)), ("relative", (False, 1.0))):
+            with pytest.warns(UserWarning) as found:
+                config = keras_vit.load(path, heads=3, max_depth=given).config
+            assert (config.metric, config.max_depth) == expected
+            assert len(found) == 1 and "blocks" in str(found[0].message) and "metre" not in str(found[0].message)
+        for wrong in (0, -1, True, "far", float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="max_depth must be a number of metres or 'relative'"):
+                keras_vit.load(path, heads=3, max_depth=wrong)
+    with pytest.raises(ValueError, match="max_depth must be a number of metres, but 'relative'"):
+        keras_vit.load(golden(LINEAR).folder, max_depth="relative")
+    with pytest.raises(ValueError, match=r"config.json says how far it reaches. Leave max_depth=... out"):
+        keras_vit.load(golden(HUB).folder, max_depth=80)
+    with pytest.raises(ValueError, match="holds no depth model: leave max_depth=80 out"):
+        keras_vit.load("glyphs", max_depth=80)
+    with pytest.warns(UserWarning, match="'nyu', so its depth is taken to reach 10 m"):
+        assert keras_vit.load(golden(LINEAR).folder).config.max_depth == 10
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +231,7 @@ def test_four_layers_and_both_in_one_file(dinov2_dpt, written):
     arrays = {f"backbone.{name}": value for name, value in backbone.items()}
     arrays |= {f"{HEAD}weight": weight, f"{HEAD}bias": bias}
     with pytest.warns(UserWarning, match="4 blocks"):
-        model = keras_vit.load(written(arrays, "kitti_linear4.npz"))
+        model = keras_vit.load(written(arrays, "nyu_linear4.npz"), max_depth=80)
     assert model.config.blocks == (0, 1, 2, 3) and model.config.max_depth == 80
     images = rng.normal(size=(1, 28, 42, 3)).astype("f4")
     tokens = keras_vit.feature_extractor(model.backbone, [f"block_{i}" for i in range(4)]).predict(images, verbose=0)
@@ -290,7 +315,7 @@ def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
         ({**hub, "neck.more.weight": np.zeros(3, "f4")}, "m.npz", changed, None, "neck.more.weight"),
         (in_the_authors_names(hub), "nyu_head.npz", {}, backbone, "leave head=... out"),
         (linear, "nyu_linear_head.npz", {}, None, "no backbone"),
-        (linear, "linear_head.npz", {}, backbone, "neither|'nyu'"),
+        (linear, "linear_head.npz", {}, backbone, "Pass max_depth: 10 for heads trained on NYU"),
         (wide, "nyu_linear_head.npz", {}, backbone, "reads 384 numbers"),
         (head, "nyu_dpt_head.npz", {}, arrays_of(folder, "model.safetensors"), "head|depth"),
     ]
@@ -303,22 +328,15 @@ def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
 
 @pytest.mark.once
 def test_weights_that_are_not_free_for_commerce():
-    from keras_vit.checkpoints.layouts.depth import _say_license
+    from keras_vit.checkpoints.hub import DownloadError, fetch_from_hub
 
-    def config(width, blocks):
-        vit = keras_vit.ViTConfig(
-            **{"image_size": 518, "patch_size": 14, "width": width, "depth": 12, "heads": width // 64},
-            **{"mlp_width": 4 * width, "pooling": "none"},
-        )
-        return keras_vit.DPTConfig(backbone=vit, blocks=blocks, metric=False, max_depth=1.0)
-
-    with pytest.warns(UserWarning, match="CC-BY-NC-4.0: not free for commerce"):
-        _say_license(config(768, (2, 5, 8, 11)))
-    for free in (
-        config(384, (2, 5, 8, 11)),
-        config(768, (8, 9, 10, 11)),
-    ):  # V2 Small, V1 Base: warnings are errors here
-        _say_license(free)
+    names = ("Base-hf", "Large", "Metric-Indoor-Large-hf")
+    for repository in (f"depth-anything/Depth-Anything-V2-{name}" for name in names):
+        with pytest.warns(UserWarning, match="CC-BY-NC-4.0: not free"), pytest.raises(DownloadError):
+            fetch_from_hub(f"hf://{repository}", offline=True)
+    for free in ("depth-anything/Depth-Anything-V2-Small-hf", "me/depth-anything"):  # warnings are errors here
+        with pytest.raises(DownloadError):
+            fetch_from_hub(f"hf://{free}", offline=True)
     rows = keras_vit.list_weights(family="Depth Anything V2")
     assert len(rows) == 9
     assert {row["license"] for row in rows if "Small" in row["name"]} == {"Apache-2.0"}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_vit._arguments import printable, warn_caller
+from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Contents, Layout, Row, check_fields, shape_of
 from keras_vit.checkpoints.layouts import dense, huggingface, library_configs, pytorch, timm
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear, mapping, number
@@ -158,9 +158,11 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
     fields: Fields = {"backbone": vit, "pictures": "dinov2" if own else "depth_anything"}
     assumed: dict[str, str] = {}
     if is_hub:
+        if hints.get("max_depth") is not None:
+            raise ValueError("its config.json says how far it reaches. Leave max_depth=... out, or change the model.")
         fields |= _stated(config, hints.get("preprocessor") or {})
     else:
-        fields |= _range(own, pathlib.Path(str(hints.get("path", ""))).name.lower(), assumed)
+        fields |= _range(own, hints, assumed)
     described: Any = LinearDepthConfig if kind == "linear" else DPTConfig
     if kind == "linear":
         fields["bins"], into, *_ = shape_of(file, LINEAR_ANCHOR, 4)
@@ -182,18 +184,7 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
     arrays = {name: array for name, array in file.items() if not name.startswith(start)}
     contents = dense.joined(backbone, described(**fields), rows, arrays, f"depth, {kind}")
     contents.assumed = assumed
-    _say_license(contents.stored)
     return contents
-
-
-def _say_license(config: Any) -> None:
-    """Warns of weights that are not free for commerce: of V2, which reads other blocks than V1, all but Small."""
-    published = isinstance(config, DPTConfig) and config.design == "depth_anything"
-    if published and config.backbone.width >= 768 and config.blocks == BLOCKS.get(config.backbone.depth):
-        warn_caller(
-            "It has the sizes of Depth Anything V2 Base, Large or Giant, whose published weights are CC-BY-NC-4.0: not "
-            "free for commerce. Small is Apache-2.0."
-        )
 
 
 def _backbone(arrays: dict[str, StoredArray], hints: Mapping[str, Any], start: str, config: Any) -> Contents:
@@ -223,18 +214,30 @@ def _blocks(depth: int, assumed: dict[str, str]) -> tuple[int, ...]:
     return BLOCKS.get(depth, quarters)
 
 
-def _range(own: bool, name: str, assumed: dict[str, str]) -> Fields:
-    """What depth means, which only the name of the file tells."""
+def _range(own: bool, hints: Mapping[str, Any], assumed: dict[str, str]) -> Fields:
+    """What depth means: what the user says of it, else what the name of the file suggests; nothing in the file does."""
+    given, name = hints.get("max_depth"), pathlib.Path(str(hints.get("path", ""))).name.lower()
+    if given == "relative" and not own:
+        return {"metric": False, "max_depth": 1.0}
+    if given is not None:
+        is_length = isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given < float("inf")
+        if not is_length:
+            wanted = "a number of metres" if own else "a number of metres or 'relative'"
+            raise ValueError(f"max_depth must be {wanted}, but {given!r} was given.")
+        return {"metric": True, "max_depth": float(given)}
     scene = re.search("vkitti|hypersim|nyu|kitti", name)
     if scene is not None:
-        return {"max_depth": RANGES[scene[0]]}
+        metres = RANGES[scene[0]]
+        suggested = f"its name has {scene[0]!r}, so its depth is taken to reach {metres:g} m"
+        assumed["max_depth"] = f"{suggested}; max_depth={metres:g} or another number settles it"
+        return {"metric": True, "max_depth": metres}
     if own:
         raise ValueError(
-            "nothing in it tells how far it reaches. The names of published files do, by 'nyu' (10 m) or 'kitti' "
-            "(80 m): rename it."
+            "nothing in it tells how far it reaches. Pass max_depth: 10 for heads trained on NYU, 80 for KITTI."
         )
     if not re.fullmatch(r"depth_anything_v2_vit[sblg]\.\w+", name):
-        assumed["metric"] = "its name has neither 'hypersim' nor 'vkitti'; its depth is taken to be relative"
+        unknown = "its name has neither 'hypersim' nor 'vkitti'; its depth is taken to be relative"
+        assumed["metric"] = f"{unknown}; max_depth='relative' or a number of metres settles it"
     return {"metric": False, "max_depth": 1.0}
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras_vit import layers, models
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Contents, Layout, Row, bounded
+from keras_vit.checkpoints.accounting import Contents, Layout, Row
 from keras_vit.checkpoints.described import CONFIG_TYPES, check_size
 from keras_vit.checkpoints.stored_array import StoredArray
 
@@ -18,7 +18,7 @@ def _rows(config: Any) -> list[Row]:
 
 def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
     """Describes a file by its note, which may be a stranger's."""
-    for name in ("backbone", "grid_size", "heads", "architecture"):
+    for name in ("backbone", "grid_size", "heads", "architecture", "max_depth"):
         if hints.get(name) is not None:
             option = "head" if name == "backbone" else name
             raise ValueError(f"it says all of its model itself: leave {option}=... out.")
@@ -29,7 +29,6 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
         raise ValueError(f"its note says nothing sensible about its model: {printable(error, 200)}.") from None
     if not isinstance(config, models.DenseConfig):
         raise ValueError(f"its note names the model {note['model']!r}, which is not stored so.")
-    bounded(config.backbone.depth)
     check_size(hints["path"], config, sum(array.bytes for array in file.values()))
     contents = Contents(prefix="", arrays=dict(file), unused=[], hints=hints)
     contents.layout, contents.dialect, contents.stored = LAYOUT, "keras_vit", config
