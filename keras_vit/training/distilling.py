@@ -11,7 +11,7 @@ from keras_vit._arguments import check_choice, check_number, listing
 from keras_vit.models import ImageModel
 from keras_vit.training.optimizers import SoftmaxLoss
 from keras_vit.training.recipes import build_loss
-from keras_vit.training.run import Model, Task, logits_model, model_to_finetune
+from keras_vit.training.tasks import Model, Task, logits_model, model_to_finetune
 
 KINDS = ("hard", "soft", "features")
 

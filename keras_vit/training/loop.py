@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import functools
 import io
 import itertools
@@ -35,117 +36,176 @@ _MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou")  # of `kee
 _FILES = ("step-*.npz", ".part-*", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png")
 
 
-def train(
-    model: keras.Model,
-    batch: Batch,  # this process's part; a number always gives the same batch, so that a killed run can go on
-    steps: int,  # updates in all, those before a kill included
-    *,
-    every: int,  # updates between two evaluations and checkpoints
-    batches_per_step: int = 1,  # the optimizer's gradient_accumulation_steps
-    validation: Any = None,  # FilledBatches, or what has such an `evaluate(model)`
-    folder: "RunFolder | None" = None,
-    schedule: Callable[[int], Any] | None = None,  # for the log
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    title: str = "training",
-    verbose: bool = True,
-    sharing: Sharing = UNSHARED,
-    batch_size: int = 1,  # of whole batches, where several processes share them
-    keep: str = "last",  # or "best": whose weights the run gives, see `Recipe`
-    patience: int | None = None,
-) -> Table:
-    """Trains a compiled model, from the folder's newest checkpoint on if there is one.
+@dataclasses.dataclass(kw_only=True)
+class Loop:
+    """How a compiled model is trained: for how long, on what it is evaluated, and where that is kept.
 
-    Returns:
-        The log: a row per evaluation with `step`, `loss`, the metrics, those of the validation with `val_` before
-        them, `learning_rate`, `seconds`, and with `keep="best"` whether its weights are `kept`.
-
-    Raises:
-        FloatingPointError: if the loss is not finite. The last checkpoint before that is kept.
+    Attributes:
+        steps: Updates in all, those before a kill included.
+        every: Updates between two evaluations and checkpoints.
+        batches_per_step: The optimizer's `gradient_accumulation_steps`.
+        validation: `FilledBatches`, or what has such an `evaluate(model)`; None for none.
+        folder: Where checkpoints lie; None for none.
+        schedule: From the number of an update to its learning rate, for the log.
+        title: Beside the progress bar.
+        verbose: Whether there is one.
+        sharing: How each batch is divided.
+        batch_size: Of whole batches, where several processes share them.
+        keep: `"last"` or `"best"`: whose weights the run gives, see `Recipe`.
+        patience: As in `Recipe`.
     """
-    processes = sharing.processes
-    with folder.locked() if folder else contextlib.nullcontext():
-        start, finished, log = folder.restore(model) if folder else (0, False, Table())
-        if not folder:
-            share_state(model, None, processes)
-        if folder and finished:
-            if verbose:
-                report(f"{title}: the run in {folder.path} was over after {start:,} steps, and is not trained again.")
-            if validation is not None and not any(name.startswith("val_") for name in log[-1]):
-                log[-1] |= _evaluate(model, validation)
-                folder.save(model, start, log, finished=True)
-            return log
-        bar = ProgressBar(title, steps, shown=verbose, stays=True)
-        step, batches, kept_state = start, 0, None
-        begun = time.perf_counter() - (log[-1]["seconds"] if log else 0.0)
 
-        def count(number: int, logs: Any) -> None:
-            """Ends `fit` after the last update, also where `every` does not divide them."""
-            nonlocal step, batches
-            batches += 1
-            if batches % batches_per_step == 0:
-                step += 1
-                bar.advance()
-            model.stop_training |= step == steps
+    steps: int
+    every: int
+    batches_per_step: int = 1
+    validation: Any = None
+    folder: "RunFolder | None" = None
+    schedule: Callable[[int], Any] | None = None
+    title: str = "training"
+    verbose: bool = True
+    sharing: Sharing = UNSHARED
+    batch_size: int = 1
+    keep: str = "last"
+    patience: int | None = None
 
-        def record(epoch: int, logs: dict[str, float]) -> None:
-            """Evaluates, logs and saves. The callbacks of the user come after this one and find it all in `logs`."""
-            nonlocal kept_state
-            logs |= sharing.training_means({name: float(value) for name, value in logs.items()}, batch_size)
-            if not np.isfinite(logs["loss"]):
-                before = log[-1]["step"] if log else 0
-                kept = f" {folder.path} still holds step {before}." if folder and log else ""
-                raise FloatingPointError(
-                    f"The loss is {logs['loss']} between steps {before} and {step}. Lower the learning rate, warm up "
-                    f"for longer or clip the gradients (recipe.replace(...)).{kept}"
-                )
-            if validation is not None:
-                logs |= _evaluate(model, validation)
-            rate = {} if schedule is None else {"learning_rate": float(schedule(max(step - 1, 0)))}
-            log.append({"step": step, **logs, **rate, "seconds": time.perf_counter() - begun})
-            if keep == "best":
-                _mark_kept(log)
-                if log[-1]["kept"] and not folder and processes.first:
-                    kept_state = [np.copy(keras.ops.convert_to_numpy(variable.value)) for variable in _state(model)]
-            if folder:
-                folder.save(model, step, log)
-            model.stop_training |= _out_of_patience(log, patience)
-            shares = {"train": logs.get("accuracy"), "test": logs.get("val_accuracy"), "mIoU": logs.get("val_mean_iou")}
-            noted = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
-            bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
+    def train(self, model: keras.Model, batch: Batch, callbacks: Sequence[keras.callbacks.Callback] = ()) -> Table:
+        """Trains a compiled model, from the folder's newest checkpoint on if there is one.
 
-        def stop_together(number: int, logs: Any = None) -> None:
-            """A callback may stop one process, and the others would wait for it."""
-            if processes.count > 1:
-                model.stop_training = processes.any(model.stop_training)
+        Args:
+            model: The model.
+            batch: From a number to this process's part of a batch; always the same, so that a killed run can go on.
+            callbacks: Those of the user.
 
-        ours = keras.callbacks.LambdaCallback(on_train_batch_end=count, on_epoch_end=record)
-        last = keras.callbacks.LambdaCallback(on_train_batch_end=stop_together, on_epoch_end=stop_together)
-        with bar, own_randomness(model, processes):
-            bar.update(start)
-            if start < steps and not _out_of_patience(log, patience):
-                model.fit(
-                    # Keras looks at the first two batches before it takes them.
-                    Batches(functools.lru_cache(2)(batch), range(start * batches_per_step, steps * batches_per_step)),
-                    steps_per_epoch=every * batches_per_step,
-                    initial_epoch=start // every,
-                    epochs=start // every + math.ceil((steps - start) / every),
-                    shuffle=False,
-                    verbose=0,
-                    callbacks=[ours, *callbacks, last] if callbacks else [ours],
-                )
-                if callbacks and validation is not None:
-                    _mark_restored(log, step, _evaluate(model, validation))
-            else:  # it was killed after its last checkpoint
-                model.optimizer.finalize_variable_values(model.trainable_variables)
-        if keep == "best" and not log[-1].get("kept"):
-            kept = next(row["step"] for row in log if row["kept"])
-            share_state(model, folder.state(model, kept) if folder else kept_state, processes)
-            model.optimizer.finalize_variable_values(model.trainable_variables)
-            if verbose:
-                report(f"{title}: the weights of step {kept:,} were the best, and are kept.")
-        if folder:  # with what callbacks and averages made of the weights
+        Returns:
+            The log: a row per evaluation with `step`, `loss`, the metrics, those of the validation with `val_` before
+            them, `learning_rate`, `seconds`, and with `keep="best"` whether its weights are `kept`.
+
+        Raises:
+            FloatingPointError: if the loss is not finite. The last checkpoint before that is kept.
+        """
+        with self.folder.locked() if self.folder else contextlib.nullcontext():
+            start, finished, log = self.folder.restore(model) if self.folder else (0, False, Table())
+            if self.folder and finished:
+                return self._look_again(model, self.folder, start, log)
+            if not self.folder:
+                share_state(model, None, self.sharing.processes)
+            recorder = _Recorder(self, start, log)
+            with recorder.bar, own_randomness(model, self.sharing.processes):
+                recorder.bar.update(start)
+                if start < self.steps and not _out_of_patience(log, self.patience):
+                    self._fit(model, batch, start, recorder, callbacks)
+                else:  # it was killed after its last checkpoint
+                    model.optimizer.finalize_variable_values(model.trainable_variables)
+            if self.keep == "best" and not log[-1].get("kept"):
+                self._take_best(model, log, recorder.best_state)
+            if self.folder:  # with what callbacks and averages made of the weights
+                self.folder.save(model, recorder.step, log, finished=True)
+        return log
+
+    def _look_again(self, model: keras.Model, folder: "RunFolder", step: int, log: Table) -> Table:
+        """The log of a run that was over, with figures of images to evaluate on that it did not have."""
+        if self.verbose:
+            words = f"was over after {step:,} steps, and is not trained again"
+            report(f"{self.title}: the run in {folder.path} {words}.")
+        if self.validation is not None and not any(name.startswith("val_") for name in log[-1]):
+            log[-1] |= _evaluate(model, self.validation)
             folder.save(model, step, log, finished=True)
-    return log
+        return log
+
+    def _fit(
+        self,
+        model: keras.Model,
+        batch: Batch,
+        start: int,
+        recorder: "_Recorder",
+        callbacks: Sequence[keras.callbacks.Callback],
+    ) -> None:
+        numbers = range(start * self.batches_per_step, self.steps * self.batches_per_step)
+        together = _StopTogether(self.sharing.processes)
+        model.fit(
+            Batches(functools.lru_cache(2)(batch), numbers),  # Keras looks at the first two before it takes them
+            steps_per_epoch=self.every * self.batches_per_step,
+            initial_epoch=start // self.every,
+            epochs=start // self.every + math.ceil((self.steps - start) / self.every),
+            shuffle=False,
+            verbose=0,
+            callbacks=[recorder, *callbacks, together] if callbacks else [recorder],
+        )
+        if callbacks and self.validation is not None:
+            _mark_restored(recorder.log, recorder.step, _evaluate(model, self.validation))
+
+    def _take_best(self, model: keras.Model, log: Table, best_state: list[np.ndarray] | None) -> None:
+        """Puts the weights of the best evaluation into the model."""
+        kept = next(row["step"] for row in log if row["kept"])
+        state = self.folder.state(model, kept) if self.folder else best_state
+        share_state(model, state, self.sharing.processes)
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+        if self.verbose:
+            report(f"{self.title}: the weights of step {kept:,} were the best, and are kept.")
+
+
+class _Recorder(keras.callbacks.Callback):
+    """Counts updates; evaluates, logs and saves. Callbacks of the user come after it and find all in `logs`."""
+
+    def __init__(self, loop: Loop, step: int, log: Table) -> None:
+        super().__init__()
+        self.loop, self.step, self.log = loop, step, log
+        self.bar = ProgressBar(loop.title, loop.steps, shown=loop.verbose, stays=True)
+        self.best_state: list[np.ndarray] | None = None  # where there is no folder with it
+        self._batches = 0
+        self._begun = time.perf_counter() - (log[-1]["seconds"] if log else 0.0)
+
+    def on_train_batch_end(self, number: int, logs: Any = None) -> None:
+        """Ends `fit` after the last update, also where `every` does not divide them."""
+        self._batches += 1
+        if self._batches % self.loop.batches_per_step == 0:
+            self.step += 1
+            self.bar.advance()
+        self.model.stop_training |= self.step == self.loop.steps
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Evaluates, logs and saves; FloatingPointError if the loss is not finite."""
+        loop, log = self.loop, self.log
+        logs |= loop.sharing.training_means({name: float(value) for name, value in logs.items()}, loop.batch_size)
+        if not np.isfinite(logs["loss"]):
+            raise FloatingPointError(self._advice(logs["loss"]))
+        if loop.validation is not None:
+            logs |= _evaluate(self.model, loop.validation)
+        rate = {} if loop.schedule is None else {"learning_rate": float(loop.schedule(max(self.step - 1, 0)))}
+        log.append({"step": self.step, **logs, **rate, "seconds": time.perf_counter() - self._begun})
+        if loop.keep == "best":
+            _mark_kept(log)
+            if log[-1]["kept"] and not loop.folder and loop.sharing.processes.first:
+                values = (keras.ops.convert_to_numpy(variable.value) for variable in _state(self.model))
+                self.best_state = [np.copy(value) for value in values]
+        if loop.folder:
+            loop.folder.save(self.model, self.step, log)
+        self.model.stop_training |= _out_of_patience(log, loop.patience)
+        shares = {"train": logs.get("accuracy"), "test": logs.get("val_accuracy"), "mIoU": logs.get("val_mean_iou")}
+        noted = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
+        self.bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
+
+    def _advice(self, loss: float) -> str:
+        before, folder = self.log[-1]["step"] if self.log else 0, self.loop.folder
+        kept = f" {folder.path} still holds step {before}." if folder and self.log else ""
+        return (
+            f"The loss is {loss} between steps {before} and {self.step}. Lower the learning rate, warm up for longer "
+            f"or clip the gradients (recipe.replace(...)).{kept}"
+        )
+
+
+class _StopTogether(keras.callbacks.Callback):
+    """Stops all processes where a callback of the user stops one, for which the others would wait."""
+
+    def __init__(self, processes: Processes) -> None:
+        super().__init__()
+        self._processes = processes
+
+    def on_train_batch_end(self, number: int, logs: Any = None) -> None:
+        if self._processes.count > 1:
+            self.model.stop_training = self._processes.any(self.model.stop_training)
+
+    on_epoch_end = on_train_batch_end
 
 
 def _best(log: list[dict[str, Any]]) -> int:

@@ -5,12 +5,11 @@ import dataclasses
 import functools
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_vit._arguments import DType, ImageSize, Source, matches, warn_caller, whole_number
 from keras_vit._files import replacing, write_text
@@ -19,23 +18,21 @@ from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
 from keras_vit.data import ImageStream, has_test_split, open_data
 from keras_vit.data.examples import split_name
-from keras_vit.models import BiT, ImageModel, VisionTransformer, adapted_layers, merge_lora
+from keras_vit.models import ImageModel, adapted_layers, merge_lora
 from keras_vit.training.callbacks import check_callbacks
-from keras_vit.training.loop import RunFolder, draw_curve, report, train
+from keras_vit.training.loop import Loop, RunFolder, draw_curve, report
 from keras_vit.training.muon import is_moved_by_muon
 from keras_vit.training.options import RECIPE, refuse_unused
 from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule, published_image_size
 from keras_vit.training.recipes import recipe as recipe_of_name
-from keras_vit.training.sharing import Batch, Distribution, FilledBatches, Sharing, distributed, reset_randomness
+from keras_vit.training.sharing import Distribution, FilledBatches, Sharing, distributed, reset_randomness
 from keras_vit.training.summary import summary
-from keras_vit.training.targets import check_options, loss_and_metric
+from keras_vit.training.targets import check_options
+from keras_vit.training.tasks import FINE_TUNING, Model, Task
 from keras_vit.training.trainable import add_lora, freeze, layer_decay, save_adapters
 from keras_vit.zoo import load
 
-MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
 _UPDATES_WORTH_COMPILING = 50  # XLA takes some seconds longer than TensorFlow to make a program
-
-Model = VisionTransformer | BiT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,113 +86,6 @@ class Trained:
             "output": None if self.output is None else str(self.output),
             "bad_images": [dataclasses.asdict(image) for image in self.bad_images],
         }
-
-
-# What is trained, and on what
-
-
-def labelled_batches(model: Model, images: ImageStream, seed: int) -> Batch:
-    """From the number of a batch to images as the model takes them, and labels."""
-
-    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
-        pixels, labels = images.batch(number)
-        return as_input(model, pixels), labels
-
-    return batch
-
-
-def as_input(model: Model, pixels: np.ndarray) -> np.ndarray:
-    """Pixels of 0..255 as the model takes them."""
-    return pixels if model.config.include_preprocessing else model.config.pipeline.normalized(pixels)
-
-
-def logits_model(model: Model) -> keras.Model:
-    """The model up to its logits, with the same weights: losses want them before the softmax."""
-    if model.config.classifier_activation is None:
-        return model
-    logits = "logits" if getattr(model.config, "distillation_head", False) else "head"
-    return keras.Model(model.input, model.get_layer(logits).output, name=model.name)
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """What is trained, and on what: where fine-tuning, pre-training and masked patches differ."""
-
-    title: str  # beside the progress bar and in `run.json`
-    objective: str  # in `options.py`, which says what applies to it
-    # From what the user gave, the recipe, the training images and a dtype policy to the model that the user gets.
-    model: Callable[[Model | Source, Recipe, ImageStream, DType], Model]
-    learner: Callable[[Model], keras.Model] = logits_model  # computes the loss, with the weights of that model
-    batches: Callable[[Model, ImageStream, int], Batch] = labelled_batches  # inputs and targets, of a model and a seed
-    # The loss is the mean over the images of a batch; the metric is logged, None for none.
-    loss_and_metric: Callable[[Recipe, ImageStream], tuple[keras.losses.Loss, keras.metrics.Metric | None]] = (
-        loss_and_metric
-    )
-    # From the model, images to evaluate on and the processes to what measures; None: loss and metric, batch by batch.
-    validation: Callable[[Model, ImageStream, Processes], Any] | None = None
-
-
-def model_to_finetune(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-    """The model to fine-tune: with the recipe's image size and rates, and a head for the classes of the data."""
-    if isinstance(source, ImageModel):
-        if not isinstance(source, (VisionTransformer, BiT)):
-            words = f"A {type(source).__name__} answers for each place, and images of one class have no such labels"
-            raise TypeError(f"{words}. Masks train a linear head: training.finetune_segmentation.")
-        return with_head(with_size_and_rates(source, recipe, dtype), recipe, images)
-    model = with_size_and_rates(source, recipe, dtype, classes=images.classes)
-    if isinstance(model, VisionTransformer) and not model.config.dynamic:
-        rows, columns = model.config.grid_size
-        if rows * columns > MOST_PATCHES:
-            found = f"has images of {recipe.image_size} pixels, which this model cuts into {rows} x {columns} patches"
-            warn_caller(f"The recipe {recipe.name} {found}: slow, and much memory. Give a smaller image_size=.")
-    # A head that fits by chance goes as well: the original always starts from zeros.
-    return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
-
-
-RATES = ("dropout", "patch_drop", "drop_path")  # of recipes and of configs
-
-
-def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **options: Any) -> Model:
-    """A copy of a model, or what `load` takes, with the image size and the dropout of a recipe."""
-    rates = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
-    if not isinstance(source, ImageModel):
-        return load(source, image_size=recipe.image_size, dtype=dtype, **rates, **options)
-    refuse_unused(recipe, Recipe(), RECIPE, kind=type(source).__name__)
-    size = {} if source.config.dynamic else {"image_size": recipe.image_size}
-    return source.with_config(**rates, **size)
-
-
-def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool = False) -> Model:
-    """The model, or a copy with a head of zeros where its classes are not those of the data (or `new_head`).
-
-    Raises ValueError where a head that stays has been trained, and the recipe says what its biases begin with.
-    """
-    names = tuple(images.class_names or ())
-    activation = {"multilabel": "sigmoid", "number": None}.get(images.target, model.config.classifier_activation)
-    if model.config.classifier_activation != activation:
-        model = model.with_config(classifier_activation=activation)
-    known = model.config.class_names
-    if model.config.classes == images.classes and not new_head and (not names or known in (None, names)):
-        if names:
-            model.name_classes(names)
-        if recipe.head_bias:
-            if any(np.any(weight) for weight in model.get_layer("head").get_weights()):
-                raise ValueError(
-                    f"head_bias={recipe.head_bias!r} is for heads that begin, but that of {model.name} has been "
-                    "trained: give head_bias=0.0, or model.with_classes(None) for a new head."
-                )
-            model.get_layer("head").bias.assign(np.full(images.classes, recipe.head_bias, "float32"))
-        return model
-    model = model.with_classes(images.classes, class_names=names or None)
-    head = model.get_layer("head")
-    if not head.trainable:
-        raise ValueError(f"All of {model.name} is frozen, also the new head of zeros: unfreeze(model, 'head') first.")
-    bias = np.mean(images.labels) if images.target == "number" and images.labels is not None else recipe.head_bias
-    head.bias.assign(np.full(images.classes, bias, "float32"))
-    return model
-
-
-FINE_TUNING = Task("fine-tuning", "labels", model_to_finetune)
 
 
 # The run
@@ -280,6 +170,60 @@ def finetune(
         >>> done.class_names
         ['cat', 'dog']
     """
+    _check_arguments(every, seed, validation, task)
+    recipe = recipe_of_name(recipe) if isinstance(recipe, str) else recipe
+    asked = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "warmup_steps": warmup_steps}
+    asked = {name: value for name, value in {**asked, "image_size": image_size}.items() if value is not None}
+    recipe = recipe.replace(**asked)
+    check_callbacks(callbacks, averages=recipe.polyak is not None)
+    with contextlib.ExitStack() as stack:
+        processes = stack.enter_context(distributed(distribution))
+        set_random_seed(seed)
+        source = _opened(model, dtype, None if resume else output)
+        channels = 3
+        if isinstance(source, ImageModel):
+            source, channels = _moved(source, distribution, processes), source.config.channels
+            stack.enter_context(scope_of(source))
+            if image_size is None and not source.config.dynamic:
+                recipe = _at_the_size_of(source, recipe)
+        reading = {
+            "image_size": recipe.image_size,
+            "batch_size": recipe.batch_size // recipe.accumulate,
+            "seed": seed,
+            "on_bad_image": on_bad_image,
+            "shard": processes.shard,
+            "channels": channels,
+            **({"holdout": validation} if isinstance(validation, float) else {}),
+        }
+        names = {"classes": classes, "class_names": class_names, "target": target}
+        changing = {"augmentation": recipe.augmentation, "sampling": recipe.sampling}
+        images = stack.enter_context(open_data(data, split="train", **changing, **names, **reading))
+        recipe = _with_steps(recipe, images, task, asked)
+        model = task.model(source, recipe, images, dtype)
+        refuse_unused(recipe, Recipe(), RECIPE, kind=type(model).__name__)
+        test_images, split = open_validation(data, validation, images, recipe, model, reading)
+        if test_images is not None:
+            stack.enter_context(test_images)
+        _choose_what_trains(model, recipe)
+        every = every or max(1, min(images.steps_per_epoch or recipe.steps, -(-recipe.steps // 10)))
+        run = Run(task, recipe, model, images, test_images, Sharing.of(processes, model), every, seed)
+        processes.check_same("settings", run.settings())
+        folder = None if output is None else RunFolder(output, run.settings(), resume, processes)
+        learner = compile_learner(run, folder)
+        verbose = verbose and processes.first
+        if verbose:
+            report(summary(task.title, recipe, model, images, test_images, split, run.sharing))
+        log = fit(run, learner, folder, callbacks, verbose)
+        class_names = list(model.config.class_names or ()) or None
+        done = Trained(model, recipe, log, class_names, folder and folder.path, list(images.bad))
+        if folder:
+            _write_results(done, processes)
+        processes.from_first()  # nobody returns before the files are there
+    return done
+
+
+def _check_arguments(every: int | None, seed: int, validation: Any, task: Task) -> None:
+    """Raises TypeError or ValueError for arguments of `finetune` that make no sense whatever the model and the data."""
     if every is not None:
         whole_number("every", every, 1)
     whole_number("seed", seed, 0)
@@ -289,113 +233,132 @@ def finetune(
         raise ValueError(
             f"validation must be data or a share between 0 and 1, such as 0.1, but {validation} was given."
         )
-    recipe = recipe_of_name(recipe) if isinstance(recipe, str) else recipe
-    warmup = {} if warmup_steps is None else {"warmup_steps": warmup_steps}
-    changes = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "image_size": image_size}
-    recipe = recipe.replace(**warmup, **{name: value for name, value in changes.items() if value is not None})
-    check_callbacks(callbacks, averages=recipe.polyak is not None)
-    with contextlib.ExitStack() as stack:
-        processes = stack.enter_context(distributed(distribution))
-        set_random_seed(seed)
-        source = _opened(model, dtype, None if resume else output)
-        if isinstance(source, ImageModel):
-            source = _moved(source, distribution, processes)
-            stack.enter_context(scope_of(source))
-            is_published = recipe.image_size == published_image_size(recipe.name)
-            if image_size is None and is_published and not source.config.dynamic:
-                recipe = recipe.replace(image_size=source.config.image_size)
-        reading = {
-            "image_size": recipe.image_size,
-            "batch_size": recipe.batch_size // recipe.accumulate,
-            "seed": seed,
-            "on_bad_image": on_bad_image,
-            "shard": processes.shard,
-            "channels": source.config.channels if isinstance(source, ImageModel) else 3,
-        }
-        if isinstance(validation, float):
-            reading["holdout"] = validation
-        names = {"classes": classes, "class_names": class_names, "target": target}
-        options = {"augmentation": recipe.augmentation, "sampling": recipe.sampling, **names, **reading}
-        images = stack.enter_context(open_data(data, split="train", **options))
-        check_options(recipe, task.objective, images.target)
-        kind = "sigmoid" if images.target == "multilabel" else recipe.loss
-        recipe = recipe.replace(steps=recipe.total_steps(images.examples), loss=kind, **warmup)
-        schedule = build_schedule(recipe)  # raises where steps and warm-up do not fit
-        model = task.model(source, recipe, images, dtype)
-        refuse_unused(recipe, Recipe(), RECIPE, kind=type(model).__name__)
-        test_images = None
-        if validation is not None or has_test_split(data):
-            test_data = data if validation is None or "holdout" in reading else validation
-            target = "class" if images.target == "mask" else images.target  # `open_masks` says it by itself
-            names = {"classes": images.classes, "class_names": images.class_names, "target": target}
-            test_images = open_data(test_data, split="validation", resize=model.config.pipeline, **names, **reading)
-            stack.enter_context(test_images)
-            if validation is not None and _is_same_data(images, test_images):
-                warn_caller("validation holds the very images that are trained on: its figures say nothing of others.")
-            if test_images.target != images.target:
-                raise ValueError(f"validation has the target {test_images.target!r}, data has {images.target!r}.")
-        elif recipe.keep == "best" or recipe.patience is not None:
+
+
+def _at_the_size_of(model: Model, recipe: Recipe) -> Recipe:
+    """The recipe for images of the model's size, where its own size is the published one, which nobody has chosen."""
+    if recipe.image_size != published_image_size(recipe.name):
+        return recipe
+    return recipe.replace(image_size=model.config.image_size)
+
+
+def _with_steps(recipe: Recipe, images: ImageStream, task: Task, asked: dict[str, Any]) -> Recipe:
+    """The recipe with the number of updates and the loss for these images; ValueError where it is not for them."""
+    check_options(recipe, task.objective, images.target)
+    loss = "sigmoid" if images.target == "multilabel" else recipe.loss
+    warmup = {name: value for name, value in asked.items() if name == "warmup_steps"}
+    recipe = recipe.replace(steps=recipe.total_steps(images.examples), loss=loss, **warmup)
+    build_schedule(recipe)  # raises where steps and warm-up do not fit
+    return recipe
+
+
+def open_validation(
+    data: Any, validation: Any, images: ImageStream, recipe: Recipe, model: Model, reading: dict[str, Any]
+) -> tuple[ImageStream | None, str | None]:
+    """The images to evaluate on and what they are called; None and None where there are none.
+
+    Args:
+        data: What is trained on, whose own split is taken where `validation` is None or a share.
+        validation: As in `finetune`.
+        images: The stream that is trained on.
+        recipe: That of the run, which may need images to evaluate on.
+        model: That of the run, which says how pictures are prepared.
+        reading: Options of `open_data` that both streams have.
+
+    Raises:
+        ValueError: if the recipe needs such images and there are none, or they have another target.
+    """
+    if validation is None and not has_test_split(data):
+        if recipe.keep == "best" or recipe.patience is not None:
             option = "patience" if recipe.patience is not None else "keep='best'"
             raise ValueError(f"{option} needs images to evaluate on: give validation=, or a folder with test/.")
-        sharing = Sharing.of(processes, model)
-        _choose_what_trains(model, recipe)
-        every = every or max(1, min(images.steps_per_epoch or recipe.steps, -(-recipe.steps // 10)))
-        settings = {
-            "recipe": recipe.to_dict(),
+        return None, None
+    test_data = data if validation is None or "holdout" in reading else validation
+    target = "class" if images.target == "mask" else images.target  # `open_masks` says it by itself
+    names = {"classes": images.classes, "class_names": images.class_names, "target": target}
+    test_images = open_data(test_data, split="validation", resize=model.config.pipeline, **names, **reading)
+    if validation is not None and _is_same_data(images, test_images):
+        warn_caller("validation holds the very images that are trained on: its figures say nothing of others.")
+    if test_images.target != images.target:
+        raise ValueError(f"validation has the target {test_images.target!r}, data has {images.target!r}.")
+    return test_images, split_name(test_data, "validation")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run before its first update."""
+
+    task: Task
+    recipe: Recipe
+    model: Model
+    images: ImageStream
+    test_images: ImageStream | None
+    sharing: Sharing
+    every: int  # updates between two evaluations
+    seed: int
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the numbers of the run, as plain data: a run that goes on has the same."""
+        return {
+            "recipe": self.recipe.to_dict(),
             "backend": keras.backend.backend(),
-            "every": every,
-            "model": {key: value for key, value in model.get_config().items() if key != "name"},
-            "task": task.title,
-            "seed": seed,
-            "data": images.describe(),
+            "every": self.every,
+            "model": {key: value for key, value in self.model.get_config().items() if key != "name"},
+            "task": self.task.title,
+            "seed": self.seed,
+            "data": self.images.describe(),
         }
-        processes.check_same("settings", settings)
-        folder = None if output is None else RunFolder(output, settings, resume, processes)
-        reset_randomness(model, seed)
-        learner, optimizer = task.learner(model), build_optimizer(recipe, model)
-        loss, metric = task.loss_and_metric(recipe, images)
-        choose_jit = functools.partial(jit_compile, learner, recipe.steps, reading["batch_size"])
-        learner.compile(
-            optimizer,
-            loss,
-            weighted_metrics=[metric] if metric else None,
-            jit_compile=choose_jit() if folder is None else folder.measured("jit_compile", choose_jit),
-        )
-        sharing.average_gradients(optimizer, learner.optimizer)
-        sharing.average_moments(learner)
-        verbose = verbose and processes.first
-        if verbose:
-            tests = split_name(test_data, "validation") if test_images else None
-            report(summary(task.title, recipe, model, images, test_images, tests, sharing))
-        filled = None
-        if test_images is not None and task.validation is not None:
-            filled = task.validation(model, test_images, processes)
-        elif test_images is not None:
-            count = test_images.steps_per_epoch or sum(1 for _ in test_images)
-            filled = FilledBatches(task.batches(model, test_images, seed + 1), count, reading["batch_size"], sharing)
-        log = train(
-            learner,
-            sharing.training_batches(task.batches(model, images, seed), images.batch_size),
-            recipe.steps,
-            every=every,
-            batches_per_step=recipe.accumulate,
-            validation=filled,
-            folder=folder,
-            schedule=schedule,
-            callbacks=callbacks,
-            title=task.title,
-            verbose=verbose,
-            sharing=sharing,
-            batch_size=images.batch_size,
-            keep=recipe.keep,
-            patience=recipe.patience,
-        )
-        class_names = list(model.config.class_names or ()) or None
-        done = Trained(model, recipe, log, class_names, folder and folder.path, list(images.bad))
-        if folder:
-            _write_results(done, processes)
-        processes.from_first()  # nobody returns before the files are there
-    return done
+
+
+def compile_learner(run: Run, folder: RunFolder | None) -> keras.Model:
+    """The model that computes the loss of a run, compiled; its weights are those of the run's model."""
+    reset_randomness(run.model, run.seed)
+    learner, optimizer = run.task.learner(run.model), build_optimizer(run.recipe, run.model)
+    loss, metric = run.task.loss_and_metric(run.recipe, run.images)
+    choose_jit = functools.partial(jit_compile, learner, run.recipe.steps, run.images.batch_size)
+    learner.compile(
+        optimizer,
+        loss,
+        weighted_metrics=[metric] if metric else None,
+        jit_compile=choose_jit() if folder is None else folder.measured("jit_compile", choose_jit),
+    )
+    run.sharing.average_gradients(optimizer, learner.optimizer)
+    run.sharing.average_moments(learner)
+    return learner
+
+
+def fit(
+    run: Run,
+    learner: keras.Model,
+    folder: RunFolder | None,
+    callbacks: Sequence[keras.callbacks.Callback],
+    verbose: bool,
+) -> Table:
+    """The log of a run, after which the learner has the weights that the run gives."""
+    task, recipe, images, test_images = run.task, run.recipe, run.images, run.test_images
+    validation = None
+    if test_images is not None and task.validation is not None:
+        validation = task.validation(run.model, test_images, run.sharing.processes)
+    elif test_images is not None:
+        count = test_images.steps_per_epoch or sum(1 for _ in test_images)
+        batches = task.batches(run.model, test_images, run.seed + 1)
+        validation = FilledBatches(batches, count, test_images.batch_size, run.sharing)
+    loop = Loop(
+        steps=recipe.steps,
+        every=run.every,
+        batches_per_step=recipe.accumulate,
+        validation=validation,
+        folder=folder,
+        schedule=build_schedule(recipe),
+        title=task.title,
+        verbose=verbose,
+        sharing=run.sharing,
+        batch_size=images.batch_size,
+        keep=recipe.keep,
+        patience=recipe.patience,
+    )
+    batch = run.sharing.training_batches(task.batches(run.model, images, run.seed), images.batch_size)
+    return loop.train(learner, batch, callbacks)
 
 
 def _is_same_data(one: ImageStream, other: ImageStream) -> bool:

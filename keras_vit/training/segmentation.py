@@ -26,8 +26,9 @@ from keras_vit.segmentation import evaluate
 from keras_vit.training.options import RECIPE, refuse_unused
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as recipe_of_name
-from keras_vit.training.run import Task, Trained, as_input, finetune
+from keras_vit.training.run import Trained, finetune
 from keras_vit.training.sharing import Batch
+from keras_vit.training.tasks import Task, as_input
 from keras_vit.training.trainable import freeze
 from keras_vit.zoo import load
 

@@ -7,9 +7,13 @@ import pytest
 from keras_vit.data import Batches
 from keras_vit.models import xla
 from keras_vit.training import MomentumSGD
-from keras_vit.training.loop import RunFolder, train
+from keras_vit.training.loop import Loop, RunFolder
 from keras_vit.training.run import jit_compile
 from keras_vit.training.sharing import FilledBatches
+
+
+def train(model, batch, steps, callbacks=(), **options):
+    return Loop(steps=steps, **options).train(model, batch, callbacks)
 
 
 def new_model(use_ema=False):
