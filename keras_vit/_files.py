@@ -35,6 +35,19 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Raises FileNotFoundError unless a folder is there or can be made within one: a typing error makes no folders."""
+    folder = Path(folder)
+    if not folder.exists() and not folder.parent.exists():
+        raise FileNotFoundError(f"There is no folder {folder.parent}: check the path, or make that folder first.")
+
+
+def make_folder(folder: str | os.PathLike[str]) -> None:
+    """Makes a folder where it is missing; FileNotFoundError where the one that it would lie in is missing as well."""
+    check_folder(folder)
+    Path(folder).mkdir(exist_ok=True)
+
+
 def check_room(path: str | os.PathLike[str], size: int) -> None:
     """Raises OSError if there is no room for so many bytes: for libraries that break down when a disk is full."""
     path = Path(path)

@@ -37,10 +37,12 @@ def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
     trunk = getattr(config, "backbone", config)
     is_vit = isinstance(trunk, ViTConfig)
     blocks = trunk.depth + sum(trunk.stem_stages or ()) if is_vit else sum(trunk.stages)
-    if max(blocks, getattr(config, "upscale_blocks", 0)) > MOST_BLOCKS:
-        raise ValueError(f"{path} is damaged: its model has more than {MOST_BLOCKS:,} blocks.")
-    if is_vit and not trunk.dynamic and math.prod(trunk.grid_size) > _MOST_PATCHES:
-        raise ValueError(f"{path} is damaged: its images have more than {_MOST_PATCHES:,} patches.")
-    least = count_weights(config) // 2
+    least = blocks * trunk.width**2 // 2  # a block or unit has more weights than its width squared
+    if least <= size:
+        if max(blocks, getattr(config, "upscale_blocks", 0)) > MOST_BLOCKS:
+            raise ValueError(f"{path} is damaged: its model has more than {MOST_BLOCKS:,} blocks.")
+        if is_vit and not trunk.dynamic and math.prod(trunk.grid_size) > _MOST_PATCHES:
+            raise ValueError(f"{path} is damaged: its images have more than {_MOST_PATCHES:,} patches.")
+        least = count_weights(config) // 2
     if least > size:
         raise ValueError(f"{path} is damaged: its model has at least {least:,} bytes of weights, it has only {size:,}.")

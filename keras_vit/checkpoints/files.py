@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from keras_vit._arguments import is_class_name, printable
-from keras_vit._files import replacing, write_text
+from keras_vit._files import make_folder, replacing, write_text
 from keras_vit.checkpoints import stored_array
 from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape, kind_of, what_it_is
 from keras_vit.checkpoints.torch_file import read_torch
@@ -142,7 +142,7 @@ def _new(path: str | os.PathLike[str], overwrite: bool) -> pathlib.Path:
     path = pathlib.Path(path)
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists. Choose another path or pass overwrite=True.")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     return path
 
 

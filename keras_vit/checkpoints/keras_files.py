@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit._arguments import check_choice, printable
-from keras_vit._files import check_room, replacing
+from keras_vit._files import check_room, make_folder, replacing
 from keras_vit.checkpoints.catalogue import SHIPPED
 from keras_vit.checkpoints.checkpoint import (
     KERAS_ENDINGS,
@@ -74,7 +74,7 @@ def save_model(
         raise FileExistsError(f"{path} exists. Choose another path or allow to overwrite it.")
     from keras_vit._keras import without_importing_tensorflow  # imports Keras, which is not needed to look into a file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with replacing(path) as temporary, without_importing_tensorflow():
         if path.suffix == ".keras":
             model.save(temporary)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_vit._files import check_folder
 from keras_vit._terminal import Table
 from keras_vit.cli.command import (
     COUNT_OR_0,
@@ -30,6 +31,7 @@ PICTURES = (
     option("--format", choices=("png", "npy"), default="png", help="of the files in a folder"),
     option("--flip", action="store_true", help="average with the mirror image (not for masks of queries)"),
     option("--plot", action="store_true", help="write figures with names or a scale instead of maps"),
+    option("--skip-unreadable", action="store_true", help="leave out files that are no pictures, and say which"),
     OVERWRITE,
 )
 
@@ -55,22 +57,33 @@ def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: b
     return pairs
 
 
-def answers(options: argparse.Namespace, answer: Callable[[Any, Path, Path], Row]) -> Answer:
+def answers(options: argparse.Namespace, answer: Callable[[Any, Any, Path, Path], Row]) -> Answer:
     """Looks for the pictures before anything that takes long; writes one file after the other.
 
-    `answer` takes the model, a picture and its file, and gives what `--json` and the table say of them.
+    `answer` takes the model, the pixels of a picture, its path and its file, and returns what `--json` and the table
+    say of them.
     """
     pairs = files_to_write(options.images, options.output, f".{options.format}", options.overwrite)
     check_source(options.weights)
     check_exists(options.head)
+    check_folder(pairs[0][1].parent if len(pairs) == 1 else options.output)
     start_keras()
+    from keras_vit.preprocessing.windows import read_picture
     from keras_vit.zoo import load
 
     model = load(options.weights, head=options.head, max_depth=getattr(options, "max_depth", None))
     data, table = [], Table()
     for picture, target in pairs:
+        try:
+            pixels = read_picture(picture, model.config.channels)
+        except (OSError, ValueError) as error:
+            if not options.skip_unreadable:
+                raise
+            data.append({"image": str(picture), "output": None, "error": str(error)})
+            table.append({"image": str(picture), "output": "none: it cannot be read"})
+            continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        row, words = answer(model, picture, target)
+        row, words = answer(model, pixels, picture, target)
         data.append({"image": str(picture), "output": str(target), **row})
         table.append({"image": str(picture), **words, "output": str(target)})
     return Answer(data, table)
@@ -95,10 +108,10 @@ def metres(text: str) -> float | str:
 def depth(options: argparse.Namespace) -> Answer:
     """The least and the largest depth of each picture."""
 
-    def answer(model: Any, picture: Path, target: Path) -> Row:
+    def answer(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
         from keras_vit.depth import estimate, plot
 
-        result = estimate(model, picture, flip=options.flip)
+        result = estimate(model, pixels, flip=options.flip)
         ends = {"least": float(result.depth.min()), "largest": float(result.depth.max())}
         row: dict[str, Any] = {"metric": result.metric, "unit": result.unit, **ends}
         if options.plot:
@@ -133,11 +146,11 @@ def depth(options: argparse.Namespace) -> Answer:
 def segment(options: argparse.Namespace) -> Answer:
     """The segments of each picture."""
 
-    def answer(model: Any, picture: Path, target: Path) -> Row:
+    def answer(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
         from keras_vit import segmentation
 
         choices = given(options, "task", "stuff_classes", "scales")
-        result = segmentation.segment(model, picture, flip=options.flip, **choices)
+        result = segmentation.segment(model, pixels, flip=options.flip, **choices)
         if options.plot:
             segmentation.plot(result, picture, target)
         else:

@@ -101,7 +101,7 @@ class MaskedImages(Masks):
     def check_classes_occur(self, on_bad_image: str = "stop") -> None:
         """Raises ValueError if a class does not occur in the masks to train on, or there is only one."""
         opened = self._open("train", on_bad_image, "none")
-        seen, count = self._numbers_seen(opened), self.classes or 0
+        seen, count = self._numbers_seen(opened, on_bad_image == "skip"), self.classes or 0
         missing = [number for number in range(count) if number not in seen]
         if count > 1 and not missing:
             return
@@ -113,13 +113,21 @@ class MaskedImages(Masks):
         )
         raise ValueError(f"{words}, so nothing could be learned of it.{f'{hint}.' if self.ignore in seen else ''}")
 
-    def _numbers_seen(self, opened: "_Opened") -> set[int]:
-        """The numbers in masks, of no class as well; once it has seen all classes, it looks no further."""
+    def _numbers_seen(self, opened: "_Opened", skip: bool = False) -> set[int]:
+        """The numbers in masks, of no class as well; once it has seen all classes, it looks no further.
+
+        Raises ValueError at a mask that cannot be read, unless `skip`.
+        """
         seen: set[int] = set()
 
         def one(i: int) -> list[int]:
-            mask = opened.mask(i)
-            return np.unique(self.checked(mask, np.shape(mask)[:2], opened.called[i])).tolist()
+            try:
+                mask = opened.mask(i)
+                return np.unique(self.checked(mask, np.shape(mask)[:2], opened.called[i])).tolist()
+            except (OSError, ValueError):
+                if skip:  # the stream warns of it
+                    return []
+                raise
 
         count = len(opened.called)
         chunks = [range(i, min(i + 64, count)) for i in range(0, count, 64)]

@@ -116,7 +116,7 @@ def _padded(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.nd
 
 
 # By `config.pictures`: from a picture, a backbone's config and a size to images, and how depth is resized.
-_WAYS: dict[str, tuple[Callable[..., np.ndarray], str]] = {
+PREPARATIONS: dict[str, tuple[Callable[..., np.ndarray], str]] = {
     "depth_anything": (_authors, "official"),
     "depth_anything_transformers": (_transformers, "bicubic_hf"),
     "dinov2": (_padded, "bilinear"),
@@ -159,7 +159,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     if config.include_preprocessing:
         raise ValueError(f"{model.name} normalises pixels itself, after which its publisher pads: build it without.")
     pixels = read_picture(picture, config.channels)
-    prepare, method = _WAYS[config.pictures]
+    prepare, method = PREPARATIONS[config.pictures]
     images = prepare(pixels, config.backbone, config.picture_size)
     depth = _predicted(model, images)
     if flip:

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from rich.console import Console
 
 from keras_vit._arguments import Source, require_packages, softmax, whole_number
+from keras_vit._files import check_folder, make_folder
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
 from keras_vit.export.formats import Format
 from keras_vit.export.images import (
@@ -83,6 +84,7 @@ class ExportReport(PlainData):
         latency_ms: Median time of an answer to `batch` images, or to one; None if it was not measured.
         peak_memory_bytes: Most memory for it, above what the runtime takes without a file; None if that is not known.
         seconds: What the export took.
+        note: What the runtime does by itself that this check has not measured; None for nothing.
 
     Examples:
         >>> [name for name in export.ExportReport.__dataclass_fields__ if name.endswith("_error")]
@@ -109,6 +111,7 @@ class ExportReport(PlainData):
     latency_ms: float | None
     peak_memory_bytes: int | None
     seconds: float
+    note: str | None = None
 
     def __str__(self) -> str:
         return as_text(self, 120)
@@ -137,6 +140,7 @@ class ExportReport(PlainData):
                 "operators": ", ".join(self.operators),
                 "outside the runtime": ", ".join(self.select_operators) or "none",
                 "export took": f"{self.seconds:.1f} s",
+                "note": self.note,
             },
         )
 
@@ -325,6 +329,7 @@ def export(
         latency_ms=measured.get("latency_ms"),
         peak_memory_bytes=measured["peak_memory_bytes"],
         seconds=time.perf_counter() - started,
+        note=row.note,
     )
 
 
@@ -416,6 +421,7 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
         is_folder = target.is_dir() and not target.is_symlink()
         if is_folder and any(target.iterdir()) and not (target / "saved_model.pb").exists():
             raise FileExistsError(f"{target} is a folder that is no SavedModel, which overwrite=True does not delete.")
+    check_folder(path.parent)
     if not (folder := _existing(path)).is_dir():
         raise NotADirectoryError(f"{path} cannot be written: {folder} is not a folder.")
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -438,7 +444,7 @@ def _existing(path: Path) -> Path:
 
 def _place(written: Path, path: Path, row: Format, folder: Path) -> None:
     """Moves a new file to where it belongs; where one step does not do, the old ones go aside meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     pairs = list(zip(row.files(written), row.files(path), strict=True))
     old = [(target, folder / f"old{target.suffix}") for _, target in pairs if target.exists() or target.is_symlink()]
     old = [] if len(pairs) == 1 and written.is_file() and not path.is_dir() else old

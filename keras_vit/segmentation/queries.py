@@ -33,19 +33,8 @@ def segment_with_queries(
 ) -> Segmentation:
     """The segments of a picture `(height, width, 3)`; see `segment`."""
     config, size = model.config, (pixels.shape[0], pixels.shape[1])
-    side = config.image_size[0]
-    whole = task == "semantic"
-    inner = (_covering if whole else _fitting)(size, side, config.pictures)
-    if config.pictures == "eomt_transformers" and pixels.dtype == np.uint8:
-        resized = torchvision_resized(pixels, inner, "bilinear_antialias")
-    else:
-        resized = Pipeline(inner, filter=config.backbone.filter).resized(pixels)[0]
-    windows = spread(inner, side) if whole else [Window(0, 0, side, side)]
-    if not whole:  # black before pixels are normalised
-        resized = np.pad(resized, ((0, side - inner[0]), (0, side - inner[1]), (0, 0)))
-    crops = np.stack([window.of(resized) for window in windows])
-    vit = config.backbone
-    crops = crops if vit.include_preprocessing else vit.pipeline.normalized(crops)
+    side, whole = config.image_size[0], task == "semantic"
+    crops, windows, inner = prepared(config, pixels, whole)
     parts = [model.predict_on_batch(crops[i : i + batch_size]) for i in range(0, len(crops), batch_size)]
     classes, masks = (np.concatenate([np.asarray(part[name]) for part in parts]) for name in ("classes", "masks"))
     shares = softmax(classes.astype("float32"))
@@ -63,6 +52,27 @@ def segment_with_queries(
     if task == "panoptic":
         return _panoptic(at_size, shares[0], size, config, stuff, threshold, overlap)
     return _instances(at_size, shares[0], size, config, threshold)
+
+
+def prepared(config: EoMTConfig, pixels: np.ndarray, whole: bool) -> tuple[np.ndarray, list[Window], Size]:
+    """What an EoMT takes of a picture `(height, width, 3)`, where it lies, and the size that the picture came to.
+
+    Crops that cover the `whole` picture, whose shorter side is the model's; or one with black beside the picture.
+    """
+    side = config.image_size[0]
+    size = (pixels.shape[0], pixels.shape[1])
+    inner = (_covering if whole else _fitting)(size, side, config.pictures)
+    if config.pictures == "eomt_transformers" and pixels.dtype == np.uint8:
+        resized = torchvision_resized(pixels, inner, "bilinear_antialias")
+    else:
+        resized = Pipeline(inner, filter=config.backbone.filter).resized(pixels)[0]
+    windows = spread(inner, side) if whole else [Window(0, 0, side, side)]
+    if not whole:  # black before pixels are normalised
+        resized = np.pad(resized, ((0, side - inner[0]), (0, side - inner[1]), (0, 0)))
+    crops = np.stack([window.of(resized) for window in windows])
+    vit = config.backbone
+    crops = crops if vit.include_preprocessing else vit.pipeline.normalized(crops)
+    return crops, windows, inner
 
 
 def _covering(size: Size, side: int, pictures: str) -> Size:

@@ -33,7 +33,7 @@ _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whet
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
 _MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou")  # of `keep`
 # What a run leaves in its folder, and what goes when it starts again.
-_FILES = ("step-*.npz", ".part-*", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png")
+_FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -333,9 +333,11 @@ class RunFolder:
                 f"output must be a folder that can be written, but {self.path} cannot: {error}."
             ) from error
         with locked(self.path / ".lock", waiting=refuse):
+            # Nobody else writes here: half-written files are those of runs that were killed.
+            gone = [f".part-*-{name}" for name in _FILES] + ([] if self._goes_on else list(_FILES))
+            for file in itertools.chain.from_iterable(map(self.path.glob, gone)):
+                file.unlink(missing_ok=True)
             if not self._goes_on:
-                for file in itertools.chain.from_iterable(map(self.path.glob, _FILES)):
-                    file.unlink(missing_ok=True)
                 settings = self._settings | ({"measured": self._measured} if self._measured else {})
                 write_text(self.path / "run.json", json.dumps(settings, indent=2) + "\n")
             yield

@@ -99,7 +99,11 @@ HOSTILE = [
     ({"model": "VisionTransformer", "config": TINY.to_dict()}, {}, "not stored so"),
     ({"config": None}, {}, "nothing sensible"),
     ({"config": CONFIG | {"strange": 1}}, {}, "strange"),
-    ({"config": CONFIG | {"backbone": CONFIG["backbone"] | {"depth": 10**9}, "blocks": [10**9 - 1]}}, {}, "blocks"),
+    (
+        {"config": CONFIG | {"backbone": CONFIG["backbone"] | {"depth": 10**9}, "blocks": [10**9 - 1]}},
+        {},
+        "bytes of weights",
+    ),
     ({"config": CONFIG | {"backbone": CONFIG["backbone"] | {"width": 10**6}}}, {}, "bytes of weights"),
     ({"config": CONFIG | {"classes": 4}}, {}, "wrong shape.*head/bias"),
     ({}, {"head/bias": None}, "missing.*head/bias"),

@@ -8,6 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit import ViTConfig
+from keras_vit.checkpoints import save_model
 from keras_vit.text import save_image_text
 from tests.checkpoints.npz_files import STORED, as_bfloat16, assert_same_bits, read
 
@@ -159,8 +160,13 @@ def test_loading_leaves_the_file_alone(golden, tmp_path):
 
 def test_writing_makes_folders_and_leaves_no_rest(golden, tmp_path, monkeypatch):
     model = keras_vit.from_checkpoint(golden("mini_token").path)
+    (tmp_path / "a").mkdir()
     keras_vit.to_checkpoint(model, tmp_path / "a" / "b" / "file.npz")
     assert (tmp_path / "a" / "b" / "file.npz").is_file()
+    for ending in ("npz", "keras"):  # a typing error makes no folders
+        with pytest.raises(FileNotFoundError, match=f"There is no folder {tmp_path}/tpyo: check the path"):
+            save_model(model, tmp_path / "tpyo" / "b" / f"file.{ending}")
+    assert not (tmp_path / "tpyo").exists()
 
     def full_disk(*_, **__):
         raise OSError("No space left on device")

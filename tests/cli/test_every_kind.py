@@ -114,3 +114,22 @@ def test_a_folder_of_pictures_is_predicted_in_parts(run, files, colours, monkeyp
     parts = json.loads(run("predict", colours / "train", "--weights", model, "--json").out)
     assert len(parts) == len(whole) == 12
     assert [row["image"] for row in parts] == [row["image"] for row in whole]
+
+
+def test_a_folder_of_pictures_for_every_pixel(run, files, colours, tmp_path):
+    """What is no picture ends the command or, where that is asked for, is said; a mistyped folder is not made."""
+    import json
+    import shutil
+
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number, path in enumerate(sorted((colours / "train").rglob("*.png"))[:2]):
+        shutil.copyfile(path, photos / f"{number}.png")
+    (photos / "bad.png").write_bytes(b"no picture")
+    command = ("depth", photos, "--weights", files / "depths.keras", "-o")
+    assert "bad.png" in run(*command, tmp_path / "first", code=1).err
+    rows = json.loads(run(*command, tmp_path / "second", "--skip-unreadable", "--json").out)
+    assert [row["output"] is None for row in rows] == [False, False, True] and "bad.png" in rows[2]["error"]
+    assert sorted(path.name for path in (tmp_path / "second").iterdir()) == ["0.png", "1.png"]
+    assert f"no folder {tmp_path}/tpyo" in run(*command, tmp_path / "tpyo" / "out", code=1).err
+    assert not (tmp_path / "tpyo").exists()

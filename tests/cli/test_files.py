@@ -57,6 +57,7 @@ def test_info_of_names(run):
 def mirror(tmp_path, monkeypatch):
     """A folder of the user's own that has the recommended Ti/16 under its published name: full size, random weights."""
     path = tmp_path / "mirror" / f"{RECOMMENDED}.npz"
+    path.parent.parent.mkdir()
     model = keras_vit.ViT_Ti16(image_size=384, classifier_activation=None)
     keras_vit.to_checkpoint(with_a_head(model), path)
     monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))

@@ -271,6 +271,23 @@ def test_a_class_that_never_occurs_is_named():
     open_masks((images, masks)).check_classes_occur()
 
 
+def test_classes_are_looked_for_in_masks_that_can_be_read(tmp_path):
+    """With `on_bad_image="skip"` a mask that cannot be read is left out here as well, as in the batches."""
+    from PIL import Image
+
+    for name, mask in {"a": np.zeros((4, 4), "uint8"), "b": np.ones((4, 4), "uint8"), "c": None}.items():
+        for folder in ("images", "masks"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            Image.fromarray(np.zeros((4, 4), "uint8") if mask is None else mask).save(tmp_path / folder / f"{name}.png")
+    (tmp_path / "masks" / "c.png").write_bytes(b"no mask")
+    masks = open_masks(tmp_path, classes=3)
+    with pytest.raises(ValueError, match="not a mask that can be read"):
+        masks.check_classes_occur()
+    with pytest.raises(ValueError, match="No mask to train on has the class 2"):
+        masks.check_classes_occur("skip")
+    open_masks(tmp_path, classes=2).check_classes_occur("skip")
+
+
 def test_classes_are_matched_by_name():
     images, masks = pictures()
     data = open_masks((images, masks), class_names=["a", "b", "c"])

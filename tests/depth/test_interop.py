@@ -1,10 +1,14 @@
 """Depth Anything beside transformers, where that is installed: what it reads and what it writes."""
 
+import importlib
+
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit import depth
+from keras_vit.depth.estimating import PREPARATIONS
+from tests.checkpoints.test_pictures_interop import COUNT, ROUNDING, pictures
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -51,3 +55,27 @@ def test_both_ways(metric, tmp_path):
     with torch.no_grad():
         ours = transformers.AutoImageProcessor.from_pretrained(tmp_path / "ours")(PICTURE, return_tensors="pt")
         np.testing.assert_array_equal(again.eval()(**ours).predicted_depth, answer.predicted_depth)
+
+
+@pytest.mark.parametrize("backend", ["pil", "torchvision"])
+def test_pictures_of_many_sizes(backend, record_property):
+    """What the model takes, beside the processors; see tests/checkpoints/test_pictures_interop.py."""
+    name, end = ("image_processing_pil_dpt", "Pil") if backend == "pil" else ("image_processing_dpt", "")
+    options = {"size": {"height": 70, "width": 70}, "keep_aspect_ratio": True, "ensure_multiple_of": 14, "resample": 3}
+    options |= {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+    try:
+        module = importlib.import_module(f"transformers.models.dpt.{name}")
+        processor = getattr(module, f"DPTImageProcessor{end}")(**options)
+    except ImportError as error:
+        pytest.skip(str(error))
+    size = {"image_size": 70, "patch_size": 14, "width": 16, "depth": 1, "heads": 2, "mlp_width": 16}
+    vit = keras_vit.ViTConfig(**size, pixel_mean=options["image_mean"], pixel_std=options["image_std"])
+    prepare, found = PREPARATIONS["depth_anything_transformers"][0], 0.0
+    for picture in pictures():
+        theirs = np.moveaxis(np.asarray(processor(picture, return_tensors="np")["pixel_values"]), 1, -1)
+        ours = prepare(picture, vit, (70, 70))
+        assert ours.shape == theirs.shape, picture.shape
+        found = max(found, float(np.abs((ours - theirs) * 255 * np.asarray(vit.pixel_std)).max()))
+    record_property("largest difference", found)
+    print(f"Depth Anything, {backend}: {found:.3g} grey levels over {COUNT} sizes")
+    assert found <= ROUNDING

@@ -78,11 +78,13 @@ def test_what_else_is_never_replaced(monkeypatch, tmp_path):
 
 
 def test_folders_are_made_and_go_again_where_nothing_was_left(monkeypatch, tmp_path):
-    path = tmp_path / "a" / "b" / "model.onnx"
+    path = tmp_path / "a" / "model.onnx"
     fake_export(monkeypatch, 1.0)
     with pytest.raises(RuntimeError):
         export(shared_model(), path)
     assert everything_in(tmp_path) == []
+    with pytest.raises(FileNotFoundError, match="no folder .*tpyo: check the path"):
+        export(shared_model(), tmp_path / "tpyo" / "a" / "model.onnx")
     fake_export(monkeypatch)
     export(shared_model(), str(path))
     assert path.exists()

@@ -1,5 +1,6 @@
 """EoMT beside transformers and timm, where these are installed: what they write and what they read."""
 
+import importlib
 import re
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import keras_vit
 from keras_vit.preprocessing import Pipeline
 from keras_vit.segmentation import queries, segment
+from tests.checkpoints.test_pictures_interop import COUNT, ROUNDING, pictures
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -109,6 +111,32 @@ def test_from_the_picture_to_segments(task, tmp_path, monkeypatch):
         assert len(parts) > 1
         for part, other in zip(result.segments, parts, strict=True):
             assert abs(part.score - other["score"]) < SCORE
+
+
+@pytest.mark.parametrize("backend", ["pil", "torchvision"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_pictures_of_many_sizes(whole, backend, tmp_path, monkeypatch, record_property):
+    """What the model takes, beside the processors; see tests/checkpoints/test_pictures_interop.py."""
+    name, end = ("image_processing_pil_eomt", "Pil") if backend == "pil" else ("image_processing_eomt", "")
+    try:
+        module = importlib.import_module(f"transformers.models.eomt.{name}")
+        size = {"shortest_edge": SIDE, "longest_edge": None if whole else SIDE}
+        options = {"do_split_image": whole, "do_pad": not whole, "size": size}
+        processor = getattr(module, f"EomtImageProcessor{end}")(**options)
+    except ImportError as error:
+        pytest.skip(str(error))
+    for part in (of_transformers("Eomt"), processor):
+        part.save_pretrained(tmp_path)
+    config = keras_vit.load(tmp_path).config
+    scale, found = 255 * np.asarray(config.pipeline.std), 0.0
+    for picture in pictures():
+        theirs = np.moveaxis(np.asarray(processor(images=[picture], return_tensors="np")["pixel_values"]), 1, -1)
+        ours = queries.prepared(config, picture, whole)[0]
+        assert ours.shape == theirs.shape, picture.shape
+        found = max(found, float(np.abs((ours - theirs) * scale).max()))
+    record_property("largest difference", found)
+    print(f"EoMT, {'semantic' if whole else 'panoptic'}, {backend}: {found:.3g} grey levels over {COUNT} sizes")
+    assert found <= ROUNDING
 
 
 class Network(torch.nn.Module):

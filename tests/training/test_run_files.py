@@ -112,3 +112,16 @@ def test_a_damaged_checkpoint(folder, what):
         restore(folder, model)
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
+
+
+def test_what_killed_runs_left_half_written_goes(tmp_path):
+    """A run that goes on removes it, whose checkpoints may be large; files of others stay."""
+    run, left = tmp_path / "run", ".part-0123abcd-step-00000005.npz"
+    with RunFolder(run, {"seed": 1}).locked():
+        pass
+    for name in (left, ".part-0123abcd-other.npz", "mine.txt"):
+        (run / name).write_bytes(b"half")
+    with RunFolder(run, {"seed": 1}).locked():
+        assert sorted(path.name for path in run.iterdir() if path.name != ".lock") == [
+            *(".part-0123abcd-other.npz", "mine.txt", "run.json")
+        ]

@@ -67,6 +67,7 @@ class Format:
         beside: Suffixes of further files that lie beside the one at the path.
         largest: Bytes of weights that a file can hold; None for any number.
         any_size: Why a Vision Transformer for images of any size cannot be written; None where it can.
+        note: What the runtime does by itself that a check does not measure; None for nothing.
 
     Examples:
         >>> export.FORMATS["litert"].suffix
@@ -88,6 +89,7 @@ class Format:
     beside: tuple[str, ...] = ()
     largest: int | None = None
     any_size: str | None = None
+    note: str | None = None
 
     def run(self, path: Path, images: np.ndarray) -> Answers:
         """The answers of a written file to a batch of images by name, computed in this process without the model."""

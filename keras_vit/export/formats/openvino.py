@@ -130,6 +130,10 @@ FORMAT = Format(
     annotate=annotate,
     operators=operators,
     change_precision=change_precision,
+    note=(
+        "on processors with bfloat16, OpenVINO computes in it unless the file is loaded with "
+        "INFERENCE_PRECISION_HINT=f32, as it was for this check"
+    ),
     precisions={
         "float32": Precision(),
         "float16": Precision(*_NEEDS),
