@@ -39,22 +39,10 @@ from keras_vit.models import (
     variant_config,
     variant_of,
 )
+from keras_vit.models.options import OF_TRANSFORMERS, check_pooling, with_options
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-# Options that a BiT, which is a ResNet, has no use for.
-OF_TRANSFORMERS = (
-    "pre_logits",
-    "interpolation",
-    "class_token",
-    "representation_size",
-    "dropout",
-    "attention_dropout",
-    "patch_drop",
-    "drop_path",
-    "remat",
-)
 
 
 def load(
@@ -195,9 +183,10 @@ def load(
         config = config if class_names is None else config.replace(class_names=class_names)
         return load_model(path, contents, config, input_tensor=input_tensor, name=name, dtype=dtype)
     base = _with_names_beside(base, path)
-    config = _adapt(base, str(path), image_size=image_size, class_names=class_names, **options)
+    config = with_options(base, str(path), image_size=image_size, class_names=class_names, **options)
+    keep_head = classes in (None, base.classes)
+    check_pooling(base, config, str(path), keep_head)
     if not from_keras:
-        keep_head = classes in (None, base.classes)
         build = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
         model = load_model(path, contents, config, keep_head=keep_head, **build)
         return model if channels in (None, config.channels) else model.with_config(channels=channels)
@@ -333,7 +322,7 @@ def create_model(
         options["image_size"] = _size_of_bit(input_tensor) if image_size is None else image_size
     if classes is None and include_top and isinstance(class_names, Sequence):
         options["classes"] = len(class_names)
-    config = _adapt(base, variant, **options)
+    config = with_options(base, variant, **options)
     if weights is not None and config.class_names is None and os.path.isfile(weights):
         saved = config_in_file(weights)
         if saved is not None and saved.classes == config.classes:
@@ -362,72 +351,6 @@ def _size_of_bit(input_tensor: Tensor | None) -> tuple[int, int] | Literal["dyna
     """The image size of a BiT where none is given: it has none of its own, so that of the input, or any."""
     height, width = (None, None) if input_tensor is None else input_tensor.shape[1:3]
     return "dynamic" if height is None or width is None else (height, width)
-
-
-def _adapt(
-    base: ModelConfig,
-    source: str,
-    *,
-    include_top: bool,
-    image_size: ImageSize | Literal["dynamic"] | None,
-    classes: int | None,
-    class_names: Sequence[str] | None,
-    pooling: str | None,
-    pre_logits: bool | None = None,
-    classifier_activation: str | None = None,
-    **fields: Any,
-) -> ModelConfig:
-    """The config that a user asks for, from the one of the source; None for what that says.
-
-    Raises:
-        TypeError, ValueError: if the config cannot be so; `source` is what messages call it.
-    """
-    if isinstance(base, BiTConfig):
-        asked = {"pre_logits": pre_logits, **fields}
-        refused = [option for option in OF_TRANSFORMERS if asked.get(option) not in (None, False, 0, "official")]
-        if refused:
-            raise ValueError(
-                f"{source} has no use for {', '.join(f'{option}={asked[option]!r}' for option in refused)}: a BiT is a "
-                "ResNet, without tokens, position embeddings and dropout. Leave it out."
-            )
-        pre_logits = None
-        fields = {option: value for option, value in fields.items() if option not in OF_TRANSFORMERS}
-    fields = {name: value for name, value in fields.items() if value is not None}
-    if image_size == "dynamic":
-        fields["dynamic"] = True
-    elif image_size is not None:
-        fields |= {"image_size": image_size, "dynamic": False}
-    if not include_top:
-        head = {"class_names": class_names, "pre_logits": pre_logits or None}
-        for option, value in {**head, "classifier_activation": classifier_activation}.items():
-            if value is not None:
-                raise ValueError(f"{option}={value!r} needs include_top=True; without the top there is no head.")
-        if isinstance(base, ViTConfig):
-            fields |= {"representation_size": None, "projection": None, "projection_bias": False}
-            fields["distillation_head"] = False
-        return base.replace(classes=None, classifier_activation=None, pooling=pooling or "none", **fields)
-    keep_head = classes in (None, base.classes)
-    has_pre_logits = isinstance(base, ViTConfig) and base.representation_size is not None
-    if pre_logits and not has_pre_logits:
-        raise ValueError(f"{source} has no pre-logits: leave pre_logits=True out.")
-    if has_pre_logits and pre_logits is False and keep_head and base.classes:
-        raise ValueError(
-            f"The head of {source} reads its pre-logits, so pre_logits=False needs a new head: pass classes=..., or "
-            "include_top=False for features."
-        )
-    if has_pre_logits and not (keep_head if pre_logits is None else pre_logits):
-        fields["representation_size"] = None
-    if classifier_activation is not None:
-        if not (classes or base.classes):
-            raise ValueError(
-                f"classifier_activation={classifier_activation!r} needs a head, but {source} has none. Pass "
-                "classes=... for a new one."
-            )
-        fields["classifier_activation"] = None if classifier_activation == "linear" else classifier_activation
-    for field, value in (("classes", classes), ("class_names", class_names), ("pooling", pooling)):
-        if value is not None:
-            fields[field] = value
-    return base.replace(**fields)
 
 
 def _with_names_beside(config: ModelConfig, path: str | os.PathLike[str]) -> ModelConfig:
