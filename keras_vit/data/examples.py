@@ -130,7 +130,8 @@ def check_labels(
     if labels.ndim != 2 or target == "number":
         wanted = {"number": "(n,) or (n, 1)", "multilabel": "(n, classes) with 0 and 1"}.get(target, "")
         wanted = wanted or "(n,) with numbers of classes, or (n, classes) with shares"
-        raise ValueError(f"The labels of {where} must have shape {wanted}, but {labels.shape} was given.")
+        shape = f"must have shape {wanted} for target={target!r}"
+        raise ValueError(f"The labels of {where} {shape}, but {labels.shape} was given.")
     if classes is not None and labels.shape[1] != classes:
         raise ValueError(f"The labels of {where} are rows of {labels.shape[1]}, but there are {classes} classes.")
     fits = (values >= 0) & (values <= 1) if target == "class" else (values == 0) | (values == 1)

@@ -283,6 +283,22 @@ def open_masks(
     return data
 
 
+def as_masks(
+    source: Any, *, classes: int | None, class_names: Sequence[str] | None, ignore: int, reduce_zero_label: bool
+) -> Masks:
+    """What `open_masks` makes of a source; masks that are open as they are, ValueError if the options differ."""
+    if not isinstance(source, Masks):
+        options = {"classes": classes, "class_names": class_names, "ignore": ignore}
+        return open_masks(source, **options, reduce_zero_label=reduce_zero_label)
+    names = None if class_names is None else tuple(class_names)
+    asked = {"classes": (classes, None), "class_names": (names, None), "ignore": (ignore, 255)}
+    for name, (value, usual) in {**asked, "reduce_zero_label": (reduce_zero_label, False)}.items():
+        if value not in (usual, getattr(source, name)):
+            found = f"the masks were opened with {getattr(source, name)!r}"
+            raise ValueError(f"{name}={value!r}, but {found}: give it to open_masks, and leave it out here.")
+    return source
+
+
 def read_mask(path: Path) -> np.ndarray:
     """The numbers `(height, width)` of a file of one number a pixel."""
     from PIL import Image

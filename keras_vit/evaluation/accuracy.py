@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, whole_number, whole_numbers
+from keras_vit._arguments import check_choice, listing, whole_number, whole_numbers
 from keras_vit._processes import Processes, connect
 from keras_vit._terminal import Table, TableResult
 from keras_vit.data import match_labels
@@ -205,11 +205,14 @@ def evaluate(
     if getattr(config, "classes", 0) is None:
         raise ValueError("The model has no head, so it knows no classes: build it with include_top=True.")
     check_choice("outputs", outputs, (None, "logits", "softmax", "sigmoid"))
+    asked = {"top": top, "threshold": threshold, "outputs": outputs, "mistakes": mistakes, "class_names": class_names}
     if outputs is None and hasattr(config, "classifier_activation"):
         outputs = _OUTPUTS.get(config.classifier_activation)
     top = whole_numbers("top", top, 1)
     check_choice("target", target, (None, *TARGETS))
     check_choice("views", views, (None, *VIEWS))
+    if target is not None:
+        _refuse_unused(target, asked)
     if not 0 < threshold < 1:
         raise ValueError(f"threshold must be a probability between 0 and 1, but {threshold!r} was given.")
     started, counts = time.perf_counter(), None
@@ -219,12 +222,14 @@ def evaluate(
     worst = _Worst(whole_number("mistakes", mistakes, 0) if processes.count == 1 else 0)
     opened = open_batches(model, data, "test", **reading)
     with processes.failing_together(), opened as (pairs, data_names, target, image_names):
+        _refuse_unused(target, asked)
         rows = _predictions(model, pairs, views, worst)
         if target == "number":
             return measure_numbers(rows, processes, started)
         if target == "multilabel":
             if outputs not in ("logits", "sigmoid"):
-                raise ValueError(f'Several labels need outputs="logits" or "sigmoid", but the outputs are {outputs!r}.')
+                wanted = 'target="multilabel" needs outputs="logits" or "sigmoid"'
+                raise ValueError(f"{wanted}, but the outputs are {outputs!r}.")
             first = next(rows)
             outputs_of, names = _match(config, data_names, first[0].shape[1])
             rows = itertools.chain([first], rows)
@@ -242,6 +247,24 @@ def evaluate(
             counts.add(scores, labels)
             worst.add(scores, labels)
         return counts.result(processes, names, started, worst.mistakes(config, image_names))
+
+
+# Options that are not for every target: what they are where nobody gives them, and the targets.
+_TARGETS_OF: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "top": ((1, 5), ("class",)),
+    "mistakes": (0, ("class",)),
+    "threshold": (0.5, ("multilabel",)),
+    "outputs": (None, ("class", "multilabel")),
+    "class_names": (None, ("class", "multilabel")),
+}
+
+
+def _refuse_unused(target: str, asked: dict[str, Any]) -> None:
+    """Raises ValueError where an option was given that does not apply to the target."""
+    for name, (usual, targets) in _TARGETS_OF.items():
+        if target not in targets and asked[name] != usual:
+            words = f"{name}={asked[name]!r} is for labels of the target {listing(targets)}, but these are {target!r}"
+            raise ValueError(f"{words}: leave it out.")
 
 
 def _predictions(model: Any, pairs: Pairs, views: str | None, worst: "_Worst") -> Pairs:

@@ -144,6 +144,8 @@ def open_batches(
         words = f"model is a {type(model).__name__}, which answers for every pixel"
         raise TypeError(f"{words}: of masks, keras_vit.segmentation.evaluate measures it; this is for classifiers.")
     if not (pixels or preprocess):
+        if on_bad_image != "stop":
+            raise ValueError(f"on_bad_image={on_bad_image!r} is for pixels, which are read here: leave it out.")
         limit = SCALED_MOST if ours and not model.config.include_preprocessing else np.inf
         target = target or "class"
         pairs = _parts(_checked(batches(data, batch_size, target=target, **bar), limit), processes)
@@ -156,7 +158,10 @@ def open_batches(
         )
     with contextlib.ExitStack() as stack:
         stream = data
-        if not isinstance(data, ImageStream):
+        if isinstance(data, ImageStream):
+            if class_names is not None:
+                raise ValueError(f"class_names={class_names!r} is for open_data, which has made this stream.")
+        else:
             named = class_names is not None or files or target == "number"
             stream = open_data(
                 data,

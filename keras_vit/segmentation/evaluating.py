@@ -5,8 +5,8 @@ from typing import Any
 
 from keras_vit._processes import connect
 from keras_vit._terminal import ProgressBar
-from keras_vit.data import ImageStream, open_data, open_masks
-from keras_vit.data.masks import Masks, names_beside
+from keras_vit.data import ImageStream, open_data
+from keras_vit.data.masks import Masks, as_masks, names_beside
 from keras_vit.models import EoMT, LinearSegmenter
 from keras_vit.segmentation.metrics import MeanIoU, MeanIoUResult
 from keras_vit.segmentation.segmenting import segment
@@ -51,20 +51,22 @@ def evaluate(
         raise TypeError(f"model must be one with a head for masks, but {type(model).__name__} was given.")
     processes, config = connect(distribution), model.config
     with contextlib.ExitStack() as stack:
-        if not isinstance(data, ImageStream):
-            if not isinstance(data, Masks):
-                known = {} if names_beside(data) else {"classes": config.classes}
-                data = open_masks(data, ignore=ignore, reduce_zero_label=reduce_zero_label, **known)
-            data = data.in_order(config.class_names)
+        if isinstance(data, ImageStream):
+            if reduce_zero_label:
+                raise ValueError("reduce_zero_label=True is for open_masks, which has made what is in this stream.")
+        else:
+            known = None if isinstance(data, Masks) or names_beside(data) else config.classes
+            reading = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
+            data = as_masks(data, classes=known, class_names=None, **reading).in_order(config.class_names)
             ignore = data.ignore
             split = "test" if getattr(data, "has_test_split", True) else "train"
-            reading: dict[str, Any] = {
+            options: dict[str, Any] = {
                 "image_size": config.image_size,
                 "channels": config.channels,
                 "on_bad_image": on_bad_image,
             }
             data = open_data(
-                data, split=split, shuffle=False, batch_size=processes.count, shard=processes.shard, **reading
+                data, split=split, shuffle=False, batch_size=processes.count, shard=processes.shard, **options
             )
             stack.enter_context(data)
         names = data.class_names and tuple(data.class_names)

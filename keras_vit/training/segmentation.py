@@ -16,7 +16,7 @@ from keras import ops
 from keras_vit._arguments import DType, Source, check_choice, listing, pair
 from keras_vit._processes import ALONE_BY_NAME, Processes, batch_shares
 from keras_vit.data import ImageStream, MaskAugmentation, has_test_split, open_masks
-from keras_vit.data.masks import MaskedImages, Masks, names_beside
+from keras_vit.data.masks import MaskedImages, Masks, as_masks, names_beside
 from keras_vit.layers import resize
 from keras_vit.models import LinearSegmenter, LinearSegmenterConfig, VisionTransformer
 from keras_vit.models.changes import copy_state
@@ -89,7 +89,7 @@ def finetune_segmentation(
         )
     reading = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
     named = {name: options.pop(name, None) for name in ("classes", "class_names")}
-    masks = data if isinstance(data, Masks) else open_masks(data, **named, **reading)
+    masks = as_masks(data, **named, **reading)
     if isinstance(model, LinearSegmenter):
         masks = masks.in_order(model.config.class_names)
     if isinstance(masks, MaskedImages):

@@ -1,0 +1,155 @@
+"""Every option of `evaluate` and `embed` with every kind of data: it changes the result, or it is refused."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import ViTConfig, data, evaluation, segmentation
+
+pytestmark = pytest.mark.once
+
+VIT = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3)
+NAMES = ("a", "b", "c")
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (6, 8, 8, 3)).astype("uint8")
+LABELS = np.array([0, 1, 2, 0, 1, 2])
+TARGETS = {"class": LABELS, "multilabel": np.eye(3)[LABELS], "number": LABELS / 2.0}
+# A value of each option that changes what there is to see; None where nothing does in a single process.
+VALUES = {
+    **{"top": (2,), "outputs": "sigmoid", "preprocess": False, "batch_size": None, "class_names": ["c", "b", "a"]},
+    **{"target": "multilabel", "threshold": 0.9, "views": "flip", "mistakes": 2, "on_bad_image": "skip"},
+    **{"distribution": None, "progress": None},
+}
+# Where that changes nothing by right, another value or None for none: names decide, whatever their order; good
+# pictures are all read; what is said is so already.
+OTHERS = {("folder", "class_names"): ["a", "b"], ("table", "class_names"): None, ("several", "target"): "number"}
+OTHERS[("several", "outputs")] = "logits"
+OTHERS[("prepared", "preprocess")] = None
+for kind in ("arrays", "one-hot", "several", "numbers", "folder", "table", "stream", "batches"):
+    OTHERS[(kind, "on_bad_image")] = None
+DATA = ("arrays", "one-hot", "several", "numbers", "folder", "table", "stream", "batches", "prepared")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder with a class in each folder, one of whose images cannot be read."""
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("photos")
+    for number, (pixels, label) in enumerate(zip(PIXELS, LABELS, strict=True)):
+        (folder / NAMES[label]).mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(folder / NAMES[label] / f"{number}.png")
+    return folder
+
+
+def model_for(target):
+    keras.utils.set_random_seed(0)
+    activation = {"number": None, "multilabel": "sigmoid"}.get(target, "softmax")
+    classes, names = (1, None) if target == "number" else (3, NAMES)
+    config = VIT.replace(classes=classes, class_names=names, classifier_activation=activation)
+    model = keras_vit.VisionTransformer(config)
+    model.get_layer("head").kernel.assign(RNG.normal(size=(8, classes)))
+    return model
+
+
+def source(kind, photos, bad=False):
+    """The target and what `evaluate` takes, with its own options."""
+    files = sorted(map(str, photos.rglob("*.png")))
+    if kind in ("several", "numbers"):
+        target = {"several": "multilabel", "numbers": "number"}[kind]
+        return target, (PIXELS, TARGETS[target]), {"target": target, "preprocess": True}
+    if kind in ("arrays", "one-hot"):
+        return "class", (PIXELS, LABELS if kind == "arrays" else np.eye(3)[LABELS]), {"preprocess": True}
+    if kind == "prepared":  # as the model takes them
+        return "class", (PIXELS / np.float32(127.5) - 1, LABELS), {}
+    if kind == "batches":
+        return "class", [(PIXELS[:3], LABELS[:3]), (PIXELS[3:], LABELS[3:])], {"preprocess": True}
+    if kind == "table":
+        return "class", data.open_table({"file": files, "label": [file.split("/")[-2] for file in files]}), {}
+    if kind == "stream":
+        return "class", data.open_data(photos, image_size=8, batch_size=4, split="test"), {}
+    return "class", photos, {}
+
+
+def outcome(model, given, options):
+    result = evaluation.evaluate(model, given, progress=False, **options)
+    facts = {name: value for name, value in result.to_dict().items() if name not in ("seconds", "images_per_second")}
+    return json.dumps(facts, default=str) + str(getattr(result, "mistakes", ""))
+
+
+def test_every_option_has_a_value():
+    assert set(VALUES) == {*inspect.signature(evaluation.evaluate).parameters} - {"model", "data"}
+
+
+PAIRS = [(kind, option) for kind in DATA for option in VALUES if OTHERS.get((kind, option), VALUES[option]) is not None]
+
+
+@pytest.mark.parametrize(("kind", "option"), PAIRS)
+def test_evaluate(kind, option, photos):
+    target, given, options = source(kind, photos)
+    model = model_for(target)
+    plain = outcome(model, given, options)
+    value = OTHERS.get((kind, option), VALUES[option])
+    _, given, options = source(kind, photos)
+    try:
+        found = outcome(model, given, {**options, option: value})
+    except (ValueError, TypeError) as error:
+        assert option in str(error), f"{kind}, {option}: the error does not name it: {error}"
+        return
+    assert found != plain, f"{kind}: {option}={value!r} is dropped in silence"
+
+
+@pytest.mark.parametrize("kind", ["VisionTransformer", "BiT"])
+@pytest.mark.parametrize("option", [{"features": "encoded"}, {"dtype": "float16"}, {"shard": (1, 2), "batch_size": 2}])
+def test_embed(kind, option, photos, tmp_path):
+    model = model_for("class")
+    if kind == "BiT":
+        model = keras_vit.BiT(keras_vit.BiTConfig(image_size=8, stages=(1,), width=32, classes=3))
+    found = []
+    for number, options in enumerate(({}, option)):
+        try:
+            done = evaluation.embed(model, photos, tmp_path / f"{number}.npz", progress=False, **options)
+        except ValueError as error:
+            assert kind == "BiT" and "'encoded'" in str(error)
+            return
+        with np.load(done.path) as file:
+            found.append((file["features"].shape, file["features"].dtype, file["features"].tobytes()))
+    assert found[0] != found[1]
+
+
+MASKS = (PIXELS, np.arange(8)[:, None] % 2 * np.ones((6, 8, 8), "uint8"))
+
+
+@pytest.mark.parametrize("option", [{"ignore": 1}, {"reduce_zero_label": True}])
+@pytest.mark.parametrize("kind", ["arrays", "masks", "stream"])
+def test_evaluate_segmentation(kind, option):
+    backbone = VIT.replace(classes=None, pooling="none")
+    config = keras_vit.LinearSegmenterConfig(
+        backbone=backbone, classes=2, blocks=(0,), crop_size=8, stride=8, short_side=8
+    )
+    model = keras_vit.LinearSegmenter(config)
+    found = []
+    for options in ({}, option):
+        given = MASKS if kind == "arrays" else data.open_masks(MASKS)
+        if kind == "stream":
+            given = data.open_data(given, image_size=8, batch_size=1, split="test")
+        try:
+            result = segmentation.evaluate(model, given, progress=False, **options)
+        except ValueError as error:
+            assert next(iter(option)) in str(error)
+            return
+        found.append(result.to_dict())
+    assert json.dumps(found[0], default=str) != json.dumps(found[1], default=str), f"{option} is dropped in silence"
+
+
+@pytest.mark.parametrize("option", [{"ignore": 7}, {"reduce_zero_label": True}, {"classes": 5}, {"class_names": "abc"}])
+def test_masks_that_are_open_have_their_options(option):
+    from keras_vit import training
+
+    words = f"{next(iter(option))}=.*but the masks were opened with"
+    with pytest.raises(ValueError, match=words):
+        training.finetune_segmentation(model_for("class"), data.open_masks(MASKS), **option, verbose=False)
