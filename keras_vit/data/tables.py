@@ -150,34 +150,11 @@ def open_table(
     if not rows:
         raise ValueError(f"{where} has no rows.")
 
-    def cell(column: str, i: int) -> str:
-        text = _text(columns[column][i])
-        if not text:
-            raise ValueError(f"{rows[i]} has nothing in the column {column!r}.")
-        return text
-
-    def number(column: str, i: int) -> float:
-        text = cell(column, i)
-        try:
-            value = float({"true": 1, "false": 0}.get(text.lower(), text))
-        except ValueError:
-            value = np.nan
-        if not (value in (0, 1) if several else np.isfinite(value)):
-            expected = "0 or 1 was" if several else "a finite number was"
-            raise ValueError(f"{rows[i]} has {printable(text, 40)!r} in the column {column!r}: {expected} expected.")
-        return value
-
-    def names(i: int) -> list[str]:
-        if target == "class":
-            return [cell(labels[0], i)]
-        value = columns[labels[0]][i]
-        parts = value if isinstance(value, (list, tuple, np.ndarray)) else _text(value).split(separator)
-        return [text for part in parts if (text := _text(part))]
-
+    cells = _Cells(columns, rows)
     if several or target == "number":
-        classes, values = labels, [[number(name, i) for name in labels] for i in count]
+        classes, values = labels, [[cells.number(name, i, several) for name in labels] for i in count]
     else:
-        found = [names(i) for i in count]
+        found = [cells.names(labels[0], i, target, separator) for i in count]
         distinct = {name for of_row in found for name in of_row}  # by number where all are numbers
         classes = sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else str)
         values = [[name in of_row for name in classes] for of_row in found]
@@ -186,22 +163,64 @@ def open_table(
     if alike := _spelled_alike(classes):
         warn_caller(f"The classes {listing(alike)} of {where} differ in spelling only.")
     table = LabelTable(
-        files=[(home if folder is None else Path(folder)) / cell(file, i) for i in count],
+        files=[(home if folder is None else Path(folder)) / cells.text(file, i) for i in count],
         labels=np.array(values, "float32"),
         target=target,
         class_names=tuple(classes),
-        splits=_splits([cell(split, i) for i in count], rows) if split else None,
+        splits=_splits([cells.text(split, i) for i in count], rows) if split else None,
         rows=rows,
         source=where,
     )
+    _check_repeated(table)
+    return table
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cells:
+    """The cells of a table; a cell that does not hold what it should is a ValueError that names row and column."""
+
+    columns: dict[str, Sequence[Any]]
+    rows: list[str]  # what each is called
+
+    def text(self, column: str, i: int) -> str:
+        """What a cell says."""
+        text = _text(self.columns[column][i])
+        if not text:
+            raise ValueError(f"{self.rows[i]} has nothing in the column {column!r}.")
+        return text
+
+    def number(self, column: str, i: int, is_flag: bool) -> float:
+        """The number in a cell, or 0 or 1."""
+        text = self.text(column, i)
+        try:
+            value = float({"true": 1, "false": 0}.get(text.lower(), text))
+        except ValueError:
+            value = np.nan
+        if not (value in (0, 1) if is_flag else np.isfinite(value)):
+            expected = "0 or 1 was" if is_flag else "a finite number was"
+            given = f"{printable(text, 40)!r} in the column {column!r}"
+            raise ValueError(f"{self.rows[i]} has {given}: {expected} expected.")
+        return value
+
+    def names(self, column: str, i: int, target: str, separator: str | None) -> list[str]:
+        """The labels of a row."""
+        if target == "class":
+            return [self.text(column, i)]
+        value = self.columns[column][i]
+        parts = value if isinstance(value, (list, tuple, np.ndarray)) else _text(value).split(separator)
+        return [text for part in parts if (text := _text(part))]
+
+
+def _check_repeated(table: LabelTable) -> None:
+    """Raises ValueError where two rows say different things of one file."""
     first_of: dict[str, int] = {}
     for i, path in enumerate(table.files):
         first = first_of.setdefault(os.path.normpath(path), i)
+        rows = f"than {table.rows[first]}. Keep one of the two."
         if np.any(table.labels[i] != table.labels[first]):
-            raise ValueError(f"{rows[i]} gives {path.name!r} another label than {rows[first]}. Keep one of the two.")
+            raise ValueError(f"{table.rows[i]} gives {path.name!r} another label {rows}")
         if table.splits and table.splits[i] != table.splits[first]:
-            raise ValueError(f"{rows[i]} has {path.name!r} in another split than {rows[first]}. Keep one of the two.")
-    return table
+            raise ValueError(f"{table.rows[i]} has {path.name!r} in another split {rows}")
 
 
 def _spelled_alike(classes: Sequence[str]) -> list[str]:

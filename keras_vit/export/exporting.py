@@ -292,22 +292,12 @@ def export(
             answers, measured = run_in_fresh_process(row, written, inputs, batch_size, measure)
             if len(signature.outputs) == 1:  # PyTorch's has no name
                 answers = [dict(zip(signature.outputs, batch.values(), strict=True)) for batch in answers]
-            found = []
-            for name in signature.outputs:
-                one = Agreement.of([a[name] for a in answers], [e[name] for e in expected], bool(classes))
-                limit = one.require(row.name, precision, tolerance)
-                found.append((one.max_abs_error / limit, limit, one))
-            _, limit, agreement = max(found)
+            limit, agreement = _agreement(answers, expected, row.name, precision, tolerance, bool(classes))
             size = _size_of(written, row)
             _place(written, path, row, folder)
     except (OSError, RuntimeError) as error:
-        # Its own kind again, with what it means for the user.
-        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        text = f"{text}{'' if text.endswith('.') else '.'} Nothing was written to {path}."
-        raise (OSError(error.errno, text) if isinstance(error, OSError) else RuntimeError(text)) from error
-    accuracy = [None, None]
-    if labels is not None:
-        accuracy = [float(np.mean(each[0][signature.outputs[0]].argmax(-1) == labels)) for each in (answers, expected)]
+        raise _nothing_written(error, path) from error
+    accuracy = [_accuracy(each[0][signature.outputs[0]], labels) for each in (answers, expected)]
     return ExportReport(
         format=row.name,
         path=str(path),
@@ -331,6 +321,36 @@ def export(
         seconds=time.perf_counter() - started,
         note=row.note,
     )
+
+
+def _agreement(
+    answers: list[dict[str, np.ndarray]],
+    expected: list[dict[str, np.ndarray]],
+    format: str,
+    precision: str,
+    tolerance: float | None,
+    has_classes: bool,
+) -> tuple[float, Agreement]:
+    """What was allowed and what was found, of the answer that is nearest to its limit; RuntimeError beyond it."""
+    found = []
+    for name in expected[0]:
+        one = Agreement.of([a[name] for a in answers], [e[name] for e in expected], has_classes)
+        limit = one.require(format, precision, tolerance)
+        found.append((one.max_abs_error / limit, limit, one))
+    _, limit, agreement = max(found)
+    return limit, agreement
+
+
+def _accuracy(scores: np.ndarray, labels: np.ndarray | None) -> float | None:
+    """The share of labels that scores name; None without labels."""
+    return None if labels is None else float(np.mean(scores.argmax(-1) == labels))
+
+
+def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
+    """An error of the same kind that says what it means for the user."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    text = f"{text}{'' if text.endswith('.') else '.'} Nothing was written to {path}."
+    return OSError(error.errno, text) if isinstance(error, OSError) else RuntimeError(text)
 
 
 def format_of(path: Path, name: str | None) -> Format:
