@@ -218,22 +218,8 @@ def open_folder(
             raise ValueError(f'{printable(path)}: {reason}. {advice}, or go on without: on_bad_image="skip".')
         bad.append(BadImage(str(path), reason))
 
-    names = class_names
-    if names is None:
-        names = []
-        for name, paths in (files if folder == training else _class_files(training)[0]).items():
-            if paths:
-                check_class_name(name, f"The folder {str(training / name)!r}")
-                names.append(name)
-            else:
-                leave_out(training / name, "a class folder without pictures", "Fill or remove it")
-        spellings = collections.Counter(map(str.casefold, names))
-        if alike := [name for name in names if spellings[name.casefold()] > 1]:
-            warn_caller(f"The class folders {listing(alike)} in {printable(training)} differ in capitals only.")
-        if len(names) < 2:
-            found = f"{str(training)!r} has {f'only {names[0]!r}' if names else 'none'}"
-            wanted = "one folder of pictures for each class, directly or in train/ and test/"
-            raise ValueError(f"A classifier needs two classes or more, but {found}. Expected: {wanted}.")
+    in_training = files if folder == training else _class_files(training)[0]
+    names = class_names or _names_of_folders(training, in_training, leave_out)
     unknown = [name for name, paths in files.items() if name not in names and paths]
     if unknown:
         other = "class_names" if folder == training else "the training data"
@@ -264,6 +250,27 @@ def open_folder(
         bad=bad + unreadable,
         converted=converted,
     )
+
+
+def _names_of_folders(
+    training: Path, files: Mapping[str, Sequence[Path]], leave_out: Callable[[Path, str, str], None]
+) -> list[str]:
+    """The names of the classes to train on, which are those of the folders with pictures; ValueError below two."""
+    names = []
+    for name, paths in files.items():
+        if paths:
+            check_class_name(name, f"The folder {str(training / name)!r}")
+            names.append(name)
+        else:
+            leave_out(training / name, "a class folder without pictures", "Fill or remove it")
+    spellings = collections.Counter(map(str.casefold, names))
+    if alike := [name for name in names if spellings[name.casefold()] > 1]:
+        warn_caller(f"The class folders {listing(alike)} in {printable(training)} differ in capitals only.")
+    if len(names) < 2:
+        found = f"{str(training)!r} has {f'only {names[0]!r}' if names else 'none'}"
+        wanted = "one folder of pictures for each class, directly or in train/ and test/"
+        raise ValueError(f"A classifier needs two classes or more, but {found}. Expected: {wanted}.")
+    return names
 
 
 def good_files(

@@ -106,11 +106,8 @@ def embed(
         (4, 8)
     """
     output = check_output(output)
-    match shard:
-        case (int(index), int(count)) if 0 <= index < count:
-            processes = connect(ALONE_BY_NAME if count > 1 and distribution is None else distribution)
-        case _:
-            raise ValueError(f"shard must be (i, n), the i-th slice of n, from 0 to n - 1, but {shard!r} was given.")
+    _check_shard(shard)
+    processes = connect(ALONE_BY_NAME if shard[1] > 1 and distribution is None else distribution)
     whole_folder = isinstance(images, (str, os.PathLike)) and os.path.isdir(images)
     origin = {
         "model": os.fspath(model) if isinstance(model, (str, os.PathLike)) else None,
@@ -168,6 +165,14 @@ def embed(
             shutil.rmtree(folder, ignore_errors=True)
         count, skipped = found or processes.from_first(_read(output, settings) if processes.first else None)
     return EmbeddedImages(output, count, tuple(settings["shape"]), tuple(skipped), already_complete=found is not None)
+
+
+def _check_shard(shard: Any) -> None:
+    """Raises ValueError unless it is a slice of several."""
+    match shard:
+        case (int(index), int(count)) if 0 <= index < count:
+            return
+    raise ValueError(f"shard must be (i, n), the i-th slice of n, from 0 to n - 1, but {shard!r} was given.")
 
 
 def _stamp(path: Path) -> tuple[int, int]:

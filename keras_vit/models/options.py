@@ -87,8 +87,8 @@ def check_pooling(base: ModelConfig, config: ModelConfig, source: str, keep_head
         return
     if config.pooling == "map" and base.pooling != "map":
         raise ValueError(
-            f"pooling='map' has weights of its own, which {source} lacks: give model.with_config(pooling='map', "
-            "fresh=['pooling']) after loading, for new ones."
+            f"{source} has no arrays for these weights of pooling='map': pooling/... Load it without, and give "
+            "model.with_config(pooling='map', fresh=['pooling']) for new ones."
         )
     if keep_head and config.classes and config.pooled_size != base.pooled_size:
         raise ValueError(

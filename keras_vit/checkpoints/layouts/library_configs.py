@@ -278,7 +278,7 @@ _RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def _config(config: ViTConfig) -> dict[str, Any]:
-    family, gated, bias = family_to_write(config), config.mlp == "swiglu", config.attention_bias
+    family = family_to_write(config)
     flat, name = family in ("clip", "siglip"), _TRANSFORMERS[family][0]
     ending = ("Vision" if flat else "") + ("ModelWithProjection" if config.projection else "Model")
     if config.classes:
@@ -296,38 +296,7 @@ def _config(config: ViTConfig) -> dict[str, Any]:
         "layer_norm_eps": config.layer_norm_epsilon,
         "dtype": "float32",
     }
-    if family.startswith("dinov2"):
-        stated |= {
-            "mlp_ratio": _dinov2_ratio(config),
-            "use_swiglu_ffn": gated,
-            "qkv_bias": bias == "all",
-            "layerscale_value": config.layer_scale,
-            "use_mask_token": False,
-            "num_register_tokens": config.register_tokens,
-            "drop_path_rate": 0.0,
-            **_RATES,
-        }
-    else:
-        stated["intermediate_size"] = config.mlp_width
-    if family == "dinov3_vit":
-        stated |= {
-            "num_register_tokens": config.register_tokens,
-            "use_gated_mlp": gated,
-            "hidden_act": "silu" if gated else stated["hidden_act"],
-            "query_bias": bias != "none",
-            "key_bias": bias == "all",
-            "value_bias": bias != "none",
-            "layerscale_value": config.layer_scale,
-            "rope_theta": 100.0,
-            "proj_bias": True,
-            "mlp_bias": True,
-            "attention_dropout": 0.0,
-            "drop_path_rate": 0.0,
-        }
-    elif family in ("vit", "deit", "ijepa"):
-        stated |= {"qkv_bias": bias == "all", **_RATES}
-        if config.representation_size:
-            stated |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
+    stated |= _of_family(config, family)
     if config.projection:
         stated["projection_dim"] = config.projection
     if config.classes:
@@ -343,6 +312,43 @@ def _config(config: ViTConfig) -> dict[str, Any]:
             "vision_config": {**stated, "vision_use_head": False},
             **{key: stated[key] for key in ("id2label", "label2id", "dtype") if key in stated},
         }
+    return stated
+
+
+def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
+    """What the config.json of a family says of a model's blocks."""
+    gated, bias = config.mlp == "swiglu", config.attention_bias
+    if family.startswith("dinov2"):
+        return {
+            "mlp_ratio": _dinov2_ratio(config),
+            "use_swiglu_ffn": gated,
+            "qkv_bias": bias == "all",
+            "layerscale_value": config.layer_scale,
+            "use_mask_token": False,
+            "num_register_tokens": config.register_tokens,
+            "drop_path_rate": 0.0,
+            **_RATES,
+        }
+    stated: dict[str, Any] = {"intermediate_size": config.mlp_width}
+    if family == "dinov3_vit":
+        stated |= {
+            "num_register_tokens": config.register_tokens,
+            "use_gated_mlp": gated,
+            "query_bias": bias != "none",
+            "key_bias": bias == "all",
+            "value_bias": bias != "none",
+            "layerscale_value": config.layer_scale,
+            "rope_theta": 100.0,
+            "proj_bias": True,
+            "mlp_bias": True,
+            "attention_dropout": 0.0,
+            "drop_path_rate": 0.0,
+            **({"hidden_act": "silu"} if gated else {}),
+        }
+    elif family in ("vit", "deit", "ijepa"):
+        stated |= {"qkv_bias": bias == "all", **_RATES}
+        if config.representation_size:
+            stated |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
     return stated
 
 
