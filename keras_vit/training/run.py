@@ -280,6 +280,7 @@ def open_validation(
     if validation is not None and _is_same_data(images, test_images):
         warn_caller("validation holds the very images that are trained on: its figures say nothing of others.")
     if test_images.target != images.target:
+        test_images.close()
         raise ValueError(f"validation has the target {test_images.target!r}, data has {images.target!r}.")
     return test_images, split_name(test_data, "validation")
 
