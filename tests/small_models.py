@@ -1,0 +1,125 @@
+"""Small models of every kind, with weights that are random, depend on nothing but names and shapes, and are never zero.
+
+`small_vit(classes=5)` is a model, `small_vit_config(classes=5)` its config: changes are fields of the config. Images
+are 8 x 8 pixels (16 x 16 where there is a ResNet), patches 4 x 4, tokens 8 numbers long, there are two blocks, three
+classes. A fresh head or class token is zero, so that tests on it could not fail: here they are not.
+"""
+
+import numpy as np
+
+import keras_vit
+from keras_vit.layers import skip_initialization
+from keras_vit.models import weights_by_path
+
+
+def small_vit_config(**changes):
+    """A plain Vision Transformer with a class token and three classes."""
+    sizes = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 2, "heads": 2, "mlp_width": 16, "classes": 3}
+    return keras_vit.ViTConfig(**sizes | changes)
+
+
+def small_hybrid_config(**changes):
+    """A Vision Transformer on the map of a ResNet, with two by two patches."""
+    return small_vit_config(**{"image_size": 16, "patch_size": 2, "stem_stages": (1,), "stem_width": 32} | changes)
+
+
+def small_bit_config(**changes):
+    """The paper's ResNet, with one unit."""
+    return keras_vit.BiTConfig(**{"image_size": 16, "stages": (1,), "width": 32, "classes": 3} | changes)
+
+
+def small_text_encoder_config(**changes):
+    """A text tower for five tokens out of eleven."""
+    sizes = {"vocabulary": 11, "context": 5, "width": 8, "depth": 2, "heads": 2, "mlp_width": 16}
+    return keras_vit.TextConfig(**sizes | changes)
+
+
+def small_backbone_config(**changes):
+    """What a head for segmentation or depth reads: a Vision Transformer without anything after its tokens."""
+    return small_vit_config(**{"pooling": "none", "classes": None} | changes)
+
+
+def small_eomt_config(**changes):
+    """Four queries in the last of two blocks, of which three classes and masks are made, for patches doubled once."""
+    sizes = {"classes": 3, "queries": 4, "query_blocks": 1, "upscale_blocks": 1}
+    return keras_vit.EoMTConfig(**{"backbone": small_backbone_config(), **sizes} | changes)
+
+
+def small_linear_segmenter_config(**changes):
+    """A linear head for three classes on the last of two blocks; pictures are cut into crops of 8 x 8 pixels."""
+    sizes = {"classes": 3, "blocks": (1,), "short_side": 8, "crop_size": 8, "stride": 8}
+    return keras_vit.LinearSegmenterConfig(**{"backbone": small_backbone_config(), **sizes} | changes)
+
+
+def small_depth_model_config(**changes):
+    """Depth Anything's head on four blocks; depth in metres, up to 80."""
+    sizes = {"blocks": (0, 1, 2, 3), "widths": (4, 4, 4, 4), "fusion_width": 4, "head_width": 3, "max_depth": 80.0}
+    return keras_vit.DPTConfig(**{"backbone": small_backbone_config(depth=4), **sizes} | changes)
+
+
+def small_linear_depth_config(**changes):
+    """DINOv2's linear head for depth, with four bins, on the last of two blocks."""
+    return keras_vit.LinearDepthConfig(**{"backbone": small_backbone_config(), "blocks": (1,), "bins": 4} | changes)
+
+
+def small_vit(seed=0, name=None, dtype=None, **changes):
+    return model_of(small_vit_config(**changes), seed, name, dtype)
+
+
+def small_hybrid(seed=0, name=None, dtype=None, **changes):
+    return model_of(small_hybrid_config(**changes), seed, name, dtype)
+
+
+def small_bit(seed=0, name=None, dtype=None, **changes):
+    return model_of(small_bit_config(**changes), seed, name, dtype)
+
+
+def small_text_encoder(seed=0, name=None, dtype=None, **changes):
+    return model_of(small_text_encoder_config(**changes), seed, name, dtype)
+
+
+def small_eomt(seed=0, name=None, dtype=None, **changes):
+    return model_of(small_eomt_config(**changes), seed, name, dtype)
+
+
+def small_linear_segmenter(seed=0, name=None, dtype=None, **changes):
+    return model_of(small_linear_segmenter_config(**changes), seed, name, dtype)
+
+
+def small_depth_model(seed=0, name=None, dtype=None, **changes):
+    return model_of(small_depth_model_config(**changes), seed, name, dtype)
+
+
+def small_linear_depth(seed=0, name=None, dtype=None, **changes):
+    return model_of(small_linear_depth_config(**changes), seed, name, dtype)
+
+
+CLASSES = {"ViTConfig": "VisionTransformer", "BiTConfig": "BiT", "TextConfig": "TextEncoder"}
+CLASSES |= {f"{kind}Config": kind for kind in ("EoMT", "LinearSegmenter", "DPT", "LinearDepth")}
+
+
+def model_of(config, seed=0, name=None, dtype=None):
+    """A model of any config with random weights."""
+    with skip_initialization():
+        model = getattr(keras_vit, CLASSES[type(config).__name__])(config, name=name, dtype=dtype)
+    return randomized(model, seed)
+
+
+def randomized(model, seed=0):
+    """The model, with other weights: kernels keep the size of what they multiply, the rest is between 0.2 and 1."""
+    for path, weight in weights_by_path(model).items():
+        rng = np.random.default_rng([*path.encode(), seed])
+        if path.endswith("periods"):  # of rotations: computed, not learned
+            continue
+        if len(weight.shape) > 1:
+            inputs = weight.shape[0] if len(weight.shape) == 2 else np.prod(weight.shape[:-1])
+            weight.assign(rng.normal(0, max(int(inputs), 4) ** -0.5, weight.shape))
+        else:
+            weight.assign(rng.uniform(0.2, 1.0, weight.shape))
+    return model
+
+
+def images_for(config, count=2, seed=0):
+    """Normalised images that a model of this config takes, of the config's size and channels."""
+    shape = (count, *config.image_size, config.channels)
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
