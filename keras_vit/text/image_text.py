@@ -29,7 +29,7 @@ from keras_vit.checkpoints import find_checkpoint, is_copy
 from keras_vit.checkpoints.accounting import Contents, check_arrays, fill
 from keras_vit.checkpoints.files import open_file, read_sidecars
 from keras_vit.checkpoints.layouts.pytorch import mapping
-from keras_vit.checkpoints.layouts.text import read_text
+from keras_vit.checkpoints.layouts.text import Names, read_text
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextEncoder, VisionTransformer
 from keras_vit.preprocessing.images import is_file
@@ -38,12 +38,9 @@ from keras_vit.text.templates import AVERAGINGS, Templates, average, imagenet_na
 from keras_vit.text.tokenizers import Tokenizer
 from keras_vit.zoo import load
 
-# SigLIP 1's tokenizer.json is what others made of the first.
-TOKENIZER_FILES = (
-    *("spiece.model", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"),
-    *(tokenizers.VOCABULARY, tokenizers.MERGES),
-)
-
+# Files that say how texts are cut, the best first: SigLIP 1's tokenizer.json is what others made of its spiece.model.
+_WORDS = ("spiece.model", "tokenizer.json", "tokenizer.model", tokenizers.VOCABULARY)
+TOKENIZER_FILES = (*_WORDS, "tokenizer_config.json", tokenizers.MERGES)
 
 _LARGEST_NUMBER = 80  # of a bias, and of the logarithm of a temperature, whose exponential is a float32
 
@@ -147,7 +144,9 @@ class ImageText(keras.Model):
                 f"The loss of pairs is over the whole batch, but each of {replicas} replicas would compare its own "
                 "part. Train in one process on one device, or on JAX inside training.data_parallel().scope()."
             )
-        if isinstance(held := kwargs.get("validation_data"), tuple):
+        held = kwargs.get("validation_data")
+        if isinstance(held, tuple):
+            # Keras takes (x, y), where x is itself a pair; a pair alone is x.
             pair, *rest = held if isinstance(held[0], tuple) else (held,)
             kwargs["validation_data"] = (self._pair(pair), *rest)
         return super().fit(self._pair(x), *args, **kwargs)
@@ -159,7 +158,7 @@ class ImageText(keras.Model):
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = "auto") -> np.ndarray:
         """The `logits` of `(images, texts)`, all images with all texts; Keras's would be those of each batch alone."""
         if not (isinstance(x, tuple) and len(x) == 2):
-            raise ValueError("predict takes (images, texts), of which it gives both.logits(images, texts).")
+            raise ValueError("predict takes (images, texts), of which it returns both.logits(images, texts).")
         return self.logits(*x, batch_size=batch_size or 32)
 
     def _pair(self, x: Any) -> Any:
@@ -175,8 +174,7 @@ class ImageText(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         towers = {name: getattr(self, name) for name in ("image_encoder", "text_encoder")}
-        return {
-            **{name: keras.saving.serialize_keras_object(tower) for name, tower in towers.items()},
+        return {name: keras.saving.serialize_keras_object(tower) for name, tower in towers.items()} | {
             "bias": None if self.logit_bias is None else 0.0,
             "averaging": self.averaging,
             "notes": list(self.notes),
@@ -254,7 +252,7 @@ class ImageText(keras.Model):
                 `"openai_7"` (CLIP's notebooks for ImageNet), `"openai_cifar10"` or another of
                 `published_templates()`. A class is the mean of its texts.
             averaging: Whose rule that follows: `"openai"` (also open_clip's), `"big_vision"` (SigLIP's published
-                numbers: no capitals and punctuation, the first of several names) or `"lit"`. None for the family's own.
+                numbers: no capitals and punctuation, the first of several names) or `"lit"`. None for the family's.
             batch_size: How many texts are computed at a time.
             progress: Whether to show a bar.
 
@@ -298,13 +296,15 @@ def _scalar(model: keras.Model, name: str, value: float) -> keras.Variable:
 
 
 def _checked_names(names: Sequence[str]) -> list[str]:
+    """Names of classes as a list; TypeError, ValueError unless they are two or more different lines of text."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
     names = list(names)
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
-    if wrong := [name for name in names if not name.strip() or not is_class_name(name)]:
-        raise ValueError(f"class_names must be single lines with letters, but {wrong[0]!r} was given.")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
+        if not name.strip() or not is_class_name(name):
+            raise ValueError(f"class_names must be single lines with letters, but {name!r} was given.")
     # OpenAI's list for ImageNet has missile and sunglasses twice.
     if len({*names}) < max(len(names), 2) and tuple(names) != imagenet_names():
         twice = listing(sorted({name for name in names if names.count(name) > 1}))
@@ -366,20 +366,7 @@ def load_image_text(
     check_arrays(contents, str(source))
     if architecture is not None and hints.get("open_clip"):
         raise ValueError(f"The open_clip_config.json beside {source} says its architecture: leave architecture= out.")
-    scale_name, bias_name = f"{contents.prefix}{names.scale}", f"{contents.prefix}{names.bias}"
-    temperature = _number(file, scale_name, source)
-    if temperature is None:
-        what = f"no array {scale_name!r}, the logarithm of its temperature"
-        raise ValueError(f"{source} has {what}: it is half of a model.")
-    bias = _number(file, bias_name, source)
-    if bias is None and contents.dialect == "siglip":
-        raise ValueError(f"{source} has no array {bias_name!r}, which every SigLIP has: it is half of a model.")
-    beside = [name for name in contents.unused if name not in (scale_name, bias_name)]
-    if not beside:
-        raise ValueError(f"{source} has a text tower and no image tower: it is half of a model.")
-    towers = (f"{contents.prefix}img/", f"{contents.prefix}txt/")
-    if contents.dialect == "flax" and (foreign := [name for name in beside if not name.startswith(towers)]):
-        raise ValueError(f"{source} has arrays that are part of neither tower: {listing(foreign)}.")
+    log_scale, bias = _scale_and_bias(file, contents, names, str(source))
     official = None
     if numerics == "official" or (numerics is None and is_copy(source, path)):
         official = _official(contents, bias is not None, str(source))
@@ -389,33 +376,45 @@ def load_image_text(
     of_images = "official" if official == "big_vision" else None
     images = load(path, architecture=architecture, numerics=of_images, image_size=image_size, dtype=dtype)
     if not isinstance(images, VisionTransformer) or images.config.classes:
-        raise ValueError(f"{source}: its image tower ends with a layer of its own, which is not known here.")
+        raise ValueError(f"{source}: its image tower ends with a layer that CLIP, SigLIP and LiT do not have.")
     with layers.skip_initialization():
         texts = TextEncoder(contents.stored, dtype=dtype)
     fill(texts, contents, str(source))
     kind = official or _kind_of(contents, images, bias is not None)
-    made, notes = _tokenizer_of(Path(path), tokenizer, contents, kind)
+    made, note = _tokenizer_of(Path(path), tokenizer, contents, kind)
+    notes = [*contents.notes, note] if note else list(contents.notes)
     if hints.get("config") and hints.get("open_clip"):
         notes.append(f"two sets of files lie there; {Path(path).name} and what belongs to it were taken")
-    return ImageText(
-        images,
-        texts,
-        made,
-        scale=math.exp(temperature),
-        bias=bias,
-        averaging=kind if kind in AVERAGINGS else "openai",
-        notes=[*contents.notes, *notes],
-    )
+    averaging = kind if kind in AVERAGINGS else "openai"
+    return ImageText(images, texts, made, scale=math.exp(log_scale), bias=bias, averaging=averaging, notes=notes)
 
 
-def _number(file: Mapping[str, StoredArray], name: str, source: Source) -> float | None:
-    """A number that a file stores, in one of the shapes that publishers have; None where there is none."""
-    if name not in file:
-        return None
-    values = file[name].read().reshape(-1)
-    if len(values) != 1 or not abs(float(values[0])) < _LARGEST_NUMBER:
-        raise ValueError(f"The array {name!r} of {source} must be one number near 0, but is {values[:3].tolist()}.")
-    return float(values[0])
+def _scale_and_bias(
+    file: Mapping[str, StoredArray], contents: Contents, names: Names, source: str
+) -> tuple[float, float | None]:
+    """The logarithm of the temperature and the bias of logits; ValueError where the file is half of a model."""
+    numbers: list[float | None] = []
+    places = [f"{contents.prefix}{names.scale}", f"{contents.prefix}{names.bias}"]
+    for name in places:
+        values = file[name].read().reshape(-1) if name in file else None
+        if values is not None and (len(values) != 1 or not abs(float(values[0])) < _LARGEST_NUMBER):
+            raise ValueError(f"The array {name!r} of {source} must be one number near 0, but is {values[:3].tolist()}.")
+        numbers.append(None if values is None else float(values[0]))
+    scale, bias = numbers
+    if scale is None:
+        raise ValueError(
+            f"{source} has no array {places[0]!r}, the logarithm of its temperature: it is half of a model."
+        )
+    if bias is None and contents.dialect == "siglip":
+        raise ValueError(f"{source} has no array {places[1]!r}, which every SigLIP has: it is half of a model.")
+    beside = [name for name in contents.unused if name not in places]
+    if not beside:
+        raise ValueError(f"{source} has a text tower and no image tower: it is half of a model.")
+    towers = (f"{contents.prefix}img/", f"{contents.prefix}txt/")
+    foreign = [name for name in beside if not name.startswith(towers)]
+    if foreign and contents.dialect == "flax":
+        raise ValueError(f"{source} has arrays that are part of neither tower: {listing(foreign)}.")
+    return scale, bias
 
 
 def _kind_of(contents: Contents, images: VisionTransformer, has_bias: bool) -> str:
@@ -434,8 +433,8 @@ def _official(contents: Contents, has_bias: bool, source: str) -> str | None:
     if has_bias and config.projection_bias and config.pooling == "last" and not config.causal:
         contents.stored = dataclasses.replace(config, gelu="tanh", layer_norm_epsilon=1e-6)
         return "big_vision"
-    own_words = mapping(contents.hints.get("open_clip"), "model_cfg", "text_cfg").get("hf_tokenizer_name")
-    if has_bias or not config.causal or config.pooling not in ("largest_id", "end_id") or own_words:
+    other_words = mapping(contents.hints.get("open_clip"), "model_cfg", "text_cfg").get("hf_tokenizer_name")
+    if has_bias or not config.causal or config.pooling not in ("largest_id", "end_id") or other_words:
         raise ValueError(
             f"numerics='official', but {source} is neither a SigLIP nor a CLIP of OpenAI's or open_clip's: pass "
             "numerics='publisher'."
@@ -443,32 +442,33 @@ def _official(contents: Contents, has_bias: bool, source: str) -> str | None:
     return "openai" if config.gelu == "quick" else "open_clip"
 
 
-def _tokenizer_of(path: Path, given: Any, contents: Contents, kind: str) -> tuple[Tokenizer | None, list[str]]:
-    """The tokenizer of weights, and what a user should know of it."""
-    config, folder = contents.stored, path if path.is_dir() else path.parent
+def _tokenizer_of(path: Path, given: Any, contents: Contents, kind: str) -> tuple[Tokenizer | None, str | None]:
+    """The tokenizer of weights, None where none is found, and what a user should know of it."""
     open_clip = mapping(contents.hints.get("open_clip"), "model_cfg", "text_cfg")
     clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
-    has_pairs = kind.startswith("open") and not open_clip.get("hf_tokenizer_name")
-    if has_pairs and given is None:
-        return tokenizers.clip_tokenizer(config, kind != "openai", clean), []
-    if given is not None and not isinstance(given, (str, os.PathLike)):
-        raise TypeError(f"tokenizer must be the path of a file or a folder, but {given!r:.80} was given.")
-    found = _file_of(Path(given), None) if given is not None else _file_of(folder, path)
-    if given is not None and found is None:
-        raise FileNotFoundError(f"tokenizer={str(given)!r} is no tokenizer.json, no .model and no folder with one.")
-    if found is None:
-        return None, ["no tokenizer lies beside the weights"]
-    if found.suffix == ".json":
-        made, lower = tokenizers.from_json(found, config, kind, clean)
-        note = "its texts become lower case, as it was trained, though the tokenizer that its files name leaves them"
-        return made, [note] if lower else []
-    return tokenizers.from_sentencepiece(found, config, kind if kind in ("big_vision", "lit") else "huggingface"), []
+    if given is None and kind.startswith("open") and not open_clip.get("hf_tokenizer_name"):
+        return tokenizers.clip_tokenizer(contents.stored, kind != "openai", clean), None
+    if given is None:
+        folder = path if path.is_dir() else path.parent
+        found = _tokenizer_file(folder, (path.with_suffix(".model").name, *_WORDS))
+        if found is None:
+            return None, "no tokenizer lies beside the weights"
+    else:
+        if not isinstance(given, (str, os.PathLike)):
+            raise TypeError(f"tokenizer must be the path of a file or a folder, but {given!r:.80} was given.")
+        found = Path(given)
+        if not (found.is_file() and found.suffix in (".json", ".model")):
+            found = _tokenizer_file(found, _WORDS)
+        if found is None:
+            raise FileNotFoundError(f"tokenizer={str(given)!r} is no tokenizer.json, no .model and no folder with one.")
+    if found.suffix == ".model":
+        kind = kind if kind in ("big_vision", "lit") else "huggingface"
+        return tokenizers.from_sentencepiece(found, contents.stored, kind), None
+    made, lowers = tokenizers.from_json(found, contents.stored, kind, clean)
+    note = "its texts become lower case, as it was trained, though the tokenizer that its files name leaves them"
+    return made, note if lowers else None
 
 
-def _file_of(place: Path, weights: Path | None) -> Path | None:
-    """The file of a tokenizer: itself, in a folder, or of the name of the weights."""
-    if place.is_file():
-        return place if place.suffix in (".json", ".model") else None
-    own = [weights.with_suffix(".model").name] if weights is not None else []
-    names = [*own, *(name for name in TOKENIZER_FILES if name not in ("tokenizer_config.json", tokenizers.MERGES))]
-    return next((place / name for name in names if (place / name).is_file()), None)
+def _tokenizer_file(folder: Path, names: Sequence[str]) -> Path | None:
+    """The first of some files that a folder has."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)

@@ -87,51 +87,37 @@ class Tokenizer:
 # What is done to texts first
 
 
+def canonicalized(text: str, keep: str = "") -> str:
+    """Lower case without punctuation, words one space apart (`_canonicalize` of big_vision's evaluator)."""
+    removed = "".join(sign for sign in string.punctuation if sign not in keep)
+    return _spaced(text.replace("_", " ").translate(str.maketrans("", "", removed)).lower())
+
+
 def _spaced(text: str) -> str:
     """Words one space apart."""
     return re.sub(r"\s+", " ", text).strip()
 
 
-def canonicalized(text: str, keep: str = "") -> str:
-    """Lower case without punctuation, words one space apart (`_canonicalize` of big_vision's evaluator)."""
-    removed = "".join(sign for sign in string.punctuation if sign not in keep)
-    text = text.replace("_", " ").translate(str.maketrans("", "", removed)).lower()
-    return _spaced(text)
-
-
 def _repaired(text: str) -> str:
     """Text as OpenAI and open_clip repair it: broken encodings, and what HTML writes as `&amp;`."""
-    fixed = _library("ftfy").fix_text(text)
-    return html.unescape(html.unescape(fixed)).strip()
+    return html.unescape(html.unescape(_library("ftfy").fix_text(text))).strip()
 
 
-def _of_clip(text: str) -> str:
-    return _of_open_clip(text).lower()
-
-
-def _of_open_clip(text: str) -> str:
-    return _spaced(_repaired(text))
-
-
-def _of_open_clip_siglip(text: str) -> str:
-    return canonicalized(_repaired(text))
-
-
-def _of_siglip(text: str) -> str:
+def _siglip_cleaned(text: str) -> str:
     """As transformers' SiglipTokenizer, which puts no space where a `_` was."""
     return _spaced(text.lower().translate(_NO_PUNCTUATION))
 
 
-def _ascii_lower(text: str) -> str:
-    """As `tf.strings.lower`, which knows no letters but A to Z."""
-    return text.translate(_LOWER)
-
-
-# What open_clip calls its ways to clean a text; the first is usual for CLIP, the second for files of transformers.
-_OPEN_CLIP = {"lower": _of_clip, "whitespace": _of_open_clip, "canonicalize": _of_open_clip_siglip}
+# What open_clip calls its ways to clean a text; the first is its default for CLIP, the second for other tokenizers.
+_OPEN_CLIP: dict[str, Callable[[str], str]] = {
+    "lower": lambda text: _spaced(_repaired(text)).lower(),
+    "whitespace": lambda text: _spaced(_repaired(text)),
+    "canonicalize": lambda text: canonicalized(_repaired(text)),
+}
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
-_OF_FLAX: dict[str, Callable[[str], str]] = {"big_vision": _ascii_lower, "lit": str}
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# big_vision lowers with `tf.strings.lower`, which knows no letters but A to Z.
+_FLAX: dict[str, Callable[[str], str]] = {"big_vision": lambda text: text.translate(_LOWER), "lit": str}
 
 
 # What cuts a text into tokens
@@ -146,12 +132,11 @@ def _library(name: str) -> Any:
 def _clip_pairs(start: str, end: str) -> Any:
     """CLIP's byte pairs with the words that it, or open_clip, calls its special tokens."""
     tokenizers = _library("tokenizers")
-    merges = [
-        tuple(line.split())
-        for line in gzip.decompress((weights_folder() / CLIP_MERGES).read_bytes()).decode().split("\n")
-        if line
-    ]
-    letters = _letters_of_bytes()
+    lines = gzip.decompress((weights_folder() / CLIP_MERGES).read_bytes()).decode().split("\n")
+    merges = [tuple(line.split()) for line in lines if line]
+    # Letters stand for bytes, in the order of the ids: printable ones for themselves, then all others.
+    letters = [chr(i) for i in (*range(33, 127), *range(161, 173), *range(174, 256))]
+    letters += [chr(i) for i in range(256, 512 - len(letters))]
     tokens = [*letters, *(f"{letter}</w>" for letter in letters), *("".join(pair) for pair in merges), start, end]
     model = tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, merges, end_of_word_suffix="</w>")
     return _splitting(model, f"(?i){_CLIP_WORDS}", [start, end])
@@ -179,12 +164,6 @@ def _from_merges(vocabulary: Path) -> Any:
     return result
 
 
-def _letters_of_bytes() -> list[str]:
-    """The letters that stand for bytes, in the order of the ids: printable ones for themselves, then all others."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    return [*map(chr, printable), *(chr(256 + i) for i in range(256 - len(printable)))]
-
-
 def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
     """What a tokenizer of the library `tokenizers` makes of a text, without special tokens."""
     tokenizer.no_truncation()
@@ -193,6 +172,7 @@ def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
 
 
 def _cleaning(name: Any) -> Callable[[str], str]:
+    """How open_clip cleans texts under a name of its config; ValueError for an unknown one."""
     if name not in _OPEN_CLIP:
         raise ValueError(f"open_clip_config.json says clean={name!r:.60} of the tokenizer; known are {[*_OPEN_CLIP]}.")
     return _OPEN_CLIP[name]
@@ -203,61 +183,57 @@ def clip_tokenizer(config: TextConfig, is_open_clip: bool, clean: str | None = N
     words = ("<start_of_text>", "<end_of_text>") if is_open_clip else ("<|startoftext|>", "<|endoftext|>")
     pairs = _clip_pairs(*words)
     start, end = map(pairs.token_to_id, words)
-    return _fitting(
-        Tokenizer(_ids_of(pairs), config.context, end, 0, start, _cleaning(clean or "lower")),
-        pairs.get_vocab_size(),
-        config,
-    )
+    made = Tokenizer(_ids_of(pairs), config.context, end, 0, start, _cleaning(clean or "lower"))
+    return _checked(made, pairs.get_vocab_size(), config)
 
 
 def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = None) -> tuple[Tokenizer, bool]:
     """The tokenizer of a `tokenizer.json` or a `vocab.json` with what its config says.
 
-    Also gives whether texts become lower case although the config says otherwise.
+    Also returns whether texts become lower case although the config says otherwise.
     """
-    tokenizers = _library("tokenizers")
-    merges = [path.with_name(MERGES)] if path.name == VOCABULARY else []
+    library, sidecar = _library("tokenizers"), path.with_name("tokenizer_config.json")
     try:
-        tokenizer = _from_merges(path) if merges else tokenizers.Tokenizer.from_file(str(path))
+        words = _from_merges(path) if path.name == VOCABULARY else library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more exact
         raise ValueError(f"{path} is no tokenizer that can be read: {printable(error, 200)}.") from error
-    beside = path.with_name("tokenizer_config.json")
-    stated = parse_json(beside.read_bytes(), str(beside)) if beside.is_file() else {}
+    stated = parse_json(sidecar.read_bytes(), str(sidecar)) if sidecar.is_file() else {}
 
-    def id_of(role: str, usual: str) -> int:
-        word = stated.get(role, usual)
+    def id_of(role: str, default: str) -> int:
+        word = stated.get(role, default)
         word = word.get("content") if isinstance(word, dict) else word
-        number = tokenizer.token_to_id(word) if isinstance(word, str) else None
+        number = words.token_to_id(word) if isinstance(word, str) else None
         if number is None:
-            raise ValueError(f"{path} has no token {word!r}, the {role} that {beside.name} says.")
+            raise ValueError(f"{path} has no token {word!r}, the {role} that {sidecar.name} says.")
         return number
 
-    function: Callable[[str], str] = str
+    is_gemma = words.token_to_id("<eos>") is not None
     lowers = False
+    clean_text: Callable[[str], str] = str
     if kind == "hf_clip":
-        tokens = {
-            "end": id_of("eos_token", "<|endoftext|>"),
-            "pad": id_of("pad_token", "<|endoftext|>"),
-            "start": id_of("bos_token", "<|startoftext|>"),
-        }
+        end, pad = id_of("eos_token", "<|endoftext|>"), id_of("pad_token", "<|endoftext|>")
+        start = id_of("bos_token", "<|startoftext|>")
     else:
-        is_gemma = tokenizer.token_to_id("<eos>") is not None
-        end = "<eos>" if is_gemma else "</s>"
-        tokens = {"end": id_of("eos_token", end), "pad": id_of("pad_token", "<pad>" if is_gemma else "</s>")}
-        if kind in ("big_vision", "lit"):  # where a special token written in a text is text
-            tokenizer.encode_special_tokens = True
-            function = _OF_FLAX[kind]
-        elif kind.startswith("open"):
-            function = _cleaning(clean or "whitespace")
-        elif is_gemma:  # trained on lower case, which the class that the hub names leaves out
-            lowers, old = True, tokenizer.normalizer
-            both = [tokenizers.normalizers.Lowercase(), *([old] if old else [])]
-            tokenizer.normalizer = tokenizers.normalizers.Sequence(both)
-        else:
-            function = _of_siglip
-    files = (path, *merges, *([beside] if stated else []))
-    made = Tokenizer(_ids_of(tokenizer), config.context, **tokens, clean=function, files=files)
-    return _fitting(made, tokenizer.get_vocab_size(), config), lowers
+        end = id_of("eos_token", "<eos>" if is_gemma else "</s>")
+        pad, start = id_of("pad_token", "<pad>" if is_gemma else "</s>"), None
+    if kind in _FLAX:
+        words.encode_special_tokens = True  # a special token written in a text is text there
+        clean_text = _FLAX[kind]
+    elif kind.startswith("open"):
+        clean_text = _cleaning(clean or "whitespace")
+    elif is_gemma and kind != "hf_clip":  # trained on lower case, which the class that the hub names leaves out
+        lowers = True
+        steps = [library.normalizers.Lowercase()]
+        if words.normalizer is not None:
+            steps.append(words.normalizer)
+        words.normalizer = library.normalizers.Sequence(steps)
+    elif kind != "hf_clip":
+        clean_text = _siglip_cleaned
+    files = [path, path.with_name(MERGES)] if path.name == VOCABULARY else [path]
+    if stated:
+        files.append(sidecar)
+    made = Tokenizer(_ids_of(words), config.context, end, pad, start, clean_text, tuple(files))
+    return _checked(made, words.get_vocab_size(), config), lowers
 
 
 def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
@@ -268,11 +244,11 @@ def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
     except RuntimeError as error:
         raise ValueError(f"{path} is no model of SentencePiece: {printable(error, 200)}.") from error
     end, is_gemma = 1, pieces.id_to_piece(1) == "<eos>"
-    encode, clean = pieces.encode, _OF_FLAX.get(kind, str)
+    encode, clean = pieces.encode, _FLAX.get(kind, str)
     if kind == "huggingface":
         encode, clean = (encode, str.lower) if is_gemma else (_pieces_of_siglip(pieces), str)
     made = Tokenizer(encode, config.context, end, 0 if is_gemma else end, None, clean, (path,))
-    return _fitting(made, pieces.get_piece_size(), config)
+    return _checked(made, pieces.get_piece_size(), config)
 
 
 def _pieces_of_siglip(pieces: Any) -> Callable[[str], list[int]]:
@@ -291,20 +267,23 @@ def _pieces_of_siglip(pieces: Any) -> Callable[[str], list[int]]:
             if part in specials:
                 ids.append(specials[part])
             elif part:
-                ids += pieces.encode(f"{unknown}{_of_siglip(part)}")[before:]
+                ids += pieces.encode(f"{unknown}{_siglip_cleaned(part)}")[before:]
         return ids
 
     return encode
 
 
-def _fitting(tokenizer: Tokenizer, words: int, config: TextConfig) -> Tokenizer:
+def _checked(tokenizer: Tokenizer, words: int, config: TextConfig) -> Tokenizer:
+    """A tokenizer of so many words; ValueError if it is not that of a model with such a config."""
     if not config.vocabulary - PADDING < words <= config.vocabulary:
         name = tokenizer.files[0] if tokenizer.files else "CLIP's tokenizer"
         raise ValueError(f"{name} has {words} tokens, but the model knows {config.vocabulary}: it is of other weights.")
-    # A CLIP answers with its end token, the last of its words; SigLIP and LiT have theirs before all words.
+    # A CLIP reads its end token, the last of its words; SigLIP and LiT have theirs before all words.
     ends = {"end_id": config.end_id, "largest_id": words - 1, "last": None if config.causal else 1}
     end = ends.get(config.pooling) if tokenizer.files else None
     if end not in (None, tokenizer.end):
-        words_of_it = f"{tokenizer.files[0]} ends texts with the id {tokenizer.end}"
-        raise ValueError(f"{words_of_it}, but the model was trained with {end}: it is of other weights.")
+        raise ValueError(
+            f"{tokenizer.files[0]} ends texts with the id {tokenizer.end}, but the model was trained with {end}: it is "
+            "of other weights."
+        )
     return tokenizer

@@ -331,13 +331,13 @@ def test_towers_that_do_not_belong_together(both):
 
 def test_a_tokenizer_of_other_weights_is_refused(both):
     """SigLIP 1 has 32,000 pieces, and the table of SigLIP 2 has rows for 256,000 words."""
-    from keras_vit.text.tokenizers import PADDING, _fitting
+    from keras_vit.text.tokenizers import PADDING, _checked
 
     config, tokenizer = both.text_encoder.config, both.tokenizer
     words = config.vocabulary
-    assert _fitting(tokenizer, words, config) is tokenizer
+    assert _checked(tokenizer, words, config) is tokenizer
     padded = config.replace(vocabulary=words + PADDING - 1)
-    assert _fitting(tokenizer, words, padded) is tokenizer
+    assert _checked(tokenizer, words, padded) is tokenizer
     for vocabulary in (words - 1, words + PADDING):
         with pytest.raises(ValueError, match=f"has {words} tokens, but the model knows {vocabulary}: it is of other"):
-            _fitting(tokenizer, words, config.replace(vocabulary=vocabulary))
+            _checked(tokenizer, words, config.replace(vocabulary=vocabulary))
