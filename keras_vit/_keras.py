@@ -6,21 +6,20 @@ Each has its reason; `tests/test_keras_internals.py` holds every one to what a n
 import collections
 import contextlib
 import dataclasses
-import functools
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from contextvars import ContextVar
+from typing import Any
 
 import keras
+from keras.src.utils.module_utils import tensorflow
 
 from keras_vit._arguments import Tensor
 
 PRIVATE: dict[str, str] = {
     "_flatten_layers": "Without it, freezing, adapters and quantization do not reach layers inside layers.",
     "_trainable_variables": "A layer's own weights. Without it, what LoRA froze stays frozen when its layer trains.",
-    "_run_through_graph": "clone_model builds clones with it, and says nothing else of the model that is cloned; it "
-    "also calls layer by layer on tensors. Without it, clones lose the config, and nobody can look inside a model.",
+    "_run_through_graph": "Calls a functional model layer by layer. Without it, nobody can look inside a model.",
     "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
     "_clip_gradients": "Called with all gradients of an update. Without it, each replica clips by itself.",
     "_apply_weight_decay": "Called before an update. Without it, weights decay twice.",
@@ -43,25 +42,31 @@ PRIVATE_MODULES: dict[str, str] = {
     "seed is set or a model saved. Without it, JAX and PyTorch wait seconds for a framework that they do not use.",
 }
 
-T = TypeVar("T", bound=type)
-_SOURCE = "keras_vit_source_of_clone"
+_hidden: ContextVar[bool] = ContextVar("keras_vit_tensorflow_is_hidden", default=False)
+
+
+class _HiddenWhereAsked(type(tensorflow)):
+    """What Keras asks whether TensorFlow is there: not for a thread that is inside `without_importing_tensorflow`."""
+
+    @property
+    def available(self) -> bool:
+        return not _hidden.get() and super().available
+
+
+tensorflow.__class__ = _HiddenWhereAsked  # once: threads see their own context, and nothing is set back
 
 
 @contextlib.contextmanager
 def without_importing_tensorflow() -> Iterator[None]:
-    """Within it, TensorFlow is missing for Keras on the other backends, where the program has not imported it."""
-    # Nothing can be of one of its types then, which is what Keras asks for, and nothing can depend on its seed.
-    from keras.src.utils.module_utils import tensorflow
+    """Within it, TensorFlow is missing for Keras on the other backends, where the program has not imported it.
 
-    if keras.backend.backend() == "tensorflow" or "tensorflow" in sys.modules:
-        yield
-        return
-    before = tensorflow._available
-    tensorflow._available = False
+    Nothing can be of one of its types then, which is what Keras asks for, and nothing can depend on its seed.
+    """
+    token = _hidden.set(keras.backend.backend() != "tensorflow" and "tensorflow" not in sys.modules)
     try:
         yield
     finally:
-        tensorflow._available = before
+        _hidden.reset(token)
 
 
 def set_random_seed(seed: int) -> None:
@@ -165,72 +170,7 @@ def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any], reade
         x if isinstance(x, keras.KerasTensor) else keras.ops.convert_to_tensor(x, reference.dtype)
         for x, reference in zip(keras.tree.flatten(inputs), graph.inputs, strict=True)
     ]
-    run = super(ClonableModel, graph) if isinstance(graph, ClonableModel) else graph
-    return run._run_through_graph(inputs, call_fn=call)
-
-
-def clonable(cls: T) -> T:
-    """Class decorator: lets `keras.models.clone_model` make another model of the class; see `ClonableModel`.
-
-    Keras 3.15 hands the layers of a clone to `type(model)(inputs, outputs, name=...)` if the constructor has these
-    arguments or takes any. Otherwise, the clone is a plain functional model, without the config.
-    """
-    constructor = cls.__init__
-
-    @functools.wraps(constructor)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        source = _source_of_clone(args)
-        if source is None:
-            constructor(self, *args, **kwargs)
-        else:
-            self.init_as_clone(source, *args, **kwargs)
-
-    cls.__init__ = __init__  # ty: ignore[invalid-assignment]
-    return cls
-
-
-class ClonableModel(keras.Model):
-    """A functional model with a constructor of its own that `keras.models.clone_model` clones as what it is.
-
-    Subclasses are decorated with `clonable`, and have a method `init_as_clone(source, inputs, outputs, name)`, which
-    takes the place of the constructor.
-    """
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        source = _source_of_clone(args)
-        if source is not None:
-            clone = keras.Model(*args, **kwargs)
-            if _what_it_computes(clone) != _what_it_computes(source):
-                return clone  # a clone_function or call_function has made another model of it
-        return super().__new__(cls, *args, **kwargs)
-
-    def _run_through_graph(self, *args: Any, **kwargs: Any) -> Any:
-        outputs = super()._run_through_graph(*args, **kwargs)
-        for output in keras.tree.flatten(outputs):
-            if isinstance(output, keras.KerasTensor):
-                setattr(output, _SOURCE, weakref.ref(self))
-        return outputs
-
-
-def _source_of_clone(arguments: tuple[Any, ...]) -> Any:
-    """The model that is being cloned, where a constructor was called by `clone_model`; otherwise None."""
-    source = getattr(keras.tree.flatten(arguments[1])[0], _SOURCE, None) if len(arguments) == 2 else None
-    return None if source is None else source()
-
-
-def _what_it_computes(model: keras.Model) -> dict[str, Any]:
-    """The layers of a model by name, as plain data; first values of weights do not count, nor do adapters."""
-
-    def fields(layer: Any) -> dict[str, Any]:
-        config = layer.get_config().items()
-        # Keras 3.15 forgets lora_alpha when it makes a layer from its config.
-        return {k: v for k, v in config if not k.endswith("_initializer") and not k.startswith("lora_")}
-
-    return {
-        layer.name: (type(layer), fields(layer))
-        for layer in model.operations
-        if not isinstance(layer, keras.layers.InputLayer)
-    } | {"input": tuple(model.input_shape)[1:]}
+    return graph._run_through_graph(inputs, call_fn=call)
 
 
 class HookedOptimizer(keras.optimizers.Optimizer):

@@ -127,43 +127,38 @@ def original(request):
     return model
 
 
-def test_clone(original):
-    """Keras clones layer by layer; the clone is a model of its class with the same config, and new weights."""
-    clone = keras.models.clone_model(original)
-    assert type(clone) is type(original) and clone.get_config() == original.get_config()
-    assert clone.config == original.config and clone.dtype_policy.name == "mixed_bfloat16"
-    assert not {id(weight) for weight in clone.weights} & {id(weight) for weight in original.weights}
-    got, wanted = weights_by_path(clone), weights_by_path(original)
+def test_a_copy(original):
+    """A model of its class with the same config, weights, adapters and frozen layers."""
+    copy = original.with_config()
+    assert type(copy) is type(original) and copy.get_config() == original.get_config()
+    assert copy.dtype_policy.name == "mixed_bfloat16"
+    got, wanted = weights_by_path(copy), weights_by_path(original)
+    assert not {*map(id, got.values())} & {*map(id, wanted.values())}
     assert list(got) == list(wanted)
     assert all((w.shape, w.trainable) == (wanted[path].shape, wanted[path].trainable) for path, w in got.items())
     assert any("lora_kernel_a" in path for path in got) and not all(w.trainable for w in got.values())
-    clone.set_weights(original.get_weights())
-    np.testing.assert_array_equal(forward(clone, images()), forward(original, images()))
-    # It is a model of this package in every respect.
-    again = clone.with_config(image_size=32, name="other").with_config(image_size=16)
+    np.testing.assert_array_equal(forward(copy, images()), forward(original, images()))
+    again = copy.with_config(image_size=32, name="other").with_config(image_size=16)
     assert again.config == original.config
-    assert type(keras.models.clone_model(clone)) is type(original)
 
 
-@pytest.mark.once
-def test_clone_with_a_function_of_ones_own(model):
-    seen = []
-    clone = keras.models.clone_model(
-        model, clone_function=lambda layer: seen.append(layer) or layer.from_config(layer.get_config())
-    )
-    assert {layer.name for layer in seen} == {layer.name for layer in model.layers if layer.name != "images"}
-    assert type(clone) is keras_vit.VisionTransformer and clone.config == CONFIG
-
-    def drops(layer):
-        config = layer.get_config()
-        return layer.from_config({**config, "dropout": 0.5} if "dropout" in config else config)
-
-    # What the config does not say is no VisionTransformer any more.
-    assert type(keras.models.clone_model(model, clone_function=drops)) is type(keras.Model(model.input, model.output))
-    wider = keras.models.clone_model(model, input_tensors=keras.Input((16, 16, 3), name="other"))
-    assert type(wider) is keras_vit.VisionTransformer
-    added = keras.models.clone_model(model, call_function=lambda layer, *a, **k: keras.layers.ReLU()(layer(*a, **k)))
-    assert not isinstance(added, keras_vit.VisionTransformer)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_clones_of_keras_answer_train_and_save(family, tmp_path):
+    """Keras makes them layer by layer: plain functional models, with new weights and without the config."""
+    config, _ = FAMILIES[family]
+    model = (keras_vit.VisionTransformer if family == "vit" else keras_vit.BiT)(config)
+    model.set_weights([np.random.default_rng(0).normal(0.1, 0.3, w.shape) for w in model.get_weights()])
+    model.get_layer("head").enable_lora(2, lora_alpha=3)
+    model.get_layer("head").lora_kernel_b.assign(np.ones((2, 5), "f4"))
+    clone = keras.models.clone_model(model)
+    assert type(clone) is type(keras.Model(model.input, model.output))
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(forward(clone, images()), forward(model, images()))
+    clone.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    clone.fit(images(), np.arange(len(images())) % 5, verbose=0)
+    assert (forward(clone, images()) != forward(model, images())).any()
+    loaded = saved_and_loaded(clone, tmp_path / "clone.keras")
+    np.testing.assert_array_equal(forward(loaded, images()), forward(clone, images()))
 
 
 @pytest.mark.once

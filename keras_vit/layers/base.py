@@ -421,6 +421,10 @@ class Dense(keras.layers.Dense, BaseLayer):
         y = dense(inputs, tensor_of(self.kernel, inputs), tensor_of(self.bias, inputs) if self.use_bias else None)
         return y if self.activation is keras.activations.linear else self.activation(y)
 
+    def enable_lora(self, rank: int, lora_alpha: float | None = None, *args: Any, **options: Any) -> None:
+        """Adds adapters, as Keras does; its 3.15 forgets the `lora_alpha` of a layer that is made from a config."""
+        super().enable_lora(rank, self.lora_alpha if lora_alpha is None else lora_alpha, *args, **options)
+
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
         """As Keras's, which refuses subclasses, because they might compute something else."""
         super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)

@@ -6,7 +6,6 @@ from typing import Any
 import keras
 from keras import layers
 
-from keras_vit._keras import clonable
 from keras_vit.layers import BiTUnit, PaddedMaxPooling2D, bit_conv, group_norm
 from keras_vit.layers.base import Dense, at_least_float32
 from keras_vit.layers.ops import float32_or_better
@@ -50,7 +49,6 @@ def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-@clonable
 class BiT(ImageModel):
     """A BiT as a functional Keras model: a function of one `BiTConfig`.
 

@@ -67,15 +67,6 @@ class DenseModel(ImageModel):
         self._shared = _Untracked(backbone)
         self.trainable = trainable
 
-    def init_as_clone(self, source: Self, inputs: Any, outputs: Any, name: str | None = None) -> None:
-        """As `ConfiguredModel.init_as_clone`."""
-        super().init_as_clone(source, inputs, outputs, name)
-        layers = {layer.name: layer for layer in self.layers}
-        tokens = source.backbone.call_layers(self.input, lambda layer, *args, **kw: layers[layer.name](*args, **kw))
-        backbone = VisionTransformer.__new__(VisionTransformer)
-        backbone.init_as_clone(source.backbone, self.input, tokens, name="backbone")
-        self._shared = _Untracked(backbone)
-
     @property
     def config(self) -> Any:
         """The config of this model."""

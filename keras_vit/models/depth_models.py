@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import layers
 
-from keras_vit._keras import clonable
 from keras_vit.layers import DepthBins, DepthHead, FeatureFusion, Reassemble
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.layers.dpt import Convolution, WithClassToken
@@ -61,7 +60,6 @@ def _maps(config: DepthConfig, backbone: VisionTransformer, policy: Any, with_cl
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-@clonable
 class DPT(DenseModel):
     """Depth by the head of DPT on a plain Vision Transformer, as Depth Anything V1 and V2 and DINOv2 have it.
 
@@ -84,7 +82,6 @@ class DPT(DenseModel):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-@clonable
 class LinearDepth(DenseModel):
     """Depth by a linear head with bins on a plain Vision Transformer, as DINOv2 has it.
 

@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from keras_vit._keras import clonable
 from keras_vit.layers import MaskHead, QueryRotation, RegisterTokens, TokenMap, UpscaleBlock
 from keras_vit.layers.base import Dense, at_least_float32, float32_or_better
 from keras_vit.models.dense import DenseModel
@@ -42,7 +41,6 @@ def eomt(config: EoMTConfig, backbone: VisionTransformer, policy: Any) -> dict[s
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-@clonable
 class EoMT(DenseModel):
     """An EoMT (arXiv 2503.19108) as a functional Keras model: a function of one `EoMTConfig`.
 

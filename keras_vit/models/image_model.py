@@ -12,13 +12,12 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit._keras import ClonableModel, call_layers, count_readers, layers_inside, without_importing_tensorflow
+from keras_vit._keras import call_layers, count_readers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import BaseLayer, quantized_policies
 from keras_vit.layers.ops import float32_or_better, is_torch_tensor
 from keras_vit.models.changes import (
     changed_fields,
     copy_state,
-    copy_structure,
     has_adapters,
     layers_to_start_anew,
     quick_initialization,
@@ -56,7 +55,7 @@ def _checking_images(method: Callable[..., Any]) -> Any:
     return checking
 
 
-class ConfiguredModel(ClonableModel):
+class ConfiguredModel(keras.Model):
     """A functional model that is made from a config: `cls(config, name=..., dtype=..., trainable=...)`.
 
     Subclasses set `config_type`, the class of their configs, which has `to_dict`.
@@ -71,13 +70,6 @@ class ConfiguredModel(ClonableModel):
         self._readers = count_readers(self) if keras.backend.backend() == "torch" else None
         # Keras asks the model, not its layers, whether the loss has to be scaled for float16.
         self.dtype_policy = getattr(policy, "default_policy", policy)
-
-    def init_as_clone(self, source: Self, inputs: Any, outputs: Any, name: str | None = None) -> None:
-        """What the constructor does where `keras.models.clone_model` has made the layers of `source` anew."""
-        super().__init__(inputs, outputs, name=name)
-        self.set_up(source._config, source._policy)
-        self.trainable = source.trainable
-        copy_structure(source, self)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         inputs = keras.ops.convert_to_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs

@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import layers
 
-from keras_vit._keras import clonable
 from keras_vit.layers import BatchNormalization
 from keras_vit.layers.base import Dense, at_least_float32, initializer
 from keras_vit.models.dense import DenseModel, block_map
@@ -25,7 +24,6 @@ def linear_segmenter(config: LinearSegmenterConfig, backbone: VisionTransformer,
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-@clonable
 class LinearSegmenter(DenseModel):
     """A linear head on the patch tokens of a plain Vision Transformer, as DINOv2 and DINOv3 are measured with.
 

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import layers
 
-from keras_vit._keras import clonable
 from keras_vit.layers import AddPositionEmbedding, MAPHead, TextPooling, TransformerBlock
 from keras_vit.layers.base import Dense, LayerNormalization, initializer, own_policy
 from keras_vit.models.image_model import ConfiguredModel
@@ -53,7 +52,6 @@ def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-@clonable
 class TextEncoder(ConfiguredModel):
     """The text tower of an image-text model as a functional Keras model: a function of one `TextConfig`.
 

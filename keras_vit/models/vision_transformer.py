@@ -6,7 +6,6 @@ from typing import Any
 import keras
 from keras import layers
 
-from keras_vit._keras import clonable
 from keras_vit.layers import (
     AddPositionEmbedding,
     AddSinCosPositionEmbedding,
@@ -211,7 +210,6 @@ def _classifier(config: ViTConfig, name: str, policy: Any) -> layers.Layer:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-@clonable
 class VisionTransformer(ImageModel):
     """A Vision Transformer as a functional Keras model: a function of one `ViTConfig`.
 

@@ -55,9 +55,7 @@ def test_the_logits_of_the_original(loaded, golden, name, tmp_path, record_prope
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.config == model.config
     np.testing.assert_array_equal(again.predict(ref["pixel_values"], verbose=0)["masks"], answers["masks"])
-    clone = keras.models.clone_model(model)
-    clone.set_weights(model.get_weights())
-    tokens = [m.backbone.predict(ref["pixel_values"], verbose=0) for m in (model, clone)]
+    tokens = [m.backbone.predict(ref["pixel_values"], verbose=0) for m in (model, model.with_config())]
     np.testing.assert_array_equal(*tokens)
 
 

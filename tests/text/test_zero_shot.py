@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 
@@ -92,8 +91,7 @@ def test_exported(classifier_of, tmp_path, backend, format, name):
 def test_fine_tuning_begins_with_the_words(classifier_of):
     """The first batch, here all images, is counted before the first update: as the classifier of words names them."""
     _, words, _ = classifier_of("txt_hf_clip")
-    model = keras.models.clone_model(words)
-    model.set_weights(words.get_weights())
+    model = words.with_config()
     pixels = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3)).astype("uint8")
     logits = words.predict(words.config.pipeline.normalized(pixels), verbose=0)
     labels = np.where(np.arange(12) % 3, logits.argmax(1), (logits.argmax(1) + 1) % 7)
