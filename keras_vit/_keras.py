@@ -45,7 +45,10 @@ PRIVATE_MODULES: dict[str, str] = {
 _hidden: ContextVar[bool] = ContextVar("keras_vit_tensorflow_is_hidden", default=False)
 
 
-class _HiddenWhereAsked(type(tensorflow)):
+_LazyModule: Any = type(tensorflow)
+
+
+class _HiddenWhereAsked(_LazyModule):
     """What Keras asks whether TensorFlow is there: not for a thread that is inside `without_importing_tensorflow`."""
 
     @property

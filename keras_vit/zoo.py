@@ -304,7 +304,7 @@ def create_model(
     }
     if include_top and (classes or base.classes):
         options["classifier_activation"] = classifier_activation or "linear"
-    build = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
+    build: dict[str, Any] = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
     if weights is not None and not own_weights:
         for argument, value in (("class_token", class_token), ("representation_size", representation_size)):
             if value not in (None, getattr(base, argument, None)):
