@@ -1,4 +1,4 @@
-"""A class for every pixel: models with heads for masks, from a picture to its segments, and how good they are."""
+"""A class for every pixel: segmentation models, from a picture to its segments, and how good they are."""
 
 from typing import TYPE_CHECKING
 

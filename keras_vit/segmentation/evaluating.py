@@ -1,4 +1,4 @@
-"""How good the maps of a model are on pictures with masks."""
+"""The mean intersection over union of a segmentation model on pictures with masks."""
 
 import contextlib
 from typing import Any
@@ -25,11 +25,11 @@ def evaluate(
     """The mean intersection over union on pictures with masks, each at its own size.
 
     Args:
-        model: A model of masks; an EoMT answers as for semantic segmentation.
-        data: What `open_masks` takes or gives, whose test pictures count where it has such; or a stream of them.
+        model: A segmentation model; an EoMT is used as for semantic segmentation.
+        data: What `open_masks` takes or returns, whose test pictures count where it has such; or a stream of them.
             Where both have names of classes, they are matched by name.
-        ignore: As in `open_masks`, like the next.
-        reduce_zero_label: Likewise.
+        ignore: The value of pixels that have no class and do not count.
+        reduce_zero_label: Whether 0 is no class and the others are one lower, as in ADE20K's files.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
         distribution: None: all processes that the program was started in share the pictures, and each gets the result
             for all. `"alone"`: this process evaluates by itself.
@@ -48,7 +48,9 @@ def evaluate(
         4
     """
     if not isinstance(model, (EoMT, LinearSegmenter)):
-        raise TypeError(f"model must be one with a head for masks, but {type(model).__name__} was given.")
+        raise TypeError(
+            f"model must be a segmentation model, EoMT or LinearSegmenter, but {type(model).__name__} was given."
+        )
     processes, config = connect(distribution), model.config
     with contextlib.ExitStack() as stack:
         if isinstance(data, ImageStream):
@@ -56,17 +58,19 @@ def evaluate(
                 raise ValueError("reduce_zero_label=True is for open_masks, which has made what is in this stream.")
         else:
             known = None if isinstance(data, Masks) or names_beside(data) else config.classes
-            reading = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
-            data = as_masks(data, classes=known, class_names=None, **reading).in_order(config.class_names)
-            ignore = data.ignore
-            split = "test" if getattr(data, "has_test_split", True) else "train"
-            options: dict[str, Any] = {
-                "image_size": config.image_size,
-                "channels": config.channels,
-                "on_bad_image": on_bad_image,
-            }
+            masks = as_masks(
+                data, classes=known, class_names=None, ignore=ignore, reduce_zero_label=reduce_zero_label
+            ).in_order(config.class_names)
+            ignore = masks.ignore
             data = open_data(
-                data, split=split, shuffle=False, batch_size=processes.count, shard=processes.shard, **options
+                masks,
+                split="test" if getattr(masks, "has_test_split", True) else "train",
+                image_size=config.image_size,
+                channels=config.channels,
+                batch_size=processes.count,
+                shuffle=False,
+                shard=processes.shard,
+                on_bad_image=on_bad_image,
             )
             stack.enter_context(data)
         names = data.class_names and tuple(data.class_names)

@@ -33,20 +33,21 @@ def segment_with_queries(
 ) -> Segmentation:
     """The segments of a picture `(height, width, 3)`; see `segment`."""
     config, size = model.config, (pixels.shape[0], pixels.shape[1])
-    side, whole = config.image_size[0], task == "semantic"
-    crops, windows, inner = prepared(config, pixels, whole)
+    side, is_semantic = config.image_size[0], task == "semantic"
+    crops, windows, inner = prepared(config, pixels, is_semantic)
     parts = [model.predict_on_batch(crops[i : i + batch_size]) for i in range(0, len(crops), batch_size)]
     classes, masks = (np.concatenate([np.asarray(part[name]) for part in parts]) for name in ("classes", "masks"))
     shares = softmax(classes.astype("float32"))
-    if whole:
-        logits = [stretched(rows_of(_last(mask)), mask.shape[1:], (side, side)) for mask in masks]
-        maps = [_class_rows(rows, share[:, :-1]) for rows, share in zip(logits, shares, strict=True)]
+    if is_semantic:
+        maps = [
+            _class_rows(_rows(mask, (side, side)), share[:, :-1]) for mask, share in zip(masks, shares, strict=True)
+        ]
         found = largest(merged(inner[1], windows, maps), inner, size, config.classes)
         return semantic(found, config.class_names)
 
     def at_size(kept: np.ndarray) -> Rows:
         """The masks of some queries, without the padding."""
-        rows = stretched(rows_of(_last(masks[0][kept])), masks.shape[2:], (side, side))
+        rows = _rows(masks[0][kept], (side, side))
         return stretched(lambda start, stop: rows(start, stop)[:, : inner[1]], inner, size)
 
     if task == "panoptic":
@@ -61,7 +62,7 @@ def prepared(config: EoMTConfig, pixels: np.ndarray, whole: bool) -> tuple[np.nd
     """
     side = config.image_size[0]
     size = (pixels.shape[0], pixels.shape[1])
-    inner = (_covering if whole else _fitting)(size, side, config.pictures)
+    inner = _covering(size, side, config.pictures) if whole else _fitting(size, side, config.pictures)
     if config.pictures == "eomt_transformers" and pixels.dtype == np.uint8:
         resized = torchvision_resized(pixels, inner, "bilinear_antialias")
     else:
@@ -75,17 +76,17 @@ def prepared(config: EoMTConfig, pixels: np.ndarray, whole: bool) -> tuple[np.nd
     return crops, windows, inner
 
 
-def _covering(size: Size, side: int, pictures: str) -> Size:
+def _covering(size: Size, side: int, preprocessing: str) -> Size:
     """The size whose shorter side is `side`."""
     short, long = min(size), max(size)
-    new = round(long * side / short) if pictures == "eomt_authors" else int(side * long / short)
+    new = round(long * side / short) if preprocessing == "eomt_authors" else int(side * long / short)
     return (side, new) if size[0] <= size[1] else (new, side)
 
 
-def _fitting(size: Size, side: int, pictures: str) -> Size:
+def _fitting(size: Size, side: int, preprocessing: str) -> Size:
     """The size that fits into a square."""
     height, width = size
-    if pictures == "eomt_authors":
+    if preprocessing == "eomt_authors":
         factor = min(side / height, side / width)
         return round(height * factor), round(width * factor)
     short, long = min(size), max(size)
@@ -96,9 +97,10 @@ def _fitting(size: Size, side: int, pictures: str) -> Size:
     return (first, second) if height <= width else (second, first)
 
 
-def _last(masks: np.ndarray) -> np.ndarray:
-    """Masks `(queries, rows, columns)` with the queries as the last axis."""
-    return np.ascontiguousarray(np.moveaxis(masks.astype("float32"), 0, -1))
+def _rows(masks: np.ndarray, new: Size) -> Rows:
+    """Rows of the logits of masks `(queries, rows, columns)` at a size, with the queries as the last axis."""
+    logits = np.ascontiguousarray(np.moveaxis(masks.astype("float32"), 0, -1))
+    return stretched(rows_of(logits), (masks.shape[1], masks.shape[2]), new)
 
 
 def _class_rows(logits: Rows, shares: np.ndarray) -> Rows:
@@ -117,44 +119,44 @@ def _panoptic(
 ) -> Segmentation:
     """Each pixel goes to the query with the largest score times probability, if it lies in that query's mask."""
     labels, scores = shares.argmax(-1), shares.max(-1)
-    kept = np.flatnonzero((labels != config.classes) & (scores > threshold))
-    found = np.full(size, -1, "int32")
-    owned, inside, both = (np.zeros(len(kept), "int64") for _ in range(3))
-    if not len(kept):
-        return Segmentation(found, (), "panoptic")
-    rows = at_size(kept)
-    for start, stop in strips(size, len(kept)):
+    queries = np.flatnonzero((labels != config.classes) & (scores > threshold))
+    count = len(queries)
+    best = np.full(size, -1, "int32")  # the best query of each pixel, as a place in `queries`
+    best_pixels, mask_pixels, kept_pixels = (np.zeros(count, "int64") for _ in range(3))
+    rows = at_size(queries)
+    for start, stop in strips(size, count) if count else ():
         probabilities = _sigmoid(rows(start, stop))
-        owner = (scores[kept] * probabilities).argmax(-1)
-        lies = np.take_along_axis(probabilities, owner[..., None], -1)[..., 0] >= INSIDE
-        owned += np.bincount(owner.ravel(), minlength=len(kept))
-        inside += (probabilities >= INSIDE).sum((0, 1))
-        both += np.bincount(owner[lies], minlength=len(kept))
-        found[start:stop] = np.where(lies, owner, -1)
+        winner = (scores[queries] * probabilities).argmax(-1)
+        lies = np.take_along_axis(probabilities, winner[..., None], -1)[..., 0] >= INSIDE
+        best_pixels += np.bincount(winner.ravel(), minlength=count)
+        mask_pixels += (probabilities >= INSIDE).sum((0, 1))
+        kept_pixels += np.bincount(winner[lies], minlength=count)
+        best[start:stop] = np.where(lies, winner, -1)
+    ids = np.full(count + 1, -1)  # of each place in `queries`; the last, which -1 finds, is that of no mask
     segments: list[Segment] = []
-    ids, of_stuff = np.full(len(kept) + 1, -1), {}
-    for i, query in enumerate(kept.tolist()):
-        if not both[i]:  # of an empty mask, too
-            continue
-        share = owned[i] / inside[i]
-        # transformers divides in float32, where 4/5 is more than 0.8.
-        in_transformers = config.pictures == "eomt_transformers"
-        too_small = not float(np.float32(share)) > overlap if in_transformers else share < overlap
-        if too_small:
+    ids_of_stuff: dict[int, int] = {}
+    for i, query in enumerate(queries.tolist()):
+        if not kept_pixels[i] or not _keeps_enough(best_pixels[i] / mask_pixels[i], overlap, config.pictures):
             continue
         label = int(labels[query])
-        if label in of_stuff:
-            ids[i] = of_stuff[label]
+        if label in ids_of_stuff:
+            ids[i] = ids_of_stuff[label]
             continue
         ids[i] = len(segments)
         if label in stuff:
-            of_stuff[label] = len(segments)
-        name = label_of(config.class_names, label)
-        segments.append(Segment(len(segments), label, name, float(scores[query]), 0))
-    found = ids[found].astype("int32")  # the last id, -1, is that of pixels of no mask
+            ids_of_stuff[label] = len(segments)
+        segments.append(Segment(len(segments), label, label_of(config.class_names, label), float(scores[query]), 0))
+    found = ids[best].astype("int32")
     areas = np.bincount(found[found >= 0], minlength=len(segments)).tolist()
     parts = (dataclasses.replace(segment, area=areas[segment.id]) for segment in segments)
     return Segmentation(found, tuple(parts), "panoptic")
+
+
+def _keeps_enough(share: float, overlap: float, preprocessing: str) -> bool:
+    """Whether a segment keeps so much of its mask that it counts."""
+    if preprocessing == "eomt_transformers":  # which divides in float32, where 4/5 is more than 0.8
+        return float(np.float32(share)) > overlap
+    return share >= overlap
 
 
 def _instances(

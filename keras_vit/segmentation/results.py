@@ -91,7 +91,7 @@ class Segmentation:
 
 
 def label_of(names: tuple[str, ...] | None, label_id: int) -> str:
-    """What a class is called, or its number where nobody has said."""
+    """The name of a class, or its number where there are no names."""
     return str(label_id) if names is None else names[label_id]
 
 

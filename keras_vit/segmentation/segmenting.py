@@ -29,10 +29,10 @@ def segment(
     flip: bool = False,
     batch_size: int = 4,
 ) -> Segmentation:
-    """Divides a picture of any size into segments, as the model's publisher does (`model.config.pictures`).
+    """The segments of a picture of any size, found as the model's publisher does it (`model.config.pictures`).
 
     Args:
-        model: A model with a head for masks, such as `keras_vit.load` gives.
+        model: A segmentation model, an `EoMT` or a `LinearSegmenter`, such as `keras_vit.load` returns.
         picture: A path, a binary file object, a PIL image, or an array `(height, width, 3)` of 0..255.
         task: `"semantic"`: a class for each pixel; `"panoptic"`: also which thing it is; `"instance"`: things alone,
             which may overlap. None for the one that the model's file says, else `"panoptic"`. A linear head knows
@@ -65,7 +65,9 @@ def segment(
         True
     """
     if not isinstance(model, (EoMT, LinearSegmenter)):
-        raise TypeError(f"model must be one with a head for masks, but {type(model).__name__} was given.")
+        raise TypeError(
+            f"model must be a segmentation model, EoMT or LinearSegmenter, but {type(model).__name__} was given."
+        )
     config, linear = model.config, isinstance(model, LinearSegmenter)
     if task is None:
         task = getattr(config, "task", None) or ("semantic" if linear else "panoptic")

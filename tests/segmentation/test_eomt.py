@@ -244,7 +244,7 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
     for wrong in (np.zeros((0, 4, 3), "uint8"), np.zeros((4, 4), "uint8"), np.zeros((2, 4, 4, 3), "uint8")):
         with pytest.raises(ValueError):
             segment(model, wrong)
-    with pytest.raises(TypeError, match="head for masks"):
+    with pytest.raises(TypeError, match="must be a segmentation model"):
         segment(model.backbone, picture)
     with pytest.raises(ValueError, match="cannot change"):
         model.with_config(queries=3)

@@ -268,7 +268,7 @@ def test_options_that_make_no_sense_are_refused(case, model):
     options, message = BAD_OPTIONS[case]
     with pytest.raises(ValueError, match=message):
         segmentation.segment(model, np.zeros((8, 8, 3), "uint8"), **options)
-    with pytest.raises(TypeError, match="head for masks"):
+    with pytest.raises(TypeError, match="must be a segmentation model"):
         segmentation.segment(model.backbone, np.zeros((8, 8, 3), "uint8"))
 
 
