@@ -23,10 +23,7 @@ PRIVATE: dict[str, str] = {
     "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
     "_clip_gradients": "Called with all gradients of an update. Without it, each replica clips by itself.",
     "_apply_weight_decay": "Called before an update. Without it, weights decay twice.",
-    "_use_weight_decay": "Without it, `exclude_from_weight_decay` does nothing.",
     "_get_variable_index": "Which momentum is that of a weight. Without it, optimizers search for it.",
-    "_update_model_variables_moving_average": "Called after every batch. Without it, averages count batches.",
-    "_model_variables_moving_average": "Averages of weights. Without it, they cannot be moved once per update.",
 }
 
 # Of PyTorch, whose modules Keras's layers are there.
@@ -176,47 +173,22 @@ def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any], reade
     return graph._run_through_graph(inputs, call_fn=call)
 
 
-class HookedOptimizer(keras.optimizers.Optimizer):
-    """An optimizer whose steps can be replaced one by one under public names; itself it is Keras's."""
-
-    @property
-    def batches(self) -> Tensor:
-        """How many batches have been seen; with accumulated gradients, more than there were updates."""
-        return next(variable for variable in self.variables if variable.name == "iteration")
-
-    @property
-    def averages(self) -> list[keras.Variable]:
-        """The moving averages of the weights (`use_ema`), in the order of the weights."""
-        return self._model_variables_moving_average
+class DecayingOptimizer(keras.optimizers.Optimizer):
+    """An optimizer that clips all gradients of an update at once, and whose `update_step` decays the weights."""
 
     def index_of(self, variable: keras.Variable) -> int:
-        """The place of a weight among those that the optimizer was built for."""
+        """The place of a weight among those that the optimizer was built for; on TensorFlow also of its `value`."""
         return self._get_variable_index(variable)
 
-    def decays(self, variable: keras.Variable) -> bool:
-        """Whether `exclude_from_weight_decay` leaves a weight in."""
-        return self._use_weight_decay(variable)
-
     def clip_gradients(self, grads: list[Tensor]) -> list[Tensor]:
-        """The gradients of an update as it applies them."""
+        """The gradients of an update as it applies them: with accumulation, their mean over the batches."""
         return super()._clip_gradients(grads)
-
-    def apply_weight_decay(self, variables: Iterable[keras.Variable]) -> None:
-        """Shrinks weights before an update."""
-        super()._apply_weight_decay(variables)
-
-    def average_weights(self, variables: Iterable[keras.Variable]) -> None:
-        """Moves the averages of the weights towards them, after every batch."""
-        super()._update_model_variables_moving_average(variables)
 
     def _clip_gradients(self, grads: list[Tensor]) -> list[Tensor]:
         return self.clip_gradients(grads)
 
     def _apply_weight_decay(self, trainable_variables: Iterable[keras.Variable]) -> None:
-        self.apply_weight_decay(trainable_variables)
-
-    def _update_model_variables_moving_average(self, trainable_variables: Iterable[keras.Variable]) -> None:
-        self.average_weights(trainable_variables)
+        """Nothing: Keras would shrink the weights here."""
 
 
 def register_weights(model: keras.Model) -> None:

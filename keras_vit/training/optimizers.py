@@ -2,7 +2,8 @@
 
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,14 +12,14 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import check_choice, check_number, matches
-from keras_vit._keras import HookedOptimizer, layout_of
+from keras_vit._keras import DecayingOptimizer, layout_of
 from keras_vit.training.sharing import over_replicas
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
 DECAYED = "*/kernel"
 
 
-class ViTOptimizer(HookedOptimizer):
+class ViTOptimizer(DecayingOptimizer):
     """What the optimizers of this package share; itself it updates nothing.
 
     - `global_clipnorm` is `optax.clip_by_global_norm`; the norm before clipping is kept in `gradient_norm`.
@@ -40,6 +41,7 @@ class ViTOptimizer(HookedOptimizer):
         self._note_schedule(learning_rate)
         self.rate_multipliers: dict[str, float] = dict(rates or {})
         self.momentum_dtype = momentum_dtype
+        self._never_decayed: tuple[set[str], str] = (set(), "")  # paths of weights, and a pattern of their names
         # From the gradients of this process to the means of all; None where the backend does it, or there is one.
         self.average_gradients: Callable[[list[Any]], list[Any]] | None = None
 
@@ -57,8 +59,7 @@ class ViTOptimizer(HookedOptimizer):
             )
             for v in variables
         ]
-        decays = [matches(v.path, DECAYED) and self.decays(v) for v in variables]
-        self._decays = [float(self.weight_decay or 0.0) if decay else 0.0 for decay in decays]
+        self._decays = [float(self.weight_decay or 0.0) if self._is_decayed(v) else 0.0 for v in variables]
         self._multipliers = [
             next((value for pattern, value in self.rate_multipliers.items() if matches(v.path, pattern)), 1.0)
             for v in variables
@@ -93,8 +94,30 @@ class ViTOptimizer(HookedOptimizer):
             grads = super().clip_gradients(grads)
         return [grad / replicas for grad in grads] if replicas > 1 else grads
 
-    def apply_weight_decay(self, variables: list[Any]) -> None:
-        """Nothing: `_update` does it."""
+    def exclude_from_weight_decay(
+        self, var_list: Iterable[keras.Variable] | None = None, var_names: Iterable[str] | None = None
+    ) -> None:
+        """Keeps kernels from decaying, by themselves or by patterns (regular expressions) that their names have."""
+        if self.built:
+            raise ValueError("exclude_from_weight_decay() has to be called before the optimizer is built.")
+        self._never_decayed = {variable.path for variable in var_list or ()}, "|".join(var_names or ())
+
+    def _is_decayed(self, variable: keras.Variable) -> bool:
+        paths, names = self._never_decayed
+        excluded = variable.path in paths or (names and re.search(names, variable.name))
+        return matches(variable.path, DECAYED) and not excluded
+
+    @property
+    def ema_momentum(self) -> Any:
+        """What stays of the moving average: all of it in batches that only add a gradient, as updates are counted."""
+        if not self.gradient_accumulation_steps:
+            return self._ema_momentum
+        batches = self.variables[0]  # Keras counts batches in its first variable
+        return ops.where((batches + 1) % self.gradient_accumulation_steps == 0, self._ema_momentum, 1.0)
+
+    @ema_momentum.setter
+    def ema_momentum(self, value: float) -> None:
+        self._ema_momentum = value
 
     def _decayed_momentum(self, m: Any, share: float, dtype: Any) -> Any:
         """`share * m` with a share in m's dtype, as JAX has it (0.9 is 0.8984375 beside bfloat16), not rounded."""
@@ -108,19 +131,13 @@ class ViTOptimizer(HookedOptimizer):
             direction = direction + self._decays[index] * ops.convert_to_tensor(variable)
         self.assign_sub(variable, rate * direction)
 
-    def average_weights(self, variables: list[Any]) -> None:
-        """Moves the averages with every update; Keras would with every batch, also where it only adds a gradient."""
-        if not self.gradient_accumulation_steps:
-            return super().average_weights(variables)
-        done = ops.equal((self.batches + 1) % self.gradient_accumulation_steps, 0)
-        momentum = ops.where(ops.equal(self.iterations, 0), 0.0, self.ema_momentum)
-        for variable, average in zip(variables, self.averages, strict=True):
-            m = ops.cast(ops.where(done, momentum, 1.0), average.dtype)
-            average.assign(m * average + (1.0 - m) * variable)
-
     def get_config(self) -> dict[str, Any]:
-        own = {"rate_multipliers": dict(self.rate_multipliers), "momentum_dtype": self.momentum_dtype}
-        return {**super().get_config(), **own}
+        return {
+            **super().get_config(),
+            "ema_momentum": self._ema_momentum,
+            "rate_multipliers": dict(self.rate_multipliers),
+            "momentum_dtype": self.momentum_dtype,
+        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

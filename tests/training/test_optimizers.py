@@ -160,6 +160,19 @@ def test_weight_decay_is_that_of_big_vision(numbers):
     np.testing.assert_array_equal(found[1], bias)
 
 
+@pytest.mark.parametrize("by", ["var_list", "var_names"])
+def test_kernels_that_are_excluded_do_not_decay(numbers, by):
+    _, kernel, bias = numbers
+    zeros = [(np.zeros_like(kernel), np.zeros_like(bias))]
+    layer = keras.layers.Dense(3, name="head")
+    layer.build((None, 4))
+    optimizer = MomentumSGD(1.0, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(**{by: [layer.kernel] if by == "var_list" else ["bias", "kern"]})
+    np.testing.assert_array_equal(updates(optimizer, zeros, kernel, bias)[0], kernel)
+    with pytest.raises(ValueError, match="before the optimizer is built"):
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+
+
 @pytest.mark.once
 def test_what_decays():
     with skip_initialization():
