@@ -164,7 +164,7 @@ def listing(names: Sequence[object], most: int = 5) -> str:
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     """A warning that points at the line outside of the package, or in its command line, which led here."""
-    frame, level = sys._getframe(), 1
+    frame, level = sys._getframe(), 1  # noqa: SLF001 (inspect.currentframe() is typed as None)
     while frame.f_back is not None and re.match(r"keras_vit\.(?!cli\.)", frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)

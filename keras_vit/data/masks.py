@@ -276,7 +276,7 @@ def open_masks(
             options = (tuple(beside), ignore, reduce_zero_label)
     data = MaskedImages(source, classes, *options)
     if classes is None:
-        seen = data._numbers_seen(data._open("train", "stop", "none")) - {ignore}
+        seen = data._numbers_seen(data._open("train", "stop", "none")) - {ignore}  # noqa: SLF001
         if not seen:
             raise ValueError(f"All masks say {ignore} everywhere, which stands for no class.")
         data = dataclasses.replace(data, classes=max(seen) + 1)

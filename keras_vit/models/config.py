@@ -254,8 +254,9 @@ class ViTConfig(ModelConfig):
             for name in ("pixel_mean", "pixel_std"):
                 changes = {name: _repeated(getattr(self, name), int(channels)), **changes}
         new = super().replace(**changes)
-        stays = "final_norm" in changes or new.final_norm != "pooled" or not new._gives_tokens or self._gives_tokens
-        return new if stays else dataclasses.replace(new, final_norm="none")
+        if "final_norm" in changes or new.final_norm != "pooled" or self._gives_tokens:
+            return new
+        return dataclasses.replace(new, final_norm="none") if new._gives_tokens else new  # noqa: SLF001
 
     @property
     def _gives_tokens(self) -> bool:
