@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
+from keras_vit._messages import Code, Message
+
 if TYPE_CHECKING:
     import keras
 
@@ -40,18 +42,18 @@ def pair(name: str, value: Any) -> tuple[int, int]:
             raise TypeError
         sizes = (int(height), int(width))
     except (TypeError, ValueError):
-        raise TypeError(
-            f"{name} must be an integer or a pair (height, width) of integers, but {value!r} was given."
-        ) from None
+        expected = "an integer or a pair (height, width) of integers"
+        raise TypeError(Message(Code(name), f" must be {expected}, but {value!r} was given.")) from None
     if sizes != (height, width) or min(sizes) < 1:
-        raise ValueError(f"{name} must be positive integers, but {value!r} was given.")
+        raise ValueError(Message(Code(name), f" must be positive integers, but {value!r} was given."))
     return sizes
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
     """An integer, of Python or NumPy, of at least `least`; ValueError otherwise, also for True and False."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, but {value!r} was given.")
+        expected = f"a whole number of at least {least}"
+        raise ValueError(Message(Code(name), f" must be {expected}, but {value!r} was given."))
     return int(value)
 
 
@@ -59,14 +61,15 @@ def whole_numbers(name: str, values: Any, least: int) -> tuple[int, ...]:
     """One integer or several, each of at least `least`, as a tuple; ValueError otherwise, also where there is none."""
     values = (values,) if isinstance(values, numbers.Integral) else tuple(values)
     if not values or any(not isinstance(n, numbers.Integral) or n < least for n in values):
-        raise ValueError(f"{name} must be integers of at least {least}, and one or more, but got {values!r}.")
+        expected = f"integers of at least {least}, and one or more"
+        raise ValueError(Message(Code(name), f" must be {expected}, but got {values!r}."))
     return tuple(map(int, values))
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raises ValueError unless the argument `name` has one of the values that it can take."""
     if value not in choices:
-        raise ValueError(f"{name} must be one of {choices}, but {value!r} was given.")
+        raise ValueError(Message(Code(name), f" must be one of {choices}, but {value!r} was given."))
 
 
 def to_numpy(values: Any) -> np.ndarray:
@@ -195,7 +198,7 @@ def check_number(name: str, value: Any) -> int | float:
     """A number as Python's, which JSON knows; a ValueError unless it is in the range of the field `name`."""
     expected, fits = RANGES[name]
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(value):
-        raise ValueError(f"{name} must be {expected}, but {value!r} was given.")
+        raise ValueError(Message(Code(name), f" must be {expected}, but {value!r} was given."))
     return int(value) if _whole(value) else float(value)
 
 
@@ -203,7 +206,7 @@ def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, .
     """Patterns of names as a tuple, from one or several strings; a TypeError if they are anything else."""
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     if not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError(f"{argument} must be a string or several, but {patterns!r} was given.")
+        raise TypeError(Message(Code(argument), f" must be a string or several, but {patterns!r} was given."))
     return patterns
 
 

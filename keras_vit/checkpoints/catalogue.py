@@ -17,6 +17,7 @@ from typing import Any
 
 from keras_vit._arguments import did_you_mean, printable
 from keras_vit._files import weights_folder
+from keras_vit._messages import Code, Message
 from keras_vit._terminal import Table
 from keras_vit.models import BIT_VARIANTS, VARIANTS
 
@@ -101,9 +102,8 @@ def find_entry(name: str) -> Entry:
     variants = [entry.name for entry in entries.values() if plain_variant(entry.variant) == plain_variant(stem)]
     if variants:
         listed = ", ".join(map(repr, variants[:_NAMES_LISTED])) + (" ..." if len(variants) > _NAMES_LISTED else "")
-        raise ValueError(
-            f"{name!r} is a model, not a checkpoint of it. There are: {listed} (see list_weights({name!r}))."
-        )
+        words = f"{name!r} is a model, not a checkpoint of it. There are: {listed} (see "
+        raise ValueError(Message(words, Code(f"list_weights({name!r})"), ")."))
     known = {plain_variant(key): entry.name for entry in entries.values() for key in (entry.name, entry.basename)}
     known |= {plain_variant(row["name"].removeprefix("hf://")): row["name"] for row in _repository_rows()}
     known |= {plain_variant(variant): variant for variant in (*VARIANTS, *BIT_VARIANTS)} | {key: key for key in SHIPPED}
@@ -111,7 +111,8 @@ def find_entry(name: str) -> Entry:
     suggestion = "" if name.startswith("hf:") else did_you_mean(plain_variant(stem), known)
     if hub and not suggestion:
         suggestion = f" Did you mean 'hf://{hub[1]}', a repository of the Hugging Face Hub?"
-    raise ValueError(f"There is no checkpoint or model {name!r}.{suggestion} See list_weights() and list_models().")
+    words = f"There is no checkpoint or model {name!r}.{suggestion} See "
+    raise ValueError(Message(words, Code("list_weights()"), " and ", Code("list_models()"), "."))
 
 
 def _augreg_entry(stem: str) -> Entry:

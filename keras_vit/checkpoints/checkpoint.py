@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_vit import layers, models
 from keras_vit._arguments import Source, printable, warn_caller
+from keras_vit._messages import Code, Message
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.accounting import (
     Contents,
@@ -300,7 +301,7 @@ def to_checkpoint(
     config = model.config
     layout = PUBLISHED[type(config)] if layout is None else layout
     if layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {list(LAYOUTS)}, but {layout!r} was given.")
+        raise ValueError(Message(Code("layout"), f" must be one of {list(LAYOUTS)}, but {layout!r} was given."))
     if not isinstance(config, LAYOUTS[layout].config_type):
         names = [name for name, known in LAYOUTS.items() if isinstance(config, known.config_type)]
         raise ValueError(f"A {type(model).__name__} can be written as one of {names}, but layout={layout!r} was given.")

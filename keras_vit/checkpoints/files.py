@@ -20,6 +20,7 @@ import numpy as np
 
 from keras_vit._arguments import is_class_name, printable
 from keras_vit._files import make_folder, replacing, write_text
+from keras_vit._messages import Code, Message
 from keras_vit.checkpoints import stored_array
 from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape, kind_of, what_it_is
 from keras_vit.checkpoints.torch_file import read_torch
@@ -141,7 +142,7 @@ def _new(path: str | os.PathLike[str], overwrite: bool) -> pathlib.Path:
     """A path that may be written to, in a folder that is there."""
     path = pathlib.Path(path)
     if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists. Choose another path or pass overwrite=True.")
+        raise FileExistsError(Message(f"{path} exists. Choose another path or pass ", Code("overwrite=True"), "."))
     make_folder(path.parent)
     return path
 
@@ -241,7 +242,7 @@ def write_with_sidecars(
     copies = [file for file in copies if file.resolve() != path.with_name(file.name).resolve()]
     for file in (path, *(path.with_name(name) for name in (*sidecars, *(file.name for file in copies)))):
         if file.exists() and not overwrite:
-            raise FileExistsError(f"{file} exists. Choose another path or pass overwrite=True.")
+            raise FileExistsError(Message(f"{file} exists. Choose another path or pass ", Code("overwrite=True"), "."))
     write_safetensors(path, arrays, overwrite)
     for name, content in sidecars.items():
         write_text(path.with_name(name), f"{json.dumps(content, indent=2, ensure_ascii=False)}\n")

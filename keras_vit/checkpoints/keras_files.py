@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit._arguments import check_choice, printable
 from keras_vit._files import check_room, make_folder, replacing
+from keras_vit._messages import Code, Message
 from keras_vit.checkpoints.catalogue import SHIPPED
 from keras_vit.checkpoints.checkpoint import (
     KERAS_ENDINGS,
@@ -46,7 +47,8 @@ def check_format(path: str | os.PathLike[str], layout: str | None = None) -> Non
     ending = next((end for end in KERAS_ENDINGS if str(path).endswith(end)), pathlib.Path(path).suffix)
     beside = [name for name, known in LAYOUTS.items() if known.sidecars is not None]
     if layout is None and ending in (".safetensors", ""):
-        raise ValueError(f"{str(path)!r} can have several layouts: pass layout=... with one of {', '.join(beside)}.")
+        words = f"{str(path)!r} can have several layouts: pass "
+        raise ValueError(Message(words, Code("layout=..."), f" with one of {', '.join(beside)}."))
     what, kind, expected = f"The layout {layout!r}", "an .npz file", (".npz",)
     if layout is None:
         what, expected = "A model", (".npz", *KERAS_ENDINGS)

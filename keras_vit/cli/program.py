@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import sys
 import textwrap
 import traceback
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import keras_vit
 from keras_vit._arguments import did_you_mean, printable, require_packages
+from keras_vit._messages import Code, Message
 from keras_vit._terminal import terminal_width
 from keras_vit.cli import dense, evaluation, files, images, texts
 from keras_vit.cli.command import TRACEBACK, Answer, Command
@@ -54,12 +54,12 @@ COMMANDS = {
 }
 _WIDTH = 78
 GONE = {"launch": " Start processes with `torchrun --nproc-per-node N -m keras_vit.cli ...` (docs/distribution.md)."}
-# What messages of the package name, and how the program has it.
+# How the program does what messages say in Python; all other arguments are options of the same name.
 _IN_THE_PROGRAM = {
-    r"\bresume=False\b": "--restart",
-    r"\blist_weights\([^()]*\)": "`keras-vit list`",
-    r"\blist_models\([^()]*\)": "`keras-vit list --models`",
-    r"\blist_recipes\([^()]*\)": "`keras-vit recipes`",
+    "resume=False": "--restart",
+    "list_weights": "`keras-vit list`",
+    "list_models": "`keras-vit list --models`",
+    "list_recipes": "`keras-vit recipes`",
 }
 
 
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 130
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        _complain(_message(error, command), command)
+        _complain(_message(error, command))
         return 1
     return 0 if answer.ok else 1
 
@@ -171,24 +171,33 @@ def _own_warnings(command: Command) -> Iterator[None]:
 
     def show_warning(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:
         if filename.startswith(package) and issubclass(category, UserWarning):
-            _complain(str(message), command)
+            _complain(_in_options(message, command))
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning  # ty: ignore[invalid-assignment]
         yield
 
 
-def _complain(text: str, command: Command | None = None) -> None:
-    """Prints a message on standard error, safe for a terminal whatever names are in it, with options for arguments."""
-    for pattern, words in _IN_THE_PROGRAM.items():
-        text = re.sub(pattern, words, text)
-    flags = [name for names, _ in command.options() for name in names] if command is not None else []
-    for flag in (flag for flag in flags if flag.startswith("--")):
-        name = flag.removeprefix("--").replace("-", "_")
-        text = re.sub(rf"\b{name}=True\b", flag, text)
-        text = re.sub(rf"(?<![-\w/]){name}=(['\"]?)([\w./-]+)\1", rf"{flag} \2", text)
-        text = re.sub(rf"^{name}(?= must )", flag, text)
+def _complain(text: str) -> None:
+    """Prints a message on standard error, safe for a terminal whatever names are in it."""
     print("keras-vit: " + "\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+
+
+def _in_options(error: BaseException | str, command: Command | None) -> str:
+    """The text of an error or a warning, with options for the arguments that a `Message` names."""
+    message = error.args[0] if isinstance(error, BaseException) and error.args else error
+    if not isinstance(message, Message):
+        return str(error)
+    flags = {name for names, _ in command.options() for name in names} if command is not None else set()
+
+    def option(code: str) -> str:
+        name, _, value = code.partition("=")
+        flag = f"--{name.replace('_', '-')}"
+        if flag in flags:
+            return flag if value in ("", "True", "...") else f"{flag} {value.strip(chr(34))}"
+        return _IN_THE_PROGRAM.get(code.partition("(")[0], code)
+
+    return "".join(option(part) if isinstance(part, Code) else part for part in message.parts)
 
 
 def _has_interrupt(error: BaseException | None) -> bool:
@@ -208,7 +217,7 @@ def _message(error: BaseException, command: Command | None) -> str:
         hint = " Is there a network? Without one there is `--weights glyphs`, which comes along."
         has_weights = command is not None and any("--weights" in names for names, _ in command.options())
         return f"{where} {answer}.{hint if has_weights else ''}"
-    text = str(error).partition("\n\nArguments received by")[0].strip()
+    text = _in_options(error, command).partition("\n\nArguments received by")[0].strip()
     expected = isinstance(error, (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError))
     if text and (expected or type(error).__module__.startswith("keras_vit")):
         return text

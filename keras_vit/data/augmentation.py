@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from keras_vit._arguments import check_choice
+from keras_vit._messages import Code, Message
 from keras_vit.data.randaugment import MAX_MAGNITUDE, randaugment
 from keras_vit.preprocessing import Pipeline, bring_to_size, load_image
 
@@ -106,8 +107,10 @@ class Augmentation:
             wanted = f"(layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or None"
             is_pair = isinstance(given, (tuple, list)) and [type(n) for n in given] == [int, int]
             if not is_pair or given[0] < 1 or not 0 <= given[1] <= MAX_MAGNITUDE:
-                message = f"randaugment must be {wanted}, but {given!r} was given."
-                raise (ValueError if is_pair else TypeError)(message)
+                message = Message(Code("randaugment"), f" must be {wanted}, but {given!r} was given.")
+                if not is_pair:
+                    raise TypeError(message)
+                raise ValueError(message)
             object.__setattr__(self, "randaugment", tuple(given))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import check_class_name, listing, printable, require_packages, to_numpy, warn_caller
+from keras_vit._messages import SKIP, Message
 from keras_vit._terminal import ProgressBar
 from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
 
@@ -215,7 +216,7 @@ def open_folder(
 
     def leave_out(path: Path, reason: str, advice: str) -> None:
         if on_bad_image == "stop":
-            raise ValueError(f'{printable(path)}: {reason}. {advice}, or go on without: on_bad_image="skip".')
+            raise ValueError(Message(f"{printable(path)}: {reason}. {advice}, or go on without: ", SKIP, "."))
         bad.append(BadImage(str(path), reason))
 
     in_training = files if folder == training else _class_files(training)[0]
@@ -283,8 +284,8 @@ def good_files(
         i, fault = next(iter(faults.items()))
         folders = sorted({paths[i].parent.name for i in faults})
         more = f" There are {len(faults)} such files, in {listing(folders)}." if len(faults) > 1 else ""
-        hint = 'Repair them, or go on without: on_bad_image="skip".'
-        raise ValueError(f"{printable(name(i))}: {fault}.{more} {hint}")
+        words = f"{printable(name(i))}: {fault}.{more} Repair them, or go on without: "
+        raise ValueError(Message(words, SKIP, "."))
     bad = [BadImage(str(paths[i]), fault) for i, fault in faults.items()]
     return [i for i in range(len(paths)) if i not in faults], bad, converted
 

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import to_numpy, warn_caller
+from keras_vit._messages import SKIP, Message
 from keras_vit._processes import share
 from keras_vit.data.augmentation import (
     ERASING,
@@ -76,7 +77,8 @@ def open_arrays(
     keep = np.flatnonzero(finite)
     bad = [BadImage(name(i), "NaN or infinite values") for i, good in enumerate(finite) if not good]
     if bad and (on_bad_image == "stop" or not len(keep)):
-        raise ValueError(f'{bad[0].path} holds NaN or infinite values. Go on without: on_bad_image="skip".')
+        words = f"{bad[0].path} holds NaN or infinite values. Go on without: "
+        raise ValueError(Message(words, SKIP, "."))
     if ragged:
         for i in keep:
             one = _with_channels(images[i][None], channels)
@@ -298,7 +300,7 @@ class PipelineBatches:
             return check_labels(labels, self.classes or None, where, target=self.target)[0]
         except ValueError as error:
             if not self._skip:
-                raise ValueError(f'{error} (Go on without: on_bad_image="skip".)') from error
+                raise ValueError(Message(f"{error} (Go on without: ", SKIP, ".)")) from error
             if all(image.path != where for image in self.bad):
                 self.bad.append(BadImage(where, str(error)))
             return None

@@ -22,6 +22,7 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import ImageSize, check_choice, check_class_names, pair, printable, warn_caller, whole_number
+from keras_vit._messages import SKIP, Message
 from keras_vit._processes import cores, share
 from keras_vit.data.augmentation import MIXUP, ORDER, Augmentation, ImageTransform, Worker, mixed
 from keras_vit.data.examples import (
@@ -443,7 +444,8 @@ class ExampleBatches:
             name = self._data.name(i)
             reason = str(error) if name in str(error) else f"{name}: {error}"
             if not self._skip or isinstance(error, MemoryError):
-                raise ValueError(f'{reason} Repair the file, or go on without: on_bad_image="skip".') from error
+                words = f"{reason} Repair the file, or go on without: "
+                raise ValueError(Message(words, SKIP, ".")) from error
             with self._lock:
                 if i not in self._unreadable:
                     self._unreadable.add(i)

@@ -17,6 +17,7 @@ import numpy as np
 
 from keras_vit._arguments import Source, check_choice, listing, printable, to_numpy, warn_caller, whole_number
 from keras_vit._files import locked, replacing, write_text
+from keras_vit._messages import SKIP, Code, Message
 from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, cores, fill_up, local_model
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import image_files
@@ -226,8 +227,8 @@ def _read_ahead(
             raise
         except Exception as error:  # of a disk, or of a decoder
             if stop:
-                hint = 'Repair or remove it, or leave such files out with on_bad_image="skip".'
-                raise ValueError(f"{printable(name)} cannot be read: {error} {hint}") from error
+                words = f"{printable(name)} cannot be read: {error} Repair or remove it, or leave such files out with "
+                raise ValueError(Message(words, SKIP, ".")) from error
             warnings.warn(f"{printable(name)} is left out: {error}", stacklevel=1)  # a thread has no caller
             return None
 
@@ -292,8 +293,9 @@ def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[i
     except (OSError, MemoryError):
         raise
     except Exception as error:  # whatever NumPy and its kin raise for wrong bytes
-        hint = f"({printable(error, 200)}). Choose another output, or give overwrite=True."
-        raise ValueError(f"{printable(output)} is damaged, or not a file that embed wrote {hint}") from None
+        fault = f"damaged, or not a file that embed wrote ({printable(error, 200)})"
+        words = f"{printable(output)} is {fault}. Choose another output, or give "
+        raise ValueError(Message(words, Code("overwrite=True"), ".")) from None
     _check_same(output, old, settings, skipped if stop else [])
     return count, skipped
 
@@ -309,7 +311,8 @@ def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: S
         differences.append(f'{listing(skipped)} could not be read, and on_bad_image is not "skip"')
     if differences:
         found = "; ".join(differences)
-        raise ValueError(f"{path} holds other features: {found}. Choose another output, or give overwrite=True.")
+        words = f"{path} holds other features: {found}. Choose another output, or give "
+        raise ValueError(Message(words, Code("overwrite=True"), "."))
 
 
 def check_output(output: str | os.PathLike[str]) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from keras_vit._arguments import check_choice, pair
+from keras_vit._messages import Code, Message
 from keras_vit.interpolation import METHODS
 from keras_vit.layers import choices
 from keras_vit.models.fields import Fields, check_integer, check_integers, check_real, checked_class_names, require
@@ -295,8 +296,9 @@ class ViTConfig(ModelConfig):
         for axis, size, cells, patch in lengths:
             step = patch * self.stem_stride
             below, above = size // step * step, (size // step + 1) * step
-            words = f"image_size must be a multiple of the patch size: {axis} {size} is not a multiple of {step}."
-            require(cells % patch == 0, f"{words} The nearest that fit are {f'{below} or ' if below else ''}{above}.")
+            words = f" must be a multiple of the patch size: {axis} {size} is not a multiple of {step}."
+            nearest = f" The nearest that fit are {f'{below} or ' if below else ''}{above}."
+            require(cells % patch == 0, Message(Code("image_size"), words, nearest))
 
     @property
     def stem_stride(self) -> int:

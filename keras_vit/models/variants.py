@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._arguments import did_you_mean
+from keras_vit._messages import Code, Message
 from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
 
 
@@ -235,7 +236,8 @@ def find_variant(name: str) -> str:
     plain = _plain(name)
     if plain in known:
         return known[plain]
-    raise ValueError(f"There is no variant {name!r}.{did_you_mean(plain, known)} list_models() shows all.")
+    words = f"There is no variant {name!r}.{did_you_mean(plain, known)} "
+    raise ValueError(Message(words, Code("list_models()"), " shows all."))
 
 
 def variant_config(

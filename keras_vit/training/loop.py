@@ -22,6 +22,7 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit._files import locked, write_text
+from keras_vit._messages import Code, Message
 from keras_vit._pictures import FAINT, GOOD, figure_for
 from keras_vit._processes import ALONE, Processes, scope_of
 from keras_vit._terminal import ProgressBar, Table
@@ -298,17 +299,18 @@ class RunFolder:
             self._measured = dict(settings.pop("measured", {}))
             saved = _flat(settings)
         except (ValueError, TypeError, RecursionError):
-            raise ValueError(f"{record} is damaged, so the run cannot go on. resume=False starts again.") from None
+            words = f"{record} is damaged, so the run cannot go on. "
+            raise ValueError(Message(words, Code("resume=False"), " starts again.")) from None
         now = _flat(json.loads(json.dumps(self._settings)))
         pairs = {name: (saved.get(name), now.get(name)) for name in saved | now}
         changes = "; ".join(
             f"{name} was {old!r} and is now {new!r}" for name, (old, new) in pairs.items() if old != new
         )
         if changes:
-            raise ValueError(
+            words = (
                 f"{self.path} holds a run with other settings: {printable(changes, 2000)}. Choose another output, or "
-                "pass resume=False to start again there."
             )
+            raise ValueError(Message(words, "pass ", Code("resume=False"), " to start again there."))
 
     def measured(self, name: str, measure: Callable[[], Any]) -> Any:
         """A setting that a trial decides, as plain data: that of the run's beginning, so that it goes on bit by bit."""
@@ -429,11 +431,10 @@ def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], dict[
         if [(array.shape, array.stored) for array in arrays] == wanted:
             return [a.read_stored().view(dtype) for a, (_, dtype) in zip(arrays, variables, strict=True)], about
     except (KeyError, ValueError) as error:
-        raise ValueError(f"{path} is damaged, or of an older version ({error}). resume=False starts again.") from error
-    raise ValueError(
-        f"{path} is of another model: its {len(arrays)} arrays are not the {len(wanted)} that were expected, or of "
-        "other shapes or types. resume=False starts again."
-    )
+        words = f"{path} is damaged, or of an older version ({error}). "
+        raise ValueError(Message(words, Code("resume=False"), " starts again.")) from error
+    found = f"its {len(arrays)} arrays are not the {len(wanted)} that were expected, or of other shapes or types. "
+    raise ValueError(Message(f"{path} is of another model: {found}", Code("resume=False"), " starts again."))
 
 
 def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: str = "") -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_vit._arguments import RANGES, check_choice, check_number, check_patterns, did_you_mean, pair
+from keras_vit._messages import Code, Message
 from keras_vit._terminal import Table
 from keras_vit.data import Augmentation, MaskAugmentation
 from keras_vit.training.options import RECIPE, refuse_unused
@@ -235,7 +236,8 @@ def recipe(name: str) -> Recipe:
     if name.lower() in recipes:
         return recipes[name.lower()]
     suggestion = did_you_mean(name, {known: row.name for known, row in recipes.items()})
-    raise ValueError(f"There is no recipe {name!r}.{suggestion} list_recipes() shows all {len(recipes)}.")
+    words = f"There is no recipe {name!r}.{suggestion} "
+    raise ValueError(Message(words, Code("list_recipes()"), f" shows all {len(recipes)}."))
 
 
 def list_recipes(query: str | None = None) -> Table:

@@ -14,6 +14,7 @@ import keras
 from keras_vit._arguments import DType, ImageSize, Source, matches, warn_caller, whole_number
 from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
+from keras_vit._messages import Code, Message
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
 from keras_vit.data import ImageStream, has_test_split, open_data
@@ -378,7 +379,8 @@ def _opened(source: Any, dtype: DType, emptied: str | os.PathLike[str] | None) -
         raise TypeError(f"model must be a model of keras_vit, or name one, but {type(source).__name__} was given.")
     path = Path(source).resolve()
     if emptied is not None and path.exists() and Path(emptied).resolve() in path.parents:
-        raise ValueError(f"resume=False empties {emptied}, where {source} lies: choose another output, or move it.")
+        words = f" empties {emptied}, where {source} lies: choose another output, or move it."
+        raise ValueError(Message(Code("resume=False"), words))
     if not str(source).endswith((".keras", ".weights.h5")):
         return source
     model = load(source)

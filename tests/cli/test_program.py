@@ -11,6 +11,7 @@ import warnings
 
 import pytest
 
+from keras_vit._messages import Code, Message
 from keras_vit.cli import main
 from keras_vit.cli.program import COMMANDS, _parser
 from tests.processes import REPOSITORY, environment
@@ -235,13 +236,14 @@ def fails(monkeypatch, run):
         (KeyError("name"), "KeyError: 'name'"),
         (OSError("[red]\x1b]0;title\x07\x9b31m.npz"), r"[red]\x1b]0;title\x07\x9b31m.npz"),
         # Arguments are named as options.
-        (ValueError('Pass on_bad_image="skip" to go on.'), "Pass --on-bad-image skip to go on."),
-        (ValueError("Take resume=False."), "Take --restart."),
-        (ValueError("Pass restart=True."), "Pass --restart."),
-        (ValueError("image_size must be positive."), "--image-size must be positive."),
-        (ValueError("Pass batch_size=32, or less."), "Pass --batch-size 32, or less."),
-        (ValueError("list_weights('B/16') shows all."), "`keras-vit list` shows all."),
-        (ValueError("list_models() and list_recipes()"), "`keras-vit list --models` and `keras-vit recipes`"),
+        (ValueError(Message("Pass ", Code('on_bad_image="skip"'), " to go on.")), "Pass --on-bad-image skip to go on."),
+        (ValueError(Message("Take ", Code("resume=False"), ".")), "Take --restart."),
+        (OSError(Message("Pass ", Code("restart=True"), ".")), "Pass --restart."),
+        (ValueError(Message(Code("image_size"), " must be positive.")), "--image-size must be positive."),
+        (ValueError(Message("Pass ", Code("batch_size=32"), ", or less.")), "Pass --batch-size 32, or less."),
+        (ValueError(Message(Code("list_weights('B/16')"), " shows all.")), "`keras-vit list` shows all."),
+        (ValueError(Message(Code("list_models()"))), "`keras-vit list --models`"),
+        (ValueError(Message(Code("nonsense=3"), " is no option here.")), "nonsense=3 is no option here."),
         (ValueError("/photos/batch_size=32/a.png"), "/photos/batch_size=32/a.png"),
     ],
 )
