@@ -126,9 +126,10 @@ ROOMS: dict[str, dict[str, str]] = {
             "decode_predictions imagenet1k_classes imagenet21k_classes preprocess_input"
         ),
         "keras_vit.preprocessing.images": (
-            "FILTERS Pipeline RESIZES bring_to_size check_mode check_pixels is_file load_image resize_images"
+            "Pipeline RESIZES bring_to_size check_mode check_pixels is_file load_image resize_images"
         ),
         "keras_vit.preprocessing.label_sets": "LABEL_SETS LabelSet label_set",
+        "keras_vit.preprocessing.resampling": "FILTERS",
     },
     "keras_vit.segmentation": {
         "keras_vit.preprocessing": "LabelSet label_set",

@@ -1,17 +1,21 @@
-"""Resampling by matrices, one for each axis: of images, tables of position embeddings and patch kernels."""
+"""Resampling along one axis by every rule that models and pictures need: positions, patch kernels, maps, photos."""
 
 import dataclasses
+import math
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+# Which old samples each new one is made of, and their weights, both `(samples, new)`.
+Samples = tuple[np.ndarray, np.ndarray]
+
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """How samples are interpolated."""
+    """How samples are interpolated. The kernels "area" and "nearest" have no options."""
 
-    kernel: str  # "linear" or "cubic"
+    kernel: str  # "linear", "cubic", "lanczos" (over three samples), "area" (means) or "nearest"
     aligned: bool = False  # the first and last samples stay where they are; else all are centres of equal parts
     antialias: bool = False  # the kernel is widened when there are fewer samples than before
     sharpness: float = -0.5  # the parameter a of Keys' cubic kernel
@@ -29,20 +33,25 @@ METHODS: dict[str, Method] = {
     # The same called with scale_factor=(new + 0.1) / old: Facebook's code of DINO, and of DINOv2 without registers.
     "bicubic_offset": Method("cubic", sharpness=-0.75, clamped=True, offset=0.1),
 }
+# What pictures are resized by besides.
+NEAREST = Method("nearest")  # Pillow's
+LANCZOS = Method("lanczos", antialias=True)  # Pillow's
+AREA = Method("area")  # TensorFlow's ResizeMethod.AREA
 
 
-def interpolation_matrix(old: int, new: Any, method: str = "official", xp: ModuleType = np) -> Any:
+def interpolation_matrix(old: int, new: Any, method: str | Method = "official", xp: ModuleType = np) -> Any:
     """The matrix that resamples `old` samples to `new` along one axis.
 
     Args:
         old: Number of samples given; a Python integer.
         new: Number of samples wanted; a Python integer, or a scalar integer tensor where `xp` is `keras.ops`.
-        method: One of `METHODS`.
+        method: A name in `METHODS`, or a `Method`.
             `"official"` samples linearly with aligned corners: sample `i` is read at
             `i * (old - 1) / (new - 1)`. It is what `scipy.ndimage.zoom(order=1)` computes, without the zero
             last row and column that rounding makes scipy give for some pairs of sizes (28 to 48, for example).
             The others use half-pixel centres. `"bicubic_offset"` is no identity where `new` is `old`.
-        xp: The array module, `numpy` (computes in float64) or `keras.ops` (float32, traceable).
+        xp: The array module, `numpy` (computes in float64) or `keras.ops` (float32, traceable; kernels "linear" and
+            "cubic").
 
     Returns:
         Array of shape `(new, old)` whose rows sum to 1.
@@ -50,7 +59,32 @@ def interpolation_matrix(old: int, new: Any, method: str = "official", xp: Modul
     Raises:
         ValueError: if `method` is unknown.
     """
-    return _matrix(old, new, _method(method), xp)
+    method = _method(method)
+    if method.kernel == "nearest":
+        # Pillow adds up the positions one by one, rounding errors included.
+        positions = np.cumsum([0.5 * old / new, *[old / new] * (new - 1)])
+        return np.eye(old)[np.minimum(positions.astype("int64"), old - 1)]
+    if method.kernel == "area":
+        matrix = np.zeros((new, old))
+        indices, weights = area_samples(old, new)
+        np.add.at(matrix, (np.arange(new), indices), weights)
+        return matrix
+    dtype = _dtype(xp)
+    width = xp.maximum(old / _cast(new, dtype, xp), 1.0) if method.antialias else 1.0
+    # Two samples beyond each end are as far as a cubic kernel reaches.
+    source = xp.arange(-2, old + 2, dtype=dtype) if method.clamped else xp.arange(old, dtype=dtype)
+    centres = _centres(old, new, method.aligned, xp, method.offset)
+    distance = xp.abs(centres[:, None] - source[None, :]) / width
+    if method.kernel == "linear":
+        weights = xp.maximum(1.0 - distance, 0.0)
+    elif method.kernel == "lanczos":
+        weights = np.where(distance < 3, np.sinc(distance) * np.sinc(distance / 3), 0.0)
+    else:
+        weights = _keys_cubic(distance, xp, method.sharpness)
+    if method.clamped:
+        fold = np.eye(old, dtype=dtype)[np.clip(np.arange(-2, old + 2), 0, old - 1)]
+        weights = xp.matmul(weights, fold)
+    return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
 def interpolation_matrices(
@@ -62,44 +96,78 @@ def interpolation_matrices(
         # The original code does not resize a grid that is right already; where one axis is, it resamples both.
         changed = 1.0 - _equal(old[0], new[0], xp) * _equal(old[1], new[1], xp)
         how = dataclasses.replace(how, offset=how.offset * changed)
-    return _matrix(old[0], new[0], how, xp), _matrix(old[1], new[1], how, xp)
+    return interpolation_matrix(old[0], new[0], how, xp), interpolation_matrix(old[1], new[1], how, xp)
 
 
-def _method(name: str) -> Method:
+def neighbours(
+    old: Any, new: Any, aligned: bool = False, xp: ModuleType = np, dtype: str | None = None
+) -> tuple[Any, Any, Any]:
+    """The two old samples around each new one, int32, and the share of the second in a linear mean of the two.
+
+    Beyond the ends both are the outermost sample. It is what `METHODS["bilinear"]` computes, or `METHODS["official"]`
+    where `aligned`, for code that computes without matrices.
+
+    Args:
+        old: Number of samples given; an integer, or a scalar tensor where `xp` is `keras.ops`.
+        new: Number of samples wanted; likewise.
+        aligned: Whether the first and last samples stay where they are.
+        xp: `numpy` (computes in float64) or `keras.ops` (float32, traceable).
+        dtype: What positions are rounded to; None: as computed.
+
+    Returns:
+        Three arrays `(new,)`.
+    """
+    old = old if isinstance(old, int) else _cast(old, _dtype(xp), xp)
+    at = _centres(old, new, aligned, xp)
+    at = at if dtype is None else at.astype(dtype)
+    low = xp.floor(at)
+    first, second = (_cast(xp.minimum(xp.maximum(index, 0), old - 1), "int32", xp) for index in (low, low + 1))
+    return first, second, at - low
+
+
+def linear_samples(old: int, new: int) -> Samples:
+    """What `neighbours` returns as samples and their weights."""
+    first, second, share = neighbours(old, new)
+    return np.stack([first, second]), np.stack([1 - share, share])
+
+
+def area_samples(old: int, new: int) -> Samples:
+    """All samples that a new one covers, weighted by how much of them it does."""
+    edges = np.arange(new + 1) * (old / new)
+    indices = np.floor(edges[:-1]) + np.arange(math.ceil(old / new) + 1)[:, None]
+    covered = np.minimum(edges[1:], indices + 1) - np.maximum(edges[:-1], indices)
+    return np.minimum(indices, old - 1).astype("int32"), np.maximum(covered, 0) / (old / new)
+
+
+def _method(name: str | Method) -> Method:
+    if isinstance(name, Method):
+        return name
     if name not in METHODS:
         raise ValueError(f"interpolation must be one of {sorted(METHODS)}, but {name!r} was given.")
     return METHODS[name]
 
 
+def _centres(old: Any, new: Any, aligned: bool, xp: ModuleType, offset: Any = 0.0) -> Any:
+    """Where each new sample is read, counted in old samples."""
+    dtype = _dtype(xp)
+    size, target = _cast(new, dtype, xp), _cast(xp.arange(new), dtype, xp)
+    if aligned:
+        # A single sample is read from the first corner, as scipy does.
+        return target * ((old - 1) / xp.maximum(size - 1, 1))
+    return (target + 0.5) * (old / (size + offset)) - 0.5
+
+
+def _dtype(xp: ModuleType) -> str:
+    return "float64" if xp is np else "float32"
+
+
+def _cast(x: Any, dtype: Any, xp: ModuleType) -> Any:
+    return np.asarray(x, dtype) if xp is np else xp.cast(x, dtype)
+
+
 def _equal(old: int, new: Any, xp: ModuleType) -> Any:
     """1 or 0, as a number or a scalar tensor."""
     return float(old == new) if isinstance(new, int) or xp is np else xp.cast(xp.equal(new, old), "float32")
-
-
-def _matrix(old: int, new: Any, how: Method, xp: ModuleType) -> Any:
-    dtype = "float64" if xp is np else "float32"
-    target = xp.cast(xp.arange(new), dtype) if xp is not np else np.arange(new, dtype=dtype)
-    source = xp.arange(old, dtype=dtype)
-    size = xp.cast(new, dtype) if xp is not np else float(new)
-    if how.aligned:
-        # A single sample is read from the first corner, as scipy does.
-        centre = target * ((old - 1) / xp.maximum(size - 1, 1))
-        width = 1.0
-    else:
-        centre = (target + 0.5) * (old / (size + how.offset)) - 0.5
-        width = xp.maximum(old / size, 1.0) if how.antialias else 1.0
-    if how.clamped:
-        # Two samples beyond each end are as far as a cubic kernel reaches.
-        source = xp.arange(-2, old + 2, dtype=dtype)
-    distance = xp.abs(centre[:, None] - source[None, :]) / width
-    if how.kernel == "linear":
-        weights = xp.maximum(1.0 - distance, 0.0)
-    else:
-        weights = _keys_cubic(distance, xp, how.sharpness)
-    if how.clamped:
-        fold = np.eye(old, dtype=dtype)[np.clip(np.arange(-2, old + 2), 0, old - 1)]
-        weights = xp.matmul(weights, fold)
-    return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
 def _keys_cubic(t: Any, xp: ModuleType, a: float) -> Any:
@@ -126,15 +194,11 @@ def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method:
         >>> layers.resize_table(np.zeros((1, 1 + 4, 8), "float32"), (2, 2), (3, 4), "official").shape
         (1, 13, 8)
     """
-
-    def cast(x: Any, dtype: Any) -> Any:
-        return x.astype(dtype) if xp is np else xp.cast(x, dtype)
-
     prefix, width = table.shape[1] - old[0] * old[1], table.shape[2]
     by_row, by_column = interpolation_matrices(old, new, method, xp)
-    grid = cast(xp.reshape(table[0, prefix:], (*old, width)), by_row.dtype)
+    grid = _cast(xp.reshape(table[0, prefix:], (*old, width)), by_row.dtype, xp)
     grid = xp.reshape(xp.einsum("hi,wj,ijd->hwd", by_row, by_column, grid), (1, -1, width))
-    return xp.concatenate([table[:, :prefix], cast(grid, table.dtype)], axis=1)
+    return xp.concatenate([table[:, :prefix], _cast(grid, table.dtype, xp)], axis=1)
 
 
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:

@@ -24,6 +24,7 @@ from keras_vit.preprocessing import (
     preprocess_input,
     resize_images,
 )
+from keras_vit.preprocessing.resampling import FILTERS, filtered
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -111,6 +112,21 @@ def test_resize_batch_is_resize_of_each(interpolation, rng):
     pixels = rng.integers(0, 256, (20, 30, 3), dtype="uint8")
     loaded = load_image(Image.fromarray(pixels), 8, interpolation=interpolation)
     np.testing.assert_array_equal(loaded, resize_images(pixels, 8, interpolation))
+
+
+@pytest.mark.parametrize("filter", [name for name, (_, pillow) in FILTERS.items() if pillow])
+def test_pillow_and_numpy_resize_to_the_same_bytes(filter, rng, monkeypatch):
+    """Sizes that grow, shrink and stay, each with each, so that Pillow 13 would begin with the height of some."""
+    sides = [(90, 31), (31, 90), (64, 64), (200, 7), (1, 5), (120, 119)]
+    pairs = [*itertools.product(sides, sides), *rng.integers(1, 150, (60, 2, 2)).tolist()]
+    batches = [rng.integers(0, 256, (2, rows[0], columns[0], 3), dtype="uint8") for rows, columns in pairs]
+    sizes = [(rows[1], columns[1]) for rows, columns in pairs]
+    by_pillow = [filtered(batch, size, filter) for batch, size in zip(batches, sizes, strict=True)]
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    for batch, size, expected in zip(batches, sizes, by_pillow, strict=True):
+        found = filtered(batch, size, filter)
+        assert found.dtype == expected.dtype == np.float32
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(

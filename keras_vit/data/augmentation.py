@@ -6,14 +6,13 @@ They are the same on every backend. What is random depends on a seed and the pla
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,7 +21,9 @@ import numpy as np
 from keras_vit._arguments import check_choice
 from keras_vit._messages import Code, Message
 from keras_vit.data.randaugment import MAX_MAGNITUDE, randaugment
+from keras_vit.interpolation import Samples, area_samples, linear_samples
 from keras_vit.preprocessing import Pipeline, bring_to_size, load_image
+from keras_vit.preprocessing.resampling import resample
 
 CROPS = ("inception", "random", "resize")
 
@@ -36,7 +37,6 @@ BAD, GOOD = b"\0", b"\1"  # what an answer of a worker begins with
 ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), 1 / 0.3, 10
 # Fields of `MaskAugmentation` that change colours, and the most that they may be.
 COLOURS = {"brightness": 255.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.5}
-STRIP = 112  # rows that are resampled at a time, so that they stay in a processor's cache between steps
 ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 
@@ -310,7 +310,7 @@ def crop_and_flip(
     if augmentation.crop == "random":
         rows, columns = _random_crop(pixels, size, generator)
     else:
-        rows, columns = (bilinear(old, new) for old, new in zip(pixels.shape, size, strict=False))
+        rows, columns = (linear_samples(old, new) for old, new in zip(pixels.shape, size, strict=False))
     if augmentation.flip and generator.random() < 0.5:
         columns = tuple(part[:, ::-1] for part in columns)
     image = resample(pixels, rows, columns)
@@ -358,59 +358,16 @@ def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str
     return bring_to_size(pixels, size, resize)
 
 
-# Along one axis: which samples of the old one each of the new one is made of, and their weights, `(samples, new)` each.
-_Samples = tuple[np.ndarray, ...]
-
-
-def bilinear(old: int, new: int) -> _Samples:
-    """The two samples that each new one lies between, with half-pixel centres: `resize_images`."""
-    centre = (np.arange(new) + 0.5) * (old / new) - 0.5
-    first = np.floor(centre)
-    share = centre - first
-    indices = np.clip([first, first + 1], 0, old - 1).astype("int64")
-    return indices, np.stack([1 - share, share]).astype("float32")
-
-
-def _area(old: int, new: int) -> _Samples:
-    """All samples that a new one covers, by how much of them it does: TensorFlow's `ResizeMethod.AREA`."""
-    edges = np.arange(new + 1) * (old / new)
-    indices = np.floor(edges[:-1]) + np.arange(math.ceil(old / new) + 1)[:, None]
-    covered = np.minimum(edges[1:], indices + 1) - np.maximum(edges[:-1], indices)
-    weights = np.maximum(covered, 0) / (old / new)
-    return np.minimum(indices, old - 1).astype("int64"), weights.astype("float32")
-
-
-def resample(pixels: np.ndarray, rows: _Samples, columns: _Samples) -> np.ndarray:
-    """Sums of samples, first of rows and then of columns: `(height, width, 3)` to float32 `(rows, columns, 3)`."""
-    # Columns are taken by flat index, which NumPy copies without a loop over pixels of three bytes.
-    count = pixels.shape[-1]
-    flat = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
-    places = [(index[:, None] * count + np.arange(count)).ravel() for index in columns[0]]
-    shares = np.repeat(columns[1], count, axis=1)
-    image = np.empty((rows[0].shape[1], shares.shape[1]), "float32")
-    for start in range(0, len(image), STRIP):
-        indices, weights = (part[:, start : start + STRIP] for part in rows)
-        strip = _weighted((flat[i].astype("float32"), w[:, None]) for i, w in zip(indices, weights, strict=True))
-        image[start : start + STRIP] = _weighted(
-            (strip.take(place, axis=1), share) for place, share in zip(places, shares, strict=True)
-        )
-    return image.reshape(len(image), -1, count)
-
-
-def _weighted(terms: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """The sum of products, in the memory of the first factors: new memory takes longer than the arithmetic."""
-    products = (np.multiply(values, weight, out=values) for values, weight in terms)
-    return functools.reduce(lambda total, product: np.add(total, product, out=total), products)
-
-
-def _random_crop(pixels: np.ndarray, size: tuple[int, int], generator: np.random.Generator) -> list[_Samples]:
+def _random_crop(pixels: np.ndarray, size: tuple[int, int], generator: np.random.Generator) -> list[Samples]:
     """The rows and columns of a random crop from the image as big_vision's `resize_small` enlarges it."""
     shape = pixels.shape[:2]
     scale = max(round(side * ENLARGED) / old for side, old in zip(size, shape, strict=True))
     enlarged = [round(old * scale) for old in shape]
     starts = [int(generator.integers(large - side + 1)) for large, side in zip(enlarged, size, strict=True)]
     parts = zip(shape, enlarged, starts, size, strict=True)
-    return [tuple(part[:, start : start + side] for part in _area(old, large)) for old, large, start, side in parts]
+    return [
+        tuple(part[:, start : start + side] for part in area_samples(old, large)) for old, large, start, side in parts
+    ]
 
 
 # Processes

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data.augmentation import COLOURS, IMAGE, Augmentation, MaskAugmentation, bilinear, resample
+from keras_vit.data.augmentation import COLOURS, IMAGE, Augmentation, MaskAugmentation
+from keras_vit.interpolation import linear_samples
+from keras_vit.preprocessing.resampling import resample
 
 CROPS = 10  # how often a crop is drawn again that nearly is of one class
 
@@ -68,7 +70,7 @@ class MaskTransform:
             if len(counts) > 1 and counts.max() < augmentation.one_class * counts.sum():
                 break
             box, labels = draw()
-        samples = [bilinear(old, new) for old, new in zip(mask.shape, large, strict=True)]
+        samples = [linear_samples(old, new) for old, new in zip(mask.shape, large, strict=True)]
         rows, columns = (tuple(part[:, place] for part in along) for along, place in zip(samples, box, strict=True))
         if augmentation.flip and generator.random() < 0.5:
             columns, labels = tuple(part[:, ::-1] for part in columns), labels[:, ::-1]

@@ -12,7 +12,8 @@ import numpy as np
 from keras_vit._files import replacing
 from keras_vit.models import DPT, LinearDepth, ViTConfig
 from keras_vit.preprocessing.images import normalized, resize_images
-from keras_vit.preprocessing.windows import centre_margins, read_picture, torchvision_resized
+from keras_vit.preprocessing.resampling import torchvision_resized
+from keras_vit.preprocessing.windows import centre_margins, read_picture
 
 RELATIVE = "inverse depth without a unit"
 

@@ -1,13 +1,13 @@
 """Maps at another size inside a model, as `torch.nn.functional.interpolate(mode="bilinear")` without antialiasing."""
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_vit._arguments import Tensor, check_choice
+from keras_vit.interpolation import neighbours
 from keras_vit.layers.choices import RESIZES
 from keras_vit.layers.ops import faster, with_faster_forms
 
@@ -41,26 +41,14 @@ def resize(x: Tensor, size: Sequence[Any], how: str) -> Tensor:
 @with_faster_forms
 def _resized(x: Tensor, size: Sequence[Any], aligned: bool) -> Tensor:
     for axis, new in zip((1, 2), size, strict=True):
-        low, high, share = _neighbours(ops.shape(x)[axis], new, aligned)
-        share = ops.cast(ops.reshape(ops.convert_to_tensor(share), (-1, *[1] * (3 - axis))), x.dtype)
+        old = ops.shape(x)[axis]
+        known = isinstance(old, int) and isinstance(new, int)
+        low, high, share = neighbours(old, new, aligned, np if known else ops)
+        share = ops.convert_to_tensor(share.astype("float32") if known else share)
+        share = ops.cast(ops.reshape(share, (-1, *[1] * (3 - axis))), x.dtype)
         first = ops.take(x, low, axis)
         x = first + (ops.take(x, high, axis) - first) * share
     return x
-
-
-def _neighbours(old: Any, new: Any, aligned: bool) -> tuple[Any, Any, Any]:
-    """For each new place the numbers of the two old ones around it, and the share of the second."""
-    known = isinstance(old, int) and isinstance(new, int)
-    xp: ModuleType | Any = np if known else ops
-    cast = (lambda values, dtype: np.asarray(values, dtype)) if known else ops.cast
-    dtype = "float64" if known else "float32"
-    last, places = cast(old - 1, dtype), cast(xp.arange(new), dtype)
-    if aligned:
-        at = places * (last / cast(xp.maximum(new - 1, 1), dtype))
-    else:
-        at = xp.maximum((places + 0.5) * (cast(old, dtype) / cast(new, dtype)) - 0.5, 0)
-    low = xp.minimum(xp.floor(at), last)
-    return cast(low, "int32"), cast(xp.minimum(low + 1, last), "int32"), cast(at - low, "float32")
 
 
 @faster("resized", "torch")

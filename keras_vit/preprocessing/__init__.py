@@ -10,7 +10,6 @@ from keras_vit.preprocessing.applications import decode_predictions as decode_pr
 from keras_vit.preprocessing.applications import imagenet1k_classes as imagenet1k_classes
 from keras_vit.preprocessing.applications import imagenet21k_classes as imagenet21k_classes
 from keras_vit.preprocessing.applications import preprocess_input as preprocess_input
-from keras_vit.preprocessing.images import FILTERS as FILTERS
 from keras_vit.preprocessing.images import RESIZES as RESIZES
 from keras_vit.preprocessing.images import Pipeline as Pipeline
 from keras_vit.preprocessing.images import bring_to_size as bring_to_size
@@ -22,5 +21,6 @@ from keras_vit.preprocessing.images import resize_images as resize_images
 from keras_vit.preprocessing.label_sets import LABEL_SETS as LABEL_SETS
 from keras_vit.preprocessing.label_sets import LabelSet as LabelSet
 from keras_vit.preprocessing.label_sets import label_set as label_set
+from keras_vit.preprocessing.resampling import FILTERS as FILTERS
 
 __getattr__ = lazy_names(__name__)

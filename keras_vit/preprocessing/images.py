@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller
-from keras_vit.interpolation import METHODS, interpolation_matrix
+from keras_vit.interpolation import AREA, METHODS
+from keras_vit.preprocessing.resampling import FILTERS, filtered, resampled
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -27,41 +28,6 @@ RESIZES = {
     "squash": None,  # vit_jax (input_pipeline.py): straight to the size, the aspect ratio is not kept
     "big_vision": 0.875,  # big_vision (pp/ops_image.py): resize_small by area, then central_crop
     "timm": 0.9,  # timm's evaluation of ViT: Pillow's bicubic resize of the short side, then the centre
-}
-
-
-def _nearest_matrix(old: int, new: int) -> np.ndarray:
-    """Pillow's nearest neighbour, which adds up the positions one by one, rounding errors included."""
-    step = old / new
-    positions = np.cumsum([0.5 * step, *[step] * (new - 1)])
-    return np.eye(old)[np.minimum(positions.astype("int64"), old - 1)]
-
-
-def _lanczos_matrix(old: int, new: int) -> np.ndarray:
-    """Lanczos's filter over three samples, widened where an image shrinks: Pillow's."""
-    distance = (np.arange(new)[:, None] + 0.5) * (old / new) - (np.arange(old) + 0.5)
-    distance /= max(old / new, 1.0)
-    weights = np.where(np.abs(distance) < 3, np.sinc(distance) * np.sinc(distance / 3), 0.0)
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-def _area_matrix(old: int, new: int) -> np.ndarray:
-    """Means over areas: TensorFlow's `ResizeMethod.AREA`."""
-    edges = np.arange(new + 1) * (old / new)
-    pixel = np.arange(old)
-    covered = np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)
-    return np.maximum(covered, 0.0) / (old / new)
-
-
-# The name in METHODS, or the function from the old and the new number of samples to the matrix that resamples them; and
-# whether integers stay integers, as in Pillow: rounded after the columns, and after the rows again.
-FILTERS: dict[str, tuple[Callable[[int, int], np.ndarray] | str, bool]] = {
-    "bilinear": ("bilinear", False),  # tf.image.resize: vit_jax
-    "bicubic": ("bicubic", True),  # Pillow: timm, and nearly all of Hugging Face's processors
-    "bilinear_pillow": ("bilinear_antialias", True),  # Pillow: Hugging Face's ViT
-    "bilinear_antialias": ("bilinear_antialias", False),  # torchvision on floats: Hugging Face's DINOv3
-    "nearest": (_nearest_matrix, True),  # Pillow
-    "lanczos": (_lanczos_matrix, True),  # Pillow
 }
 
 
@@ -165,7 +131,7 @@ class Pipeline:
         if self.resize == "shortest":
             # torchvision cuts off the fraction; timm, which has a class of its own for what is no square, rounds it.
             target = _covering(images.shape[1:3], target, int if target[0] == target[1] else round)
-        images = _centre(_filtered(images, target, self.filter), size, CROP_ROUNDINGS[self.crop_rounding])
+        images = _centre(filtered(images, target, self.filter), size, CROP_ROUNDINGS[self.crop_rounding])
         return images[:, : self.image_size[0], : self.image_size[1]]
 
     @property
@@ -415,7 +381,7 @@ def resize_images(images: Any, image_size: int | tuple[int, int], interpolation:
     if images.ndim not in (3, 4) or 0 in images.shape[-3:-1]:
         wanted = "images must have shape ([batch,] height, width, channels), with pixels"
         raise ValueError(f"{wanted}, but {images.shape} was given.")
-    return _resampled(images, pair("image_size", image_size), interpolation)
+    return resampled(images, pair("image_size", image_size), interpolation)
 
 
 def bring_to_size(
@@ -432,51 +398,12 @@ def bring_to_size(
         pixels = np.clip(np.round(pixels), 0, 255).astype("uint8")
     least = _uncropped(size, crop_fraction or RESIZES[resize] or 1.0)
     if resize == "timm":
-        from PIL import Image
-
-        height, width = _covering(pixels.shape[:2], least, int)
-        resized = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
-        return _centre(resized, size).astype("float32")
+        return _centre(filtered(pixels[None], _covering(pixels.shape[:2], least, int), "bicubic")[0], size)
     height, width = _covering(pixels.shape[:2], least, round)
-    resized = _resampled(pixels, (height, width), _area_matrix)
+    resized = resampled(pixels, (height, width), AREA)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
     # The original casts the means to uint8. The margin is for means of equal pixels just short of a whole number.
     return np.floor(resized[top : top + size[0], left : left + size[1]] + 1e-3)
-
-
-def _filtered(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarray:
-    """Images `(batch, height, width, channels)` at a size, float32, by a filter of `FILTERS`."""
-    how, whole = FILTERS[filter]
-    if not (whole and images.dtype.kind in "iu"):
-        return _resampled(images, size, how)
-    # Pillow's arithmetic: weights of 22 bits, columns first. Such sums are whole numbers that float64 holds exactly.
-    # Pillow 13 begins with the rows where that is less work, which may differ by a grey level, in noise by up to 15;
-    # all versions before, and torchvision, begin with the columns.
-    # Values of other channels than three may reach beyond 255: they are held to what their type can say.
-    least, most = (0, 255) if images.shape[-1] == 3 else (np.iinfo(images.dtype).min, np.iinfo(images.dtype).max)
-    for axis, new in ((2, size[1]), (1, size[0])):
-        weights = _matrix(images.shape[axis], new, how)
-        fixed = np.trunc(weights * 2**22 + np.copysign(0.5, weights))
-        images = np.clip(np.floor(_along(axis, images, fixed, "float64") / 2**22 + 0.5), least, most)
-    return images.astype("float32")
-
-
-def _resampled(images: np.ndarray, size: tuple[int, int], how: Callable[[int, int], np.ndarray] | str) -> np.ndarray:
-    """Images `(..., height, width, channels)` at a size, float32."""
-    for axis, new in ((-3, size[0]), (-2, size[1])):
-        images = _along(axis, images, _matrix(images.shape[axis], new, how), "float32")
-    return np.ascontiguousarray(images)
-
-
-def _matrix(old: int, new: int, how: Callable[[int, int], np.ndarray] | str) -> np.ndarray:
-    return interpolation_matrix(old, new, how) if isinstance(how, str) else how(old, new)
-
-
-def _along(axis: int, images: np.ndarray, matrix: np.ndarray, dtype: str) -> np.ndarray:
-    # Without antialiasing a small copy of a large image looks at few of its rows: take only those.
-    used = np.flatnonzero(matrix.any(axis=0))
-    images = np.take(images, used, axis=axis).astype(dtype, copy=False)
-    return np.moveaxis(np.tensordot(matrix[:, used].astype(dtype), images, axes=(1, axis)), 0, axis)
 
 
 def _centre(images: np.ndarray, size: tuple[int, int], whole: Callable[[float], int] = round) -> np.ndarray:

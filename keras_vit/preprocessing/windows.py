@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.interpolation import interpolation_matrix
+from keras_vit.interpolation import neighbours
 from keras_vit.preprocessing.images import check_pixels, is_file, load_image
 
 # float32 `(stop - start, width, values)`: the rows from `start` on of a map that is never there as a whole.
@@ -64,32 +64,6 @@ def centre_margins(size: Sequence[int], multiples: Sequence[int]) -> list[tuple[
     """How much is padded before and after each axis to reach multiples: the odd one after (`CenterPadding`, DINOv2)."""
     rests = [-length % multiple for length, multiple in zip(size, multiples, strict=True)]
     return [(rest // 2, rest - rest // 2) for rest in rests]
-
-
-def opencv_resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A uint8 picture at a size as `cv2.resize` does it by default: bilinear without antialiasing, 11 bits a weight."""
-    (top, bottom, down), (left, right, across) = (
-        _neighbours(old, new, "float32") for old, new in zip(pixels.shape[:2], size, strict=True)
-    )
-    low, high = (np.rint(2048 * share).astype("int32")[:, None] for share in (1 - across, across))
-    rows = (pixels[:, left] * low + pixels[:, right] * high) >> 4
-    low, high = (np.rint(2048 * share).astype("int32")[:, None, None] for share in (1 - down, down))
-    return ((((rows[top] * low) >> 16) + ((rows[bottom] * high) >> 16) + 2) >> 2).astype("uint8")
-
-
-def torchvision_resized(pixels: np.ndarray, size: tuple[int, int], method: str) -> np.ndarray:
-    """A uint8 picture at a size as torchvision resizes tensors, by an antialiased method of `interpolation.METHODS`.
-
-    Pillow's arithmetic with weights of 16 bits in place of 22, columns first; to the same grey levels.
-    """
-    values = pixels.astype("float64")
-    for axis, new in ((1, size[1]), (0, size[0])):
-        weights = interpolation_matrix(pixels.shape[axis], new, method)
-        bits = max(bits for bits in range(23) if int(0.5 + weights.max() * 2**bits) < 2**15)
-        fixed = np.trunc(weights * 2**bits + np.copysign(0.5, weights))
-        values = np.moveaxis(np.tensordot(fixed, values, (1, axis)), 0, axis)
-        values = np.clip(np.floor(values / 2**bits + 0.5), 0, 255)
-    return values.astype("uint8")
 
 
 def rows_of(values: np.ndarray) -> Rows:
@@ -171,8 +145,6 @@ def _between(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> np.nda
     return first + (second - first) * share
 
 
-def _neighbours(old: int, new: int, dtype: str = "float64") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each new place the two old ones around it, and the share of the second; at the ends both are the last one."""
-    at = ((np.arange(new) + 0.5) * (old / new) - 0.5).astype(dtype)
-    low = np.floor(at).astype("int64")
-    return np.clip(low, 0, old - 1), np.clip(low + 1, 0, old - 1), (at - low).astype("float32")
+def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    first, second, share = neighbours(old, new)
+    return first, second, share.astype("float32")

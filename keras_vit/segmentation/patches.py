@@ -11,12 +11,12 @@ from keras_vit._arguments import softmax, to_numpy
 from keras_vit._processes import fill_up
 from keras_vit.models import LinearSegmenter, LinearSegmenterConfig
 from keras_vit.preprocessing import Pipeline, resize_images
+from keras_vit.preprocessing.resampling import opencv_resized
 from keras_vit.preprocessing.windows import (
     Rows,
     centre_margins,
     largest,
     merged,
-    opencv_resized,
     rows_of,
     sliding,
     stretched,

@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit._arguments import softmax
 from keras_vit.models import EoMT, EoMTConfig
 from keras_vit.preprocessing import Pipeline
+from keras_vit.preprocessing.resampling import torchvision_resized
 from keras_vit.preprocessing.windows import (
     Rows,
     Window,
@@ -20,7 +21,6 @@ from keras_vit.preprocessing.windows import (
     spread,
     stretched,
     strips,
-    torchvision_resized,
 )
 from keras_vit.segmentation.results import Segment, Segmentation, label_of, semantic
 

@@ -13,7 +13,7 @@ from keras_vit import LinearSegmenter, LinearSegmenterConfig, segmentation
 from keras_vit.checkpoints.files import open_file, write_safetensors
 from keras_vit.cli import main
 from keras_vit.layers import BatchNormalization
-from keras_vit.preprocessing import windows
+from keras_vit.preprocessing import resampling, windows
 from tests.compute import deviations
 from tests.conftest import GOLDEN
 
@@ -205,7 +205,7 @@ def by_hand(model, picture, scales, flip):
         factor = short / min(picture.shape[:2])
         size = [int(side * factor + 0.5) for side in picture.shape[:2]]
         if config.pictures == "dinov2":
-            image = windows.opencv_resized(picture, size)
+            image = resampling.opencv_resized(picture, size)
         else:
             image = np.asarray(Image.fromarray(picture).resize(size[::-1], Image.Resampling.BILINEAR))
         image = (image.astype("float32") / 255 - config.pipeline.mean) / config.pipeline.std
