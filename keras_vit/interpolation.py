@@ -3,12 +3,22 @@
 import dataclasses
 import math
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-# Which old samples each new one is made of, and their weights, both `(samples, new)`.
-Samples = tuple[np.ndarray, np.ndarray]
+FLIPPED = slice(None, None, -1)
+
+
+class Samples(NamedTuple):
+    """Which old samples each new one is made of, and their weights, both `(samples, new)`."""
+
+    indices: np.ndarray
+    weights: np.ndarray
+
+    def part(self, new: slice) -> "Samples":
+        """Those of some of the new samples."""
+        return Samples(self.indices[:, new], self.weights[:, new])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +138,7 @@ def neighbours(
 def linear_samples(old: int, new: int) -> Samples:
     """What `neighbours` returns as samples and their weights."""
     first, second, share = neighbours(old, new)
-    return np.stack([first, second]), np.stack([1 - share, share])
+    return Samples(np.stack([first, second]), np.stack([1 - share, share]))
 
 
 def area_samples(old: int, new: int) -> Samples:
@@ -136,7 +146,7 @@ def area_samples(old: int, new: int) -> Samples:
     edges = np.arange(new + 1) * (old / new)
     indices = np.floor(edges[:-1]) + np.arange(math.ceil(old / new) + 1)[:, None]
     covered = np.minimum(edges[1:], indices + 1) - np.maximum(edges[:-1], indices)
-    return np.minimum(indices, old - 1).astype("int32"), np.maximum(covered, 0) / (old / new)
+    return Samples(np.minimum(indices, old - 1).astype("int32"), np.maximum(covered, 0) / (old / new))
 
 
 def _method(name: str | Method) -> Method:

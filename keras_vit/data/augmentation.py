@@ -21,7 +21,7 @@ import numpy as np
 from keras_vit._arguments import check_choice
 from keras_vit._messages import Code, Message
 from keras_vit.data.randaugment import MAX_MAGNITUDE, randaugment
-from keras_vit.interpolation import Samples, area_samples, linear_samples
+from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples
 from keras_vit.preprocessing import Pipeline, bring_to_size, load_image
 from keras_vit.preprocessing.resampling import resample
 
@@ -312,7 +312,7 @@ def crop_and_flip(
     else:
         rows, columns = (linear_samples(old, new) for old, new in zip(pixels.shape, size, strict=False))
     if augmentation.flip and generator.random() < 0.5:
-        columns = tuple(part[:, ::-1] for part in columns)
+        columns = columns.part(FLIPPED)
     image = resample(pixels, rows, columns)
     # big_vision casts its means to uint8. The margin is for means of equal pixels just short of a whole number.
     return np.floor(image + 1e-3) if augmentation.crop == "random" else image
@@ -365,9 +365,7 @@ def _random_crop(pixels: np.ndarray, size: tuple[int, int], generator: np.random
     enlarged = [round(old * scale) for old in shape]
     starts = [int(generator.integers(large - side + 1)) for large, side in zip(enlarged, size, strict=True)]
     parts = zip(shape, enlarged, starts, size, strict=True)
-    return [
-        tuple(part[:, start : start + side] for part in area_samples(old, large)) for old, large, start, side in parts
-    ]
+    return [area_samples(old, large).part(slice(start, start + side)) for old, large, start, side in parts]
 
 
 # Processes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data.augmentation import COLOURS, IMAGE, Augmentation, MaskAugmentation
-from keras_vit.interpolation import linear_samples
+from keras_vit.interpolation import FLIPPED, linear_samples
 from keras_vit.preprocessing.resampling import resample
 
 CROPS = 10  # how often a crop is drawn again that nearly is of one class
@@ -71,9 +71,9 @@ class MaskTransform:
                 break
             box, labels = draw()
         samples = [linear_samples(old, new) for old, new in zip(mask.shape, large, strict=True)]
-        rows, columns = (tuple(part[:, place] for part in along) for along, place in zip(samples, box, strict=True))
+        rows, columns = (along.part(place) for along, place in zip(samples, box, strict=True))
         if augmentation.flip and generator.random() < 0.5:
-            columns, labels = tuple(part[:, ::-1] for part in columns), labels[:, ::-1]
+            columns, labels = columns.part(FLIPPED), labels[:, FLIPPED]
         pixels = resample(image, rows, columns)
         if augmentation.recolours:
             pixels = distorted(pixels, augmentation, generator)

@@ -78,15 +78,16 @@ def resample(pixels: np.ndarray, rows: Samples, columns: Samples) -> np.ndarray:
     # Columns are taken by flat index, which NumPy copies without a loop over pixels of three bytes.
     count = pixels.shape[-1]
     flat = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
-    places = [(index[:, None] * count + np.arange(count)).ravel() for index in columns[0]]
-    row_weights, column_weights = rows[1].astype("float32"), np.repeat(columns[1].astype("float32"), count, axis=1)
-    image = np.empty((rows[0].shape[1], column_weights.shape[1]), "float32")
+    places = [(index[:, None] * count + np.arange(count)).ravel() for index in columns.indices]
+    row_weights, column_weights = (part.weights.astype("float32") for part in (rows, columns))
+    column_weights = np.repeat(column_weights, count, axis=1)
+    image = np.empty((row_weights.shape[1], column_weights.shape[1]), "float32")
     for start in range(0, len(image), STRIP):
-        indices, weights = (part[:, start : start + STRIP] for part in (rows[0], row_weights))
-        strip = _weighted((flat[i].astype("float32"), w[:, None]) for i, w in zip(indices, weights, strict=True))
-        image[start : start + STRIP] = _weighted(
-            (strip.take(place, axis=1), weight) for place, weight in zip(places, column_weights, strict=True)
-        )
+        part = slice(start, start + STRIP)
+        taken = zip(rows.indices[:, part], row_weights[:, part], strict=True)
+        strip = _weighted((flat[index].astype("float32"), weight[:, None]) for index, weight in taken)
+        taken = zip(places, column_weights, strict=True)
+        image[part] = _weighted((strip.take(place, axis=1), weight) for place, weight in taken)
     return image.reshape(len(image), -1, count)
 
 
