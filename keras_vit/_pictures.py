@@ -1,22 +1,23 @@
-"""What all pictures of the package share: their colours, a figure that needs no display, a file that is whole."""
+"""What all pictures of the package share: colours, figures that need no display, `plot_map`, files that are whole."""
 
-import base64
 import contextlib
-import io
+import dataclasses
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._arguments import require_packages
+from keras_vit._arguments import printable, require_packages
 from keras_vit._files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+PathLike = str | os.PathLike[str] | None
 
 INK, MUTED, FAINT = "#1b1f27", "#6b7280", "#9aa4b2"  # text, what explains it, what is compared with
 AXES, GRID = "#c9ced6", "#e6e8ec"
@@ -25,6 +26,12 @@ Colour = tuple[int, int, int]  # red, green and blue of 0..255
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart, without black; then lighter ones, and
 # darker ones.
 _SAFE = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66))
+# matplotlib's viridis and inferno (CC0), and ColorBrewer's RdBu (Apache-2.0), at equal steps.
+SCALES: dict[str, tuple[str, ...]] = {
+    "viridis": tuple("440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725".split()),
+    "inferno": tuple("000004 1b0c41 4a0c6b 781c6d a52c60 cf4446 ed6925 fb9b06 f7d13d fcffa4".split()),
+    "RdBu": tuple("053061 2166ac 4393c3 92c5de d1e5f0 f7f7f7 fddbc7 f4a582 d6604d b2182b 67001f".split()),
+}
 FORMATS = (".png", ".svg", ".pdf")
 _STYLE: Any = {  # matplotlib types each key of it
     "font.family": "DejaVu Sans",
@@ -38,6 +45,7 @@ _STYLE: Any = {  # matplotlib types each key of it
     "svg.hashsalt": "keras_vit",  # the same picture gives the same file
 }
 _NO_DATE: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+_EDGE, _LINE, _LEGEND = 0.12, 0.22, 2.6  # units around a figure, of a line of a legend, and of its width
 
 
 def safe_colours() -> Iterator[Colour]:
@@ -46,6 +54,25 @@ def safe_colours() -> Iterator[Colour]:
         for colour in _SAFE:
             red, green, blue = (round(part * (1 - share) + white * share) for part in colour)
             yield red, green, blue
+
+
+def rgb(colour: str) -> np.ndarray:
+    """A colour such as `"#1f6feb"` as float64 `(3,)` of 0..1."""
+    return np.array([int(colour[-6:][i : i + 2], 16) for i in (0, 2, 4)]) / 255
+
+
+def palette(scale: str, count: int) -> np.ndarray:
+    """So many colours of a scale, uint8 `(count, 3)`."""
+    anchors = 255 * np.array([rgb(colour) for colour in SCALES[scale]])
+    places = np.linspace(0, len(anchors) - 1, count)
+    channels = [np.interp(places, np.arange(len(anchors)), anchors[:, channel]) for channel in range(3)]
+    return np.round(np.stack(channels, 1)).astype("uint8")
+
+
+def colour_numbers(values: np.ndarray, first: float, last: float, count: int) -> np.ndarray:
+    """The number of the colour of each value, uint8: of `count` colours, the first stands for `first` and less."""
+    shares = (np.asarray(values, "float64") - first) / ((last - first) or 1)
+    return np.round(np.clip(shares, 0, 1) * (count - 1)).astype("uint8")
 
 
 def need_matplotlib() -> None:
@@ -60,13 +87,8 @@ def need_matplotlib() -> None:
     require_packages("A picture", ("matplotlib",), "plots")
 
 
-def page_style() -> str:
-    """The style sheet of the pages that the package writes."""
-    return (Path(__file__).parent / "_page.css").read_text(encoding="utf-8")
-
-
 @contextlib.contextmanager
-def figure_for(path: str | os.PathLike[str] | None, width: float, height: float, **options: Any) -> Iterator["Figure"]:
+def figure_for(path: PathLike, width: float, height: float, **options: Any) -> Iterator["Figure"]:
     """A figure of 110 x 110 pixels for each unit to draw on within the `with` statement, in the package's colours.
 
     At the end it is written to the path, a `.png`, `.svg` or `.pdf`, unless that is None. `options` are matplotlib's.
@@ -86,18 +108,6 @@ def figure_for(path: str | os.PathLike[str] | None, width: float, height: float,
         if path is not None:
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=suffix[1:], metadata=_NO_DATE.get(suffix, {}))
-
-
-def image_address(pixels: np.ndarray, format: str = "PNG", colours: np.ndarray | None = None, **options: int) -> str:
-    """An image that is part of a page: its bytes as an address. With `colours`, pixels are their numbers."""
-    from PIL import Image
-
-    image, buffer = Image.fromarray(pixels), io.BytesIO()
-    if colours is not None:
-        image = image.convert("P")
-        image.putpalette(colours.tobytes())
-    image.save(buffer, format, optimize=True, **options)
-    return f"data:image/{format.lower()};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def tile_axes(
@@ -120,7 +130,110 @@ def tile_axes(
     return result
 
 
-def coarse(values: np.ndarray, most: int) -> np.ndarray:
+@dataclasses.dataclass(frozen=True)
+class ColourBar:
+    """A scale beside maps: the first colour stands for the value `first`, the last for `last`, in words `label`."""
+
+    scale: str
+    first: float
+    last: float
+    label: str = ""
+    ticks: Sequence[float] | None = None
+
+
+def plot_map(
+    tiles: Sequence[tuple[str, np.ndarray | None]],
+    path: PathLike = None,
+    *,
+    title: str = "",
+    words: str = "",
+    columns: int = 7,
+    side: float = 1.7,
+    gap: float = 0.04,
+    bar: ColourBar | None = None,
+    legend: Sequence[tuple[Colour | None, str]] = (),
+    labels: Sequence[tuple[int, int, str]] = (),
+) -> "Figure":
+    """Draws maps and the images that they belong to, in rows from left to right, and returns the figure.
+
+    Args:
+        tiles: Each has words to stand above it, and colours, uint8 or of 0..1, `(height, width, 3)`; None for a gap.
+        path: A `.png`, `.svg` or `.pdf` to write; None for none.
+        title: The headline.
+        words: What stands below the headline.
+        columns: Tiles in a row at most.
+        side: Units of 110 pixels of the longer side of a tile.
+        gap: Between two tiles, as a share of one.
+        bar: The scale of the maps, at their right.
+        legend: Colours and what they stand for, at the right; a colour of None for words alone.
+        labels: Column, row and text to write on the first tile.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if `path` has another ending.
+    """
+    columns = min(columns, len(tiles))
+    rows = -(-len(tiles) // columns)
+    shapes = np.array([picture.shape[:2] for _, picture in tiles if picture is not None])
+    tall, wide = np.maximum(side * shapes / shapes.max(1, keepdims=True), 1).max(0)  # of a tile
+    width, height = columns * wide, rows * tall
+    head = (0.88 if title else _EDGE) + (0.2 if any(text for text, _ in tiles) else 0)
+    right = 1.3 if bar else _LEGEND if legend else _EDGE
+    whole = max(_EDGE + width + right, 5 if title else 0), max(head + height, _LINE * len(legend) + _EDGE) + _EDGE
+    with figure_for(path, *whole) as figure:
+        if title:
+            headline(figure, title, words)
+        bottom = 1 - (head + height) / whole[1]
+        box = _EDGE / whole[0], bottom, width / whole[0], height / whole[1]
+        gaps = [("", None)] * (rows * columns - len(tiles))
+        for (text, picture), axes in zip([*tiles, *gaps], tile_axes(figure, box, rows, columns, gap), strict=True):
+            if picture is None:
+                axes.remove()
+            else:
+                axes.imshow(picture, interpolation="nearest")
+                axes.spines[:].set_visible(False)
+                axes.set_title(_plain(text), size=9, pad=3, color=MUTED)
+        for column, row, text in labels:
+            backdrop = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}
+            style: dict[str, Any] = {"size": 8, "color": INK, "ha": "center", "va": "center", "bbox": backdrop}
+            figure.axes[0].text(column, row, _plain(text), **style, clip_on=True)
+        left = _EDGE + width + 0.15
+        if bar is not None:
+            draw_bar(figure.add_axes((left / whole[0], bottom, 0.14 / whole[0], box[3])), bar)
+        for i, (colour, text) in enumerate(legend):
+            top = 1 - (head + _LINE * (i + 0.5)) / whole[1]
+            if colour is not None:
+                shown = [part / 255 for part in colour]
+                figure.text(left / whole[0], top, "\u25a0", color=shown, size=11, va="center")
+            indent = left + (0.2 if colour else 0)
+            figure.text(indent / whole[0], top, _plain(text), size=8, va="center", color=INK if colour else MUTED)
+    return figure
+
+
+def headline(figure: "Figure", title: str, words: str) -> None:
+    """Writes a title and, below it, what explains it at the top of a figure."""
+    height, left = figure.get_figheight(), _EDGE / figure.get_figwidth()
+    figure.text(left, 1 - 0.36 / height, _plain(title, 200), size=14, weight="bold")
+    figure.text(left, 1 - 0.62 / height, _plain(words, 200), color=MUTED)
+
+
+def draw_bar(axes: "Axes", bar: ColourBar) -> None:
+    """Draws a scale of colours from the bottom to the top of axes."""
+    ends = (0, 1, bar.first, bar.last)  # where the first value is the larger one, the axis runs down
+    axes.imshow(palette(bar.scale, 256)[:, None], extent=ends, origin="lower", aspect="auto")
+    axes.set(xticks=[], ylabel=bar.label)
+    if bar.ticks is not None:
+        axes.set_yticks(bar.ticks)
+    axes.yaxis.tick_right()
+    axes.yaxis.set_label_position("right")
+    axes.spines[:].set_visible(False)
+
+
+def _plain(text: str, limit: int = 40) -> str:
+    return printable(text, limit).replace("$", r"\$")  # matplotlib would read formulas
+
+
+def block_maxima(values: np.ndarray, most: int) -> np.ndarray:
     """A matrix with at most `most` rows and columns, each cell the largest value of those that it stands for.
 
     The mean would hide single values among a million cells; the largest one keeps them visible.

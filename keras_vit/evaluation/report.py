@@ -2,28 +2,26 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._arguments import printable
 from keras_vit._files import write_text
+from keras_vit._page import html_table, html_tiles, image_address, tag, thumbnail, write_page
 from keras_vit._pictures import (
     BAD,
     GOOD,
     INK,
     MUTED,
-    coarse,
+    block_maxima,
     figure_for,
-    image_address,
     need_matplotlib,
-    page_style,
+    rgb,
     tile_axes,
 )
-from keras_vit._terminal import Table, TableResult
+from keras_vit._terminal import TableResult
 from keras_vit.evaluation.accuracy import AccuracyResult, Mistake
 from keras_vit.evaluation.targets import MultilabelResult
 
@@ -36,7 +34,6 @@ NAMED = 30  # classes at most that are named along the axes of the picture, with
 CELLS = 250  # cells of the picture at most along a side: smaller ones could not be seen
 LISTED = 20  # confusions in the list
 PATH_SHOWN = 100  # characters of a file's path below its picture
-TILE = 288  # pixels of the longer side of an image on a page
 PICTURED = 12  # mistakes that are shown below the matrix
 
 
@@ -123,15 +120,7 @@ def draw_confusion(
         figure: Any = whole
         if mistakes:
             figure, below = whole.subfigures(2, 1, height_ratios=(8.4, 1.8), hspace=0)
-            below.text(0.035, 0.9, "Worst mistakes", size=13, weight="bold")
-            places = tile_axes(below, (0.035, 0.14, 0.93, 0.6), 1, PICTURED, 0.12)
-            for axes in places[len(mistakes) :]:
-                axes.remove()
-            for mistake, axes in zip(mistakes, places, strict=False):
-                axes.imshow(mistake.image)
-                axes.spines[:].set_visible(False)
-                axes.set_title(names[mistake.label], size=8, pad=3, color=GOOD)
-                axes.set_xlabel(names[mistake.guess], size=8, labelpad=3, color=BAD)
+            _draw_mistakes(below, mistakes, names)
         total, right = int(confusion.sum()), int(np.trace(confusion))
         figure.text(0.035, 0.945, title, size=19, weight="bold")
         words = f"{right:,} of {total:,} images are right ({right / max(total, 1):.2%}), {len(shares):,} classes"
@@ -152,10 +141,23 @@ def draw_confusion(
     return whole
 
 
+def _draw_mistakes(figure: Any, mistakes: Sequence[Mistake], names: Sequence[str]) -> None:
+    """Draws images in a row, what they show above and what the model says below them."""
+    figure.text(0.035, 0.9, "Worst mistakes", size=13, weight="bold")
+    places = tile_axes(figure, (0.035, 0.14, 0.93, 0.6), 1, PICTURED, 0.12)
+    for axes in places[len(mistakes) :]:
+        axes.remove()
+    for mistake, axes in zip(mistakes, places, strict=False):
+        axes.imshow(mistake.image)
+        axes.spines[:].set_visible(False)
+        axes.set_title(names[mistake.label], size=8, pad=3, color=GOOD)
+        axes.set_xlabel(names[mistake.guess], size=8, labelpad=3, color=BAD)
+
+
 def _draw_matrix(axes: "Axes", shares: np.ndarray, confusion: np.ndarray, names: Sequence[str]) -> None:
-    classes, cells = len(shares), coarse(shares, CELLS)
+    classes, cells = len(shares), block_maxima(shares, CELLS)
     # From white to one colour for what is right and another for what is wrong; the square root lifts small shares.
-    colours = np.array([[int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in (BAD, GOOD)])
+    colours = np.array([rgb(BAD), rgb(GOOD)])
     image = 1 + np.sqrt(cells)[..., None] * (colours[np.eye(len(cells), dtype=int)] - 1)
     end = len(cells) * -(-classes // len(cells)) - 0.5
     axes.imshow(np.clip(image, 0, 1), extent=(-0.5, end, end, -0.5), interpolation="none")
@@ -197,18 +199,19 @@ def write_report(result: TableResult, path: str | os.PathLike[str], title: str =
         'report.html'
     """
     need_matplotlib()
-    parts = [_html_table(result.table())]
-    if isinstance(result, AccuracyResult) and result.confusion is not None:
-        canvas: Any = draw_confusion(result).canvas
-        canvas.draw()
-        parts.append(
-            f'<img src="{image_address(np.asarray(canvas.buffer_rgba()))}" alt="confusion matrix" class="plot">'
-        )
-    if isinstance(result, AccuracyResult) and result.mistakes:
+    parts = [html_table(result.table())]
+    if isinstance(result, AccuracyResult):
         names = result.class_names or [str(i) for i in range(result.classes)]
-        parts += ["<h2>Worst mistakes</h2>", _tiles((_words(one, names), one.image) for one in result.mistakes)]
+        if result.confusion is not None:
+            canvas: Any = draw_confusion(result.confusion, class_names=names).canvas  # the mistakes stand below it
+            canvas.draw()
+            address = image_address(np.asarray(canvas.buffer_rgba()))
+            parts.append(tag("img", src=address, alt="confusion matrix", class_="plot"))
+        if result.mistakes:
+            tiles = html_tiles((thumbnail(one.image), _words(one, names)) for one in result.mistakes)
+            parts += [tag("h2", "Worst mistakes"), tiles]
     if isinstance(result, (AccuracyResult, MultilabelResult)):
-        parts += ["<h2>Classes, the worst first</h2>", _html_table(result.class_table())]
+        parts += [tag("h2", "Classes, the worst first"), html_table(result.class_table())]
     return write_page(path, title, parts)
 
 
@@ -217,58 +220,6 @@ def _words(mistake: Mistake, names: Sequence[str]) -> str:
     if len(name) > PATH_SHOWN:
         name = f"…{name[1 - PATH_SHOWN :]}"  # a path's end tells which file it is
     return f"{names[mistake.label]} taken for {names[mistake.guess]}: {name}"
-
-
-def write_page(path: str | os.PathLike[str], title: str, parts: Iterable[str]) -> Path:
-    """Writes a page that stands alone, of pieces of HTML."""
-    path = Path(path)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"path must end with .html, but {os.fspath(path)!r} was given.")
-    title = escape(printable(title, 200))
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><link rel="icon" href="data:,">'
-    head += f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{page_style()}</style>'
-    write_text(path, "\n".join([head, f"<h1>{title}</h1>", *parts, "</html>\n"]))
-    return path
-
-
-def write_sheet(path: str | os.PathLike[str], title: str, tiles: Sequence[tuple[str, np.ndarray]]) -> None:
-    """Writes images, uint8 `(height, width, 3)`, with words to each: a page, or a `.png`, `.svg` or `.pdf`."""
-    if Path(path).suffix.lower() in (".html", ".htm"):
-        write_page(path, title, [_tiles(tiles)])
-        return
-    columns, width = min(len(tiles), 6), 2 * min(len(tiles), 6) + 0.4
-    rows = -(-len(tiles) // columns)
-    height = 2.3 * rows + 0.9
-    with figure_for(path, width, height) as figure:
-        figure.text(0.2 / width, 1 - 0.45 / height, title.replace("$", r"\$"), size=14, weight="bold")
-        box = (0.2 / width, 0.2 / height, 1 - 0.4 / width, 1 - 1.1 / height)
-        for (words, image), axes in zip(tiles, tile_axes(figure, box, rows, columns, 0.15), strict=False):
-            axes.imshow(image)
-            axes.set_title(words.replace("$", r"\$"), size=8, pad=3, color=MUTED)
-        for axes in figure.axes:
-            axes.set_axis_off()
-
-
-def _tiles(tiles: Iterable[tuple[str, np.ndarray]]) -> str:
-    from PIL import Image
-
-    figures = []
-    for words, pixels in tiles:
-        image = Image.fromarray(np.ascontiguousarray(pixels))
-        image.thumbnail((TILE, TILE))
-        address, words = image_address(np.asarray(image)), escape(printable(words, 200))
-        figures.append(f'<figure><img src="{address}" alt="{words}"><figcaption>{words}</figcaption></figure>')
-    return f'<div class="tiles">{"".join(figures)}</div>'
-
-
-def _html_table(table: Table) -> str:
-    lines = [table[0].keys(), *(row.values() for row in table)] if table else []
-    cells = (
-        [f"<{kind}>{escape(printable('' if value is None else value, 200))}</{kind}>" for value in line]
-        for line, kind in zip(lines, ["th", *["td"] * len(table)], strict=False)
-    )
-    rows = "".join("<tr>" + "".join(line) + "</tr>" for line in cells)
-    return f'<div class="scroll"><table>{rows}</table></div>'
 
 
 def write_files(result: Any, folder: str | os.PathLike[str]) -> list[Path]:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import Source, printable, to_numpy
+from keras_vit._page import html_tiles, small_image, thumbnail, write_page
+from keras_vit._pictures import plot_map
 from keras_vit._terminal import Table
 from keras_vit.evaluation.embedding import model_fingerprint
-from keras_vit.evaluation.report import TILE, write_sheet
 from keras_vit.evaluation.similarity import near_duplicates, search
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.preprocessing import load_image
@@ -124,20 +125,17 @@ def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", ima
     """
     if not rows:
         raise ValueError("There is nothing to draw: no images were found.")
-    tiles = [("searched for", image)] if image is not None else []
+    files: list[tuple[str, PathLike]] = [] if image is None else [("searched for", image)]
     for row in rows[:200]:
-        words = f"{row['similarity']:.3f}  {Path(row['image']).name}"
-        tiles += [(words, row["image"])] + ([(f"and  {Path(row['like']).name}", row["like"])] if "like" in row else [])
-    write_sheet(path, title, [(words, _thumbnail(one)) for words, one in tiles])
-
-
-def _thumbnail(path: PathLike) -> np.ndarray:
-    """An image at the size that a sheet shows: 200 photos as they are would fill the memory."""
-    from PIL import Image
-
-    image = Image.fromarray(load_image(path))
-    image.thumbnail((TILE, TILE))
-    return np.asarray(image)
+        files.append((f"{row['similarity']:.3f}  {Path(row['image']).name}", row["image"]))
+        if "like" in row:
+            files.append((f"and  {Path(row['like']).name}", row["like"]))
+    # Images become small as they are read: 200 photos as they are would fill the memory.
+    tiles = [(words, small_image(load_image(file))) for words, file in files]
+    if Path(path).suffix.lower() in (".html", ".htm"):
+        write_page(path, title, [html_tiles((thumbnail(one), words) for words, one in tiles)])
+    else:
+        plot_map(tiles, path, title=title, columns=6, side=2, gap=0.15)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,15 +3,15 @@
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_vit._arguments import printable, require_packages, softmax
-from keras_vit._files import write_text
-from keras_vit._pictures import coarse, image_address, page_style
+from keras_vit._page import Html, check_page_path, html_tiles, image_address, tag
+from keras_vit._page import write_page as write_html
+from keras_vit._pictures import SCALES, block_maxima, colour_numbers, palette
 from keras_vit.inspection.attention import (
     all_blocks,
     filter_kernel,
@@ -21,7 +21,7 @@ from keras_vit.inspection.attention import (
 )
 from keras_vit.inspection.evidence import class_scores
 from keras_vit.inspection.patches import feature_map
-from keras_vit.inspection.plots import FEATURES, HEADS, MAPS, SCALES, MapKind, filter_pictures, levels, palette
+from keras_vit.inspection.plots import FEATURES, HEADS, LEVELS, MAPS, MapKind, filter_pictures
 from keras_vit.inspection.running import ModelSource, shown_pixels
 from keras_vit.models import BiT, VisionTransformer, count_macs, variant_of, weights_by_path
 from keras_vit.preprocessing import decode_predictions
@@ -30,8 +30,33 @@ from keras_vit.zoo import as_model
 HEAD_MAPS = 1200  # at most in a page, 500 bytes each; beyond, a block shows the mean of its heads
 TILES = 24  # rows and columns of places at most whose similarities are drawn
 SMALL = 64  # pixels: images up to this size are shown as squares of pixels, and stored without loss
-FOLDER = Path(__file__).parent
-Section = tuple[str, str, str]  # a title, what it shows, and the content
+# What a parameter is for, by the beginning of its name; the first that fits.
+_PARTS = (
+    ("head_dist", "head of the distillation token"),
+    ("head", "head"),
+    ("pre_logits", "pre-logits"),
+    ("projection", "projection"),
+    ("pooling", "attention pooling"),
+    ("embedding", "patch embedding"),
+    ("block_attention", "attention"),
+    ("block_mlp", "MLPs"),
+    ("block_", "normalisation and scales"),
+    ("block", "ResNet"),
+    ("conv_root", "ResNet"),
+    ("norm_root", "ResNet"),
+    ("encoder_norm", "normalisation and scales"),
+    ("norm_pre_head", "normalisation and scales"),
+    ("pre_norm", "normalisation and scales"),
+    ("", "tokens and positions"),
+)
+
+
+class Section(NamedTuple):
+    """A part of the page: its headline, what it shows, and the content."""
+
+    title: str
+    words: str | Html
+    content: Html
 
 
 def write_page(
@@ -72,46 +97,50 @@ def write_page(
     model = as_model(model)
     if not isinstance(model, (VisionTransformer, BiT)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
-    path = Path(path)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"path must end with .html, but {os.fspath(path)!r} was given.")
+    path = check_page_path(path)
     require_packages("The page", ("PIL",), "images")
-    attentive, style, sections = _has_attention(model), "", []
+    style, sections = "", []
     if images:
-        names = [printable(name, 200) for name in _shortest(list(images))]
+        names = _without_shared_folders(list(images))
         batch = np.concatenate([model.preprocess(image) for image in images.values()])
-        pixels = shown_pixels(model, batch)
-        height, width = pixels.shape[1:3]
-        sharp = "; image-rendering: pixelated" if max(height, width) <= SMALL else ""
-        style = f".seen {{ aspect-ratio: {width} / {height}{sharp} }}\n"
-        style += "".join(f".i{i} {{ background-image: url({_photo(one)}); }}\n" for i, one in enumerate(pixels))
-        sections.append(_predictions(model, names, batch, jumps={"looks": "Where it looks"} if attentive else {}))
-        sections += [_attention(model, names, batch)] if attentive else []
+        style = _style_of_images(shown_pixels(model, batch))
+        sections.append(_predictions(model, names, batch))
+        if _has_attention(model):
+            sections.append(_attention(model, names, batch))
         sections.append(_evidence(model, names, batch))
     sections += [_weights(model), _layers(model), _parameters(model), _config(model, source or {})]
-    title = escape(printable(title or model.name, 200))
-    page = (FOLDER / "page.html").read_text(encoding="utf-8")
-    body = _facts(model, title, notes)
-    links = "".join(f'<li><a href="#part{i}">{h}</a></li>' for i, (h, _, _) in enumerate(sections))
-    body += f'<nav aria-label="Parts of this page"><ul>{links}</ul></nav>\n'
-    for i, (h, words, content) in enumerate(sections):
-        body += f"<section id='part{i}'><h2>{h}</h2><p class='muted'>{words}</p>{content}</section>\n"
-    marks = {"<!-- TITLE -->": title, "/* STYLE */": page_style(), "/* IMAGES */": style, "<!-- BODY -->": body}
-    for mark, text in marks.items():
-        page = page.replace(mark, text, 1)
-    write_text(path, page)
-    return path
+    links = [tag("li", tag("a", section.title, href=f"#part{i}")) for i, section in enumerate(sections)]
+    parts = [_facts(model)]
+    if notes:
+        odd = tag("ul", *(tag("li", note) for note in notes))
+        parts.append(tag("aside", tag("strong", "Good to know"), odd, class_="notes"))
+    parts.append(tag("nav", tag("ul", *links), aria_label="Parts of this page"))
+    for i, section in enumerate(sections):
+        words = tag("p", section.words, class_="muted")
+        parts.append(tag("section", tag("h2", section.title), words, section.content, id=f"part{i}"))
+    return write_html(path, printable(title or model.name, 200), parts, style)
 
 
-def _shortest(names: Sequence[str]) -> list[str]:
+def _without_shared_folders(names: Sequence[str]) -> list[str]:
     """Paths without the folders at their beginning that all of them share."""
     parts = [name.split("/") for name in names]
     while all(len(one) > 1 for one in parts) and len({one[0] for one in parts}) == 1:
         parts = [one[1:] for one in parts]
-    return ["/".join(one) for one in parts]
+    return [printable("/".join(one), 200) for one in parts]
 
 
-def _facts(model: VisionTransformer | BiT, title: str, notes: Sequence[str]) -> str:
+def _style_of_images(pixels: np.ndarray) -> str:
+    """The style sheet carries each image once, as the background of all its maps."""
+    height, width = pixels.shape[1:3]
+    small = max(height, width) <= SMALL
+    style = f".seen {{ aspect-ratio: {width} / {height}{'; image-rendering: pixelated' if small else ''} }}\n"
+    for i, image in enumerate(pixels):
+        address = image_address(image) if small else image_address(image, "JPEG", quality=88)
+        style += f".i{i} {{ background-image: url({address}); }}\n"
+    return style
+
+
+def _facts(model: VisionTransformer | BiT) -> Html:
     config = model.config
     height, width = config.image_size
     facts = {
@@ -126,10 +155,7 @@ def _facts(model: VisionTransformer | BiT, title: str, notes: Sequence[str]) -> 
     if _has_attention(model):
         facts["blocks × heads"] = f"{config.depth} × {config.heads}"
     facts["classes"] = f"{config.classes:,}" if config.classes else "no head"
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
-    odd = "".join(f"<li>{escape(printable(note, 500))}</li>" for note in notes)
-    aside = f'<aside class="notes"><strong>Good to know</strong><ul>{odd}</ul></aside>' if odd else ""
-    return f'<header><h1>{title}</h1><dl class="facts">{items}</dl></header>{aside}\n'
+    return tag("dl", *(tag("div", tag("dt", name), tag("dd", fact)) for name, fact in facts.items()), class_="facts")
 
 
 def _has_attention(model: VisionTransformer | BiT) -> bool:
@@ -140,28 +166,22 @@ def _classifies(model: VisionTransformer | BiT) -> bool:
     return bool(model.config.classes) and len(model.output_shape) == 2
 
 
-def _predictions(
-    model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray, jumps: Mapping[str, str]
-) -> Section:
+def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> Section:
     if not _classifies(model):
-        tiles = [(_tile(i), escape(name)) for i, name in enumerate(names)]
-        return "Images", "This model has no head: it says no classes.", _figures(tiles)
+        tiles = html_tiles((_tile(i), name) for i, name in enumerate(names))
+        return Section("Images", "This model has no head: it says no classes.", tiles)
     probabilities = softmax(class_scores(model, batch).astype("float64"))
     top = min(5, probabilities.shape[1])
     decoded = decode_predictions(probabilities, top=top, class_names=model.config.class_names)
-    cards = ""
+    parts = {"looks": "Where it looks"} if _has_attention(model) else {}
+    parts["goes"] = "What it goes by"
+    cards = []
     for i, (name, classes) in enumerate(zip(names, decoded, strict=True)):
-        bars = _bars((printable(label, 100), p, f"{100 * p:.1f} %") for _, label, p in classes)
-        links = "".join(
-            f'<a href="#{part}{i}">{words}</a>' for part, words in {**jumps, "goes": "What it goes by"}.items()
-        )
-        words = f'<h3>{escape(name)}</h3>{bars}<p class="jumps">{links}</p>'
-        cards += f'<div class="card answer">{_tile(i)}<div>{words}</div></div>'
-    return (
-        "What it says",
-        "The images as the model gets them, and its likeliest classes.",
-        f'<div class="answers">{cards}</div>',
-    )
+        bars = _bars((label, probability, f"{100 * probability:.1f} %") for _, label, probability in classes)
+        links = tag("p", *(tag("a", words, href=f"#{part}{i}") for part, words in parts.items()), class_="jumps")
+        cards.append(tag("div", _tile(i), tag("div", tag("h3", name), bars, links), class_="card answer"))
+    words = "The images as the model gets them, and its likeliest classes."
+    return Section("What it says", words, tag("div", *cards, class_="answers"))
 
 
 def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray) -> Section:
@@ -169,29 +189,42 @@ def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray
     blocks = all_blocks(config)
     maps = patch_attention_of_blocks(model, batch, blocks)
     heads = config.heads if len(names) * len(blocks) * (config.heads + 1) <= HEAD_MAPS else 0
-    first = "".join(f'<th scope="col">{word}</th>' for word in ("block", "mean", *(f"head {h}" for h in range(heads))))
-    cards = ""
+    columns = ["mean", *(f"head {head}" for head in range(heads))]
+    head_row = tag("tr", *(tag("th", word, scope="col") for word in ("block", *columns)))
+    sliders = [_slider("Block", 0, len(blocks) - 1, len(blocks) - 1), _slider("Head", -1, heads - 1, -1)]
+    cards = []
     for i, name in enumerate(names):
-        rows = ""
+        rows = []
         for place, block in enumerate(blocks):
-            rows += f'<tr><th scope="row">{block}</th>'
+            cells = []
             for head, one in enumerate([maps[block][i].mean(0), *maps[block][i][:heads]], start=-1):
                 words = f"attention in block {block}, {f'head {head}' if head >= 0 else 'mean of the heads'}"
                 tile = _tile(i, _map(HEADS, one), words)
-                rows += f'<td data-block="{place}" data-head="{head}" title="{words}">{tile}</td>'
-            rows += "</tr>"
-        sliders = ""
-        for label, least, most, value in (("Block", 0, len(blocks) - 1, len(blocks) - 1), ("Head", -1, heads - 1, -1)):
-            range_ = f'<input type="range" min="{least}" max="{most}" value="{value}">'
-            sliders += f"<label><span>{label}</span><output></output>{range_}</label>"
-        cards += (
-            f'<div class="card" id="looks{i}"><h3>{escape(name)}</h3><div class="viewer" data-heads="heads{i}" hidden>'
-            f'{_tile(i, "data:,", "attention")}<div class="controls">{sliders}</div></div>'
-            f'<details class="heads" id="heads{i}" open><summary>All blocks{" and heads" if heads else ""}</summary>'
-            f"<table><thead><tr>{first}</tr></thead><tbody>{rows}</tbody></table></details></div>"
+                cells.append(tag("td", tile, data_block=place, data_head=head, title=words))
+            rows.append(tag("tr", tag("th", block, scope="row"), *cells))
+        viewer = _tile(i, Html("data:,"), "attention"), tag("div", *sliders, class_="controls")
+        summary = tag("summary", f"All blocks{' and heads' if heads else ''}")
+        table = tag("table", tag("thead", head_row), tag("tbody", *rows))
+        cards.append(
+            tag(
+                "div",
+                tag("h3", name),
+                tag("div", *viewer, class_="viewer", data_heads=f"heads{i}", hidden=True),
+                tag("details", summary, table, class_="heads", id=f"heads{i}", open=True),
+                class_="card",
+                id=f"looks{i}",
+            )
         )
-    who = "the class token reads" if config.class_token and config.pooling != "avg" else "the patches read on average"
-    return "Where it looks", f"What {who} in each block and head; bright is much, each map by its own largest.", cards
+    reader = (
+        "the class token reads" if config.class_token and config.pooling != "avg" else "the patches read on average"
+    )
+    words = f"What {reader} in each block and head; bright is much, each map by its own largest."
+    return Section("Where it looks", words, Html("".join(cards)))
+
+
+def _slider(label: str, least: int, most: int, value: int) -> Html:
+    slider = tag("input", type="range", min=least, max=most, value=value)
+    return tag("label", tag("span", label), tag("output"), slider)
 
 
 def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> Section:
@@ -202,71 +235,63 @@ def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.nd
         if not missing and (name != "evidence" or model.config.pooling in ("token", "avg")):
             maps[name] = kind.compute(model, batch)
     layer = "encoder_norm" if isinstance(model, VisionTransformer) else "relu_pre_head"
-    alike = np.round(255 * feature_map(model, batch, layer=layer)).astype("uint8")
-    cards = ""
+    features = np.round(255 * feature_map(model, batch, layer=layer)).astype("uint8")
+    cards = []
     for i, image in enumerate(names):
         tiles = [(_tile(i), "the image")]
         for name, values in maps.items():
-            kind, one = MAPS[name], coarse(values[i], 224)
-            tile = _tile(i, _map(kind, one), name, kind="bare" if name == "saliency" else "")
+            kind, one = MAPS[name], block_maxima(values[i], 224)
+            tile = _tile(i, _map(kind, one), name, bare=name == "saliency")
             tiles.append((tile, f"{name}: {kind.title}; {kind.words.format(*kind.ends(one))}"))
-        tile = _tile(i, image_address(alike[i], "PNG"), "features", kind="bare")
+        tile = _tile(i, image_address(features[i]), "features", bare=True)
         tiles.append((tile, f"features: {FEATURES.title}, over all images; {FEATURES.words}"))
-        cards += f'<div class="card" id="goes{i}"><h3>{escape(image)}</h3>{_figures(tiles)}</div>'
+        cards.append(tag("div", tag("h3", image), html_tiles(tiles), class_="card", id=f"goes{i}"))
     words = "For the class that the model says." if classifies else "This model has no head, so there are no classes."
-    return "What it goes by", words, cards
+    return Section("What it goes by", words, Html("".join(cards)))
 
 
 def _weights(model: VisionTransformer | BiT) -> Section:
-    parts = ""
+    parts = []
     *shape, filters = filter_kernel(model).shape
     if shape[-1] in (1, 3):
         count = min(28, math.prod(shape), filters)
         pictures = np.round(filter_pictures(patch_filters(model, count)) * 255).astype("uint8")
         words = f"The first {count} principal components of the filters that see pixels (the paper, Figure 7 left)."
-        parts += _mosaic("Filters", words, pictures, 7)
+        parts.append(_mosaic("Filters", words, pictures, 7))
     config = model.config
     if isinstance(model, VisionTransformer) and config.position_embedding != "none":
         rows, columns = config.grid_size
         step = -(-max(rows, columns) // TILES)
-        tiles = palette("viridis")[levels(position_similarity(model)[::step, ::step], -1, 1)]
+        similarity = position_similarity(model)[::step, ::step]
+        tiles = palette("viridis", LEVELS)[colour_numbers(similarity, -1, 1, LEVELS)]
         part = f", every {step}th row and column" if step > 1 else ""
         words = (
             f"For each of {rows} × {columns} places{part}: how alike its position embedding is to that of every place, "
             "as cosine (Figure 7 centre)."
         )
         colours = ", ".join(f"#{colour}" for colour in SCALES["viridis"])
-        scale = f'<div class="scale">−1<i style="background: linear-gradient(90deg, {colours})"></i>1</div>'
-        parts += _mosaic("Places", words, tiles.reshape(-1, *tiles.shape[2:]), tiles.shape[1], scale)
+        gradient = tag("i", style=f"background: linear-gradient(90deg, {colours})")
+        scale = tag("div", "−1", gradient, "1", class_="scale")
+        parts.append(_mosaic("Places", words, tiles.reshape(-1, *tiles.shape[2:]), tiles.shape[1], scale))
     words = "Seen in the weights alone, without images."
-    return "What it has learned of pixels and places", words, f'<div class="pair">{parts}</div>'
+    return Section("What it has learned of pixels and places", words, tag("div", *parts, class_="pair"))
 
 
 def _layers(model: VisionTransformer | BiT) -> Section:
     """The layers in order, blocks that are alike once."""
     blocks = [layer for layer in model.layers if layer.name.startswith("block_")]
-    boxes = ""
+    boxes = []
     for layer in model.layers:
-        if layer not in blocks[1:]:
-            name = layer.name.replace("_", " ")
-            if blocks and layer is blocks[0]:
-                mixed = f"attention of {layer.heads} heads" if _has_attention(model) else "MLP across tokens"
-                name = f"{len(blocks)} blocks: {mixed}, MLP of {layer.mlp_width}"
-            shape = ", ".join("any" if n is None else str(n) for n in tuple(layer.output.shape)[1:])
-            boxes += f'<li class="box"><span>{escape(name)}</span><code>({shape})</code></li>'
-    words = "From top to bottom; what each step gives for a batch, of which the number of images is left out."
-    return "How it is built", words, f'<ol class="flow">{boxes}</ol>'
-
-
-# What a parameter is for, by the beginning of its name.
-_PARTS = {
-    **{"head_dist": "head of the distillation token", "head": "head", "pre_logits": "pre-logits"},
-    **{"projection": "projection", "pooling": "attention pooling", "embedding": "patch embedding"},
-    **{"block_attention": "attention", "block_mlp": "MLPs", "block_": "normalisation and scales", "block": "ResNet"},
-    **{"conv_root": "ResNet", "norm_root": "ResNet", "encoder_norm": "normalisation and scales"},
-    **dict.fromkeys(("norm_pre_head", "pre_norm"), "normalisation and scales"),
-    "": "tokens and positions",
-}
+        if layer in blocks[1:]:
+            continue
+        name = layer.name.replace("_", " ")
+        if layer in blocks:
+            mixed = f"attention of {layer.heads} heads" if _has_attention(model) else "MLP across tokens"
+            name = f"{len(blocks)} blocks: {mixed}, MLP of {layer.mlp_width}"
+        shape = ", ".join("any" if n is None else str(n) for n in tuple(layer.output.shape)[1:])
+        boxes.append(tag("li", tag("span", name), tag("code", f"({shape})"), class_="box"))
+    words = "From top to bottom; what each step returns for a batch, of which the number of images is left out."
+    return Section("How it is built", words, tag("ol", *boxes, class_="flow"))
 
 
 def _parameters(model: VisionTransformer | BiT) -> Section:
@@ -274,56 +299,48 @@ def _parameters(model: VisionTransformer | BiT) -> Section:
     for path, weight in weights_by_path(model).items():
         layer, _, inner = path.partition("/")
         name = f"block_{inner}" if layer.startswith("block_") else layer
-        part = next(part for start, part in _PARTS.items() if name.startswith(start))
+        part = next(part for start, part in _PARTS if name.startswith(start))
         sizes[part] = sizes.get(part, 0) + math.prod(weight.shape)
     total = max(sum(sizes.values()), 1)
     ranked = sorted(sizes.items(), key=lambda entry: -entry[1])
     bars = _bars((part, size / total, f"{size:,}") for part, size in ranked)
-    return "Where its parameters are", f"{total:,} parameters, by what they are for.", bars
+    return Section("Where its parameters are", f"{total:,} parameters, by what they are for.", bars)
 
 
 def _config(model: VisionTransformer | BiT, source: Mapping[str, Any]) -> Section:
-    names = model.config.class_names
-    values = {name: value for name, value in model.config.to_dict().items() if name != "class_names"}
+    values = model.config.to_dict()
+    names = values.pop("class_names", None)
     values["class_names"] = None if names is None else ", ".join([*names[:20], *(["…"] if len(names) > 20 else [])])
-    tables = _table(values)
+    tables = _pairs(values)
     if source:
-        tables = f"<h3>The file</h3>{_table(source)}<h3>The config</h3>{tables}"
-    return "All that decides what it computes", "The config, as <code>model.config</code> has it.", tables
+        tables = Html("".join([tag("h3", "The file"), _pairs(source), tag("h3", "The config"), tables]))
+    words = Html(f"The config, as {tag('code', 'model.config')} has it.")
+    return Section("All that decides what it computes", words, tables)
 
 
-def _table(pairs: Mapping[str, Any]) -> str:
-    rows = "".join(
-        f'<tr><th scope="row">{escape(printable(name, 100))}</th>'
-        f"<td><code>{escape(printable(value, 1000))}</code></td></tr>"
-        for name, value in pairs.items()
-    )
-    return f'<table class="plain"><tbody>{rows}</tbody></table>'
+def _pairs(pairs: Mapping[str, Any]) -> Html:
+    """A table of names and values."""
+    rows = (tag("tr", tag("th", name, scope="row"), tag("td", tag("code", value))) for name, value in pairs.items())
+    return tag("table", tag("tbody", *rows), class_="plain")
 
 
-def _bars(rows: Iterable[tuple[str, float, str]]) -> str:
-    """Bars: each a name, a share of 1 and what it says beside it."""
-    bars = "".join(
-        f'<span class="name">{escape(name)}</span>'
-        f'<span class="bar"><i style="width: {100 * share:.1f}%"></i></span><span class="value">{words}</span>'
-        for name, share, words in rows
-    )
-    return f'<div class="bars">{bars}</div>'
+def _bars(rows: Iterable[tuple[str, float, str]]) -> Html:
+    """Bars: each a name, a share of 1 and words beside it."""
+    parts = []
+    for name, share, words in rows:
+        bar = tag("span", tag("i", style=f"width: {100 * share:.1f}%"), class_="bar")
+        parts += [tag("span", printable(name, 100), class_="name"), bar, tag("span", words, class_="value")]
+    return tag("div", *parts, class_="bars")
 
 
-def _figures(tiles: Iterable[tuple[str, str]]) -> str:
-    figures = "".join(f"<figure>{tile}<figcaption>{words}</figcaption></figure>" for tile, words in tiles)
-    return f'<div class="tiles">{figures}</div>'
+def _tile(index: int, address: Html | None = None, words: str = "the image", bare: bool = False) -> Html:
+    """An image; with the address of a map, that map over the image, or `bare` in place of it."""
+    if address is None:
+        return tag("div", class_=f"seen i{index}", role="img", aria_label=words)
+    return tag("div", tag("img", src=address, alt=words), class_=f"seen i{index}{' bare' if bare else ''}")
 
 
-def _tile(index: int, address: str = "", words: str = "the image", kind: str = "") -> str:
-    """An image, and a map on it; the style sheet carries each image once, as the ground of all its maps."""
-    if address:
-        return f'<div class="seen i{index} {kind}"><img src="{address}" alt="{words}"></div>'
-    return f'<div class="seen i{index}" role="img" aria-label="{words}"></div>'
-
-
-def _mosaic(title: str, words: str, tiles: np.ndarray, columns: int, below: str = "") -> str:
+def _mosaic(title: str, words: str, tiles: np.ndarray, columns: int, scale: Html | str = "") -> Html:
     """One image of tiles `(count, height, width, 3)`, uint8, in rows and columns on a transparent ground."""
     count, height, width = tiles.shape[:3]
     rows = -(-count // columns)
@@ -331,14 +348,11 @@ def _mosaic(title: str, words: str, tiles: np.ndarray, columns: int, below: str 
     tiles = np.pad(tiles, [(0, rows * columns - count), (0, 1), (0, 1), (0, 0)])
     sheet = tiles.reshape(rows, columns, height + 1, width + 1, 4).swapaxes(1, 2)
     sheet = sheet.reshape(rows * (height + 1), columns * (width + 1), 4)[:-1, :-1]
-    image = f'<img class="mosaic" src="{image_address(sheet, "PNG")}" alt="{escape(words)}">'
-    return f"<figure><h3>{title}</h3>{image}{below}<figcaption>{escape(words)}</figcaption></figure>"
+    image = tag("img", class_="mosaic", src=image_address(sheet), alt=words)
+    return tag("figure", tag("h3", title), image, scale, tag("figcaption", words))
 
 
-def _photo(pixels: np.ndarray) -> str:
-    return image_address(pixels, "PNG") if max(pixels.shape[:2]) <= SMALL else image_address(pixels, "JPEG", quality=88)
-
-
-def _map(kind: MapKind, values: np.ndarray) -> str:
+def _map(kind: MapKind, values: np.ndarray) -> Html:
     """A map with a pixel for each value."""
-    return image_address(levels(values, *kind.ends(values)), "PNG", colours=palette(kind.scale))
+    numbers = colour_numbers(values, *kind.ends(values), LEVELS)
+    return image_address(numbers, palette=palette(kind.scale, LEVELS))

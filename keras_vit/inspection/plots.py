@@ -5,13 +5,26 @@ ending.
 """
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_vit._pictures import GOOD, GRID, MUTED, figure_for, tile_axes
+from keras_vit._pictures import (
+    GOOD,
+    GRID,
+    MUTED,
+    ColourBar,
+    PathLike,
+    colour_numbers,
+    draw_bar,
+    figure_for,
+    headline,
+    palette,
+    plot_map,
+    rgb,
+    tile_axes,
+)
 from keras_vit.inspection.attention import attention_rollout
 from keras_vit.inspection.evidence import class_evidence, gradient_attention, saliency
 from keras_vit.preprocessing import check_pixels, resize_images
@@ -19,29 +32,7 @@ from keras_vit.preprocessing import check_pixels, resize_images
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PathLike = str | os.PathLike[str] | None
-
-# matplotlib's viridis and inferno (CC0), and ColorBrewer's RdBu (Apache-2.0), at equal steps.
-SCALES: dict[str, tuple[str, ...]] = {
-    "viridis": tuple("440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725".split()),
-    "inferno": tuple("000004 1b0c41 4a0c6b 781c6d a52c60 cf4446 ed6925 fb9b06 f7d13d fcffa4".split()),
-    "RdBu": tuple("053061 2166ac 4393c3 92c5de d1e5f0 f7f7f7 fddbc7 f4a582 d6604d b2182b 67001f".split()),
-}
-LEVELS = 64  # colours of a map: more cannot be told apart, and make files larger
-
-
-def palette(scale: str) -> np.ndarray:
-    """The colours of a scale, uint8 `(LEVELS, 3)`."""
-    anchors = np.array([[int(colour[i : i + 2], 16) for i in (0, 2, 4)] for colour in SCALES[scale]], "float64")
-    places = np.linspace(0, len(anchors) - 1, LEVELS)
-    channels = [np.interp(places, np.arange(len(anchors)), anchors[:, channel]) for channel in range(3)]
-    return np.round(np.stack(channels, 1)).astype("uint8")
-
-
-def levels(values: np.ndarray, least: float, largest: float) -> np.ndarray:
-    """The number of the colour of each value, uint8; `least` has the first one, `largest` the last."""
-    shares = (np.asarray(values, "float64") - least) / max(largest - least, 1e-12)
-    return np.round(np.clip(shares, 0, 1) * (LEVELS - 1)).astype("uint8")
+LEVELS = 64  # colours of a map on a page: more cannot be told apart, and make files larger
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +45,7 @@ class MapKind:
         compute: Makes the maps `(batch, rows, columns)` of a model and images.
         attention: Whether the model needs attention.
         head: Whether it needs a head that names classes.
-        scale: A name in `SCALES`.
+        scale: A name in `keras_vit._pictures.SCALES`.
         signed: Whether 0 is in the middle of the scale; otherwise it is its beginning.
         quantile: Share of the values that the scale reaches.
     """
@@ -75,7 +66,7 @@ class MapKind:
 
     def colours(self, values: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
         """Values as colours of 0..1, with an axis for the channels."""
-        return palette(self.scale)[levels(values, *ends)] / 255
+        return palette(self.scale, LEVELS)[colour_numbers(values, *ends, LEVELS)] / 255
 
 
 _BRIGHT = "bright patches count most, each map by its own largest"
@@ -117,7 +108,7 @@ def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLik
     pixels = _pixels(image)
     tiles = [("the image", pixels), ("mean of the heads", overlay(pixels, attention.mean(0)))]
     tiles += [(f"head {i}", overlay(pixels, one)) for i, one in enumerate(attention)]
-    return _figure_of_tiles(tiles, min(len(tiles), 7), HEADS, path, title, gap=0.12)
+    return plot_map(tiles, path, title=title or HEADS.title, words=HEADS.words, gap=0.12)
 
 
 def plot_attention_rollout(
@@ -140,7 +131,7 @@ def plot_attention_rollout(
     """
     maps, images = _maps_and_images(maps, images)
     drawn = [overlay(image, one) for image, one in zip(images, maps, strict=True)]
-    return _figure_of_maps(drawn, images, MAPS["rollout"], path, title)
+    return _below_images(drawn, images, MAPS["rollout"], path, title)
 
 
 def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
@@ -156,7 +147,7 @@ def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, t
     """
     maps, images = _maps_and_images(maps, images)
     kind = MAPS["saliency"]
-    return _figure_of_maps([kind.colours(one, kind.ends(one)) for one in maps], images, kind, path, title)
+    return _below_images([kind.colours(one, kind.ends(one)) for one in maps], images, kind, path, title)
 
 
 def plot_class_evidence(
@@ -186,16 +177,16 @@ def plot_class_evidence(
         >>> figure = inspection.plot_class_evidence(evidence, pixels, "evidence.png")
     """
     maps, images = _maps_and_images(maps, images)
-    names = [""] * len(images) if class_names is None else [_plain(name) for name in class_names]
-    if len(names) != len(images):
-        raise ValueError(f"class_names must name the class of each of the {len(images)} images, but got {len(names)}.")
+    if class_names is not None and len(class_names) != len(images):
+        wanted = f"class_names must name the class of each of the {len(images)} images"
+        raise ValueError(f"{wanted}, but got {len(class_names)}.")
     ends = MAPS["evidence"].ends(maps)
     kind = dataclasses.replace(MAPS["evidence"], words=_EVIDENCE.format(*ends))
     drawn = [
         np.clip(0.72 * kind.colours(_stretched(one, image), ends) + 0.28 * _grey(image), 0, 1)
         for image, one in zip(images, maps, strict=True)
     ]
-    return _figure_of_maps(drawn, images, kind, path, title, names)
+    return _below_images(drawn, images, kind, path, title, class_names)
 
 
 def plot_feature_map(colours: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
@@ -218,7 +209,7 @@ def plot_feature_map(colours: np.ndarray, images: np.ndarray, path: PathLike = N
     """
     colours = _array("colours", colours, ("batch", "rows", "columns", "3"))
     _, pixels = _maps_and_images(colours[..., 0], images)
-    return _figure_of_maps(list(colours), pixels, FEATURES, path, title)
+    return _below_images(list(colours), pixels, FEATURES, path, title)
 
 
 def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
@@ -238,7 +229,7 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
     """
     distances = _array("distances", distances, ("blocks", "heads"))
     with figure_for(path, 7, 4.6) as figure:
-        _headline(figure, title or "How far each head looks", "a dot for each head; the line is their mean")
+        headline(figure, title or "How far each head looks", "a dot for each head; the line is their mean")
         axes = figure.add_axes((0.1, 0.13, 0.87, 0.66))
         blocks = np.arange(len(distances))
         axes.plot(blocks, distances.mean(1), color=GRID, linewidth=6, solid_capstyle="round", zorder=1)
@@ -267,8 +258,8 @@ def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = 
         >>> figure = inspection.plot_patch_filters(inspection.patch_filters(model, 4), "filters.png")
     """
     tiles = [("", one) for one in filter_pictures(filters)]
-    kind = MapKind("What patches are filtered for", f"first {len(tiles)} principal components")
-    return _figure_of_tiles(tiles, min(len(tiles), 7), kind, path, title, 0.08, side=0.95)
+    words = f"first {len(tiles)} principal components"
+    return plot_map(tiles, path, title=title or "What patches are filtered for", words=words, gap=0.08, side=0.95)
 
 
 def filter_pictures(filters: np.ndarray) -> np.ndarray:
@@ -304,12 +295,12 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
     width, tall = 7, 5.4 * rows / columns  # a map has the shape of the image
     height = tall + 1.7
     with figure_for(path, width, height) as figure:
-        _headline(figure, title or "What it knows of places", "cosine of each position's embedding with all others")
+        headline(figure, title or "What it knows of places", "cosine of each position's embedding with all others")
         box = (0.6 / width, 0.6 / height, 5.4 / width, tall / height)
         every = [-(-count // 8) for count in (rows, columns)]  # at most 8 numbers along a side
         places = zip(np.ndindex(rows, columns), tile_axes(figure, box, rows, columns, 0.1), strict=True)
         for (row, column), axes in places:
-            drawn = axes.imshow(similarity[row, column], cmap="viridis", vmin=-1, vmax=1)
+            axes.imshow(similarity[row, column], cmap="viridis", vmin=-1, vmax=1)
             axes.spines[:].set_visible(False)
             if row == rows - 1 and column % every[1] == 0:
                 axes.set_xlabel(str(column))
@@ -317,8 +308,8 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
                 axes.set_ylabel(str(row), rotation=0, ha="right", va="center")
         figure.supxlabel("column of the patch", x=box[0] + box[2] / 2, y=0.12 / height, size=10, color=MUTED)
         figure.supylabel("row of the patch", x=0.12 / width, y=box[1] + box[3] / 2, size=10, color=MUTED)
-        bar = figure.add_axes((6.2 / width, box[1], 0.14 / width, box[3]))
-        figure.colorbar(drawn, cax=bar, ticks=[-1, 0, 1]).outline.set_visible(False)
+        bar = ColourBar("viridis", -1, 1, ticks=(-1, 0, 1))
+        draw_bar(figure.add_axes((6.2 / width, box[1], 0.14 / width, box[3])), bar)
     return figure
 
 
@@ -355,8 +346,8 @@ def plot_nearest_patches(
     names = ["the patch", *(f"{cosine:.2f}" for cosine in cosines)]
     chosen = [pixels[image] for image, _, _ in (patch, *places)], (patch, *places)
     tiles = [_neighbourhood(image, place[1:], grid_size) for image, place in zip(*chosen, strict=True)]
-    kind = MapKind("Patches that it takes for alike", "the patch in its frame, and the cosine")
-    return _figure_of_tiles([*zip(names, tiles, strict=True)], min(len(tiles), 7), kind, path, title, 0.22, side=1.5)
+    title, words = title or "Patches that it takes for alike", "the patch in its frame, and the cosine"
+    return plot_map([*zip(names, tiles, strict=True)], path, title=title, words=words, gap=0.22, side=1.5)
 
 
 def _neighbourhood(image: np.ndarray, place: Sequence[int], grid_size: tuple[int, int]) -> np.ndarray:
@@ -370,7 +361,7 @@ def _neighbourhood(image: np.ndarray, place: Sequence[int], grid_size: tuple[int
     inner = tile[times * height : 2 * times * height, times * width : 2 * times * width]
     frame = np.ones(inner.shape[:2], bool)
     frame[2:-2, 2:-2] = False
-    inner[frame] = [int(GOOD[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    inner[frame] = rgb(GOOD)
     return tile
 
 
@@ -396,55 +387,24 @@ def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.clip(0.68 * HEADS.colours(0.04 + 0.9 * heat, (0, 1)) + 0.42 * _grey(image), 0, 1)
 
 
-def _figure_of_maps(
+def _below_images(
     maps: Sequence[np.ndarray],
     images: Sequence[np.ndarray],
     kind: MapKind,
     path: PathLike,
     title: str,
-    names: Sequence[str] = (),
+    names: Sequence[str] | None = None,
 ) -> "Figure":
-    """Images in rows of at most 8, below each its map."""
+    """Images in rows of at most 8, each with its name above it and its map below it."""
     columns = min(len(images), 8)
-    tiles: list[tuple[str, np.ndarray]] = []
+    named = list(zip(names or [""] * len(images), images, strict=True))
+    tiles: list[tuple[str, np.ndarray | None]] = []
     for start in range(0, len(images), columns):
         part = slice(start, start + columns)
-        gap = [("", np.ones((1, 1, 3)))] * (columns - len(images[part]))
-        tiles += [*zip(names[part] or [""] * columns, images[part], strict=False), *gap]
-        tiles += [("", one) for one in maps[part]] + gap
-    return _figure_of_tiles(tiles, columns, kind, path, title, 0.12 if any(names) else 0.04)
-
-
-def _figure_of_tiles(
-    tiles: Sequence[tuple[str, np.ndarray]],
-    columns: int,
-    kind: MapKind,
-    path: PathLike,
-    title: str,
-    gap: float,
-    side: float = 1.7,
-) -> "Figure":
-    """Pictures in rows below a headline, each with words above it."""
-    rows = -(-len(tiles) // columns)
-    high, wide = tiles[0][1].shape[:2]
-    width, height = max(columns * side, 5), rows * side * high / wide + 1.3
-    with figure_for(path, width, height) as figure:
-        _headline(figure, title or kind.title, kind.words)
-        box = (0.12 / width, 0.12 / height, 1 - 0.24 / width, 1 - 1.07 / height)
-        places = tile_axes(figure, box, rows, columns, gap)
-        for axes in places[len(tiles) :]:
-            axes.remove()
-        for (words, picture), axes in zip(tiles, places, strict=False):
-            axes.imshow(picture, interpolation="nearest", vmin=0, vmax=1)
-            axes.spines[:].set_visible(False)
-            axes.set_title(words, size=9, pad=3, color=MUTED)
-    return figure
-
-
-def _headline(figure: "Figure", title: str, words: str) -> None:
-    height, left = figure.get_figheight(), 0.12 / figure.get_figwidth()
-    figure.text(left, 1 - 0.36 / height, _plain(title), size=14, weight="bold")
-    figure.text(left, 1 - 0.62 / height, words, color=MUTED)
+        gaps = [("", None)] * (columns - len(named[part]))
+        tiles += [*named[part], *gaps, *(("", one) for one in maps[part]), *gaps]
+    gap = 0.04 if names is None else 0.12
+    return plot_map(tiles, path, title=title or kind.title, words=kind.words, columns=columns, gap=gap)
 
 
 def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
@@ -482,7 +442,3 @@ def _stretched(values: np.ndarray, image: np.ndarray) -> np.ndarray:
 
 def _grey(image: np.ndarray) -> np.ndarray:
     return image @ np.array([0.299, 0.587, 0.114])[:, None]
-
-
-def _plain(text: str) -> str:
-    return str(text).replace("$", r"\$")  # matplotlib would read formulas

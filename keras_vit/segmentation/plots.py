@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._arguments import printable
-from keras_vit._pictures import INK, MUTED, Colour, figure_for, safe_colours
+from keras_vit._pictures import Colour, plot_map, safe_colours
 from keras_vit.preprocessing import LABEL_SETS, label_set
 from keras_vit.preprocessing.windows import read_picture
 from keras_vit.segmentation.results import Segment, Segmentation
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SIDE = 7.5  # units of the longer side of the picture
-_LISTED, _LEGEND = 24, 2.6  # entries of the legend, and units that it takes
+_LISTED = 24  # entries of the legend
 _NAMED = 0.004  # the least share of the picture that has its name written on it
 
 
@@ -31,7 +30,7 @@ def plot(
     """Draws segments over their picture, with edges, names at their places and a legend by area.
 
     Args:
-        result: What `segment` gives.
+        result: What `segment` returns.
         picture: The picture, as `segment` takes it.
         path: The `.png`, `.svg` or `.pdf` to write; None for none.
         colours: None for colours that people with any colour vision tell apart, the largest segments first; the name of
@@ -52,7 +51,7 @@ def plot(
         >>> figure = segmentation.plot(result, "photo.jpg", "masks.png")
     """
     if not isinstance(result, Segmentation):
-        raise TypeError(f"result must be a Segmentation, as segment gives, but {type(result).__name__} was given.")
+        raise TypeError(f"result must be a Segmentation, as segment returns, but {type(result).__name__} was given.")
     if not 0 <= opacity <= 1:
         raise ValueError(f"opacity must be a number in 0..1, but {opacity!r} was given.")
     pixels, size = read_picture(picture).clip(0, 255).astype("uint8"), result.map.shape
@@ -61,33 +60,20 @@ def plot(
         raise ValueError(f"The picture has {given} pixels, but the segments have {size[0]} x {size[1]}.")
     largest = sorted(result.segments, key=lambda segment: -segment.area)
     chosen = _colours(largest, colours)
-    scale = _SIDE / max(size)
-    wide, tall = max(size[1] * scale, 1.5), max(size[0] * scale, 1.5)
-    listed = largest[:_LISTED]
-    whole = (wide + _LEGEND + 0.3, max(tall, 0.22 * len(listed) + 0.3) + 0.3)
-    with figure_for(path, *whole) as figure:
-        box = (0.15 / whole[0], 1 - (tall + 0.15) / whole[1], wide / whole[0], tall / whole[1])
-        axes = figure.add_axes(box, xticks=[], yticks=[])
-        axes.spines[:].set_visible(False)
-        axes.imshow(_painted(pixels, result.map, chosen, opacity), aspect="auto")
-        for segment in largest:
-            mask = result.map == segment.id
-            if mask.mean() >= _NAMED:
-                row, column = _middle(mask)
-                backdrop = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}
-                words = {"size": 8, "color": INK, "ha": "center", "va": "center", "bbox": backdrop}
-                axes.text(column, row, _plain(segment.label), **words, clip_on=True)
-        for i, segment in enumerate(listed):
-            left, top = (wide + 0.35) / whole[0], 1 - (0.3 + 0.22 * i) / whole[1]
-            share = f"{100 * segment.area / result.map.size:.1f} %"
-            score = "" if segment.score is None else f", {segment.score:.2f}"
-            square = [part / 255 for part in chosen[segment.id]]
-            figure.text(left, top, "\u25a0", color=square, size=11, va="center")
-            figure.text(left + 0.2 / whole[0], top, f"{_plain(segment.label)}  {share}{score}", size=8, va="center")
-        if len(largest) > len(listed):
-            words = f"and {len(largest) - len(listed)} more"
-            figure.text((wide + 0.35) / whole[0], 0.1 / whole[1], words, size=8, color=MUTED, va="center")
-    return figure
+    labels = []
+    for segment in largest:
+        mask = result.map == segment.id
+        if mask.mean() >= _NAMED:
+            row, column = _middle(mask)
+            labels.append((column, row, segment.label))
+    legend: list[tuple[Colour | None, str]] = []
+    for segment in largest[:_LISTED]:
+        score = "" if segment.score is None else f", {segment.score:.2f}"
+        legend.append((chosen[segment.id], f"{segment.label}  {100 * segment.area / result.map.size:.1f} %{score}"))
+    if len(largest) > _LISTED:
+        legend.append((None, f"and {len(largest) - _LISTED} more"))
+    tiles = [("", _painted(pixels, result.map, chosen, opacity))]
+    return plot_map(tiles, path, side=_SIDE, legend=legend, labels=labels)
 
 
 def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None) -> dict[int, Colour]:
@@ -133,7 +119,3 @@ def _middle(mask: np.ndarray) -> tuple[int, int]:
             row, column = places[len(places) // 2].tolist()
             return row * step, column * step
         left = inner
-
-
-def _plain(text: str) -> str:
-    return printable(text, 40).replace("$", r"\$")  # matplotlib would read formulas

@@ -114,7 +114,7 @@ def test_a_plot_has_the_picture_and_a_scale(model, tmp_path):
     assert (tmp_path / "depth.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="The picture has 29 x 45 pixels, but the depth 30 x 45"):
         depth.plot(result, PICTURE[1:])
-    with pytest.raises(TypeError, match="result must be a Depth, as estimate gives, but ndarray"):
+    with pytest.raises(TypeError, match="result must be a Depth, as estimate returns, but ndarray"):
         depth.plot(result.depth, PICTURE)
 
 

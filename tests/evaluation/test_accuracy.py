@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit._pictures import coarse
+from keras_vit._pictures import block_maxima
 from keras_vit.data import open_data
 from keras_vit.evaluation import confusion_shares, draw_confusion, evaluate, most_confused, write_report
 from keras_vit.evaluation.accuracy import _Worst
@@ -134,7 +134,7 @@ def test_figures_of_a_matrix():
     # One confusion among a million stays visible.
     shares = np.eye(1003)
     shares[700, 20] = 0.5
-    small, step = coarse(shares, 250), -(-1003 // 250)
+    small, step = block_maxima(shares, 250), -(-1003 // 250)
     assert len(small) <= 250 and small.max() == 1 and small[700 // step, 20 // step] == 0.5
 
 
@@ -269,7 +269,7 @@ def test_the_page_of_a_result(model, tmp_path):
     options = {"class_names": names, "mistakes": 20, "progress": False}
     result = evaluate(model, (IMAGES, LABELS), **options)
     page = write_report(result, tmp_path / "page.html", "A & B").read_text()
-    assert "A &amp; B" in page and "&lt;b&gt;3 taken for" in page and "<b>" not in page and "http" not in page
+    assert "A &amp; B" in page and "&lt;b&gt;3 taken for" in page and "<b>" not in page and "://" not in page
     assert page.count("<img") == 1 + len(result.mistakes) and page.count("<tr>") == 2 + 1 + 6
     assert len(draw_confusion(result).subfigs[1].axes) == 12
     several = evaluate(same, (np.eye(3), np.eye(3)), target="multilabel", outputs="logits", progress=False)

@@ -12,7 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit import inspection
-from keras_vit.inspection import plots
+from keras_vit._pictures import colour_numbers, palette
 from tests.inspection.models import filled, make
 
 pytestmark = pytest.mark.once
@@ -132,7 +132,7 @@ def test_heads_are_left_out_before_a_page_grows_too_large(tmp_path, monkeypatch)
 
 
 def test_maps_are_pictures_of_their_values():
-    colours = plots.palette("inferno")[plots.levels(np.array([0.0, 2.0]), 0, 2)]
+    colours = palette("inferno", 64)[colour_numbers(np.array([0.0, 2.0]), 0, 2, 64)]
     assert colours.tolist() == [[0, 0, 4], [252, 255, 164]]
 
 
