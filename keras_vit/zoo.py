@@ -49,6 +49,7 @@ def load(
     source: Source,
     *,
     image_size: ImageSize | Literal["dynamic"] | None = None,
+    like: str | None = None,
     grid_size: tuple[int, int] | None = None,
     heads: int | None = None,
     architecture: str | None = None,
@@ -88,9 +89,11 @@ def load(
             position embeddings are resized.
         grid_size: Rows and columns of a checkpoint's position embeddings, where they are no square. Not needed where
             `image_size` is the one that it was trained at, or for files written by `to_checkpoint`.
-        heads: Number of attention heads, for files of PyTorch's models that nothing beside them tells it of.
-        architecture: timm's name of the model, such as `"vit_base_patch16_clip_quickgelu_224.openai"`, for files in
-            timm's names without the config.json that says it.
+        like: A model that stands for all that a bare file of PyTorch does not tell (heads, GELU, epsilon, resizing of
+            positions, preprocessing): a variant such as `"DINOv2-S/14"`, or timm's name of one, such as
+            `"vit_base_patch16_clip_quickgelu_224"`. One that contradicts the arrays or the JSON files is an error.
+        heads: Deprecated: the number of attention heads. `like` says it.
+        architecture: Deprecated: timm's name of the model. `like` takes it.
         head: The file of a head for segmentation or depth that is published without its backbone, which `source` is.
         max_depth: Of a depth model whose file does not tell: the largest depth in metres, or `"relative"` for depth
             without a unit. None: what its name suggests, with a warning.
@@ -139,7 +142,7 @@ def load(
         raise ValueError("channels and input_tensor: call the model with other channels on the tensor instead.")
     path = find_recommended(str(source)) if is_variant(source) else resolve_source(source)
     from_keras = is_keras_file(path)
-    arrays: dict[str, Any] = {"grid_size": grid_size, "heads": heads, "architecture": architecture}
+    arrays: dict[str, Any] = {"like": like, "grid_size": grid_size, "heads": heads, "architecture": architecture}
     arrays["max_depth"] = max_depth
     if from_keras:
         for option, value in {**arrays, "head": head, "numerics": numerics, "input_tensor": input_tensor}.items():

@@ -5,6 +5,7 @@ import importlib
 import itertools
 import os
 import pathlib
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from keras_vit.checkpoints.accounting import (
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
 from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_with_sidecars
 from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS
-from keras_vit.checkpoints.layouts.timm import check_architecture
+from keras_vit.checkpoints.like import check_like, like_of_options, settle
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, find_variant, pair, variant_of
 from keras_vit.models.depth_config import DepthConfig
@@ -96,6 +97,7 @@ def open_checkpoint(
     numerics: str | None = None,
     head: pathlib.Path | None = None,
     max_depth: float | str | None = None,
+    like: str | None = None,
 ) -> Contents:
     """Recognises the layout of a checkpoint file and describes it, without reading the weights.
 
@@ -106,15 +108,16 @@ def open_checkpoint(
     """
     if numerics not in (None, *NUMERICS):
         raise ValueError(f"numerics must be one of {NUMERICS}, but {numerics!r} was given.")
-    if heads is not None and (isinstance(heads, bool) or not isinstance(heads, int) or heads < 1):
-        raise ValueError(f"heads must be a positive integer, but {heads!r} was given.")
-    if architecture is not None:
-        check_architecture(architecture)
+    known = like_of_options(like, architecture, heads)
     backbone = None
     if head is not None:
-        backbone, path = open_checkpoint(path, grid_size, image_size, heads, architecture), head
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of heads and architecture, which was given above
+            backbone = open_checkpoint(path, grid_size, image_size, heads, architecture, like=like)
+        path, known = head, None
     file = open_file(path)
-    hints = {**read_sidecars(path), "heads": heads, "architecture": architecture, "grid_size": grid_size}
+    hints = {**read_sidecars(path), "heads": heads, "like": known, "grid_size": grid_size}
+    hints["architecture"] = None if known is None or known.config is not None else known.name
     try:
         dense = _dense_module("own") if "model" in file.note else _dense_layout(file)
         if dense is not None:
@@ -123,6 +126,8 @@ def open_checkpoint(
             contents = dense.read(file, {**hints, **beside, "max_depth": max_depth})
             if max_depth is not None and not isinstance(contents.stored, DepthConfig):
                 raise ValueError(f"it gives no depth: leave max_depth={max_depth!r} out.")
+            if known is not None:
+                check_like(contents.stored, known, ("heads",), str(path))
             _leave_outside(contents, file)
             return contents
     except ValueError as error:
@@ -139,6 +144,8 @@ def open_checkpoint(
         if contents is None:
             continue
         _check_hints(contents, hints, str(path))
+        if known is not None:
+            settle(contents, known, str(path))
         _leave_outside(contents, file)
         grid_size = grid_size or file.grid_size
         if grid_size is None and image_size is not None and not contents.square:
@@ -389,15 +396,17 @@ def inspect_checkpoint(
     heads: int | None = None,
     architecture: str | None = None,
     max_depth: float | Literal["relative"] | None = None,
+    like: str | None = None,
 ) -> CheckpointInfo:
     """Tells what a checkpoint file is, without loading it.
 
     Args:
         path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one.
         grid_size: Rows and columns of its position embeddings, for grids that are no square.
-        heads: As in `from_checkpoint`.
-        architecture: As in `from_checkpoint`.
+        heads: Deprecated; `like` says it.
+        architecture: Deprecated; `like` says it.
         max_depth: As in `from_checkpoint`.
+        like: As in `from_checkpoint`.
 
     Returns:
         A `CheckpointInfo`: layout, variant, config, numbers of weights and bytes, and what is odd about the file.
@@ -411,7 +420,7 @@ def inspect_checkpoint(
         >>> keras_vit.inspect_checkpoint("inspected.npz").layout
         'vit_jax'
     """
-    contents = open_checkpoint(path, grid_size, heads=heads, architecture=architecture, max_depth=max_depth)
+    contents = open_checkpoint(path, grid_size, heads=heads, architecture=architecture, max_depth=max_depth, like=like)
     check_arrays(contents, str(path))
     return CheckpointInfo(
         layout=contents.layout.name,
@@ -430,8 +439,6 @@ def _check_hints(contents: Contents, hints: dict[str, Any], source: str) -> None
     """Raises ValueError if the user says of a file of Flax what its arrays tell."""
     if contents.layout.settled_by is not None:
         return
-    if hints["architecture"] is not None:
-        raise ValueError(f"{source} is of the layout {contents.layout.name!r}: leave architecture= out.")
     heads = getattr(contents.stored, "heads", None)
     if hints["heads"] not in (None, heads):
         raise ValueError(f"heads={hints['heads']} was given, but the arrays of {source} tell that it has {heads}.")

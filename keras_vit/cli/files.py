@@ -25,6 +25,7 @@ from keras_vit.cli.command import (
     start_keras,
 )
 
+LIKE = option("--like", metavar="MODEL", help="what a bare file of PyTorch holds: a variant, or a name of timm's")
 # Of `keras_vit.export.FORMATS`, which is slow to import; a test holds them together.
 SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
 
@@ -47,6 +48,7 @@ def list_(options: argparse.Namespace) -> Answer:
 @command(
     "What a checkpoint file, a model file, or a name of the catalogue is.",
     option("source", metavar="FILE|NAME|URL"),
+    LIKE,
     examples=("runs/finetune/model.keras", "hf://google/vit-base-patch16-224"),
 )
 def info(options: argparse.Namespace) -> Answer:
@@ -61,7 +63,8 @@ def info(options: argparse.Namespace) -> Answer:
     if checkpoints.is_keras_file(source):
         return _description(source, _keras_file(source))
     if source in SHIPPED or "://" in source or os.path.exists(os.path.expanduser(source)):
-        return _description(source, checkpoints.inspect_checkpoint(checkpoints.find_checkpoint(source)).to_dict())
+        facts = checkpoints.inspect_checkpoint(checkpoints.find_checkpoint(source), like=options.like)
+        return _description(source, facts.to_dict())
     (row,) = checkpoints.list_weights(source)
     return Answer(row, pairs_table(source, row))
 
@@ -171,6 +174,7 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
         help="of an .npz: vit_jax, big_vision, bit_tf or bit_bv (default: that of the official files); of a "
         ".safetensors or a folder: timm, huggingface or clip",
     ),
+    LIKE,
     option("--channels", type=COUNT, help="of images that are not red, green and blue (default: the model's)"),
     OVERWRITE,
     examples=("model.keras folder --layout timm", "glyphs grey.keras --channels 1"),
@@ -185,7 +189,7 @@ def convert(options: argparse.Namespace) -> Answer:
     start_keras()
     from keras_vit.zoo import load
 
-    model = load(options.source, channels=options.channels)
+    model = load(options.source, channels=options.channels, like=options.like)
     save_model(model, options.target, layout=options.layout, overwrite=options.overwrite)
     target = Path(options.target)
     files = [file for file in target.rglob("*") if file.is_file()] if target.is_dir() else [target]

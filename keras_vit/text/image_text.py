@@ -30,6 +30,7 @@ from keras_vit.checkpoints.accounting import Contents, check_arrays, fill
 from keras_vit.checkpoints.files import open_file, read_sidecars
 from keras_vit.checkpoints.layouts.pytorch import mapping
 from keras_vit.checkpoints.layouts.text import Names, read_text
+from keras_vit.checkpoints.like import like_of_options
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextEncoder, VisionTransformer
 from keras_vit.preprocessing.images import is_file
@@ -316,6 +317,7 @@ def load_image_text(
     source: Source,
     *,
     tokenizer: str | os.PathLike[str] | None = None,
+    like: str | None = None,
     architecture: str | None = None,
     numerics: Literal["official", "publisher"] | None = None,
     image_size: ImageSize | None = None,
@@ -330,7 +332,8 @@ def load_image_text(
         source: A path, a folder or an address, as in `load`.
         tokenizer: A `tokenizer.json`, a SentencePiece `.model`, or a folder with one; None for the one beside the
             weights. CLIP's byte pairs, which OpenAI's and open_clip's files do not hold, come with the package.
-        architecture: As in `load`, for files of CLIP without a config.
+        like: As in `load`, for files of CLIP without a config.
+        architecture: Deprecated; `like` says it.
         numerics: `"publisher"`: texts become tokens, numbers and classes as where the file comes from. `"official"`: as
             in the code that trained the weights: of a SigLIP big_vision's (its tokens keep punctuation and all capitals
             but A to Z, the GELU is tanh, `averaging` is `"big_vision"`), of a CLIP OpenAI's with QuickGELU and
@@ -358,14 +361,18 @@ def load_image_text(
     if numerics is not None:
         check_choice("numerics", numerics, ("official", "publisher"))
     path = find_checkpoint(source, beside=TOKENIZER_FILES)
-    file, hints = open_file(path), {**read_sidecars(path), "heads": None, "architecture": architecture}
+    known = like_of_options(like, architecture, None)
+    like = known and known.name
+    file, hints = open_file(path), {**read_sidecars(path), "heads": None, "like": known, "architecture": None}
+    if known is not None and known.config is None:
+        hints["architecture"] = like
     try:
         contents, names = read_text(file, hints)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     check_arrays(contents, str(source))
-    if architecture is not None and hints.get("open_clip"):
-        raise ValueError(f"The open_clip_config.json beside {source} says its architecture: leave architecture= out.")
+    if like is not None and hints.get("open_clip"):
+        raise ValueError(f"The open_clip_config.json beside {source} says its computation: leave like={like!r} out.")
     log_scale, bias = _scale_and_bias(file, contents, names, str(source))
     official = None
     if numerics == "official" or (numerics is None and is_copy(source, path)):
@@ -374,7 +381,7 @@ def load_image_text(
         raise ValueError("numerics='official' of a CLIP has the byte pairs that come along: leave tokenizer= out.")
     # Of CLIP's image tower no publisher computes anything else than the original.
     of_images = "official" if official == "big_vision" else None
-    images = load(path, architecture=architecture, numerics=of_images, image_size=image_size, dtype=dtype)
+    images = load(path, like=like, numerics=of_images, image_size=image_size, dtype=dtype)
     if not isinstance(images, VisionTransformer) or images.config.classes:
         raise ValueError(f"{source}: its image tower ends with a layer that CLIP, SigLIP and LiT do not have.")
     with layers.skip_initialization():

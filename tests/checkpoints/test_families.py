@@ -103,10 +103,11 @@ def test_what_a_reader_should_find(golden, name, tmp_path):
     # Without what lies beside it the same, once the user has said what nothing tells; but for the pictures.
     path = alone(case, tmp_path)
     if expected["heads"] * 64 != expected["width"]:
-        with pytest.raises(ValueError, match="Pass heads="):
+        with pytest.raises(ValueError, match="Pass like="):
             open_checkpoint(path)
     options = {key: value for key, value in CASES[name].items() if key != "image_size"}
-    by_itself = open_checkpoint(path, heads=expected["heads"], **options)
+    with pytest.warns(DeprecationWarning, match="heads= is deprecated"):
+        by_itself = open_checkpoint(path, heads=expected["heads"], **options)
     ours = by_itself.config.replace(image_size=config.image_size)
     assert by_itself.config.image_size == config.image_size or any("is a guess" in o for o in by_itself.oddities)
     pictures = ("pixel_mean", "pixel_std", "resize", "crop_ratio", "crop_rounding", "filter", "rotary_grid")
@@ -167,7 +168,7 @@ TOLD = "gelu layer_norm_epsilon heads image_size pooling final_norm projection c
 def test_translated(name, tmp_path):
     shapes, layout = TRANSLATIONS[name]
     changes = {"layer_norm_epsilon": 1e-6} if name == "ViT from Hugging Face" else {}
-    options = {"architecture": QUICK} if "CLIP" in name else {}
+    options = {"like": QUICK} if "CLIP" in name else {}
     model = keras_vit.from_checkpoint(write(tmp_path / "old", shapes), grid_size=(4, 4), **options)
     model = model.with_config(**changes) if changes else model
     to_checkpoint(model, tmp_path / "new", layout=layout)
@@ -254,7 +255,7 @@ def test_a_new_head(tmp_path):
     assert model.config.distillation_head and model.output_shape == (None, 3)
     for name in ("head", "head_dist"):
         assert not keras.ops.convert_to_numpy(model.get_layer(name).kernel).any()
-    features = keras_vit.from_checkpoint(write(tmp_path / "clip", clip()), include_top=False, architecture=QUICK)
+    features = keras_vit.from_checkpoint(write(tmp_path / "clip", clip()), include_top=False, like=QUICK)
     assert features.output_shape == (None, 17, 64) and features.config.projection is None
 
 
@@ -358,18 +359,18 @@ NAMED = {"architecture": "vit_base_patch16_224", "global_pool": "token", "pretra
 VIT = {"model_type": "vit", "num_attention_heads": 1}
 SIGLIP = {"model_type": "siglip_vision_model", "num_attention_heads": 1}
 SAYS_NOTHING = {
-    "timm": (timm(head=3), {}, {}, "1 are assumed.*exact GELU is assumed.*crop are assumed.*architecture="),
+    "timm": (timm(head=3), {}, {}, "1 are assumed.*exact GELU is assumed.*crop are assumed.*like="),
     "timm, heads": (timm(head=3), {}, {"heads": 4}, "tell all that its model computes: no config.json names"),
     "timm without head": (timm(), {}, {}, "the class token is assumed"),
-    "timm, named": (timm(), {}, {"architecture": "vit_base_patch16_224"}, None),
+    "timm, named": (timm(), {}, {"like": "vit_base_patch16_224"}, None),
     "timm's folder": (timm(head=3), {"config": NAMED}, {}, None),
     "official": (timm(head=3), {}, {"heads": 1, "numerics": "official"}, None),
     "transformers": (transformers("vit"), {}, {}, "no config.json is beside it.*preprocessor_config.json"),
     "pictures": (transformers("vit"), {"config": VIT}, {}, "usual way is assumed"),
     "transformers' folder": (transformers("vit"), {"config": VIT, "preprocessor": {"size": 32}}, {}, None),
     "OpenAI": (clip() | {"input_resolution": (), "vocab_size": ()}, {}, {"heads": 1}, None),
-    "CLIP": (clip(), {}, {"heads": 1, "architecture": QUICK}, None),
-    "CLIP of LAION": (clip(), {}, {"architecture": "ViT-B-16"}, None),
+    "CLIP": (clip(), {}, {"heads": 1, "like": QUICK}, None),
+    "CLIP of LAION": (clip(), {}, {"like": "vit_base_patch16_clip_224"}, None),
     "siglip, 378 of 384": (tower("siglip"), {"config": SIGLIP, "preprocessor": {"size": 35}}, {}, None),
     "siglip, of another size": (
         tower("siglip"),
@@ -386,6 +387,7 @@ def test_loading_warns_once_of_what_it_assumes(tmp_path, name):
     path = write(tmp_path, shapes, **beside)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", "heads= is deprecated")
         keras_vit.from_checkpoint(path, **options)
     assert len(caught) == (message is not None)
     assert all(re.search(f"{path}.*{message}", str(warning.message)) for warning in caught)
@@ -402,11 +404,11 @@ CLIPS = {
 @pytest.mark.parametrize("name", CLIPS)
 def test_a_clip_of_unknown_activation_is_not_loaded(tmp_path, name):
     path = write(tmp_path, CLIPS[name])
-    with pytest.raises(ValueError, match=f"which GELU.*architecture='{QUICK}'"):
+    with pytest.raises(ValueError, match=f"which GELU.*like='{QUICK}'"):
         keras_vit.load(path)
     assert any("which GELU" in oddity for oddity in keras_vit.inspect_checkpoint(path).oddities)
     for architecture, gelu in ((QUICK, "quick"), ("vit_base_patch16_clip_224", "exact")):
-        assert keras_vit.load(path, architecture=architecture).config.gelu == gelu
+        assert keras_vit.load(path, like=architecture).config.gelu == gelu
     if name == "open_clip":
         with pytest.raises(ValueError, match="another model"):
-            keras_vit.load(path, architecture="vit_base_patch16_224")
+            keras_vit.load(path, like="vit_base_patch16_224")

@@ -1,11 +1,12 @@
 """Which model a file of PyTorch's is: every family by its arrays' names, what is refused, what is assumed."""
 
 import dataclasses
+import json
 
 import pytest
 
-from keras_vit import ViTConfig
-from keras_vit.checkpoints import inspect_checkpoint, open_checkpoint
+from keras_vit import ViTConfig, models
+from keras_vit.checkpoints import LAYOUTS, inspect_checkpoint, open_checkpoint
 from keras_vit.checkpoints.accounting import check_arrays
 from tests.checkpoints.state_dicts import (
     GAMMA,
@@ -25,6 +26,7 @@ from tests.checkpoints.state_dicts import (
 
 pytestmark = pytest.mark.once
 
+DEPRECATED = pytest.mark.filterwarnings("ignore:heads= is deprecated:DeprecationWarning")
 DINOV3 = {"rows": None, "registers": 4, "scales": GAMMA}
 
 # Who publishes it: its arrays, and the fields of the config that differ from those of a plain ViT in its names. First
@@ -351,17 +353,57 @@ def test_refused_by_name(tmp_path, architecture):
     """The arrays are those of other families: with a name that is one of theirs, the same file is read."""
     path = write(tmp_path, timm(rows=PATCHES, scales=GAMMA, head=11))
     with pytest.raises(ValueError, match=architecture.partition(".")[0]):
-        open_checkpoint(path, architecture=architecture)
+        open_checkpoint(path, like=architecture)
     (tmp_path / "config.json").write_text(f'{{"architecture": "{architecture.partition(".")[0]}"}}')
     with pytest.raises(ValueError, match=architecture.partition(".")[0]):
         open_checkpoint(path)
-    assert opened(path, architecture="deit3_small_patch16_224.fb_in1k").config.classes == 11
+    (tmp_path / "config.json").unlink()
+    assert opened(path, like="deit3_small_patch16_224.fb_in1k").config.classes == 11
 
 
-def test_a_misspelt_architecture(tmp_path):
-    name, near = "timm/vit_base_patch16_clip_quikgelu_225.openai", "vit_base_patch16_clip_quickgelu_224"
-    with pytest.raises(ValueError, match=f"no architecture='{name}'. Did you mean '{near}'"):
-        open_checkpoint(write(tmp_path, timm()), architecture=name)
+@pytest.mark.parametrize(
+    ("like", "message"),
+    [
+        ("DINOv2-S/15", "like must be a variant .* but 'DINOv2-S/15' was given. Did you mean 'DINOv2-S/14'"),
+        ("resnet50.a1_in1k", "or a name of timm's such as 'vit_base_patch16_224', but 'resnet50.a1_in1k'"),
+        ("BiT-R50x1", "is a BiT"),
+        ("DINOv2-S/14", "is not like 'DINOv2-S/14': it has 'width=64', 'depth=2'.*has 'width=384'"),
+    ],
+)
+def test_a_model_that_a_file_is_not_like(tmp_path, like, message):
+    path = write(tmp_path, timm())
+    with pytest.raises(ValueError, match=message):
+        open_checkpoint(path, like=like)
+    with pytest.raises(TypeError, match="like must be a variant"):
+        open_checkpoint(path, like=3)
+
+
+def test_a_variant_stands_for_what_a_bare_file_does_not_tell(tmp_path):
+    """Of one and the same file, as nothing but its user knows what it computes; JSON files beside it know it."""
+    config = models.variant_config("ViT-Ti/16", classes=11)
+    shapes = {row.name: row.shape for row in LAYOUTS["timm"].rows(config)}
+    path = write(tmp_path, shapes)
+    for like in ("ViT-Ti/16", "DeiT-Ti/16"):
+        contents, known = open_checkpoint(path, like=like), models.variant_config(like)
+        for field in ("heads", "gelu", "layer_norm_epsilon", "interpolation", "pixel_mean", "crop_ratio", "filter"):
+            assert getattr(contents.config, field) == getattr(known, field)
+        assert not contents.assumed and not contents.unknown
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny_patch16_224"}))
+    assert open_checkpoint(path, like="DeiT-Ti/16").config.interpolation == "bicubic"
+    with pytest.raises(ValueError, match="it has .gelu='exact'., where ViT-Ti/16 has .gelu='tanh'."):
+        open_checkpoint(path, like="ViT-Ti/16")
+    with pytest.raises(ValueError, match="config.json says architecture=vit_tiny_patch16_224, but like="):
+        open_checkpoint(path, like="deit_tiny_patch16_224")
+
+
+def test_options_that_like_replaces_work_for_one_version(tmp_path):
+    path = write(tmp_path, timm(head=3))
+    with pytest.warns(DeprecationWarning, match="architecture= is deprecated.*Pass like="):
+        assert open_checkpoint(path, architecture="vit_base_patch16_224").config == open_checkpoint(path).config
+    with pytest.warns(DeprecationWarning, match="heads= is deprecated"):
+        assert open_checkpoint(path, heads=4).config.heads == 4
+    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="say the same thing"):
+        open_checkpoint(path, like="ViT-B/16", architecture="vit_base_patch16_224")
 
 
 def test_a_projection_has_no_bias(tmp_path):
@@ -379,16 +421,17 @@ def test_what_architectures_tell(tmp_path):
         ("vit_so400m_patch16_siglip_gap_384", "tanh"),
         ("vit_so400m_patch14_siglip_378", "exact"),
     ):
-        assert opened(path, architecture=name).config.gelu == gelu
-    assert opened(path, architecture="test_vit.r160_in1k").config.heads == 2
-    assert opened(path, architecture="flexivit_small.1200ep_in1k").config.interpolation == "bilinear"
+        assert opened(path, like=name).config.gelu == gelu
+    assert opened(path, like="test_vit.r160_in1k").config.heads == 2
+    assert opened(path, like="flexivit_small.1200ep_in1k").config.interpolation == "bilinear"
     pooled = write(tmp_path / "map", timm(registers=1, rows=PATCHES, pool=True))
-    assert opened(pooled, architecture="timm/test_vit3.r160_in1k").config.map_prefix
-    assert not opened(pooled, architecture="vit_so150m_patch16_reg4_map_256").config.map_prefix
+    assert opened(pooled, like="timm/test_vit3.r160_in1k").config.map_prefix
+    assert not opened(pooled, like="vit_so150m_patch16_reg4_map_256").config.map_prefix
     with pytest.raises(ValueError, match="is timm.s"):
-        open_checkpoint(write(tmp_path / "hf", transformers("vit")), architecture="vit_base_patch16_224")
+        open_checkpoint(write(tmp_path / "hf", transformers("vit")), like="vit_base_patch16_224")
 
 
+@DEPRECATED
 def test_heads(tmp_path):
     for i, (shapes, options, heads) in enumerate(
         [
@@ -397,7 +440,7 @@ def test_heads(tmp_path):
             (timm(width=1536, depth=1, scales=LS, mlp="packed"), {}, 24),
             (timm(width=1536, depth=1, cls=False, pool=True), {}, 16),
             (timm(width=1152, depth=1), {}, 16),
-            (timm(width=768, depth=1, cls=False), {"architecture": "vit_base_patch16_gap_224"}, 16),
+            (timm(width=768, depth=1, cls=False), {"like": "vit_base_patch16_gap_224"}, 16),
             (timm(width=64), {"heads": 4}, 4),
         ]
     ):
@@ -427,9 +470,10 @@ def test_what_model_args_tell(tmp_path):
     assert (said.pixel_mean, said.pixel_std, said.crop_ratio) == ((0.0,) * 3, (1.0,) * 3, 0.875)
 
 
+@DEPRECATED
 def test_heads_that_nothing_tells(tmp_path):
     path = write(tmp_path, timm(width=48))
-    with pytest.raises(ValueError, match=r"width 48 is no multiple of 64. Pass heads="):
+    with pytest.raises(ValueError, match=r"width 48 is no multiple of 64. Pass like="):
         open_checkpoint(path)
     assert open_checkpoint(path, heads=3).config.heads == 3
     with pytest.raises(ValueError, match="cannot have 5 attention heads"):
@@ -572,10 +616,11 @@ def test_official_numbers(tmp_path):
         open_checkpoint(path, numerics="exact")
 
 
+@DEPRECATED
 def test_hints_that_a_file_of_flax_has_no_use_for(golden):
     path = golden("mini_token").path
     assert open_checkpoint(path, heads=open_checkpoint(path).config.heads).config == open_checkpoint(path).config
     with pytest.raises(ValueError, match="heads=7 was given, but the arrays"):
         open_checkpoint(path, heads=7)
-    with pytest.raises(ValueError, match="leave architecture= out"):
-        open_checkpoint(path, architecture="vit_base_patch16_224")
+    with pytest.raises(ValueError, match="leave like=.* out"):
+        open_checkpoint(path, like="vit_base_patch16_224")

@@ -141,9 +141,8 @@ def test_the_size_of_the_whole_model_is_known_before_it_is_built(files, kind):
 @pytest.mark.parametrize(
     "options",
     [
-        {"heads": 2},
         {"grid_size": (2, 2)},
-        {"architecture": "vit_base_patch16_224"},
+        {"like": "vit_base_patch16_224"},
         {"numerics": "official"},
         {"max_depth": 2.0},
     ],

@@ -222,7 +222,7 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
         ({"pooling": "avg"}, "pooling"),
         ({"numerics": "official"}, "numerics"),
         ({"grid_size": (6, 6)}, "grid_size"),
-        ({"architecture": "vit_base_patch16_224"}, "architecture"),
+        ({"like": "vit_base_patch16_224"}, "like"),
         ({"head": "glyphs"}, "whole EoMT|no head"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -212,9 +212,9 @@ def test_a_file_without_its_temperature(golden, tmp_path):
         (CLIP, {"tokenizer": "txt_bv_siglip"}, ValueError, "ends texts with the id 1, but"),
         (SIGLIP, {"tokenizer": CLIP}, ValueError, "1714 tokens, but the model knows 900"),
         (CLIP, {"tokenizer": "damaged"}, ValueError, "no model of SentencePiece"),
-        (CLIP, {"architecture": "ViT-B-32"}, ValueError, "leave it out"),
-        (OPEN_CLIP, {"architecture": "ViT-B-32-quickgelu"}, ValueError, "leave architecture= out"),
-        ("txt_bv_siglip", {"architecture": "ViT-B-32"}, ValueError, "leave architecture= out"),
+        (CLIP, {"like": "ViT-B-32-quickgelu"}, ValueError, "leave it out"),
+        (OPEN_CLIP, {"like": "ViT-B-32-quickgelu"}, ValueError, "leave like=.* out"),
+        ("txt_bv_siglip", {"like": "ViT-B-32-quickgelu"}, ValueError, "leave like=.* out"),
     ],
 )
 def test_options(golden, tmp_path, case, options, error, words):

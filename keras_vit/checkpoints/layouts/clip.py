@@ -99,7 +99,7 @@ def _gelu(contents: Contents, vision: Mapping[str, Any]) -> str:
     if architecture is not None:
         if "clip" not in architecture.lower() and not architecture.startswith("ViT-"):
             advice = "pass one such as 'ViT-B-32-quickgelu', or put open_clip_config.json beside the file"
-            raise ValueError(f"it is a CLIP, but architecture={architecture!r} is another model: {advice}.")
+            raise ValueError(f"it is a CLIP, but like={architecture!r} is another model: {advice}.")
         return "quick" if "quickgelu" in architecture else "exact"
     if open_clip is None:
         if any(name.rpartition(".")[2] in _OPENAI for name in (*contents.arrays, *contents.unused)):
@@ -167,5 +167,5 @@ LAYOUT = Layout(
     lambda config: check_fields(config, "'clip'", _ACCEPTED),
     accounting.with_prefix_positions,
     sidecars=_sidecars,
-    settled_by="Pass heads=..., or put its open_clip_config.json beside it.",
+    settled_by="Pass like=..., or put its open_clip_config.json beside it.",
 )

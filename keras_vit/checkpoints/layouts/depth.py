@@ -189,7 +189,7 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
 
 def _backbone(arrays: dict[str, StoredArray], hints: Mapping[str, Any], start: str, config: Any) -> Contents:
     """The backbone in a file of both, whose names come after `start`; `config` is transformers', or None."""
-    known = {"heads": hints.get("heads"), "grid_size": hints.get("grid_size")}
+    known = {name: hints.get(name) for name in ("heads", "like", "grid_size")}
     if config is None:  # of Facebook's models, any of which tells that heads have 64 channels
         found = timm.LAYOUT.read(arrays, {**known, "architecture": "vit_base_patch14_dinov2"})
     else:

@@ -109,9 +109,9 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
     """Describes a file of EoMT; ValueError where it is none, or one that is not computed here."""
     if hints.get("backbone") is not None:
         raise ValueError("it is no head, but a whole EoMT: leave head=... out.")
-    for name in ("grid_size", "architecture"):
-        if hints.get(name) is not None:
-            raise ValueError(f"{name}={hints[name]!r} makes no sense for an EoMT: leave it out.")
+    for name, value in {"grid_size": hints.get("grid_size"), "like": hints.get("architecture")}.items():
+        if value is not None:
+            raise ValueError(f"{name}={value!r} makes no sense for an EoMT: leave it out.")
     anchor = next((name for name in FAMILIES if name in file), None)
     if anchor is None:
         raise ValueError("it has queries, but no backbone of a known kind: DINOv2 or DINOv3.")

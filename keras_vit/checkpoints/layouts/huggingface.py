@@ -236,7 +236,7 @@ def _stated(contents: Contents, family: Family) -> Mapping[str, Any]:
     is_clip = family.title == "CLIP"
     if architecture is not None and (config or not is_clip):
         advice = "leave it out, and put the repository's config.json beside the file"
-        raise ValueError(f"it has Hugging Face's names, and architecture={architecture!r} is timm's: {advice}.")
+        raise ValueError(f"it has Hugging Face's names, and like={architecture!r} is timm's: {advice}.")
     if isinstance(config.get("vision_config"), dict):
         config = {"model_type": config.get("model_type"), **config["vision_config"]}
     if not config:
@@ -431,7 +431,7 @@ def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
         with_prefix_positions,
         computed=functools.partial(pytorch.computed_periods, base=theta),
         sidecars=library_configs.transformers_sidecars,
-        settled_by="Pass heads=..., or put the repository's config.json and preprocessor_config.json beside it.",
+        settled_by="Pass like=..., or put the repository's config.json and preprocessor_config.json beside it.",
     )
 
 

@@ -18,7 +18,7 @@ def _rows(config: Any) -> list[Row]:
 
 def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
     """Describes a file by its note, which may be a stranger's."""
-    for name in ("backbone", "grid_size", "heads", "architecture", "max_depth"):
+    for name in ("backbone", "grid_size", "heads", "like", "max_depth"):
         if hints.get(name) is not None:
             option = "head" if name == "backbone" else name
             raise ValueError(f"it says all of its model itself: leave {option}=... out.")

@@ -28,8 +28,8 @@ HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16, 4096: 32}
 HEADS_OF_DINOV3, HEADS_OF_SIGLIP = {**HEADS, 1280: 20}, {**HEADS, 1536: 16}
 
 UNKNOWN_GELU = (
-    "nothing tells which GELU this CLIP computes: pass architecture='vit_base_patch16_clip_quickgelu_224' for the "
-    "quick one (OpenAI, DFN, MetaCLIP), 'vit_base_patch16_clip_224' for the exact one (LAION, DataComp), at any size"
+    "nothing tells which GELU this CLIP computes: pass like='vit_base_patch16_clip_quickgelu_224' for the quick one "
+    "(OpenAI, DFN, MetaCLIP), 'vit_base_patch16_clip_224' for the exact one (LAION, DataComp), at any size"
 )
 
 # How images are prepared. What JSON files say and is not done here is an error: the image would give other numbers.
@@ -366,11 +366,14 @@ def _heads(contents: Contents, width: int, stated: Any, by_width: Mapping[int, i
     if given is None and isinstance(stated, bool) or not isinstance(stated, int | None):
         raise ValueError(f"Its config gives the number of heads as {printable(stated, 60)}, expected an integer.")
     heads = stated if given is None else given
+    like = contents.hints.get("like")
+    if heads is None and like is not None and like.config is not None and like.config.width == width:
+        return like.config.heads
     if heads is None:
         heads = by_width.get(width, width // 64 if width % 64 == 0 else None)
         if heads is None:
             words = "Nothing tells its number of attention heads: no config.json is beside it"
-            raise ValueError(f"{words}, and its width {width} is no multiple of 64. Pass heads=...")
+            raise ValueError(f"{words}, and its width {width} is no multiple of 64. Pass like=...")
         note(contents, "heads", f"no config.json says how many attention heads it has; {heads} are assumed", is_named)
     elif given is not None and stated is not None and given != stated:
         contents.notes.append(f"its config says {stated} attention heads, {given} were asked for")

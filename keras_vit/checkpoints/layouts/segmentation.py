@@ -63,7 +63,7 @@ def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
     arrays, backbone = dict(file), hints.get("backbone")
     if backbone is None:
         inside = {name: arrays.pop(name) for name in file if name.startswith(_BACKBONE)}
-        own = {"heads": hints.get("heads"), "grid_size": hints.get("grid_size")}
+        own = {name: hints.get(name) for name in ("heads", "like", "grid_size")}
         backbone = timm.LAYOUT.read({name.removeprefix(_BACKBONE): array for name, array in inside.items()}, own)
     if backbone is None:
         raise ValueError("it is a head without its backbone: load(backbone, head=...), or both files in one folder.")

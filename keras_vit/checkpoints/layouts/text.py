@@ -295,6 +295,8 @@ def _from_open_clip(contents: Contents, kind: str, width: int) -> Fields:
         gelu = "quick" if model.get("quick_gelu") else "tanh" if tanh else "exact"
     elif architecture is not None:
         gelu = "quick" if "quickgelu" in architecture else "exact"
+    elif contents.hints.get("like") is not None:
+        gelu = contents.hints["like"].config.gelu
     elif any(name.rpartition(".")[2] == "context_length" for name in contents.unused):
         gelu = "quick"  # of OpenAI, whose files hold this number
     else:

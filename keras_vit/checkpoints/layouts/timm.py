@@ -5,10 +5,8 @@ under `visual.trunk.`. What no array tells is told by `architecture` in a reposi
 """
 
 import dataclasses
-import difflib
 import functools
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +17,7 @@ from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, collect, finish, shape_of
 from keras_vit.checkpoints.layouts import library_configs, mixer, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Fields, linear, mapping, norm, packed, preparation, trunk
+from keras_vit.checkpoints.like import plain_architecture
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
 
@@ -77,18 +76,6 @@ _PREPARATIONS = {
     r"^mixer_": preparation(pytorch.HALF, "shortest", 0.875),
     r"": preparation(pytorch.HALF, "shortest", 0.9),
 }
-
-# What the names of timm's Transformers are made of, to find misspelt ones.
-_NAME_PARTS = frozenset(
-    """
-    18x2 196 1b 224 240 256 336 36x1 378 384 3b 448 512 560 5b 7b 896 aimv2 ape b16 b32 base beit beit3 beitv2
-    betwixt clip cls clsgap core deit deit3 dino dinov2 dinov3 distilled dlittle dpwee dwee enormous eva eva02
-    flexivit gap giant giantopt gigantic huge in1k in21k intern300m l16 l32 laion2b lang large lingbot little map
-    mci medium mediumd miil mixed mixer naflexvit openai p8 par parfac patch14 patch16 patch32 patch8 pe plus pwee
-    qkvb quickgelu r r26 r50 radio reg1 reg4 relpos resnet26d resnet50d rope rpn s16 s32 sam samvit sapiens2 siglip
-    small so150m so150m2 so400m spatial srelpos test tiny tipsv2 v3 v4 vit vit2 vit3 vit4 wee xp xsmall
-    """.split()
-)
 
 
 def _first(table: Mapping[str, Any], architecture: str) -> Any:
@@ -201,7 +188,7 @@ def _stated(contents: Contents, is_trunk: bool) -> dict[str, Any]:
     if is_trunk and open_clip is not None:
         vision = mapping(open_clip, "model_cfg", "vision_cfg")
         return {
-            "architecture": _plain(given or vision.get("timm_model_name", "")),
+            "architecture": plain_architecture(given or vision.get("timm_model_name", "")),
             "arguments": mapping(vision, "timm_model_kwargs"),
             "pooling": vision.get("timm_pool") or None,
             "image_size": pytorch.image_size_in(vision.get("image_size")),
@@ -212,12 +199,15 @@ def _stated(contents: Contents, is_trunk: bool) -> dict[str, Any]:
     if config and "architecture" not in config:
         contents.notes.append("the config.json beside it is not timm's and is left out")
         config = {}
+    if given and config and plain_architecture(given) != plain_architecture(config["architecture"]):
+        said = printable(config["architecture"], 60)
+        raise ValueError(f"its config.json says architecture={said}, but like={given!r} was given: leave it out.")
     arguments = mapping(config, "model_args")
     published = mapping(config, "pretrained_cfg") or config  # older files have it all on one level
     sizes = {key: published.get(key) for key in ("input_size", "test_input_size")}
     sizes = {key: pytorch.image_size_in(value[1:]) if isinstance(value, list) else None for key, value in sizes.items()}
     return {
-        "architecture": _plain(given or config.get("architecture", "")),
+        "architecture": plain_architecture(given or config.get("architecture", "")),
         "arguments": arguments,
         "published": published,
         "pooling": config.get("global_pool", arguments.get("global_pool")),
@@ -226,25 +216,6 @@ def _stated(contents: Contents, is_trunk: bool) -> dict[str, Any]:
         "input_size": sizes["input_size"],
         "test_size": sizes["test_input_size"],
     }
-
-
-def _plain(name: Any) -> str:
-    """An architecture's name without the address and the tag that repositories have."""
-    return str(name).rpartition("/")[2].partition(".")[0]
-
-
-def check_architecture(name: Any) -> None:
-    """Raises unless a name can be one of timm's (`vit_base_patch16_224`), or is open_clip's, which have dashes."""
-    if not isinstance(name, str):
-        raise TypeError(f"architecture must be a name of one of timm's models, but {name!r} was given.")
-
-    def nearness(known: str, part: str) -> tuple[float, int, str]:
-        return difflib.SequenceMatcher(None, part, known).ratio(), len(os.path.commonprefix([part, known])), known
-
-    parts = _plain(name).split("_")
-    near = [max(_NAME_PARTS, key=functools.partial(nearness, part=part)) for part in parts]
-    if near != parts and "-" not in name.partition(".")[0]:
-        raise ValueError(f"timm has no architecture={name!r}. Did you mean {'_'.join(near)!r}?")
 
 
 def _family(contents: Contents, container: str) -> Family:
@@ -482,7 +453,7 @@ def _layout(family: Family | None = None) -> Layout:
         _restate if family is None or family.title == "timm" else lambda config, read: (config, {}),
         computed=lambda config: {} if stores_periods else pytorch.computed_periods(config),
         sidecars=library_configs.timm_sidecars,
-        settled_by="Pass heads=... and architecture=..., timm's name of the model, or put its config.json beside it.",
+        settled_by="Pass like=..., a variant or timm's name of the model, or put its config.json beside it.",
     )
 
 
