@@ -48,7 +48,7 @@ def sources(tmp_path_factory):
     """A file or folder of every kind."""
     folder, found = tmp_path_factory.mktemp("sources"), {}
     for kind, config in MODELS.items():
-        model = getattr(keras_vit, config.model)(config) if hasattr(config, "model") else _model(config)
+        model = getattr(keras_vit, config.model)(config) if hasattr(config, "backbone") else _model(config)
         layout = kind if kind in ("timm", "huggingface") else None
         found[kind] = folder / (kind if layout else f"{kind}.npz")
         save_model(model, found[kind], layout)

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from keras_vit._arguments import pair as pair
 from keras_vit._lazy import lazy_names
 from keras_vit.models.config import BiTConfig as BiTConfig
 from keras_vit.models.config import ModelConfig as ModelConfig
 from keras_vit.models.config import ViTConfig as ViTConfig
-from keras_vit.models.config import pair as pair
 from keras_vit.models.dense_config import DenseConfig as DenseConfig
 from keras_vit.models.dense_config import EoMTConfig as EoMTConfig
 from keras_vit.models.dense_config import LinearSegmenterConfig as LinearSegmenterConfig

@@ -5,42 +5,33 @@ import functools
 import math
 import numbers
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from keras_vit._arguments import check_choice, pair
+from keras_vit._arguments import pair
 from keras_vit._messages import Code, Message
 from keras_vit.interpolation import METHODS
 from keras_vit.layers import choices
-from keras_vit.models.fields import Fields, check_integer, check_integers, check_real, checked_class_names, require
+from keras_vit.models.fields import (
+    AtLeast,
+    Config,
+    Count,
+    Epsilon,
+    Integers,
+    Length,
+    Number,
+    OneOf,
+    Pair,
+    Positive,
+    Rate,
+    checked_class_names,
+)
 from keras_vit.preprocessing import Pipeline
 
-# The fields of a ViTConfig that take one of a few values.
-CHOICES: dict[str, tuple[str | None, ...]] = {
-    "stem_epsilons": tuple(choices.STEM_EPSILONS),
-    "position_embedding": choices.POSITION_EMBEDDINGS,
-    "rotary_embedding": (None, *choices.ROTARY_EMBEDDINGS),
-    "interpolation": tuple(METHODS),
-    "attention_bias": choices.ATTENTION_BIASES,
-    "mlp": choices.MLPS,
-    "gelu": choices.GELUS,
-    "final_norm": choices.FINAL_NORMS,
-    "pooling": choices.POOLINGS,
-}
-# What else an MLP-Mixer has: its blocks have a perceptron in place of attention, for as many tokens as its weights.
-_MIXER = {
-    **{"heads": 1, "class_token": False, "register_tokens": 0, "position_embedding": "none", "rotary_embedding": None},
-    **{"dynamic": False, "stem_stages": None, "mlp": "plain", "layer_scale": None, "attention_bias": "all"},
-    **{"attention_norm": False, "attention_dropout": 0, "patch_drop": 0},
-}
-# What else a model with a second head has: it reads the distillation token just as the first reads the class token.
-_WITH_TWO_HEADS: dict[str, Any] = {"pooling": "token", "final_norm": "tokens", "unit_features": False}
-_WITH_TWO_HEADS |= dict.fromkeys(("projection", "representation_size"))
-# The patch embedding can normalise pixels where it reads them itself.
-_WITH_FOLDED_PIXELS = {"include_preprocessing": True, "stem_stages": None}
+Classes = Annotated[int, AtLeast(1, "For a model without a head use include_top=False.")]
 
 
-class ModelConfig(Fields):
-    """What the configs of all models of images can do; each is a frozen dataclass."""
+class ModelConfig(Config):
+    """What the configs of models that classify images can do; each is a frozen dataclass."""
 
     image_size: tuple[int, int]
     channels: int
@@ -50,17 +41,11 @@ class ModelConfig(Fields):
     class_names: tuple[str, ...] | None
     classifier_activation: str | None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "image_size", pair("image_size", self.image_size))
-        for name in ("width", "channels"):
-            check_integer(name, getattr(self, name))
-        if self.classes is not None:
-            check_integer("classes", self.classes, "For a model without a head use include_top=False.")
+    def _check_together(self) -> None:
         object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes or 0))
         if not isinstance(self.classifier_activation, (str, type(None))):
-            words = f"the name of a Keras activation or None, but {self.classifier_activation!r} was given"
-            raise TypeError(f"classifier_activation must be {words}.")
+            given = f"{self.classifier_activation!r} was given"
+            raise TypeError(f"classifier_activation must be the name of a Keras activation or None, but {given}.")
 
     def replace(self, **changes: Any) -> Self:
         """A config like this one with the given fields changed.
@@ -157,52 +142,52 @@ class ViTConfig(ModelConfig):
     """
 
     # What goes in, and how large everything is
-    image_size: tuple[int, int]
-    patch_size: tuple[int, int]
-    width: int
-    depth: int
-    heads: int
-    mlp_width: int
-    channels: int = 3
+    image_size: Pair
+    patch_size: Pair
+    width: Positive
+    depth: Positive
+    heads: Positive
+    mlp_width: Positive
+    channels: Positive = 3
     dynamic: bool = False
     # The ResNet of the hybrids
-    stem_stages: tuple[int, ...] | None = None
-    stem_width: int = 64
-    stem_epsilons: str = "official"
+    stem_stages: Annotated[tuple[int, ...], Integers()] | None = None
+    stem_width: Positive = 64
+    stem_epsilons: Annotated[str, OneOf(tuple(choices.STEM_EPSILONS))] = "official"
     stem_folded: bool = False
     # Tokens and their places
     patch_bias: bool = True
     class_token: bool = True
     distillation_token: bool = False
-    register_tokens: int = 0
-    position_embedding: str = "learned"
-    rotary_embedding: str | None = None
-    rotary_grid: tuple[int, int] = (16, 16)
-    interpolation: str = "official"
+    register_tokens: Count = 0
+    position_embedding: Annotated[str, OneOf(choices.POSITION_EMBEDDINGS)] = "learned"
+    rotary_embedding: Annotated[str | None, OneOf((None, *choices.ROTARY_EMBEDDINGS))] = None
+    rotary_grid: Pair = (16, 16)
+    interpolation: Annotated[str, OneOf(tuple(METHODS))] = "official"
     pre_norm: bool = False
     # The blocks
-    tokens_mlp_width: int | None = None
-    attention_bias: str = "all"
+    tokens_mlp_width: Length | None = None
+    attention_bias: Annotated[str, OneOf(choices.ATTENTION_BIASES)] = "all"
     attention_norm: bool = False
-    mlp: str = "plain"
-    gelu: str = "tanh"
-    layer_scale: float | None = None
-    layer_norm_epsilon: float = 1e-6
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    patch_drop: float = 0.0
-    drop_path: float = 0.0
+    mlp: Annotated[str, OneOf(choices.MLPS)] = "plain"
+    gelu: Annotated[str, OneOf(choices.GELUS)] = "tanh"
+    layer_scale: Annotated[float, Number("finite", math.isfinite, " or None")] | None = None
+    layer_norm_epsilon: Epsilon = 1e-6
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    patch_drop: Rate = 0.0
+    drop_path: Rate = 0.0
     remat: bool = False
     class_token_only: bool = False
     # From tokens to the answer
-    final_norm: str = "tokens"
-    pooling: str = "token"
+    final_norm: Annotated[str, OneOf(choices.FINAL_NORMS)] = "tokens"
+    pooling: Annotated[str, OneOf(choices.POOLINGS)] = "token"
     map_prefix: bool = True
-    projection: int | None = None
+    projection: Length | None = None
     projection_bias: bool = False
-    representation_size: int | None = None
+    representation_size: Length | None = None
     unit_features: bool = False
-    classes: int | None = None
+    classes: Classes | None = None
     distillation_head: bool = False
     class_names: tuple[str, ...] | None = None
     classifier_activation: str | None = None
@@ -217,29 +202,12 @@ class ViTConfig(ModelConfig):
     filter: str = "bilinear"
     trim: tuple[int, int] = (0, 0)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("patch_size", "rotary_grid"):
-            object.__setattr__(self, name, pair(name, getattr(self, name)))
-        if self.stem_stages is not None:
-            check_integers("stem_stages", self.stem_stages)
-        for name in ("depth", "heads", "mlp_width", "stem_width"):
-            check_integer(name, getattr(self, name))
-        check_integer("register_tokens", self.register_tokens, least=0)
-        for name in ("representation_size", "projection", "tokens_mlp_width"):
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), "Use None for no such layer.")
-        for name, values in CHOICES.items():
-            check_choice(name, getattr(self, name), values)
-        for name in ("dropout", "attention_dropout", "patch_drop", "drop_path"):
-            rate = check_real(name, getattr(self, name))
-            require(0 <= rate < 1, f"{name} must be at least 0 and below 1, but {rate!r} was given.")
-        epsilon = check_real("layer_norm_epsilon", self.layer_norm_epsilon)
-        require(0 < epsilon < 1, f"layer_norm_epsilon must be above 0 and below 1, but {epsilon!r} was given.")
-        if self.layer_scale is not None:
-            finite = math.isfinite(check_real("layer_scale", self.layer_scale, " or None"))
-            require(finite, f"layer_scale must be finite, but {self.layer_scale!r} was given.")
-        self._check_parts()
+    model: ClassVar[str] = "VisionTransformer"
+
+    def _check_together(self) -> None:
+        super()._check_together()
+        self._check_tokens()
+        self._check_head()
         self._check_grid()
         for name in ("pixel_mean", "pixel_std"):
             object.__setattr__(self, name, _per_channel(name, getattr(self, name), self.channels))
@@ -264,41 +232,54 @@ class ViTConfig(ModelConfig):
         """Whether all tokens are given, and nothing is made of them."""
         return self.pooling == "none" and not (self.projection or self.representation_size or self.classes)
 
-    def _check_parts(self) -> None:
-        """Raises unless tokens, blocks and what comes after them fit each other."""
-        width, heads, size, pooling = self.width, self.heads, self.head_size, f"pooling={self.pooling!r}"
-        require(width % heads == 0, f"heads must divide width, but {heads} heads and width {width} were given.")
-        fits = self.position_embedding != "sincos2d" or (width % 4 == 0 and width >= 8)
-        require(fits, f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {width}.")
-        words = f"rotary_embedding={self.rotary_embedding!r} needs heads of length 4, 8, 12, ..., but"
-        fits = self.rotary_embedding is None or size % 4 == 0
-        require(fits, f"{words} width {width} and {heads} heads give {size}.")
-        fits = self.pooling != "token_avg" or self.final_norm != "pooled"
-        require(fits, f"final_norm='pooled' normalises D numbers, but {pooling} gives 2 D.")
-        two_heads = self.distillation_head and bool(self.classes)
-        for applies, what, needs in (
-            (self.pooling in ("token", "token_avg"), pooling, {"class_token": True}),
-            (self.pooling == "token_dist", pooling, {"distillation_token": True}),
-            (self.distillation_token, "distillation_token=True", {"class_token": True}),
-            (self.distillation_head, "distillation_head=True", {"distillation_token": True}),
-            (two_heads, "distillation_head=True", _WITH_TWO_HEADS),
-            (self.projection is None, "projection=None", {"projection_bias": False}),
-            (self.class_token_only, "class_token_only=True", {"pooling": "token"}),
-            (self.tokens_mlp_width is not None, f"tokens_mlp_width={self.tokens_mlp_width}", _MIXER),
-            (self.preprocessing_folded, "preprocessing_folded=True", _WITH_FOLDED_PIXELS),
-        ):
-            for name, value in needs.items() if applies else ():
-                given = getattr(self, name)
-                require(given == value, f"{what} needs {name}={value!r}, but {given!r} was given.")
+    def _check_tokens(self) -> None:
+        """Raises ValueError unless tokens and blocks fit each other."""
+        width, heads = self.width, self.heads
+        if width % heads:
+            raise ValueError(f"heads must divide width, but {heads} heads and width {width} were given.")
+        if self.position_embedding == "sincos2d" and (width % 4 or width < 8):
+            raise ValueError(f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {width}.")
+        if self.rotary_embedding is not None and self.head_size % 4:
+            given = f"width {width} and {heads} heads give {self.head_size}"
+            wanted = "needs heads of length 4, 8, 12, ..."
+            raise ValueError(f"rotary_embedding={self.rotary_embedding!r} {wanted}, but {given}.")
+        if self.distillation_token:
+            self._need("distillation_token", class_token=True)
+        if self.class_token_only:
+            self._need("class_token_only", pooling="token")
+        if self.preprocessing_folded:  # the patch embedding can normalise pixels where it reads them itself
+            self._need("preprocessing_folded", include_preprocessing=True, stem_stages=None)
+        if self.tokens_mlp_width is not None:  # a perceptron in place of attention, for as many tokens as its weights
+            self._need("tokens_mlp_width", heads=1, class_token=False, register_tokens=0, position_embedding="none")
+            self._need("tokens_mlp_width", rotary_embedding=None, dynamic=False, stem_stages=None, mlp="plain")
+            self._need("tokens_mlp_width", layer_scale=None, attention_bias="all", attention_norm=False)
+            self._need("tokens_mlp_width", attention_dropout=0, patch_drop=0)
+
+    def _check_head(self) -> None:
+        """Raises ValueError unless what comes after the blocks fits them."""
+        if self.pooling == "token_avg" and self.final_norm == "pooled":
+            raise ValueError("final_norm='pooled' normalises D numbers, but pooling='token_avg' gives 2 D.")
+        if self.pooling in ("token", "token_avg"):
+            self._need("pooling", class_token=True)
+        if self.pooling == "token_dist":
+            self._need("pooling", distillation_token=True)
+        if self.projection is None:
+            self._need("projection", projection_bias=False)
+        if self.distillation_head:
+            self._need("distillation_head", distillation_token=True)
+        if self.distillation_head and self.classes:  # it reads its token just as the first head reads the class token
+            self._need("distillation_head", pooling="token", final_norm="tokens", unit_features=False)
+            self._need("distillation_head", projection=None, representation_size=None)
 
     def _check_grid(self) -> None:
         lengths = zip(("height", "width"), self.image_size, self.feature_map_size, self.patch_size, strict=True)
         for axis, size, cells, patch in lengths:
             step = patch * self.stem_stride
-            below, above = size // step * step, (size // step + 1) * step
-            words = f" must be a multiple of the patch size: {axis} {size} is not a multiple of {step}."
-            nearest = f" The nearest that fit are {f'{below} or ' if below else ''}{above}."
-            require(cells % patch == 0, Message(Code("image_size"), words, nearest))
+            if cells % patch:
+                below, above = size // step * step, (size // step + 1) * step
+                nearest = f"{below} or {above}" if below else f"{above}"
+                words = f" must be a multiple of the patch size: {axis} {size} is not a multiple of {step}."
+                raise ValueError(Message(Code("image_size"), words, f" The nearest that fit are {nearest}."))
 
     @property
     def stem_stride(self) -> int:
@@ -390,27 +371,28 @@ class BiTConfig(ModelConfig):
         2048
     """
 
-    image_size: tuple[int, int] = (224, 224)
+    image_size: Pair = (224, 224)
     stages: tuple[int, ...]
-    width: int = 64
-    channels: int = 3
+    width: Positive = 64
+    channels: Positive = 3
     dynamic: bool = False
-    pooling: str = "avg"
-    classes: int | None = None
+    pooling: Annotated[str, OneOf(("avg", "none"))] = "avg"
+    classes: Classes | None = None
     class_names: tuple[str, ...] | None = None
     classifier_activation: str | None = None
     include_preprocessing: bool = False
-    pool_padding: str = "-inf"
+    pool_padding: Annotated[str, OneOf(tuple(choices.POOL_PADDINGS))] = "-inf"
     folded: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        several = bool(self.stages) and not isinstance(self.stages, (str, int))
-        require(several, f"stages must be the units of each stage, as (3, 4, 6, 3), but {self.stages!r} was given.")
-        check_integers("stages", self.stages)
-        require(self.width % 32 == 0, f"width must be a multiple of 32, the groups, but {self.width} was given.")
-        check_choice("pooling", self.pooling, ("avg", "none"))
-        check_choice("pool_padding", self.pool_padding, tuple(choices.POOL_PADDINGS))
+    model: ClassVar[str] = "BiT"
+
+    def _check_together(self) -> None:
+        super()._check_together()
+        if not self.stages or not isinstance(self.stages, tuple):
+            raise ValueError(f"stages must be the units of each stage, as (3, 4, 6, 3), but {self.stages!r} was given.")
+        Integers()("stages", self.stages)
+        if self.width % 32:
+            raise ValueError(f"width must be a multiple of 32, the groups, but {self.width} was given.")
 
     @functools.cached_property
     def pipeline(self) -> Pipeline:
@@ -447,6 +429,6 @@ def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
     if not all(isinstance(n, numbers.Real) and not isinstance(n, bool) for n in values):
         raise TypeError(f"{name} must be a number or one for each channel, but {value!r} was given.")
     result = tuple(map(float, values[:1] * channels if len(set(values)) == 1 else values))
-    words = f"{name} must be a number or {channels}, one for each channel"
-    require(len(result) == channels, f"{words}, but {value!r} was given.")
+    if len(result) != channels:
+        raise ValueError(f"{name} must be a number or {channels}, one for each channel, but {value!r} was given.")
     return result

@@ -3,12 +3,20 @@
 import dataclasses
 import operator
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from keras_vit._arguments import check_choice, check_number, pair
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.fields import Fields, check_integer, check_integers, checked_class_names
+from keras_vit.models.fields import (
+    Config,
+    Count,
+    Integers,
+    OneOf,
+    Pair,
+    Positive,
+    Rate,
+    checked_class_names,
+)
 
 # The fields of a backbone, none of which is set: all of its tokens go on.
 WITHOUT_TOP: dict[str, Any] = {"pooling": "none"}
@@ -16,33 +24,32 @@ WITHOUT_TOP |= dict.fromkeys(("class_token_only", "projection_bias", "unit_featu
 WITHOUT_TOP |= dict.fromkeys(("classes", "class_names", "classifier_activation", "projection", "representation_size"))
 
 
-def check_blocks(blocks: tuple[int, ...], backbone: ViTConfig) -> None:
-    """Raises TypeError or ValueError unless the numbers of the blocks that a head reads rise and end with the last."""
-    check_integers("blocks", blocks, least=0)
-    last = backbone.depth - 1
-    if list(blocks) != sorted({*blocks}) or blocks[-1:] != (last,):
-        wanted = f"increasing numbers that end with {last}, the last block"
-        raise ValueError(f"blocks must be {wanted}, but {blocks} was given.")
+def _vit_config(name: str, value: Any) -> ViTConfig:
+    """The config of a backbone, from a mapping where a file says it."""
+    if isinstance(value, Mapping):
+        return ViTConfig(**value)
+    if not isinstance(value, ViTConfig):
+        raise TypeError(f"{name} must be a ViTConfig, but {type(value).__name__} was given.")
+    return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DenseConfig(Fields):
+class DenseConfig(Config):
     """What the configs of dense models have in common.
 
     Attributes:
         backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes.
     """
 
-    backbone: ViTConfig
+    backbone: Annotated[ViTConfig, _vit_config]
 
-    # The class of the model; the module of `checkpoints.layouts` that writes it, if other code reads it; and the
-    # fields that can change while the weights stay.
-    model: ClassVar[str]
+    # The module of `checkpoints.layouts` that writes it, if other code reads it; the fields that can change while the
+    # weights stay; which final norms the backbone may have.
     layout: ClassVar[str | None] = None
     CHANGES: ClassVar[tuple[str, ...]] = ()
-    # Which final norms the backbone may have.
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens",)
 
+    # What is read of the config of any model of images.
     image_size = property(operator.attrgetter("backbone.image_size"), doc="Height and width of images in pixels.")
     patch_size = property(operator.attrgetter("backbone.patch_size"), doc="Height and width of a patch in pixels.")
     grid_size = property(operator.attrgetter("backbone.grid_size"), doc="Rows and columns of patches.")
@@ -54,17 +61,19 @@ class DenseConfig(Fields):
     )
     pipeline = property(operator.attrgetter("backbone.pipeline"), doc="How pictures become what the backbone takes.")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.backbone, Mapping):  # from a file
-            object.__setattr__(self, "backbone", ViTConfig(**self.backbone))
-        if not isinstance(self.backbone, ViTConfig):
-            raise TypeError(f"backbone must be a ViTConfig, but {type(self.backbone).__name__} was given.")
+    def _check_together(self) -> None:
         for name, value in WITHOUT_TOP.items():
             given = getattr(self.backbone, name)
             if given != value:
                 raise ValueError(f"backbone must have {name}={value!r}, but has {given!r}: its tokens go on.")
-        check_choice("backbone.final_norm", self.backbone.final_norm, self.FINAL_NORMS)
+        OneOf(self.FINAL_NORMS)("backbone.final_norm", self.backbone.final_norm)
+
+    def _check_blocks(self, blocks: tuple[int, ...]) -> None:
+        """Raises ValueError unless the numbers of the blocks that a head reads rise and end with the last."""
+        last = self.backbone.depth - 1
+        if list(blocks) != sorted({*blocks}) or blocks[-1:] != (last,):
+            wanted = f"increasing numbers that end with {last}, the last block"
+            raise ValueError(f"blocks must be {wanted}, but {blocks} was given.")
 
     def with_image_size(self, image_size: Any) -> Self:
         """The same for images of another size, or of any size (`"dynamic"`)."""
@@ -81,14 +90,13 @@ class NamedClasses(DenseConfig):
         class_names: What they stand for, in order; None where nobody has said.
     """
 
-    classes: int
+    classes: Positive
     class_names: tuple[str, ...] | None = None
 
     CHANGES: ClassVar[tuple[str, ...]] = ("class_names",)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer("classes", self.classes)
+    def _check_together(self) -> None:
+        super()._check_together()
         object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes))
 
 
@@ -115,25 +123,19 @@ class EoMTConfig(NamedClasses):
         'panoptic'
     """
 
-    queries: int
-    query_blocks: int
-    upscale_blocks: int
-    activation: str = "exact"
-    pictures: str = "eomt_authors"
-    task: str | None = None
+    queries: Positive
+    query_blocks: Positive
+    upscale_blocks: Count
+    activation: Annotated[str, OneOf(HEAD_ACTIVATIONS)] = "exact"
+    pictures: Annotated[str, OneOf(("eomt_authors", "eomt_transformers"))] = "eomt_authors"
+    task: Annotated[str | None, OneOf((None, "semantic", "panoptic", "instance"))] = None
 
     model: ClassVar[str] = "EoMT"
     layout: ClassVar[str | None] = "eomt"
     CHANGES: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer("queries", self.queries)
-        check_integer("query_blocks", self.query_blocks)
-        check_integer("upscale_blocks", self.upscale_blocks, least=0)
-        check_choice("activation", self.activation, HEAD_ACTIVATIONS)
-        check_choice("pictures", self.pictures, ("eomt_authors", "eomt_transformers"))
-        check_choice("task", self.task, (None, "semantic", "panoptic", "instance"))
+    def _check_together(self) -> None:
+        super()._check_together()
         if self.query_blocks > self.backbone.depth:
             raise ValueError(
                 f"query_blocks must be at most the backbone's {self.backbone.depth} blocks, but {self.query_blocks} "
@@ -168,27 +170,19 @@ class LinearSegmenterConfig(NamedClasses):
         (256, 256)
     """
 
-    blocks: tuple[int, ...]
-    dropout: float = 0.0
-    pictures: str = "dinov2"
-    short_side: int = 512
-    crop_size: tuple[int, int] = (512, 512)
-    stride: tuple[int, int] = (341, 341)
+    blocks: Annotated[tuple[int, ...], Integers(least=0)]
+    dropout: Rate = 0.0
+    pictures: Annotated[str, OneOf(("dinov2", "dinov3"))] = "dinov2"
+    short_side: Positive = 512
+    crop_size: Pair = (512, 512)
+    stride: Pair = (341, 341)
 
     model: ClassVar[str] = "LinearSegmenter"
-    CHANGES: ClassVar[tuple[str, ...]] = (
-        *NamedClasses.CHANGES,
-        *("dropout", "pictures", "short_side", "crop_size", "stride"),
-    )
+    CHANGES: ClassVar[tuple[str, ...]] = ("class_names", "dropout", "pictures", "short_side", "crop_size", "stride")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("dropout", self.dropout)
-        check_choice("pictures", self.pictures, ("dinov2", "dinov3"))
-        check_integer("short_side", self.short_side)
-        check_blocks(self.blocks, self.backbone)
-        for name in ("crop_size", "stride"):
-            object.__setattr__(self, name, pair(name, getattr(self, name)))
+    def _check_together(self) -> None:
+        super()._check_together()
+        self._check_blocks(self.blocks)
         if any(step > side for step, side in zip(self.stride, self.crop_size, strict=True)):
             given = f"stride={self.stride} and crop_size={self.crop_size} were given"
             raise ValueError(f"stride must be at most crop_size, or places would be left out, but {given}.")

@@ -1,11 +1,10 @@
 """What decides what a depth model computes, and how its publisher prepares pictures; without Keras."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from keras_vit._arguments import check_choice, pair
-from keras_vit.models.dense_config import DenseConfig, check_blocks
-from keras_vit.models.fields import check_integer, check_integers, check_real
+from keras_vit.models.dense_config import DenseConfig
+from keras_vit.models.fields import AtLeast, Integers, Number, OneOf, Pair, Positive
 
 # How pictures are brought to a model, and depth back to the picture's size: by name in `keras_vit.depth.estimating`.
 DEPTH_PICTURES = ("depth_anything", "depth_anything_transformers", "dinov2")
@@ -16,23 +15,19 @@ DESIGNS = ("depth_anything", "dinov2")
 class DepthConfig(DenseConfig):
     """What the configs of depth models have in common; `DPTConfig` says what each field is."""
 
-    blocks: tuple[int, ...]
-    min_depth: float = 0.001
-    max_depth: float = 10.0
+    blocks: Annotated[tuple[int, ...], Integers(least=0)]
+    min_depth: Annotated[float, Number()] = 0.001
+    max_depth: Annotated[float, Number()] = 10.0
     metric: bool = True
-    pictures: str = "dinov2"
-    picture_size: tuple[int, int] = (518, 518)
+    pictures: Annotated[str, OneOf(DEPTH_PICTURES)] = "dinov2"
+    picture_size: Pair = (518, 518)
 
     CHANGES: ClassVar[tuple[str, ...]] = ("max_depth", "pictures", "picture_size")
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens", "none")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_blocks(self.blocks, self.backbone)
-        object.__setattr__(self, "picture_size", pair("picture_size", self.picture_size))
-        check_choice("pictures", self.pictures, DEPTH_PICTURES)
-        for name in ("min_depth", "max_depth"):
-            check_real(name, getattr(self, name))
+    def _check_together(self) -> None:
+        super()._check_together()
+        self._check_blocks(self.blocks)
         if not 0 <= self.min_depth < self.max_depth < float("inf"):
             given = f"min_depth={self.min_depth!r} and max_depth={self.max_depth!r} were given"
             raise ValueError(f"0 <= min_depth < max_depth is needed, but {given}.")
@@ -69,23 +64,17 @@ class DPTConfig(DepthConfig):
         False
     """
 
-    design: str = "depth_anything"
-    widths: tuple[int, ...] = (48, 96, 192, 384)
-    fusion_width: int = 64
-    head_width: int = 32
+    design: Annotated[str, OneOf(DESIGNS)] = "depth_anything"
+    widths: Annotated[tuple[int, ...], Integers(count=4)] = (48, 96, 192, 384)
+    fusion_width: Positive = 64
+    head_width: Positive = 32
 
     model: ClassVar[str] = "DPT"
     layout: ClassVar[str | None] = "depth"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("design", self.design, DESIGNS)
-        check_integers("widths", self.widths)
-        for name in ("widths", "blocks"):
-            if len(getattr(self, name)) != 4:
-                raise ValueError(f"{name} must be four numbers, but {getattr(self, name)} was given.")
-        for name in ("fusion_width", "head_width"):
-            check_integer(name, getattr(self, name))
+    def _check_together(self) -> None:
+        super()._check_together()
+        Integers(least=0, count=4)("blocks", self.blocks)
         if self.fusion_width % 2:
             raise ValueError(f"fusion_width must be even, but {self.fusion_width} was given.")
         if self.design == "dinov2" and not (self.metric and self.backbone.class_token):
@@ -105,12 +94,11 @@ class LinearDepthConfig(DepthConfig):
         10.0
     """
 
-    bins: int = 256
+    bins: Annotated[int, AtLeast(2)] = 256
 
     model: ClassVar[str] = "LinearDepth"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer("bins", self.bins, least=2)
+    def _check_together(self) -> None:
+        super()._check_together()
         if not (self.metric and self.backbone.class_token):
             raise ValueError("A linear depth head reads a class token of the backbone and gives metres: metric=True.")

@@ -1,25 +1,43 @@
-"""What the configs of all models have in common: fields that are plain numbers, text and tuples of these."""
+"""The root of all configs: fields of plain data, each of which declares in its type what it must be."""
 
 import dataclasses
+import functools
 import numbers
-from collections.abc import Iterable
-from typing import Any, Self
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
-from keras_vit._arguments import is_class_name
+from keras_vit._arguments import check_choice, is_class_name, pair
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Fields:
-    """A frozen dataclass that JSON can hold: NumPy's numbers and arrays become Python's, and lists become tuples."""
+class Config:
+    """A frozen dataclass that JSON can hold; its fields are checked when it is made, then how they fit each other.
+
+    A field of the type `Annotated[int, AtLeast(1)]` is checked by `AtLeast(1)`, a function from the field's name and
+    value to the value; with `| None`, None is left out. NumPy's numbers and arrays become Python's, lists tuples.
+    """
+
+    model: ClassVar[str]  # the class of the model that a config describes, by its name in `keras_vit.models`
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = _plain(getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
-            if isinstance(field.default, bool) and not isinstance(value, bool):
-                raise TypeError(f"{field.name} must be True or False, but {value!r} was given.")
+        for name, check in _checks(type(self)).items():
+            object.__setattr__(self, name, check(name, _plain(getattr(self, name))))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raises TypeError or ValueError unless the fields, each of which is right, fit each other."""
+
+    def _need(self, field: str, **needed: Any) -> None:
+        """Raises ValueError unless other fields have the values that the value of a field needs."""
+        for name, value in needed.items():
+            given = getattr(self, name)
+            if given != value:
+                cause = f"{field}={getattr(self, field)!r}"
+                raise ValueError(f"{cause} needs {name}={value!r}, but {given!r} was given.")
 
     def replace(self, **changes: Any) -> Self:
         """A config with some fields changed."""
@@ -28,6 +46,27 @@ class Fields:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data, for JSON."""
         return {field.name: _for_json(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+Check = Callable[[str, Any], Any]
+
+
+@functools.cache
+def _checks(cls: type[Config]) -> dict[str, Check]:
+    """The check of each field of a class of configs, by the field's name."""
+    return {field.name: _check_of(field.type) for field in dataclasses.fields(cls)}
+
+
+def _check_of(annotation: Any) -> Check:
+    """The check that the type of a field declares; a flag has to be True or False."""
+    if annotation is bool:
+        return _flag
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        checks = [_check_of(part) for part in typing.get_args(annotation) if part is not type(None)]
+        return lambda name, value: None if value is None else checks[0](name, value)
+    if hasattr(annotation, "__metadata__"):
+        return annotation.__metadata__[0]
+    return lambda name, value: value
 
 
 def _plain(value: Any) -> Any:
@@ -39,37 +78,77 @@ def _plain(value: Any) -> Any:
 
 
 def _for_json(value: Any) -> Any:
-    if isinstance(value, Fields):
+    if isinstance(value, Config):
         return value.to_dict()
     return list(value) if isinstance(value, tuple) else value
 
 
-def require(fits: bool, message: str) -> None:
-    """Raises ValueError with the message unless something fits."""
-    if not fits:
-        raise ValueError(message)
+# Checks of one field
 
 
-def check_integer(name: str, value: Any, advice: str = "", least: int = 1) -> None:
-    """Raises TypeError or ValueError unless the field `name` is an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, but {value!r} of type {type(value).__name__} was given.")
-    require(value >= least, f"{name} must be at least {least}, but {value} was given. {advice}".rstrip())
-
-
-def check_integers(name: str, values: Any, least: int = 1) -> None:
-    """Raises TypeError or ValueError unless the field `name` holds integers of at least `least`."""
-    if not isinstance(values, tuple):
-        raise TypeError(f"{name} must be several integers, such as (3, 4), but {values!r} was given.")
-    for value in values:
-        check_integer(name, value, least=least)
-
-
-def check_real(name: str, value: Any, otherwise: str = "") -> float:
-    """The value of a field that is a number; TypeError if it is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number{otherwise}, but {value!r} was given.")
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, but {value!r} was given.")
     return value
+
+
+@dataclasses.dataclass(frozen=True)
+class AtLeast:
+    """The check of an integer; `advice` ends the message where it is too small."""
+
+    least: int
+    advice: str = ""
+
+    def __call__(self, name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an integer, but {value!r} of type {type(value).__name__} was given.")
+        if value < self.least:
+            raise ValueError(f"{name} must be at least {self.least}, but {value} was given. {self.advice}".rstrip())
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Integers:
+    """The check of several integers, each of at least `least`; of as many as `count` says."""
+
+    least: int = 1
+    count: int | None = None
+
+    def __call__(self, name: str, values: Any) -> tuple[int, ...]:
+        if not isinstance(values, tuple):
+            raise TypeError(f"{name} must be several integers, such as (3, 4), but {values!r} was given.")
+        for value in values:
+            AtLeast(self.least)(name, value)
+        if self.count not in (None, len(values)):
+            raise ValueError(f"{name} must be {self.count} integers, but {values} was given.")
+        return values
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """The check of a number; `expected` says what `fits` asks of it, `otherwise` what else the field takes."""
+
+    expected: str = "a number"
+    fits: Callable[[float], bool] = dataclasses.field(default=lambda value: True, repr=False)
+    otherwise: str = ""
+
+    def __call__(self, name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} must be a number{self.otherwise}, but {value!r} was given.")
+        if not self.fits(value):
+            raise ValueError(f"{name} must be {self.expected}, but {value!r} was given.")
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """The check of a field that takes one of a few values."""
+
+    values: tuple[object, ...]
+
+    def __call__(self, name: str, value: Any) -> Any:
+        check_choice(name, value, self.values)
+        return value
 
 
 def checked_class_names(names: Any, classes: int) -> tuple[str, ...] | None:
@@ -82,7 +161,17 @@ def checked_class_names(names: Any, classes: int) -> tuple[str, ...] | None:
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"class_names must be strings, but {name!r} was given.")
-        words = f"class_names must be single lines without control characters or space at the ends, but {name!r}"
-        require(is_class_name(name), f"{words} was given.")
-    require(len(names) == classes, f"class_names must name each of the {classes} classes, but has {len(names)} names.")
+        if not is_class_name(name):
+            wanted = "single lines without control characters or space at the ends"
+            raise ValueError(f"class_names must be {wanted}, but {name!r} was given.")
+    if len(names) != classes:
+        raise ValueError(f"class_names must name each of the {classes} classes, but has {len(names)} names.")
     return names
+
+
+Positive = Annotated[int, AtLeast(1)]
+Count = Annotated[int, AtLeast(0)]
+Length = Annotated[int, AtLeast(1, "Use None for no such layer.")]
+Pair = Annotated[tuple[int, int], pair]
+Rate = Annotated[float, Number("at least 0 and below 1", lambda value: 0 <= value < 1)]
+Epsilon = Annotated[float, Number("above 0 and below 1", lambda value: 0 < value < 1)]

@@ -1,15 +1,14 @@
 """The one description of a text tower, which needs no Keras."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from keras_vit._arguments import check_choice
 from keras_vit.layers.choices import GELUS, TEXT_POOLINGS
-from keras_vit.models.fields import Fields, check_integer, check_real
+from keras_vit.models.fields import Config, Count, Epsilon, OneOf, Positive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextConfig(Fields):
+class TextConfig(Config):
     """Everything that decides what a `TextEncoder` computes.
 
     Attributes:
@@ -36,42 +35,33 @@ class TextConfig(Fields):
         'last'
     """
 
-    vocabulary: int
-    context: int
-    width: int
-    depth: int
-    heads: int
-    mlp_width: int
+    vocabulary: Positive
+    context: Positive
+    width: Positive
+    depth: Positive
+    heads: Positive
+    mlp_width: Positive
     causal: bool = False
-    gelu: str = "tanh"
-    layer_norm_epsilon: float = 1e-6
-    pooling: str = "last"
-    end_id: int | None = None
-    projection: int | None = None
+    gelu: Annotated[str, OneOf(GELUS)] = "tanh"
+    layer_norm_epsilon: Epsilon = 1e-6
+    pooling: Annotated[str, OneOf((*TEXT_POOLINGS, "map"))] = "last"
+    end_id: Count | None = None
+    projection: Positive | None = None
     projection_bias: bool = False
-    # What the blocks of image towers may have in another way, for who lists the arrays of both.
+
+    model: ClassVar[str] = "TextEncoder"
+    # What the blocks of image towers may have in another way: layouts list the arrays of both towers.
     attention_bias: ClassVar[str] = "all"
     attention_norm: ClassVar[bool] = False
     mlp: ClassVar[str] = "plain"
     layer_scale: ClassVar[None] = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("vocabulary", "context", "width", "depth", "heads", "mlp_width"):
-            check_integer(name, getattr(self, name))
-        if self.projection is not None:
-            check_integer("projection", self.projection)
-        if self.end_id is not None:
-            check_integer("end_id", self.end_id, least=0)
-        check_choice("gelu", self.gelu, GELUS)
-        check_choice("pooling", self.pooling, (*TEXT_POOLINGS, "map"))
+    def _check_together(self) -> None:
         if self.width % self.heads:
             raise ValueError(f"heads must divide width, but {self.heads} heads and width {self.width} were given.")
         if (self.pooling == "end_id") != (self.end_id is not None):
             given = f"end_id={self.end_id!r} and pooling={self.pooling!r} were given"
             raise ValueError(f"end_id and pooling='end_id' need each other, but {given}.")
-        if not 0 < check_real("layer_norm_epsilon", self.layer_norm_epsilon) < 1:
-            raise ValueError(f"layer_norm_epsilon must be in 0..1, but {self.layer_norm_epsilon!r} was given.")
 
     @property
     def head_size(self) -> int:

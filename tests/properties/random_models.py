@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import keras_vit
 from keras_vit.layers import skip_initialization
 from keras_vit.models import FAMILIES, ModelConfig
-from keras_vit.models.config import CHOICES
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing import FILTERS
 from tests.compute import forward
@@ -98,7 +97,7 @@ def values(field):
     if field.name in VALUES:
         found = VALUES[field.name]
         return st.sampled_from(found) if isinstance(found, list) else found
-    return st.sampled_from(CHOICES[field.name])
+    return st.sampled_from(field.type.__metadata__[0].values)
 
 
 @st.composite
