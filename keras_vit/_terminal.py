@@ -1,11 +1,12 @@
-"""What a terminal shows: tables and progress bars. Text is shown as it is: no markup, nothing that controls it."""
+"""Results as tables, JSON and CSV, and progress bars. Text is shown as it is: nothing in it controls the terminal."""
 
-import abc
+import csv
+import dataclasses
 import io
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from keras_vit._arguments import printable
 
@@ -34,6 +35,14 @@ class Table(list[dict[str, Any]]):
     def __str__(self) -> str:
         return as_text(self)
 
+    def to_csv(self) -> str:
+        """Returns the rows as values with commas between them, below their names; a row may lack what others have."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, dict.fromkeys(key for row in self for key in row), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self)
+        return text.getvalue()
+
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RichTable]":
         """The table that rich draws; where it is too wide, without the last columns, which it then names."""
         from rich import box
@@ -59,15 +68,15 @@ class Table(list[dict[str, Any]]):
 
 
 class PlainData:
-    """A dataclass that JSON can hold."""
+    """A dataclass that JSON can hold. `derived` are properties beside its fields, `hidden` fields that are left out."""
+
+    derived: ClassVar[tuple[str, ...]] = ()
+    hidden: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, for JSON; what is not defined, NaN, is None."""
-        return _plain(vars(self) | self.figures())
-
-    def figures(self) -> dict[str, Any]:
-        """What follows from the fields and stands beside them, or in their place."""
-        return {}
+        names = [name for name in vars(self) if name not in self.hidden]
+        return {name: _plain(getattr(self, name)) for name in (*names, *self.derived)}
 
 
 def _plain(value: Any) -> Any:
@@ -82,12 +91,49 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-class TableResult(PlainData, abc.ABC):
-    """A result that prints as its table."""
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table of results.
 
-    @abc.abstractmethod
+    Attributes:
+        title: What stands above it.
+        value: A function from what a row is about to what stands in the cell.
+        digits: Decimals that numbers are rounded to; None: they are left as they are.
+        percent: Whether numbers are shares, shown in percent with two digits.
+        form: As in `format`, for text in place of a number; empty for none.
+    """
+
+    title: str
+    value: Callable[[Any], Any]
+    digits: int | None = None
+    percent: bool = False
+    form: str = ""
+
+    def cell(self, value: Any) -> Any:
+        """Returns a value as it stands in a cell."""
+        if value is None:
+            return None
+        if self.percent:
+            return round(100 * float(value), 2)
+        if self.form:
+            return format(value, self.form)
+        return value if self.digits is None else round(float(value), self.digits)
+
+
+def make_table(items: Iterable[Any], columns: Iterable[Column]) -> Table:
+    """Returns a table with a row for each item."""
+    columns = list(columns)
+    return Table({column.title: column.cell(column.value(item)) for column in columns} for item in items)
+
+
+class TableResult(PlainData):
+    """A result that prints as a table of one row, whose `columns` it declares."""
+
+    columns: ClassVar[tuple[Column, ...]] = ()
+
     def table(self) -> Table:
         """What is printed."""
+        return make_table([self], self.columns)
 
     def __str__(self) -> str:
         return str(self.table())
@@ -95,6 +141,31 @@ class TableResult(PlainData, abc.ABC):
     def __rich__(self) -> Table:
         """What rich draws."""
         return self.table()
+
+
+class ClassesResult(TableResult):
+    """A result with figures for each class, which `class_columns` take from it as arrays `(classes,)`.
+
+    The classes whose figure named `ranked_by` is defined are in `class_table`, that with the lowest first.
+    """
+
+    class_columns: ClassVar[tuple[Column, ...]] = ()
+    ranked_by: ClassVar[str] = "per_class"
+
+    def class_table(self, worst: int | None = None) -> Table:
+        """Returns a table with the name of each class and its figures, the worst first.
+
+        Args:
+            worst: How many classes; None for all.
+        """
+        ranks = getattr(self, self.ranked_by).tolist()
+        classes = sorted((i for i, rank in enumerate(ranks) if not math.isnan(rank)), key=ranks.__getitem__)
+        names = vars(self)["class_names"] or range(len(ranks))
+        figures = {column: column.value(self).tolist() for column in self.class_columns}
+        return Table(
+            {"class": str(names[i])} | {column.title: column.cell(values[i]) for column, values in figures.items()}
+            for i in classes[:worst]
+        )
 
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> "RenderableType":

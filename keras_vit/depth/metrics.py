@@ -3,13 +3,12 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_vit._arguments import Source, to_numpy
-from keras_vit._terminal import Table, TableResult
+from keras_vit._terminal import Column, TableResult
 from keras_vit.depth.estimating import Depth
 
 _EIGEN_CROP = slice(45, 471), slice(41, 601)  # of NYU's 480 x 640 pixels: the projected edges do not count
@@ -35,15 +34,12 @@ class DepthErrors(TableResult):
     relative: float
     rmse: float
 
-    def table(self) -> Table:
-        """One row."""
-        return Table(
-            [{name: value if name == "pictures" else round(value, 4) for name, value in self.figures().items()}]
-        )
-
-    def figures(self) -> dict[str, Any]:
-        """The attributes by their names."""
-        return dataclasses.asdict(self)
+    columns = (
+        Column("pictures", lambda errors: errors.pictures),
+        Column("delta1", lambda errors: errors.delta1, digits=4),
+        Column("relative", lambda errors: errors.relative, digits=4),
+        Column("rmse", lambda errors: errors.rmse, digits=4),
+    )
 
 
 def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: float = 10.0) -> DepthErrors:

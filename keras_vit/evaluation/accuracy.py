@@ -11,11 +11,11 @@ import numpy as np
 
 from keras_vit._arguments import check_choice, listing, whole_number, whole_numbers
 from keras_vit._processes import Processes, connect
-from keras_vit._terminal import Table, TableResult
+from keras_vit._terminal import ClassesResult, Column, PlainData
 from keras_vit.data import match_labels
 from keras_vit.data.examples import TARGETS
 from keras_vit.evaluation.batches import Pairs, open_batches, predictions
-from keras_vit.evaluation.targets import measure_labels, measure_numbers
+from keras_vit.evaluation.targets import CLASSES, IMAGES, LOSS, SPEED, measure_labels, measure_numbers
 from keras_vit.preprocessing import imagenet1k_classes, resize_images
 from keras_vit.zoo import as_model
 
@@ -27,7 +27,7 @@ _OUTPUTS = {None: "logits", "linear": "logits", "softmax": "softmax", "sigmoid":
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Mistake:
+class Mistake(PlainData):
     """An image that the model is wrong about.
 
     Attributes:
@@ -51,10 +51,12 @@ class Mistake:
     image: np.ndarray
     name: str | None
 
+    hidden = ("image",)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class AccuracyResult(TableResult):
-    """What `evaluate` found. Printing it draws a table.
+class AccuracyResult(ClassesResult):
+    """What `evaluate` found. Printing it draws a table; `class_table(worst=None)` has the classes, the worst first.
 
     Attributes:
         examples: How many images there were.
@@ -97,43 +99,30 @@ class AccuracyResult(TableResult):
         """float64 `(classes,)`: accuracy on the images of each class; NaN where there are none."""
         return self.correct_per_class / np.where(self.images_per_class, self.images_per_class, np.nan)
 
-    def class_table(self, worst: int | None = None) -> Table:
-        """The classes that there are images of, the worst first.
-
-        Args:
-            worst: How many; None for all.
-
-        Returns:
-            Rows with `class`, `images`, `accuracy` in percent, and `taken for`: what most of the others were taken for.
-        """
+    @property
+    def taken_for(self) -> np.ndarray:
+        """Text `(classes,)`: what most of the wrong images of a class are taken for, and how many; None for none."""
         names = self.class_names or [str(i) for i in range(self.classes)]
-        taken_for: dict[int, str] = {}
+        found = np.full(self.classes, None, object)
         if self.confusion is not None:
             wrong = self.confusion * ~np.eye(self.classes, dtype=bool)
-            taken_for = {i: f"{names[row.argmax()]} ({row.max()})" for i, row in enumerate(wrong) if row.any()}
-        order = [int(i) for i in np.argsort(self.per_class, kind="stable") if self.images_per_class[i]]
-        return Table(
-            {
-                "class": names[i],
-                "images": int(self.images_per_class[i]),
-                "accuracy %": round(100 * float(self.per_class[i]), 2),
-                "taken for": taken_for.get(i),
-            }
-            for i in order[:worst]
-        )
+            for i in np.flatnonzero(wrong.any(1)):
+                found[i] = f"{names[wrong[i].argmax()]} ({wrong[i].max()})"
+        return found
 
-    def table(self) -> Table:
-        """One row with the figures over all images."""
-        row: dict[str, Any] = {"images": self.examples, "classes": int((self.images_per_class > 0).sum())}
-        row |= {f"top-{k} %": round(100 * share, 2) for k, share in self.top.items()}
-        if self.loss is not None:
-            row["loss"] = f"{self.loss:.4f}"
-        return Table([{**row, "images/s": round(self.examples / max(self.seconds, 1e-9))}])
+    derived = ("accuracy", "per_class")
+    class_columns = (
+        Column("images", lambda result: result.images_per_class),
+        Column("accuracy %", lambda result: result.per_class, percent=True),
+        Column("taken for", lambda result: result.taken_for),
+    )
 
-    def figures(self) -> dict[str, Any]:
-        """Accuracies, and the mistakes without their images."""
-        mistakes = [{k: v for k, v in vars(mistake).items() if k != "image"} for mistake in self.mistakes]
-        return {"mistakes": mistakes, "accuracy": self.accuracy, "per_class": self.per_class}
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Of the table that is printed."""
+        top = (Column(f"top-{k} %", lambda result, k=k: result.top[k], percent=True) for k in self.top)
+        loss = (LOSS,) if self.loss is not None else ()
+        return (IMAGES, CLASSES, *top, *loss, SPEED)
 
 
 def evaluate(

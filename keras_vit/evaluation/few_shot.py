@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit._arguments import to_numpy, whole_numbers
 from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect
-from keras_vit._terminal import Table, TableResult
+from keras_vit._terminal import Column, Table, TableResult, make_table
 from keras_vit.data import has_test_split, match_labels
 from keras_vit.evaluation.accuracy import AccuracyResult, evaluate
 from keras_vit.evaluation.batches import checked_rows, hard_labels, open_batches, predictions
@@ -156,31 +156,31 @@ class FewShotResult(TableResult):
     def rows(self) -> Table:
         """One row per number of shots and strength."""
         best, mean, spread, seeds = self.best_l2, self.mean.tolist(), self.spread.tolist(), len(self.seeds)
-        columns = ("shots", "l2", "accuracy", "spread", "seeds", "best")
-        rows = (
-            (shots, l2, mean[i][j], spread[i][j], seeds, best[shots] == l2)
+        return Table(
+            {
+                "shots": shots,
+                "l2": l2,
+                "accuracy": mean[i][j],
+                "spread": spread[i][j],
+                "seeds": seeds,
+                "best": best[shots] == l2,
+            }
             for i, shots in enumerate(self.shots)
             for j, l2 in enumerate(self.l2)
         )
-        return Table(dict(zip(columns, row, strict=True)) for row in rows)
+
+    derived = ("mean", "spread", "best_l2")
+    columns = (
+        Column("shots", lambda row: row["shots"]),
+        Column("accuracy %", lambda row: row["accuracy"], percent=True),
+        Column("spread", lambda row: row["spread"], percent=True),
+        Column("l2", lambda row: row["l2"], form="g"),
+        Column("seeds", lambda row: row["seeds"]),
+    )
 
     def table(self) -> Table:
         """The accuracy for each number of shots, in percent, at the best strength."""
-        return Table(
-            {
-                "shots": row["shots"],
-                "accuracy %": round(100 * row["accuracy"], 2),
-                "spread": round(100 * row["spread"], 2),
-                "l2": f"{row['l2']:g}",
-                "seeds": row["seeds"],
-            }
-            for row in self.rows
-            if row["best"]
-        )
-
-    def figures(self) -> dict[str, Any]:
-        """What is said of all draws."""
-        return {"mean": self.mean, "spread": self.spread, "best_l2": self.best_l2}
+        return make_table((row for row in self.rows if row["best"]), self.columns)
 
 
 def few_shot(  # noqa: D417 (the others are those of `evaluate`)

@@ -3,15 +3,20 @@
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from keras_vit._arguments import to_numpy
 from keras_vit._processes import Processes
-from keras_vit._terminal import Table, TableResult
+from keras_vit._terminal import ClassesResult, Column, TableResult
 
 Rows = Iterator[tuple[np.ndarray, np.ndarray]]
+
+# Columns that several results have.
+IMAGES = Column("images", lambda result: result.examples)
+CLASSES = Column("classes", lambda result: int((result.images_per_class > 0).sum()))
+LOSS = Column("loss", lambda result: result.loss, form=".4f")
+SPEED = Column("images/s", lambda result: round(result.examples / max(result.seconds, 1e-9)))
 
 
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -112,8 +117,10 @@ def _pair(name: str, values: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MultilabelResult(TableResult):
-    """What `evaluate` found where an image may have several labels. Printing it draws a table.
+class MultilabelResult(ClassesResult):
+    """What `evaluate` found where an image may have several labels.
+
+    Printing it draws a table; `class_table(worst=None)` has the classes, that of the lowest average precision first.
 
     Attributes:
         examples: How many images there were.
@@ -157,39 +164,23 @@ class MultilabelResult(TableResult):
         """Macro F1: the mean of `f1` over the classes for which it is defined."""
         return _mean(self.f1)
 
-    def figures(self) -> dict[str, Any]:
-        """The means over the classes."""
-        return {"mean_average_precision": self.mean_average_precision, "mean_f1": self.mean_f1}
-
-    def class_table(self, worst: int | None = None) -> Table:
-        """The classes that there are images of, that of the lowest average precision first.
-
-        Args:
-            worst: How many; None for all.
-
-        Returns:
-            Rows with `class`, `images`, `AP %`, `F1 %`, and the threshold at which F1 is best, with that F1.
-        """
-        names = self.class_names or [str(i) for i in range(self.classes)]
-        order = [int(i) for i in np.argsort(self.average_precision, kind="stable") if self.images_per_class[i]]
-        return Table(
-            {
-                "class": names[i],
-                "images": int(self.images_per_class[i]),
-                "AP %": round(100 * float(self.average_precision[i]), 2),
-                "F1 %": round(100 * float(self.f1[i]), 2),
-                "best threshold": round(float(self.best_thresholds[i]), 4),
-                "F1 there %": round(100 * float(self.best_f1[i]), 2),
-            }
-            for i in order[:worst]
-        )
-
-    def table(self) -> Table:
-        """One row with the figures over all images."""
-        row: dict[str, Any] = {"images": self.examples, "classes": int((self.images_per_class > 0).sum())}
-        row |= {"mAP %": round(100 * self.mean_average_precision, 2), "F1 %": round(100 * self.mean_f1, 2)}
-        row |= {"loss": f"{self.loss:.4f}", "images/s": round(self.examples / max(self.seconds, 1e-9))}
-        return Table([row])
+    derived = ("mean_average_precision", "mean_f1")
+    ranked_by = "average_precision"
+    columns = (
+        IMAGES,
+        CLASSES,
+        Column("mAP %", lambda result: result.mean_average_precision, percent=True),
+        Column("F1 %", lambda result: result.mean_f1, percent=True),
+        LOSS,
+        SPEED,
+    )
+    class_columns = (
+        Column("images", lambda result: result.images_per_class),
+        Column("AP %", lambda result: result.average_precision, percent=True),
+        Column("F1 %", lambda result: result.f1, percent=True),
+        Column("best threshold", lambda result: result.best_thresholds, digits=4),
+        Column("F1 there %", lambda result: result.best_f1, percent=True),
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -216,12 +207,13 @@ class NumberResult(TableResult):
     root_mean_squared_error: float
     seconds: float
 
-    def table(self) -> Table:
-        """One row with the figures."""
-        row: dict[str, Any] = {"images": self.examples, "R2": round(self.r2, 4)}
-        row |= {"mean abs. error": f"{self.mean_absolute_error:.5g}"}
-        row |= {"RMS error": f"{self.root_mean_squared_error:.5g}"}
-        return Table([{**row, "images/s": round(self.examples / max(self.seconds, 1e-9))}])
+    columns = (
+        IMAGES,
+        Column("R2", lambda result: result.r2, digits=4),
+        Column("mean abs. error", lambda result: result.mean_absolute_error, form=".5g"),
+        Column("RMS error", lambda result: result.root_mean_squared_error, form=".5g"),
+        SPEED,
+    )
 
 
 def measure_labels(

@@ -2,19 +2,18 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_vit._arguments import to_numpy, whole_number
 from keras_vit._processes import connect
-from keras_vit._terminal import Table, TableResult
+from keras_vit._terminal import ClassesResult, Column
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MeanIoUResult(TableResult):
-    """What `mean_iou` found. Printing it draws a table.
+class MeanIoUResult(ClassesResult):
+    """What `mean_iou` found. Printing it draws a table; `class_table(worst=None)` has the classes, the worst first.
 
     Attributes:
         pictures: How many label maps there were.
@@ -52,30 +51,17 @@ class MeanIoUResult(TableResult):
         pixels = int(self.labelled.sum())
         return int(self.intersection.sum()) / pixels if pixels else float("nan")
 
-    def class_table(self, worst: int | None = None) -> Table:
-        """The classes that are labelled or predicted, the worst first.
-
-        Args:
-            worst: How many; None for all.
-
-        Returns:
-            Rows with `class`, `IoU %` and `labelled pixels`.
-        """
-        names = self.class_names or [str(i) for i in range(len(self.labelled))]
-        order = [int(i) for i in np.argsort(self.per_class, kind="stable") if not np.isnan(self.per_class[i])]
-        shares = {i: round(100 * float(self.per_class[i]), 2) for i in order}
-        rows = ({"class": names[i], "IoU %": shares[i], "labelled pixels": int(self.labelled[i])} for i in order)
-        return Table(list(rows)[:worst])
-
-    def table(self) -> Table:
-        """One row with the figures over all pictures."""
-        row = {"pictures": self.pictures, "classes": int((self.labelled > 0).sum())}
-        shares = {"mIoU %": self.mean_iou, "pixels right %": self.pixel_accuracy}
-        return Table([row | {name: round(100 * share, 2) for name, share in shares.items()}])
-
-    def figures(self) -> dict[str, Any]:
-        """The shares over all pictures and of each class."""
-        return {"mean_iou": self.mean_iou, "pixel_accuracy": self.pixel_accuracy, "per_class": self.per_class}
+    derived = ("mean_iou", "pixel_accuracy", "per_class")
+    columns = (
+        Column("pictures", lambda result: result.pictures),
+        Column("classes", lambda result: int((result.labelled > 0).sum())),
+        Column("mIoU %", lambda result: result.mean_iou, percent=True),
+        Column("pixels right %", lambda result: result.pixel_accuracy, percent=True),
+    )
+    class_columns = (
+        Column("IoU %", lambda result: result.per_class, percent=True),
+        Column("labelled pixels", lambda result: result.labelled),
+    )
 
 
 class MeanIoU:

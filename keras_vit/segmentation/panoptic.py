@@ -6,14 +6,13 @@ import numbers
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_vit._arguments import Source, printable, to_numpy, whole_number
 from keras_vit._processes import connect
-from keras_vit._terminal import Table, TableResult
+from keras_vit._terminal import Column, Table, TableResult, make_table
 from keras_vit.preprocessing.windows import read_picture
 from keras_vit.segmentation.results import Segmentation
 
@@ -62,18 +61,32 @@ class PanopticQualityResult(TableResult):
         """PQ, the mean over the classes that have segments."""
         return self._mean(0)
 
+    @property
+    def pq(self) -> float:
+        """The same by its short name."""
+        return self._mean(0)
+
+    @property
+    def sq(self) -> float:
+        """The segmentation quality, how well segments overlap that were found: the mean over the classes."""
+        return self._mean(1)
+
+    @property
+    def rq(self) -> float:
+        """The recognition quality, F1 of finding segments: the mean over the classes."""
+        return self._mean(2)
+
+    derived = ("pq", "sq", "rq", "per_class")
+
     def table(self) -> Table:
         """PQ, SQ and RQ of all classes, of things and of stuff, in percent."""
-        groups = (("all", None), ("things", False), ("stuff", True))
-        rows = ({"classes": name, **{f"{q} %": self._mean(i, of) for i, q in enumerate(_NAMES)}} for name, of in groups)
-        return Table([{k: round(100 * v, 2) if isinstance(v, float) else v for k, v in row.items()} for row in rows])
-
-    def figures(self) -> dict[str, Any]:
-        """The three means over all classes, and those of each class."""
-        return {name.lower(): self._mean(i) for i, name in enumerate(_NAMES)} | {"per_class": self.per_class}
-
-
-_NAMES = ("PQ", "SQ", "RQ")
+        columns = (
+            Column("classes", lambda group: group[0]),
+            Column("PQ %", lambda group: self._mean(0, group[1]), percent=True),
+            Column("SQ %", lambda group: self._mean(1, group[1]), percent=True),
+            Column("RQ %", lambda group: self._mean(2, group[1]), percent=True),
+        )
+        return make_table([("all", None), ("things", False), ("stuff", True)], columns)
 
 
 class PanopticQuality:

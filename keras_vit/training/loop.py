@@ -1,10 +1,8 @@
 """The training loop: one `fit` that is evaluated, logged and saved in a folder, and goes on where it was killed."""
 
 import contextlib
-import csv
 import dataclasses
 import functools
-import io
 import itertools
 import json
 import math
@@ -375,11 +373,7 @@ class RunFolder:
         kept = {row["step"] for row in log if row.get("kept") and not finished}
         for number in set(older) - kept:
             self._checkpoint(number).unlink(missing_ok=True)
-        text = io.StringIO()
-        writer = csv.DictWriter(text, dict.fromkeys(key for row in log for key in row), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(log)
-        write_text(self.path / "log.csv", text.getvalue())
+        write_text(self.path / "log.csv", Table(log).to_csv())
 
     def _checkpoint(self, step: int) -> Path:
         return self.path / f"step-{step:08d}.npz"
