@@ -38,9 +38,10 @@ ROOMS: dict[str, dict[str, str]] = {
         "keras_vit.data.augmentation": "Augmentation MaskAugmentation",
         "keras_vit.data.examples": "BadImage IMAGE_SUFFIXES has_test_split image_files match_labels pick_split",
         "keras_vit.data.masks": "MaskedImages open_masks",
+        "keras_vit.data.opening": "open_data",
         "keras_vit.data.randaugment": "randaugment randaugment_operation",
         "keras_vit.data.scenes": "SCENE_CLASSES make_scenes save_scenes",
-        "keras_vit.data.streams": "Batches ImageStream as_dataset open_data",
+        "keras_vit.data.streams": "Batches ImageStream Stream as_dataset",
         "keras_vit.data.tables": "LabelTable open_table",
     },
     "keras_vit.depth": {

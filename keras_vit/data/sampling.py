@@ -1,4 +1,4 @@
-"""Which examples a stream has, and how often: a share that is held out, and draws that even uneven classes out."""
+"""Which examples a stream has, and how often: a share that is held out, the order of an epoch, classes balanced."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,6 +7,8 @@ import numpy as np
 
 from keras_vit.data.augmentation import HOLDOUT
 from keras_vit.data.examples import Examples, fingerprint
+
+Draw = Callable[[np.random.Generator], np.ndarray]
 
 
 def hold_out(examples: Examples, share: float, seed: int, split: str) -> Examples:
@@ -34,7 +36,12 @@ def hold_out(examples: Examples, share: float, seed: int, split: str) -> Example
     )
 
 
-def evened(examples: Examples, sampling: str) -> Callable[[np.random.Generator], np.ndarray]:
+def shuffled(examples: Examples) -> Draw:
+    """A function from a generator to the examples of an epoch: each once."""
+    return lambda generator: generator.permutation(len(examples.labels))
+
+
+def sampled(examples: Examples, sampling: str) -> Draw:
     """A function from a generator to the examples of an epoch: as many as there are, some of them several times.
 
     A class has as many as any other (`"balanced"`), or as the root of its size says (`"sqrt"`), to within one; an

@@ -7,7 +7,8 @@ batches are read and dropped: they are those of the first run if the pipeline it
 """
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -36,6 +37,7 @@ from keras_vit.data.examples import (
     fingerprint,
     one_hot,
 )
+from keras_vit.data.streams import ImageStream
 from keras_vit.preprocessing import check_pixels, load_image
 
 TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
@@ -161,33 +163,59 @@ def is_pipeline(source: Any) -> bool:
     return hasattr(source, "__iter__") and not isinstance(source, (str, bytes, Mapping, tuple, list, np.ndarray, set))
 
 
-class PipelineBatches:
+class Slices:
+    """Arrays of what a model takes, and their labels, as a pipeline of batches."""
+
+    def __init__(self, images: Any, labels: Any, batch_size: int) -> None:
+        self._images, self._labels, self._batch_size = to_numpy(images), to_numpy(labels), batch_size
+        shapes = self._images.shape, self._labels.shape
+        if self._images.ndim < 2 or self._labels.ndim < 1 or len(self._images) != len(self._labels):
+            raise ValueError(
+                f"Images and labels must be of one length, but have the shapes {shapes[0]} and {shapes[1]}."
+            )
+
+    def __len__(self) -> int:
+        return count_steps(len(self._images), self._batch_size, training=False)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for start in range(0, len(self._images), self._batch_size):
+            rows = slice(start, start + self._batch_size)
+            yield self._images[rows], self._labels[rows]
+
+
+def inputs_of(source: Any, batch_size: int) -> Any:
+    """A pipeline of what a model takes: arrays `(images, labels)` in slices, others as given; TypeError for files."""
+    if isinstance(source, tuple) and len(source) == 2:
+        return Slices(*source, batch_size)
+    if isinstance(source, (str, os.PathLike, Mapping, tuple, np.ndarray)) or not hasattr(source, "__iter__"):
+        given = f"not a {type(source).__name__}. Of files, say the image_size"
+        raise TypeError(f"data must be (images, labels) or give such batches one by one, {given}.")
+    return source
+
+
+class PipelineStream(ImageStream):
     """The batches of a pipeline, which goes forward only and starts anew when an earlier step is asked for.
 
     It yields batches, which keep their size, or single examples of (images, labels), or dicts of these. Without an
-    augmentation it is gone through once.
+    augmentation it is gone through once; without a transform, images are what a model takes, of any shape and unit.
     """
-
-    converted: tuple[BadImage, ...] = ()
-    examples: int | None = None
-    labels: np.ndarray | None = None
-    name: Callable[[int], str] | None = None
-    last: int | None = None
 
     def __init__(
         self,
         source: Any,
-        transform: ImageTransform,
+        transform: ImageTransform | None,
         batch_size: int,
         classes: int | None,
         class_names: list[str] | None,
         skip: bool,
+        prefetch: int,
         shard: tuple[int, int],
         target: str,
     ) -> None:
-        self.target = target
+        self.target, self.converted = target, []
         self._source, self._transform, self._skip, self.shard = source, transform, skip, shard
-        self.origin, self.endless = {"source": type(source).__name__}, transform.augmentation is not None
+        self._origin = {"source": type(source).__name__}
+        self.endless = transform is not None and transform.augmentation is not None
         self.batch_size, self.class_names, self.classes = batch_size, class_names, classes or 0
         self.bad: list[BadImage] = []
         self._single = False  # Whether examples come one by one.
@@ -214,15 +242,13 @@ class PipelineBatches:
             self.examples = length
             length = count_steps(length, batch_size, self.endless)
         self.steps_per_epoch = length
+        super().__init__(1, min(prefetch, 1))
 
     def length(self, step: int) -> int:
         """Images in a batch: one of the last two that were read."""
         return self._lengths.get(step, self.batch_size)
 
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """The images and labels of a step; one thread at a time may ask."""
         if step < self._next:
             self._restart()
@@ -237,8 +263,8 @@ class PipelineBatches:
                 break
         images, labels = pulled
         labels = one_hot(labels, self.classes) if self.classes else labels
-        augmentation, seed = self._transform.augmentation, self._transform.seed
-        if augmentation is not None:
+        if self.endless:
+            augmentation, seed = self._transform.augmentation, self._transform.seed
             for i, image in enumerate(images):
                 if augmentation.randaugment is not None:
                     image = augmented(image, augmentation, [seed, RANDAUGMENT, step, i])
@@ -255,14 +281,13 @@ class PipelineBatches:
 
     def _good_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Batches of good images and checked labels, epoch after epoch in training; single examples are joined."""
-        size = self._transform.image_size
         waiting: list[tuple[np.ndarray, np.ndarray]] = []
         bad_in_a_row = 0
         while True:
             number = -1
             for number, element in enumerate(one_pass(self._source)):
                 images, labels = _pair(element)
-                self._single = images.ndim == 3
+                self._single = images.ndim == 3 if self._transform is not None else labels.ndim == 0
                 if self._single:
                     images, labels = images[None], labels[None]
                 checked = self._checked(images, labels, f"{'example' if self._single else 'batch'} {number}")
@@ -271,10 +296,7 @@ class PipelineBatches:
                     raise ValueError(f"{TOO_MANY} in a row are bad, the last: {self.bad[-1].reason}")
                 if checked is None:
                     continue
-                if images.shape[1:3] != size and self.target != "mask":
-                    resize = self._transform.resize
-                    images = np.stack([resize_for_evaluation(image, size, resize) for image in images])
-                waiting.append((images.astype("float32"), checked))
+                waiting.append((self._resized(images), checked))
                 if not self._single or len(waiting) == self.batch_size:
                     yield np.concatenate([x for x, _ in waiting]), np.concatenate([y for _, y in waiting])
                     waiting = []
@@ -283,12 +305,22 @@ class PipelineBatches:
             if not self.endless or number < 0:
                 return
 
+    def _resized(self, images: np.ndarray) -> np.ndarray:
+        """A batch as the stream returns it: float32 at the size; what a model takes already as it is."""
+        if self._transform is None:
+            return images
+        size = self._transform.image_size
+        if images.shape[1:3] != size and self.target != "mask":
+            images = np.stack([resize_for_evaluation(image, size, self._transform.resize) for image in images])
+        return images.astype("float32")
+
     def _checked(self, images: np.ndarray, labels: np.ndarray, where: str) -> np.ndarray | None:
         """The labels as `check_labels` returns them, or `None` if this is bad and left out."""
         try:
-            check_pixels(images, self._transform.channels, name=where, scaled="raise")
-            if not images.size:
-                raise ValueError(f"The images of {where}, {images.shape}, have no pixels.")
+            if self._transform is not None:
+                check_pixels(images, self._transform.channels, name=where, scaled="raise")
+                if not images.size:
+                    raise ValueError(f"The images of {where}, {images.shape}, have no pixels.")
             if self.endless and images.shape[1:3] != self._transform.image_size:
                 given, wanted = ("{} x {}".format(*size) for size in (images.shape[1:3], self._transform.image_size))
                 hint = "Resize in the pipeline: keras_vit.preprocessing.resize_images."

@@ -1,4 +1,4 @@
-"""`open_data`: labelled images of every kind as a stream, batches of images and labels by the number of the step.
+"""Streams: batches of images and labels by the number of the step, read ahead by threads.
 
 A batch of a training stream is a function of the seed and the number of the step alone, whatever was asked for before:
 the order is a permutation for every epoch, drawn from (seed, epoch); crop, flip and RandAugment of an image are drawn
@@ -6,205 +6,93 @@ from (seed, epoch, image), mixup and CutMix from (seed, step). So a run that was
 that it would have seen. Pipelines of other libraries cannot be asked for a step: `keras_vit.data.sources`.
 """
 
-import dataclasses
 import functools
 import itertools
 import operator
-import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol, Self
 
 import keras
 import numpy as np
 
-from keras_vit._arguments import ImageSize, check_choice, check_class_names, pair, printable, warn_caller, whole_number
+from keras_vit._arguments import printable, warn_caller
 from keras_vit._messages import SKIP, Message
 from keras_vit._processes import cores, share
-from keras_vit.data.augmentation import MIXUP, ORDER, Augmentation, ImageTransform, Worker, mixed
-from keras_vit.data.examples import (
-    SPLITS,
-    TARGETS,
-    BadImage,
-    EndOfData,
-    Examples,
-    count_steps,
-    one_hot,
-    open_folder,
-    pick_split,
-)
-from keras_vit.data.sources import PipelineBatches, is_pipeline, open_arrays, open_tfds
-from keras_vit.preprocessing import RESIZES, Pipeline
+from keras_vit.data.augmentation import MIXUP, ORDER, ImageTransform, mixed
+from keras_vit.data.examples import BadImage, EndOfData, Examples, count_steps, one_hot
+from keras_vit.data.sampling import sampled, shuffled
+from keras_vit.data.workers import Worker
 
 MANY_CORES = 8  # from here on, threads of one Python process wait for each other
 PIECES = 4  # that each worker's share of a batch is divided into, because images take different times
 
 
-def open_data(
-    source: Any,
-    *,
-    image_size: ImageSize,
-    batch_size: int,
-    split: str = "train",
-    shuffle: bool | None = None,
-    augmentation: Augmentation | None = None,
-    seed: int = 0,
-    classes: int | None = None,
-    class_names: Sequence[str] | None = None,
-    target: str = "class",
-    on_bad_image: str = "stop",
-    check: str = "headers",
-    resize: str | Pipeline = "squash",
-    workers: int | None = None,
-    processes: bool | None = None,
-    prefetch: int = 1,
-    shard: tuple[int, int] = (0, 1),
-    holdout: float | None = None,
-    sampling: str | None = None,
-    channels: int = 3,
-) -> "ImageStream":
-    """A stream of batches.
+class Stream(Protocol):
+    """Batches by the number of the step: what a run and an evaluation read, whatever their data comes in.
 
-    Args:
-        source: One of
-
-            - a folder with `train/` and `test/` (or `val/` and the like), each with one folder of images for each
-              class; or the folder of the classes itself. Needs Pillow.
-            - `(images, labels)`: arrays, tensors, or a list of images of different sizes.
-            - `"tfds:NAME"`: a data set of tensorflow-datasets that was prepared as `array_record`; any other is a
-              pipeline, `tfds.load(NAME, split="train", as_supervised=True)`.
-            - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, a list
-              of batches, or any iterable of (images, labels): used as it is, in its own order, with its own crops;
-              `randaugment` and `mixup` of an augmentation are added.
-            - a table of image files and labels: `open_table`; pictures with masks: `open_masks`.
-            - a dict with any of these for `"train"` and `"test"`.
-        image_size: Of the images that come out, an integer or `(height, width)`.
-        batch_size: Images in a batch.
-        split: `"train"`, `"test"` or `"validation"`; where there is only one of the last two, it is taken for both.
-        shuffle: `True`: shuffled, without end, every batch full, for training. `False`: in order, once. `None`: as
-            `split` says.
-        augmentation: What is done to training images; `None`: they are scaled to size.
-        seed: A whole number from 0. The same seed gives the same batches.
-        classes: How many there are, where the data does not say it.
-        class_names: Their names in order; of a folder, which folders they are.
-        target: What the labels of arrays and pipelines are: `"class"`, one of n; `"multilabel"`, any of n, as rows
-            `(n, classes)` of 0 and 1; `"number"`, a quantity such as an age.
-        on_bad_image: `"stop"` raises an error that names the file; `"skip"` leaves it out, warns once and keeps
-            it in `stream.bad`. In training, the next good image takes its place.
-        check: What is looked at in a folder before the first step: `"headers"` (opens every file: finds those that are
-            cut short), `"decode"` (decodes all: also finds what is damaged in the middle) or `"none"`.
-        resize: How test images come to size: as in `load_image`, or the pipeline of a model, `model.config.pipeline`,
-            which crops as its family does. Pixels are not normalised.
-        workers: How many threads or processes read and decode; `None` for one on every core.
-        processes: Whether they are processes, for image files only: many threads of one process wait for each other.
-            `None`: for training on 8 cores or more.
-        prefetch: How many batches, of `batch_size * height * width * 12` bytes, are made ahead while the model trains.
-        shard: (i, n): only the i-th of n parts of every batch, counted from 0, for the i-th of n processes; together
-            they are the batch of `(0, 1)`. Of files and arrays only the part is read; a pipeline of another library is
-            read as a whole by each process, and must give the same to all of them.
-        holdout: A share of the training images, drawn by the seed, every class alike: `split="train"` has the others,
-            the others have these. None: the data's own splits.
-        sampling: `"balanced"`: in training, each class is drawn as often as any other; `"sqrt"`: as often as the root
-            of its size says; None: each image once an epoch.
-        channels: Of the images: others than three have values of any range, in arrays, grey pictures and TIFFs of 8
-            and 16 bits or floats; such files are not looked at before they are read.
-
-    Returns:
-        The stream. Close it, or use it in a `with` statement, to end its threads early.
-
-    Raises:
-        ValueError, TypeError: if an argument or the data is wrong; the file or the place is named.
-        FileNotFoundError: if the folder does not exist.
-        ImportError: if a package is missing; it names the extra.
+    `open_data` returns one, and `map` makes others of it. Attributes and methods as those of `ImageStream`.
 
     Examples:
         >>> with data.open_data((pixels, labels), image_size=16, batch_size=2) as stream:
-        ...     batch, targets = stream.batch(0)
-        >>> batch.shape, batch.dtype
-        ((2, 16, 16, 3), dtype('float32'))
+        ...     halved = stream.map(lambda step, images, labels: (images / 2, labels))
+        ...     halved.batch(0)[0].shape
+        (2, 16, 16, 3)
     """
-    size = pair("image_size", image_size)
-    for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("prefetch", prefetch, 0)):
-        whole_number(name, value, least)
-    check_choice("split", split, tuple(SPLITS))
-    check_choice("on_bad_image", on_bad_image, ("stop", "skip"))
-    check_choice("check", check, ("headers", "decode", "none"))
-    check_choice("target", target, TARGETS)
-    whole_number("channels", channels, 1)
-    if channels != 3:
-        check = "none"
-        if augmentation is not None and augmentation.randaugment is not None:
-            raise ValueError(f"RandAugment is for red, green and blue, but channels={channels}: leave it out.")
-    if not isinstance(resize, Pipeline):
-        check_choice("resize", resize, tuple(RESIZES))
-    if len(shard) != 2 or not 0 <= shard[0] < shard[1]:
-        raise ValueError(f"shard must be (i, n) with 0 <= i < n, but {shard!r} was given.")
-    check_choice("sampling", sampling, (None, "balanced", "sqrt"))
-    if holdout is not None and (isinstance(holdout, bool) or not 0 < holdout < 1):
-        raise ValueError(f"holdout must be a share between 0 and 1, such as 0.1, but {holdout!r} was given.")
-    shuffle = split == "train" if shuffle is None else shuffle
-    if not isinstance(shuffle, bool) or (shuffle and split != "train"):
-        raise ValueError(f'shuffle must be True (for split="train"), False or None, but {shuffle!r} was given.')
-    if not shuffle and augmentation is not None:
-        raise ValueError("Images that come in order, once, are not augmented: leave augmentation out.")
-    if sampling is not None and not shuffle:
-        raise ValueError(f"sampling={sampling!r} is for shuffled training data: leave it out.")
-    part = "train" if holdout is not None else split
-    if isinstance(source, Mapping):
-        source = pick_split(source, part)
-    names, classes = check_class_names(class_names, classes)
-    if getattr(source, "target", "class") == "mask":
-        from keras_vit.data.mask_augmentation import MaskTransform
 
-        transform = MaskTransform.of(size, augmentation, shuffle, seed, channels, source.ignore)
-    else:
-        if not isinstance(augmentation, Augmentation | None):
-            raise TypeError(f"augmentation must be an Augmentation or None, but {augmentation!r} was given.")
-        plain = Augmentation(crop="resize", flip=False) if shuffle else None
-        transform = ImageTransform(size, augmentation or plain, resize, seed, channels)
-    if isinstance(source, (str, os.PathLike)) and not str(source).startswith("tfds:"):
-        examples = open_folder(source, part, names, on_bad_image, check)
-    elif hasattr(source, "open_examples"):
-        examples = source.open_examples(part, names, on_bad_image, check)
-    else:
-        if isinstance(source, str):
-            examples = open_tfds(source.removeprefix("tfds:"), part)
-        elif is_pipeline(source):
-            target, classes = getattr(source, "target", target), getattr(source, "classes", classes)
-            if holdout is not None or sampling is not None:
-                raise ValueError("A pipeline goes its own way: holdout and sampling are for other data.")
-            batches = PipelineBatches(
-                source, transform, batch_size, classes, names, on_bad_image == "skip", shard, target
-            )
-            return ImageStream(batches, 1, min(prefetch, 1))
-        elif isinstance(source, (tuple, list)) and len(source) == 2:
-            examples = open_arrays(*source, shuffle, classes, names, on_bad_image, target, channels)
-        else:
-            kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set"
-            raise TypeError(f"data must be {kinds}, or a dict of these, but {type(source).__name__} was given.")
-    if target not in ("class", examples.target):
-        raise ValueError(f"target={target!r} is for arrays, pipelines and tables: these labels are classes.")
-    if classes not in (None, examples.classes):
-        raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
-    if channels != 3 and examples.files is not None:
-        files = examples.files
-        examples = dataclasses.replace(examples, read=lambda i: transform.read(files[i]))
-    draw = None
-    if holdout is not None or sampling is not None:
-        from keras_vit.data.sampling import evened, hold_out
+    batch_size: int
+    steps_per_epoch: int | None
+    endless: bool
+    shard: tuple[int, int]
 
-        examples = examples if holdout is None else hold_out(examples, holdout, seed, split)
-        draw = None if sampling is None else evened(examples, sampling)
-    batches = ExampleBatches(examples, transform, batch_size, on_bad_image == "skip", workers, processes, shard, draw)
-    batches.origin |= {} if sampling is None else {"sampling": sampling}
-    # Two threads: images of the next batch are read while the last ones of this batch are, and while it is mixed.
-    return ImageStream(batches, 2 if prefetch else 1, prefetch)
+    def batch(self, step: int) -> tuple[Any, ...]:
+        """Inputs and targets of a step; IndexError if test data has no such batch."""
+        ...
+
+    def length(self, step: int) -> int:
+        """Images in the whole batch of a step, of which `batch` returns the part that `shard` says."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What decides the batches, as plain data for JSON."""
+        ...
+
+    def map(self, function: Callable[..., tuple[Any, ...]]) -> "Stream":
+        """The same stream with other batches: `function(step, images, labels)` of each."""
+        return _Mapped(self, function)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """All batches of test data, once; TypeError for training data, which has no end."""
+        if self.endless:
+            raise TypeError("Training data has no end: ask for a step with stream.batch(step).")
+        for step in itertools.count():
+            try:
+                batch = self.batch(step)
+            except EndOfData:
+                return
+            yield batch
 
 
-class ImageStream:
+class _Mapped(Stream):
+    def __init__(self, stream: Stream, function: Callable[..., tuple[Any, ...]]) -> None:
+        self._stream, self._function = stream, function
+        self.batch_size, self.steps_per_epoch = stream.batch_size, stream.steps_per_epoch
+        self.endless, self.shard = stream.endless, stream.shard
+
+    def batch(self, step: int) -> tuple[Any, ...]:
+        return self._function(step, *self._stream.batch(step))
+
+    def length(self, step: int) -> int:
+        return self._stream.length(step)
+
+    def describe(self) -> dict[str, Any]:
+        return self._stream.describe()
+
+
+class ImageStream(Stream):
     """Batches of images and labels by the number of the step; `open_data` makes it.
 
     Attributes:
@@ -227,24 +115,28 @@ class ImageStream:
         (['cat', 'dog'], 4, 2)
     """
 
-    def __init__(self, batches: Any, threads: int, prefetch: int) -> None:
-        self._batches, self._prefetch = batches, prefetch
-        self.class_names: list[str] | None = batches.class_names
-        self.classes: int = batches.classes
-        self.target: str = batches.target
-        self.labels: np.ndarray | None = batches.labels
-        self.name: Callable[[int], str] | None = batches.name
-        self.examples: int | None = batches.examples
-        self.batch_size: int = batches.batch_size
-        self.steps_per_epoch: int | None = batches.steps_per_epoch
-        self.endless: bool = batches.endless
-        self.shard: tuple[int, int] = batches.shard
-        self.bad: list[BadImage] = batches.bad
-        self.converted: list[BadImage] = list(batches.converted)
+    class_names: list[str] | None
+    classes: int
+    target: str
+    labels: np.ndarray | None = None
+    name: Callable[[int], str] | None = None
+    examples: int | None = None
+    bad: list[BadImage]
+    converted: list[BadImage]
+    # What only streams themselves read: what the data is, and the number of batches where it is known to end there.
+    _origin: dict[str, Any]
+    _last: int | None = None
+
+    def __init__(self, threads: int, prefetch: int) -> None:
+        self._prefetch = prefetch
         self._ahead: dict[int, Future] = {}
         self._threads = ThreadPoolExecutor(threads, "keras_vit_batch")
         self._closed = self._reported = False
         self._report()
+
+    def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The images and labels of a step, made by one of the threads."""
+        raise NotImplementedError
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """The images and labels of a step.
@@ -262,7 +154,7 @@ class ImageStream:
             IndexError: if test data has no such batch.
             ValueError: if an image or label is bad and bad images are not skipped.
         """
-        step, last = operator.index(step), self._batches.last
+        step, last = operator.index(step), self._last
         if step < 0 or (last is not None and step >= last):
             raise EndOfData(f"step must be 0 or more{f' and below {last}' if last else ''}, but {step} was given.")
         if self._closed:
@@ -272,37 +164,21 @@ class ImageStream:
             self._ahead.pop(other).cancel()
         for s in steps:
             if s not in self._ahead and (last is None or s < last):
-                self._ahead[s] = self._threads.submit(self._batches.make, s)
+                self._ahead[s] = self._threads.submit(self._make, s)
         try:
             return self._ahead.pop(step).result()
         finally:
             self._report()
 
-    def length(self, step: int) -> int:
-        """Images in the whole batch of a step, of which `batch` gives the part that `shard` says."""
-        return self._batches.length(step)
-
     def describe(self) -> dict[str, Any]:
         """What decides the batches apart from the augmentation and the seed, as plain data for JSON."""
         counts = {"classes": self.classes, "examples": self.examples, "batch_size": self.batch_size}
-        return self._batches.origin | counts
+        return self._origin | counts
 
     def close(self) -> None:
         """End what reads ahead. A stream may be closed more than once."""
         self._closed = True
         self._threads.shutdown(cancel_futures=True)
-        self._batches.close()
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """All batches of test data, once."""
-        if self.endless:
-            raise TypeError("Training data has no end: ask for a step with stream.batch(step).")
-        for step in itertools.count():
-            try:
-                batch = self.batch(step)
-            except EndOfData:
-                return
-            yield batch
 
     def _report(self) -> None:
         """Warn of bad images when the first are found."""
@@ -311,14 +187,14 @@ class ImageStream:
             what = "A bad image is" if len(self.bad) == 1 else f"{len(self.bad)} bad images are"
             warn_caller(f"{what} left out. {printable(first.path)}: {first.reason.rstrip('.')}. (stream.bad has all.)")
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
-class ExampleBatches:
+class ExampleStream(ImageStream):
     """Batches of examples: training data with an augmentation. The other arguments are those of `open_data`."""
 
     def __init__(
@@ -329,18 +205,20 @@ class ExampleBatches:
         skip: bool,
         workers: int | None,
         processes: bool | None,
+        prefetch: int,
         shard: tuple[int, int],
-        draw: Callable[[np.random.Generator], np.ndarray] | None = None,
+        sampling: str | None,
     ) -> None:
         self._data, self._transform, self._skip = examples, transform, skip
-        self.origin = {"source": examples.kind, "fingerprint": examples.fingerprint}
+        self._origin = {"source": examples.kind, "fingerprint": examples.fingerprint}
+        self._origin |= {} if sampling is None else {"sampling": sampling}
         self.class_names, self.classes, self.batch_size = examples.class_names, examples.classes, batch_size
         self.target, self.labels, self.name = examples.target, examples.labels, examples.name
         self.examples, self.endless, self.shard = len(examples.labels), transform.augmentation is not None, shard
         if not self.examples:
             raise ValueError("data must hold images, but none of them can be read.")
         self.steps_per_epoch = count_steps(self.examples, batch_size, self.endless)
-        self.last = None if self.endless else self.steps_per_epoch
+        self._last = None if self.endless else self.steps_per_epoch
         self.bad, self.converted = examples.bad, examples.converted
         if processes and examples.files is None:
             raise ValueError("processes=True is for image files; other data is read by threads: leave it out.")
@@ -350,12 +228,14 @@ class ExampleBatches:
         self._processes: list[Worker] = []
         self._free: queue.SimpleQueue[Worker] | None = queue.SimpleQueue() if processes else None
         self._unreadable: set[int] = set()
-        draw = draw or (lambda generator: generator.permutation(self.examples))
+        draw = shuffled(examples) if sampling is None else sampled(examples, sampling)
         self._order = functools.lru_cache(2)(lambda epoch: draw(np.random.default_rng([transform.seed, ORDER, epoch])))
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(self._workers, "keras_vit_read")
         # Also where nobody closes the stream.
         self._close_processes = weakref.finalize(self, lambda workers: [w.close() for w in workers], self._processes)
+        # Two threads: images of the next batch are read while the last ones of this batch are, and while it is mixed.
+        super().__init__(2 if prefetch else 1, prefetch)
 
     def length(self, step: int) -> int:
         """Images in a batch."""
@@ -363,11 +243,12 @@ class ExampleBatches:
         return max(0, min(self.batch_size, rest))
 
     def close(self) -> None:
-        """End the threads and processes that read."""
+        """End the threads and processes that read. A stream may be closed more than once."""
+        super().close()
         self._readers.shutdown(cancel_futures=True)
         self._close_processes()
 
-    def make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """The images and labels of a step."""
         if self._free is not None:
             with self._lock:

@@ -315,7 +315,7 @@ def test_images_that_are_not_rgb_are_converted_and_recorded(root):
     [
         ({"batch_size": 0}, ValueError, "batch_size must be"),
         ({"seed": -1}, ValueError, "seed must be"),
-        ({"image_size": None}, TypeError, "image_size must be an integer or a pair"),
+        ({"image_size": "8"}, TypeError, "image_size must be an integer or a pair"),
         ({"split": "val"}, ValueError, "split must be one of"),
         ({"split": "test"}, ValueError, "not augmented"),
         ({"on_bad_image": "ignore"}, ValueError, "on_bad_image must be one of"),

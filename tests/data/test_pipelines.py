@@ -361,3 +361,46 @@ def test_most_classes_without_an_image(data):
         open_data((data[0], labels), **OPTIONS).close()
     open_data((data[0], labels), classes=1001, **OPTIONS).close()  # somebody knows
     open_data((data[0], labels), split="test", **OPTIONS).close()  # a few images of many classes
+
+
+# What a model takes, of any shape
+
+
+@pytest.mark.parametrize("kind", ["arrays", "list", "generator", "examples"])
+def test_inputs_of_any_shape_are_as_they_are(kind):
+    features, labels = np.random.default_rng(0).normal(size=(7, 5)), np.arange(7) % 3
+    pairs = [(features[i : i + 3], labels[i : i + 3]) for i in range(0, 7, 3)]
+    forms = {"arrays": (features, labels), "list": pairs, "generator": (pair for pair in pairs)}
+    source = forms[kind] if kind in forms else list(zip(features, labels, strict=True))
+    with open_data(source, image_size=None, batch_size=3, split="test") as stream:
+        read = list(stream)
+        assert [len(x) for x, _ in read] == [3, 3, 1] and read[0][0].dtype == features.dtype
+        assert stream.steps_per_epoch == (None if kind == "generator" else 3)
+    for number, part in enumerate((features, labels)):
+        np.testing.assert_array_equal(np.concatenate([batch[number] for batch in read]), part)
+    with open_data((features, np.eye(3)[labels]), image_size=None, batch_size=7, split="test", shard=(1, 2)) as stream:
+        np.testing.assert_array_equal(stream.batch(0)[1], np.eye(3)[labels[3:]])
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error", "message"),
+    [
+        ((np.zeros((3, 2)), [0, 1]), {}, ValueError, r"one length, but have the shapes \(3, 2\) and \(2,\)"),
+        ((np.zeros((2, 2)), [0, -1]), {}, ValueError, "has the label -1"),
+        ("photos", {}, TypeError, "not a str. Of files, say the image_size"),
+        ((np.zeros((2, 2)), [0, 1]), {"split": "train"}, ValueError, "is gone through once"),
+    ],
+)
+def test_inputs_that_are_refused(source, options, error, message):
+    with pytest.raises(error, match=message):
+        open_data(source, image_size=None, batch_size=2, **{"split": "test"} | options)
+
+
+def test_a_stream_with_other_batches(data):
+    with open_data(data, split="test", **OPTIONS) as stream:
+        mapped = stream.map(lambda step, images, labels: (images / 255 + step, labels))
+        assert (mapped.steps_per_epoch, mapped.endless, mapped.shard) == (3, False, (0, 1))
+        assert mapped.describe() == stream.describe() and mapped.length(2) == 4
+        for step, (images, labels) in enumerate(mapped):
+            np.testing.assert_array_equal(images, stream.batch(step)[0] / 255 + step)
+            np.testing.assert_array_equal(labels, stream.batch(step)[1])

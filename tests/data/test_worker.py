@@ -30,7 +30,7 @@ def test_processes_make_the_batches_of_threads(root):
         for step, batch in zip(steps, expected, strict=True):
             for a, b in zip(stream.batch(step), batch, strict=True):
                 np.testing.assert_array_equal(a, b)
-        processes = [worker._process for worker in stream._batches._processes]
+        processes = [worker._process for worker in stream._processes]
         assert len(processes) == 2 and all(process.poll() is None for process in processes)
     assert all(process.poll() == 0 for process in processes)
     stream.close()
@@ -59,7 +59,7 @@ def test_bad_files_are_named_and_replaced(root):
 def test_a_worker_that_is_killed_is_an_error(root):
     with open_data(root, processes=True, prefetch=0, **OPTIONS | {"workers": 1}) as stream:
         stream.batch(0)
-        process = stream._batches._processes[0]._process
+        process = stream._processes[0]._process
         process.send_signal(signal.SIGKILL)
         process.wait()
         with pytest.raises(RuntimeError, match="ended by signal 9.*processes=False does without"):
@@ -69,10 +69,10 @@ def test_a_worker_that_is_killed_is_an_error(root):
 def test_streams_that_nobody_closes_leave_no_process(root):
     stream = open_data(root, processes=True, **OPTIONS | {"workers": 1})
     stream.batch(0)
-    processes = [worker._process for worker in stream._batches._processes]
+    processes = [worker._process for worker in stream._processes]
     for future in stream._ahead.values():
         future.result()
-    stream._batches._readers.shutdown()
+    stream._readers.shutdown()
     stream._threads.shutdown()
     del stream, future
     import gc
@@ -83,7 +83,7 @@ def test_streams_that_nobody_closes_leave_no_process(root):
 
 def test_a_worker_imports_no_keras_and_no_framework():
     result = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "keras_vit.data.augmentation"],
+        [sys.executable, "-X", "importtime", "-m", "keras_vit.data.workers"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -100,6 +100,6 @@ def test_processes_begin_where_cores_are_many(root, monkeypatch, cores, processe
     monkeypatch.setattr("keras_vit.data.streams.cores", lambda: cores)
     for split, expected in (("train", processes), ("test", False)):
         with open_data(root, split=split, **OPTIONS) as stream:
-            assert (stream._batches._free is not None) == expected
+            assert (stream._free is not None) == expected
     with pytest.raises(ValueError, match="processes=True is for image files"):
         open_data(plain_colours(12), processes=True, **OPTIONS)
