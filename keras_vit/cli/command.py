@@ -1,37 +1,26 @@
-"""What commands have in common: `Command`, its result, kinds of arguments, and checks that need no Keras."""
+"""What commands have in common: `Command`, its result, and options, written out or derived from a function."""
 
 import argparse
-import dataclasses
-import faulthandler
+import importlib
+import inspect
 import math
-import os
-import shlex
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import operator
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keras_vit._arguments import printable
-from keras_vit._backend import choose_backend
-from keras_vit._lazy import IS_PROGRAM
+from keras_vit.cli.modes import refuse_unused
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and libraries may print what they like
-# What Keras calls a dtype policy; without Keras, which would take seconds to be asked.
-DTYPES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
-# What `ArgumentParser.add_argument` is called with; beside that a `group` of the help, and under `only` to which modes
-# of its command it applies: for each axis of the modes the values.
-Option = tuple[tuple[str, ...], dict[str, Any]]
-Mode = dict[str, str]  # what a command line asks for, such as {"task": "--task segmentation"}, in the words of messages
-OF_CLASSES = {"task": ("--task classification",)}
-OF_MASKS = {"task": ("--task segmentation",)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
+@dataclass(frozen=True)
+class Result:
     """What a command found or did.
 
     Attributes:
@@ -45,108 +34,173 @@ class Answer:
     ok: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
+class Option(NamedTuple):
+    """What `ArgumentParser.add_argument` is called with, and the title in the help that the argument stands under."""
+
+    flags: tuple[str, ...]
+    settings: dict[str, Any]
+    group: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the values of a command line call it."""
+        return self.settings.get("dest", self.flags[-1].strip("-").replace("-", "_"))
+
+    @property
+    def default(self) -> Any:
+        """Its value where it is not given."""
+        return self.settings.get("default", False if self.settings.get("action") == "store_true" else None)
+
+
+Options = Option | Callable[[], Iterable[Option]]  # a function where finding them out takes time
+
+
+@dataclass(frozen=True)
 class Command:
     """A command of the program.
 
     Attributes:
         help: What it does, in a sentence.
-        options: Gives its arguments.
+        declared: Its options, and functions that return some.
         examples: Command lines, without `keras-vit` and the command's name.
         run: Does the job. It calls `start_keras` once everything is checked that can be checked without.
-        mode: What a command line asks for: options that do not apply to it are refused.
     """
 
     help: str
-    options: Callable[[], Iterable[Option]]
+    declared: tuple[Options, ...]
     examples: tuple[str, ...]
-    run: Callable[[argparse.Namespace], Answer]
-    mode: Callable[[argparse.Namespace], Mode] = lambda options: {}
+    run: Callable[[argparse.Namespace], Result]
 
-    def check(self, options: argparse.Namespace) -> None:
+    def options(self) -> list[Option]:
+        """All its options."""
+        return list(_flat(self.declared))
+
+    def check(self, name: str, values: Mapping[str, Any]) -> None:
         """Raises ValueError if an option was given that does not apply to what the command line asks for."""
-        mode = self.mode(options)
-        for names, settings in self.options():
-            flag = max(names, key=len)
-            value = getattr(options, settings.get("dest", flag.strip("-").replace("-", "_")))
-            if value == settings.get("default", False if settings.get("action") == "store_true" else None):
-                continue
-            for axis, allowed in settings.get("only", {}).items():
-                if mode[axis] not in allowed:
-                    raise ValueError(f"{flag} is for {' and '.join(allowed)}, not for {mode[axis]}: leave it out.")
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Adds its arguments to a parser, whose usage names those that a command line cannot lack."""
-        groups: dict[str, Any] = {}
-        usage = [f"{parser.prog} [options]"]
-        for names, settings in self.options():
-            place = settings.get("metavar", names[0])
-            if not names[0].startswith("-"):
-                usage.append({"?": f"[{place}]", "+": f"{place} ..."}.get(settings.get("nargs"), place))
-            elif settings.get("required"):
-                usage.append(f"{names[0]} {place}")
-            title = settings.get("group")
-            if title is not None and title not in groups:
-                groups[title] = parser.add_argument_group(title)
-            added = {name: value for name, value in settings.items() if name not in ("group", "only")}
-            groups.get(title, parser).add_argument(*names, **added)
-        parser.usage = " ".join(usage)
+        defaults = {option.name: option.default for option in self.options()}
+        refuse_unused(name, {key for key in defaults if values[key] != defaults[key]}, values)
 
 
 def command(
-    help: str,
-    *options: Option | Callable[[], Iterable[Option]],
-    examples: tuple[str, ...],
-    mode: Callable[[argparse.Namespace], Mode] = lambda options: {},
-) -> Callable[[Callable[[argparse.Namespace], Answer]], Command]:
-    """Makes a function from options to an answer a `Command`; a function may give options that take time."""
-    return lambda run: Command(help, lambda: flat(options), examples, run, mode)
+    help: str, *options: Options, examples: tuple[str, ...]
+) -> Callable[[Callable[[argparse.Namespace], Result]], Command]:
+    """Makes a `Command` of a function from the values of options to a result."""
+    return lambda run: Command(help, options, examples, run)
 
 
-def flat(options: Iterable[Option | Callable[[], Iterable[Option]]]) -> Iterator[Option]:
-    """The options, and those that functions give."""
+def _flat(options: Iterable[Options]) -> Iterator[Option]:
     for one in options:
-        if isinstance(one, tuple):
+        if isinstance(one, Option):
             yield one
         else:
             yield from one()
 
 
-def option(*names: str, **settings: Any) -> Option:
-    """An argument of a command, as in `ArgumentParser.add_argument`; its default is shown."""
+def option(*flags: str, help: str = "", **settings: Any) -> Option:
+    """An argument, as in `ArgumentParser.add_argument`; its default is shown."""
     if settings.get("default") not in (None, []):
-        settings["help"] = f"{settings.get('help', '')} (default: %(default)s)".strip()
-    return names, settings
+        help = f"{help} (default: {settings['default']})".strip()
+    return Option(flags, {"help": help, **settings})
 
 
-def group(title: str, *options: Option | Callable[[], Iterable[Option]]) -> Callable[[], Iterable[Option]]:
-    """Arguments that `--help` lists under a title of their own."""
-
-    def titled() -> Iterable[Option]:
-        for names, settings in flat(options):
-            yield names, settings | {"group": title}
-
-    return titled
+def switch(flag: str, help: str, **settings: Any) -> Option:
+    """An option without a value."""
+    return Option((flag,), {"help": help, "action": "store_true", **settings})
 
 
-def summary(wrote: str, *commands: Sequence[str]) -> str:
-    """The end of a long command: what was written, and the commands that people go on with."""
-    lines = (f"  keras-vit {shlex.join(map(printable, command))}" for command in commands)
-    return "\n".join([wrote, *(["Next:"] if commands else []), *lines])
+def group(title: str, *options: Options) -> Callable[[], Iterable[Option]]:
+    """Options that the help lists under a title."""
+    return lambda: (one._replace(group=title) for one in _flat(options))
 
 
-def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """The options of these names, as arguments of a function that calls them the same."""
-    return {name: getattr(options, name) for name in names}
+def derived(
+    source: str, names: str = "", default: Callable[[str], str] | None = None, **helps: str
+) -> Callable[[], Iterable[Option]]:
+    """The options that set parameters of a function, fields of a dataclass or keys of a TypedDict.
+
+    Types, defaults and help come from its signature and the `Args:` of its docstring. Without a value they are None.
+
+    Args:
+        source: Where it is, as "module:name".
+        names: Of the parameters; empty for all.
+        default: Returns what the help says of a parameter's default; None for the function's own.
+        helps: Texts in place of the docstring's.
+    """
+
+    def options() -> Iterator[Option]:
+        module, _, name = source.partition(":")
+        found = getattr(importlib.import_module(module), name)
+        texts = _documented(found) | helps
+        for parameter, kind in _parameters(found):
+            if names and parameter.name not in names.split():
+                continue
+            text, _, shown = texts.get(parameter.name, "").partition("; None for ")
+            text = text.partition("; None ")[0].replace("%", "%%")
+            if default is not None:
+                shown = default(parameter.name)
+            elif parameter.default not in (None, inspect.Parameter.empty, False):
+                shown = str(parameter.default)
+            settings = {"help": f"{text} (default: {shown})" if shown else text, **_argparse_type(kind)}
+            if parameter.default is inspect.Parameter.empty:
+                yield Option((parameter.name,), {**settings, "metavar": parameter.name.upper()})
+            else:
+                yield Option((f"--{parameter.name.replace('_', '-')}",), settings)
+
+    return options
 
 
-def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Those of the options that were given: the others are None."""
-    return {name: value for name, value in chosen(options, *names).items() if value is not None}
+def _parameters(source: Any) -> Iterator[tuple[inspect.Parameter, Any]]:
+    """The parameters of a function or dataclass, or the keys of a TypedDict, each with its type.
+
+    Those of an `Unpack`ed TypedDict stand among them like any others.
+    """
+    hints = typing.get_type_hints(source)
+    if typing.is_typeddict(source):
+        for name, kind in hints.items():
+            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None), kind
+        return
+    for name, parameter in inspect.signature(source).parameters.items():
+        if typing.get_origin(hints[name]) is typing.Unpack:
+            yield from _parameters(typing.get_args(hints[name])[0])
+        else:
+            yield parameter, hints[name]
+
+
+def _documented(source: Any) -> dict[str, str]:
+    """What a docstring says of each parameter under `Args:`: the first sentence, in the style of a help."""
+    section = (inspect.getdoc(source) or "").partition("\nArgs:\n")[2]
+    section = re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0]
+    found = re.findall(r"^    (\w+): ((?:.|\n {5,})*)", section, re.MULTILINE)
+    return {name: _as_help(" ".join(text.split())) for name, text in found}
+
+
+def _as_help(text: str) -> str:
+    text = text.replace("`", "").replace('"', "").replace(". None for ", "; None for ")
+    text = re.split(r"\.(?: (?=[A-Z0-9])|$)", text)[0].removeprefix("Whether ")
+    return text if text[:2].isupper() else text[:1].lower() + text[1:]
+
+
+def _argparse_type(kind: Any) -> dict[str, Any]:
+    """How argparse reads values of a type, of which None is no part."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        kind = reduce(operator.or_, [one for one in typing.get_args(kind) if one is not type(None)])
+    if kind is bool:
+        return {"action": "store_const", "const": True}
+    if kind is int:
+        return {"type": COUNT, "metavar": "N"}
+    if kind is float:
+        return {"type": at_least_0, "metavar": "X"}
+    if kind == int | float:
+        return {"type": lambda text: COUNT_OR_0(text) if text.isdecimal() else at_least_0(text), "metavar": "N"}
+    if kind == int | tuple[int, int]:
+        return {"type": image_size, "metavar": "N|HxW"}
+    if kind == tuple[int, int]:
+        return {"type": int, "nargs": 2, "metavar": ("N", "M")}
+    return {}
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """A kind of argument: whole numbers from `least` on."""
+    """Reads whole numbers from `least` on."""
 
     def number(text: str) -> int:
         value = int(_number(int, text, "a whole number"))
@@ -162,7 +216,7 @@ COUNT_OR_0 = whole(0)
 
 
 def at_least_0(text: str) -> float:
-    """Finite numbers that are not negative."""
+    """Reads finite numbers that are not negative."""
     number = _number(float, text, "a number")
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a finite number of at least 0, but {text} was given")
@@ -170,7 +224,7 @@ def at_least_0(text: str) -> float:
 
 
 def image_size(text: str) -> int | tuple[int, int]:
-    """Image sizes in pixels: `384`, or `384x512` for height and width."""
+    """Reads image sizes in pixels: `384`, or `384x512` for height and width."""
     height, cross, width = text.partition("x")
     return (COUNT(height), COUNT(width)) if cross else COUNT(height)
 
@@ -180,131 +234,3 @@ def _number(kind: type, text: str, name: str) -> float:
         return kind(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be {name}, but {text!r} was given") from None
-
-
-SOURCE = "a file, a folder, an address, a name of the catalogue, or a variant"
-WEIGHTS = option("weights", metavar="WEIGHTS", help=SOURCE)
-WEIGHTS_OPTION = option("--weights", default="ViT-B/16", help=SOURCE)
-OVERWRITE = option("--overwrite", action="store_true", help="replace OUT if it exists")
-DATA = "a folder with train/ and test/ or one folder per class, a table such as labels.csv, or tfds:NAME"
-BATCH = 32  # pictures that are in memory at a time
-TABLE = ("file", "label", "separator", "target")
-TABLE_ENDINGS = (".csv", ".tsv", ".parquet")
-ON_BAD_IMAGE = option("--on-bad-image", choices=("stop", "skip"), default="stop")
-
-
-def check_source(source: str) -> None:
-    """Raises the error of `load` where no model can be of that name, without Keras."""
-    from keras_vit.checkpoints import resolve_source
-
-    resolve_source(source)
-
-
-def check_exists(*paths: str | None) -> None:
-    """Raises FileNotFoundError if there is no file or folder at one of the paths that are not None."""
-    for path in paths:
-        if path is not None and not os.path.exists(path):
-            raise FileNotFoundError(f"There is no file or folder {path}.")
-
-
-def table_options() -> Iterable[Option]:
-    """Those that say what a table of labels holds, for `labelled_data`."""
-    only = {**OF_CLASSES, "data": ("tables",)}
-    text = "of a table: the column of image files (default: file)"
-    yield option("--file", metavar="COLUMN", help=text, only=only)
-    text = "of a table: the column of labels, or several of 0 and 1, one for each class (default: label)"
-    yield option("--label", metavar="COLUMN", nargs="+", help=text, only=only)
-    text = "of a table: what stands between the labels of an image"
-    yield option("--separator", metavar="TEXT", help=text, only=only)
-    text = "of a table: what the labels are"
-    yield option("--target", choices=("class", "multilabel", "number"), help=text, only=only)
-
-
-def kind_of_data(data: str) -> str:
-    """What DATA is: tables, digits, or folders and data sets of tensorflow-datasets."""
-    if Path(data).suffix.lower() in TABLE_ENDINGS:
-        return "tables"
-    return "digits" if data == "digits" and not os.path.exists(data) else "folders"
-
-
-def labelled_data(options: argparse.Namespace) -> Any:
-    """DATA as `open_data` takes it; ValueError or FileNotFoundError if it cannot be read, without Keras."""
-    columns = given(options, *TABLE)
-    if kind_of_data(options.data) == "tables":
-        from keras_vit.data.tables import open_table
-
-        if len(columns.get("label", ())) == 1:
-            columns["label"] = columns["label"][0]
-        return open_table(options.data, **columns)
-    if not options.data.startswith("tfds:"):
-        from keras_vit.data.examples import split_folders
-
-        if not os.path.isdir(options.data):
-            what = "It is a file." if os.path.exists(options.data) else "There is no such folder."
-            raise FileNotFoundError(
-                f"DATA must be an image folder or tfds:NAME, but {options.data!r} was given. {what}"
-            )
-        split_folders(Path(options.data))
-    return options.data
-
-
-def picture_files(paths: Sequence[str]) -> list[str]:
-    """The pictures of files and folders; an error names the first that is missing or no picture, without Keras."""
-    from keras_vit.data import image_files
-    from keras_vit.data.examples import good_files
-
-    check_exists(*paths)
-    files = [Path(file) for path in paths for file in (image_files(path) if os.path.isdir(path) else [path])]
-    if not files:
-        raise ValueError(f"There are no pictures in {', '.join(map(printable, paths))}.")
-    good_files(files, "stop", "headers", lambda i: str(files[i]))
-    return [str(file) for file in files]
-
-
-def predicted(model: Any, files: Sequence[str]) -> Any:
-    """What a model says of pictures, read some at a time, so that memory does not grow with their number."""
-    import numpy as np
-
-    parts = [files[i : i + BATCH] for i in range(0, len(files), BATCH)]
-    return np.concatenate([model.predict(model.preprocess(part), verbose=0) for part in parts])
-
-
-def check_target(path: str, overwrite: bool) -> None:
-    """Raises FileExistsError if something would be replaced that may not be."""
-    if not overwrite and (os.path.isfile(path) or (os.path.isdir(path) and os.listdir(path))):
-        raise FileExistsError(f"{path} exists. Choose another path or pass --overwrite.")
-
-
-def start_keras() -> None:
-    """Imports Keras and its framework, without their start-up lines, if that has not been done.
-
-    Raises:
-        ImportError, ValueError: if there is no framework, or `KERAS_BACKEND` names another one.
-    """
-    if "keras" in sys.modules:
-        return
-    choose_backend()
-    if IS_PROGRAM and not os.environ.get(TRACEBACK):
-        _silence_libraries()
-    import keras  # noqa: F401
-
-
-def _silence_libraries() -> None:
-    """Lets only Python write to standard error from now on.
-
-    Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
-    other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # for worker processes
-    sys.stderr.flush()
-    sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 2)
-    os.close(silence)
-    faulthandler.enable(sys.stderr)  # a library that ends the process cannot say so any more
-
-
-def lines_of(path: str) -> list[str]:
-    """The lines of a text file, without empty ones."""
-    lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    return [line.strip() for line in lines if line.strip()]

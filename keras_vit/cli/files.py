@@ -1,27 +1,21 @@
 """The commands about models and their files: list, info, download, inspect, convert and export."""
 
-import argparse
 import os
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from keras_vit._arguments import printable, require_packages
 from keras_vit._terminal import megabytes, pairs_table
-from keras_vit.cli.command import (
-    COUNT,
+from keras_vit.cli.command import COUNT, Result, at_least_0, command, derived, group, image_size, option, switch
+from keras_vit.cli.inputs import (
     OVERWRITE,
     SOURCE,
     WEIGHTS,
-    Answer,
-    at_least_0,
     check_exists,
     check_source,
     check_target,
     chosen,
-    command,
-    group,
-    image_size,
-    option,
     start_keras,
 )
 
@@ -32,17 +26,17 @@ SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
 
 @command(
     "The published checkpoints, or with --models the variants.",
-    option("query", nargs="?", help="a variant such as B/16, or part of a name (default: all)"),
-    option("--family", help="only those of a family, such as DINOv2 or hybrid (default: all)"),
-    option("--models", action="store_true", help="list the variants instead of checkpoints"),
+    option("query", nargs="?", metavar="QUERY", help="a variant such as B/16, or part of a name (default: all)"),
+    derived("keras_vit.checkpoints.catalogue:list_weights", "family"),
+    switch("--models", "list the variants instead of checkpoints"),
     examples=("B/16", "--family DINOv2"),
 )
-def list_(options: argparse.Namespace) -> Answer:
+def list_(options: Namespace) -> Result:
     """What fits the query."""
     from keras_vit.checkpoints import list_models, list_weights
 
     rows = (list_models if options.models else list_weights)(options.query, options.family)
-    return Answer([*rows], rows)
+    return Result([*rows], rows)
 
 
 @command(
@@ -51,14 +45,14 @@ def list_(options: argparse.Namespace) -> Answer:
     LIKE,
     examples=("runs/finetune/model.keras", "hf://google/vit-base-patch16-224"),
 )
-def info(options: argparse.Namespace) -> Answer:
+def info(options: Namespace) -> Result:
     """Describes a file from its contents, and a name from the catalogue."""
     from keras_vit import checkpoints
     from keras_vit.checkpoints.catalogue import SHIPPED
 
     if checkpoints.is_variant(options.source):
         rows = checkpoints.list_weights(options.source)
-        return Answer([*rows], rows)
+        return Result([*rows], rows)
     source = os.fspath(checkpoints.resolve_source(options.source))
     if checkpoints.is_keras_file(source):
         return _description(source, _keras_file(source))
@@ -66,7 +60,7 @@ def info(options: argparse.Namespace) -> Answer:
         facts = checkpoints.inspect_checkpoint(checkpoints.find_checkpoint(source), like=options.like)
         return _description(source, facts.to_dict())
     (row,) = checkpoints.list_weights(source)
-    return Answer(row, pairs_table(source, row))
+    return Result(row, pairs_table(source, row))
 
 
 def _keras_file(path: str) -> dict[str, Any]:
@@ -86,7 +80,7 @@ def _keras_file(path: str) -> dict[str, Any]:
     }
 
 
-def _description(source: str, facts: dict[str, Any]) -> Answer:
+def _description(source: str, facts: dict[str, Any]) -> Result:
     """The model and its layout first; the names of its classes last, the first of them."""
     config = dict(facts["config"])
     names = config.pop("class_names", None) or []
@@ -100,7 +94,7 @@ def _description(source: str, facts: dict[str, Any]) -> Answer:
     }
     rows = {**rows, **{name: value for name, value in others.items() if name not in rows}, **config}
     rows["class_names"] = ", ".join(map(str, names[:5])) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
-    return Answer(facts, pairs_table(source, rows))
+    return Result(facts, pairs_table(source, rows))
 
 
 @command(
@@ -108,12 +102,12 @@ def _description(source: str, facts: dict[str, Any]) -> Answer:
     option("name", metavar="NAME|URL"),
     examples=("imagenet21k/ViT-B_16",),
 )
-def download(options: argparse.Namespace) -> Answer:
+def download(options: Namespace) -> Result:
     """Fetches the file."""
     from keras_vit.checkpoints import find_checkpoint
 
     path = find_checkpoint(options.name)
-    return Answer({"path": str(path), "bytes": path.stat().st_size}, printable(path))
+    return Result({"path": str(path), "bytes": path.stat().st_size}, printable(path))
 
 
 @command(
@@ -121,10 +115,10 @@ def download(options: argparse.Namespace) -> Answer:
     option("source", metavar="FILE|NAME", help=SOURCE),
     option("--image", nargs="+", default=[], action="extend", metavar="PHOTO", help="to show it on (default: none)"),
     option("-o", "--output", default="report.html", metavar="FILE", help="the page"),
-    option("--overwrite", action="store_true", help="replace the page if it exists"),
+    switch("--overwrite", "replace the page if it exists"),
     examples=("glyphs", "ViT-B/16 --image photo.jpg -o photo.html"),
 )
-def inspect(options: argparse.Namespace) -> Answer:
+def inspect(options: Namespace) -> Result:
     """Reads all images before anything that takes long, and writes the page."""
     from keras_vit.preprocessing import load_image
 
@@ -149,7 +143,7 @@ def inspect(options: argparse.Namespace) -> Answer:
     title = os.path.basename(os.path.normpath(options.source)) if os.path.exists(options.source) else options.source
     page = write_page(model, options.output, images, title=title, source=source, notes=notes)
     size = os.path.getsize(page)
-    return Answer({"page": str(page), "bytes": size, "images": list(images)}, f"Wrote {page} ({megabytes(size)})")
+    return Result({"page": str(page), "bytes": size, "images": list(images)}, f"Wrote {page} ({megabytes(size)})")
 
 
 def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
@@ -179,7 +173,7 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
     OVERWRITE,
     examples=("model.keras folder --layout timm", "glyphs grey.keras --channels 1"),
 )
-def convert(options: argparse.Namespace) -> Answer:
+def convert(options: Namespace) -> Result:
     """Loads the model and writes it in the format that the target names."""
     from keras_vit.checkpoints import check_format, save_model
 
@@ -194,7 +188,11 @@ def convert(options: argparse.Namespace) -> Answer:
     target = Path(options.target)
     files = [file for file in target.rglob("*") if file.is_file()] if target.is_dir() else [target]
     size = sum(file.stat().st_size for file in files)
-    return Answer({"path": options.target, "bytes": size}, f"Wrote {printable(options.target)} ({megabytes(size)})")
+    return Result({"path": options.target, "bytes": size}, f"Wrote {printable(options.target)} ({megabytes(size)})")
+
+
+def _any_size(text: str) -> int | tuple[int, int] | str:
+    return text if text == "dynamic" else image_size(text)
 
 
 @command(
@@ -205,14 +203,14 @@ def convert(options: argparse.Namespace) -> Answer:
     option("--precision", default="float32", help="float16, dynamic_int8, int8 ..."),
     option(
         "--image-size",
-        type=lambda text: text if text == "dynamic" else image_size(text),
+        type=_any_size,
         help="pixels, or dynamic for any size (default: the checkpoint's)",
     ),
     option("--batch-size", type=COUNT, help="images at a time (default: any number)"),
-    option("--uint8", action="store_true", dest="uint8_input", help="take pixels of 0..255 and scale them in the file"),
-    option("--softmax", action="store_true", help="answer with probabilities"),
+    switch("--uint8", "take pixels of 0..255 and scale them in the file", dest="uint8_input"),
+    switch("--softmax", "answer with probabilities"),
     option("--classes", metavar="FILE", help="a text file with a class name on each line (default: the checkpoint's)"),
-    option("--allow-select-ops", action="store_true", help="allow operators that the runtime lacks"),
+    switch("--allow-select-ops", "allow operators that the runtime lacks"),
     OVERWRITE,
     group(
         "pictures",
@@ -227,7 +225,7 @@ def convert(options: argparse.Namespace) -> Answer:
         "ViT-B/16 model.tflite --uint8 --precision int8 --calibration photos",
     ),
 )
-def export(options: argparse.Namespace) -> Answer:
+def export(options: Namespace) -> Result:
     """Exports a checkpoint as the arguments say."""
     check_source(options.weights)
     check_exists(options.classes, options.calibration, options.images)
@@ -260,4 +258,4 @@ def export(options: argparse.Namespace) -> Answer:
         **chosen(options, "precision", "batch_size", "uint8_input", "softmax", "calibration"),
         **chosen(options, "allow_select_ops", "tolerance", "overwrite"),
     )
-    return Answer(report.to_dict(), report)
+    return Result(report.to_dict(), report)

@@ -1,118 +1,271 @@
-"""The commands about models at work: predict, embed, verify, finetune, demo, recipes and plan."""
+"""The commands about pictures: predict, classify, segment, depth, embed, similar and duplicates."""
 
-import argparse
-import dataclasses
 import os
-from collections.abc import Iterator
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from keras_vit._arguments import printable
+from keras_vit._files import check_folder
 from keras_vit._terminal import Table
-from keras_vit.cli.command import (
-    COUNT,
-    COUNT_OR_0,
-    DATA,
-    DTYPES,
-    OF_CLASSES,
-    ON_BAD_IMAGE,
+from keras_vit.cli.command import COUNT, COUNT_OR_0, Result, at_least_0, command, option, switch
+from keras_vit.cli.inputs import (
     OVERWRITE,
-    WEIGHTS,
+    PICTURES,
     WEIGHTS_OPTION,
-    Answer,
-    Option,
-    at_least_0,
     check_exists,
     check_source,
     chosen,
-    command,
+    files_to_write,
     given,
-    group,
-    image_size,
-    kind_of_data,
-    labelled_data,
     lines_of,
-    option,
     picture_files,
     predicted,
     start_keras,
     summary,
-    table_options,
 )
-from keras_vit.cli.masks import RECIPE as MASK_RECIPE
-from keras_vit.cli.masks import mask_options, open_masks
 
 TOP = 5  # classes that `predict` shows
-RECIPE = "finetune/cifar10"
 
 
 @command(
     "Classifies images.",
-    option("images", nargs="+", metavar="IMAGE|FOLDER"),
+    PICTURES,
     WEIGHTS_OPTION,
     option("--top", type=COUNT, help=f"how many classes to show (default: {TOP}, or all if fewer)"),
     option("--threshold", type=at_least_0, metavar="P", help="of several labels: from where on (default: 0.5)"),
     examples=("photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
 )
-def predict(options: argparse.Namespace) -> Answer:
+def predict(options: Namespace) -> Result:
     """Looks at all images before anything that takes long."""
-    from keras_vit.preprocessing import decode_predictions
-
     files = picture_files(options.images)
     check_source(options.weights)
     start_keras()
     import keras
 
+    from keras_vit.preprocessing import decode_predictions
     from keras_vit.zoo import load
 
     model = load(options.weights)
-    if hasattr(model.config, "backbone"):
-        words = f"{options.weights} answers for each place of a picture, and not for the whole"
-        raise ValueError(f"{words}: `keras-vit segment` or `keras-vit depth`.")
-    count = model.config.classes
-    if count is None:
-        raise ValueError(
-            f"{options.weights} has no head, so it knows no classes. Fine-tune it on images of yours with `keras-vit "
-            "finetune`, or measure its features with `keras-vit evaluate --few-shot`."
-        )
-    if len(model.output_shape) != 2:
-        raise ValueError(f"{options.weights} has a head on every token or place, so that no image gets one answer.")
+    count = _count_classes(model, options.weights)
     if options.top is not None and options.top > count:
         raise ValueError(f"--top must be at most {count}, the classes of {options.weights}, but got {options.top}.")
-    outputs = predicted(model, files)
-    several = model.config.classifier_activation == "sigmoid"
+    config, several = model.config, model.config.classifier_activation == "sigmoid"
     if options.threshold is not None and not several:
         raise ValueError(f"--threshold is for models of several labels, but {options.weights} has one for each image.")
+    outputs = predicted(model, files)
     if count == 1 and not several:
-        name, values = (model.config.class_names or ("number",))[0], [float(value) for value in outputs[:, 0]]
-        pairs = list(zip(files, values, strict=True))
-        data = [{"image": path, "number": value} for path, value in pairs]
-        return Answer(data, Table({"image": path, name: f"{value:.4g}"} for path, value in pairs))
-    if model.config.classifier_activation in (None, "linear"):
+        name = (config.class_names or ("number",))[0]
+        data = [{"image": path, "number": float(value)} for path, value in zip(files, outputs[:, 0], strict=True)]
+        return Result(data, Table({"image": row["image"], name: f"{row['number']:.4g}"} for row in data))
+    if config.classifier_activation in (None, "linear"):
         outputs = keras.ops.convert_to_numpy(keras.ops.softmax(outputs))
-    limits = {"top": options.top or (count if several else min(TOP, count)), "class_names": model.config.class_names}
-    limits["threshold"] = (0.5 if options.threshold is None else options.threshold) if several else None
-    decoded = decode_predictions(outputs, **limits)
-    data, table = [], Table()
+    top = options.top or (count if several else min(TOP, count))
+    threshold = 0.5 if several and options.threshold is None else options.threshold
+    decoded = decode_predictions(outputs, top=top, threshold=threshold, class_names=config.class_names)
+    data, named = [], []
     for path, classes in zip(files, decoded, strict=True):
         entries = [{"id": key, "name": name, "probability": float(p)} for key, name, p in classes]
         data.append({"image": path, "classes": entries})
-        if not classes:
-            table.append({"image": path, "class": "(none)", "probability": ""})
-        for place, (_, name, p) in enumerate(classes):
-            table.append({"image": "" if place else path, "class": name, "probability": f"{100 * p:.1f} %"})
-    return Answer(data, table)
+        named.append((path, [(name, float(p)) for _, name, p in classes]))
+    return Result(data, _named_table(named, "class"))
 
 
-def shard(text: str) -> tuple[int, int]:
-    """Slices, such as `0/4` for the first of four."""
+def _count_classes(model: Any, weights: str) -> int:
+    """How many classes a classifier has; ValueError for other models, with what to do with them."""
+    if hasattr(model.config, "backbone"):
+        words = f"{weights} answers for each place of a picture, and not for the whole"
+        raise ValueError(f"{words}: `keras-vit segment` or `keras-vit depth`.")
+    if model.config.classes is None:
+        words = f"{weights} has no head, so it knows no classes. Fine-tune it on images of yours with `keras-vit "
+        raise ValueError(f"{words}finetune`, or measure its features with `keras-vit evaluate --few-shot`.")
+    if len(model.output_shape) != 2:
+        raise ValueError(f"{weights} has a head on every token or place, so that no image gets one answer.")
+    return model.config.classes
+
+
+def _named_table(named: list[tuple[str, list[tuple[str, float]]]], column: str) -> Table:
+    """A row for each name of an image with its probability, of which the first has the image's path."""
+    table = Table()
+    for path, names in named:
+        for name, probability in names:
+            share = f"{100 * probability:.1f} %"
+            table.append({"image": path, column: name, "probability": share})
+            path = ""  # the path stands once
+        if not names:
+            table.append({"image": path, column: "(none)", "probability": ""})
+    return table
+
+
+@command(
+    "Classifies images by names that you give, with a CLIP or SigLIP and without training.",
+    PICTURES,
+    option(
+        "--weights",
+        required=True,
+        metavar="FILE|ADDRESS",
+        help="both towers, such as hf://openai/clip-vit-base-patch32",
+    ),
+    option("--names", metavar="A,B,...", help="what the classes are called"),
+    option("--names-from", metavar="FILE", help="a text file with a name on each line instead"),
+    option("--templates", default="a photo of a {}.", help="a sentence with {}, or openai_80, openai_cifar10 ..."),
+    option("--tokenizer", metavar="FILE", help="a tokenizer.json or .model, where none lies beside the weights"),
+    option("--top", type=COUNT, help="how many names to show (default: all)"),
+    examples=(
+        "photo.jpg --names cat,dog --weights hf://openai/clip-vit-base-patch32",
+        "photos/*.jpg --names-from names.txt --templates openai_80 --weights clip/ --top 3",
+    ),
+)
+def classify(options: Namespace) -> Result:
+    """Reads names and images before anything that takes long."""
+    if (options.names is None) == (options.names_from is None):
+        raise ValueError("Give either --names A,B,... or --names-from FILE.")
+    check_exists(options.names_from)
+    if options.names is not None:
+        classes = [name.strip() for name in options.names.split(",")]
+    else:
+        classes = lines_of(options.names_from)
+    files = picture_files(options.images)
+    start_keras()
+    import numpy as np
+
+    from keras_vit.text import load_image_text
+
+    both = load_image_text(options.weights, tokenizer=options.tokenizer)
+    model = both.zero_shot_classifier(classes, options.templates)
+    outputs = predicted(model.with_config(classifier_activation=both.activation), files)
+    named = [
+        (path, [(classes[i], float(shares[i])) for i in np.argsort(-shares)[: options.top]])
+        for path, shares in zip(files, outputs, strict=True)
+    ]
+    data = [{"image": path, "names": dict(pairs)} for path, pairs in named]
+    return Result(data, _named_table(named, "name"))
+
+
+MAPS = (
+    PICTURES,
+    option("--weights", required=True, metavar="WEIGHTS", help="a model that does it, or a backbone with --head"),
+    option("--head", metavar="FILE", help="the head of a backbone, such as DINOv2's for ADE20K, NYU or KITTI"),
+    option("-o", "--output", required=True, metavar="OUT", help="a .png or .npy for one picture, otherwise a folder"),
+    option("--format", choices=("png", "npy"), default="png", help="of the files in a folder"),
+    switch("--flip", "average with the mirror image (not for masks of queries)"),
+    switch("--plot", "write figures with names or a scale instead of maps"),
+    switch("--skip-unreadable", "leave out files that are no pictures, and say which"),
+    OVERWRITE,
+)
+Row = tuple[dict[str, Any], dict[str, Any]]  # of a picture: for `--json`, and for the table
+
+
+def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row], max_depth: Any = None) -> Result:
+    """Looks for the pictures before anything that takes long; writes one file after the other.
+
+    `write` takes the model, the pixels of a picture, its path and its file, and returns what `--json` and the table
+    say of them.
+    """
+    pairs = files_to_write(options.images, options.output, f".{options.format}", options.overwrite)
+    check_source(options.weights)
+    check_exists(options.head)
+    check_folder(pairs[0][1].parent if len(pairs) == 1 else options.output)
+    start_keras()
+    from keras_vit.preprocessing.windows import read_picture
+    from keras_vit.zoo import load
+
+    model = load(options.weights, head=options.head, max_depth=max_depth)
+    data, table = [], Table()
+    for picture, target in pairs:
+        try:
+            pixels = read_picture(picture, model.config.channels)
+        except (OSError, ValueError) as error:
+            if not options.skip_unreadable:
+                raise
+            data.append({"image": str(picture), "output": None, "error": str(error)})
+            table.append({"image": str(picture), "output": "none: it cannot be read"})
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        row, words = write(model, pixels, picture, target)
+        data.append({"image": str(picture), "output": str(target), **row})
+        table.append({"image": str(picture), **words, "output": str(target)})
+    return Result(data, table)
+
+
+def _metres(text: str) -> float | str:
+    return text if text == "relative" else at_least_0(text)
+
+
+@command(
+    "Measures the depth of pictures: as 16-bit PNG, as numbers, or as a figure with a scale.",
+    *MAPS,
+    option(
+        "--max-depth", type=_metres, metavar="X", help="the largest depth in metres, or `relative`, if no file tells"
+    ),
+    examples=(
+        "photo.jpg -o depth.png --weights hf://depth-anything/Depth-Anything-V2-Small-hf",
+        "photos -o depths --format npy --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_nyu_dpt_head.pth",
+    ),
+)
+def depth(options: Namespace) -> Result:
+    """The least and the largest depth of each picture."""
+
+    def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
+        from keras_vit.depth import estimate, plot
+
+        result = estimate(model, pixels, flip=options.flip)
+        ends = {"least": float(result.depth.min()), "largest": float(result.depth.max())}
+        row: dict[str, Any] = {"metric": result.metric, "unit": result.unit, **ends}
+        if options.plot:
+            plot(result, picture, target)
+        else:
+            row["scale"], row["offset"] = result.save(target)
+        return row, {"depth": f"{ends['least']:.4g} to {ends['largest']:.4g} {result.unit}"}
+
+    return _write_maps(options, write, options.max_depth)
+
+
+@command(
+    "Divides pictures into segments: a map of classes or ids as PNG or numbers, or a figure with names.",
+    *MAPS,
+    option("--task", choices=("semantic", "panoptic", "instance"), help="what segments are (default: the model's)"),
+    option(
+        "--stuff",
+        dest="stuff_classes",
+        type=COUNT_OR_0,
+        nargs="+",
+        metavar="K",
+        help="panoptic: classes whose segments are merged into one",
+    ),
+    option(
+        "--scales", type=at_least_0, nargs="+", metavar="X", help="linear heads: sizes to average over (default: 1)"
+    ),
+    examples=(
+        "photo.jpg -o masks.png --weights hf://tue-mps/coco_panoptic_eomt_large_640 --plot",
+        "photos -o maps --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_ade20k_linear_head.pth --json",
+    ),
+)
+def segment(options: Namespace) -> Result:
+    """The segments of each picture."""
+
+    def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
+        from keras_vit import segmentation
+
+        choices = given(options, "task", "stuff_classes", "scales")
+        result = segmentation.segment(model, pixels, flip=options.flip, **choices)
+        if options.plot:
+            segmentation.plot(result, picture, target)
+        else:
+            result.save(target)
+        largest = sorted(result.segments, key=lambda part: -part.area)
+        words = ", ".join(f"{part.label} {100 * part.area / result.map.size:.0f} %" for part in largest[:5])
+        return result.to_dict(), {"segments": len(largest), "largest": words}
+
+    return _write_maps(options, write)
+
+
+def _shard(text: str) -> tuple[int, int]:
     index, slash, count = text.partition("/")
     if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise argparse.ArgumentTypeError(f"must be I/N, from 0/N to (N-1)/N, but {text!r} was given")
+        raise ArgumentTypeError(f"must be I/N, from 0/N to (N-1)/N, but {text!r} was given")
     return int(index), int(count)
-
-
-_OF_IMAGES = {"input": ("images",)}
 
 
 @command(
@@ -120,28 +273,16 @@ _OF_IMAGES = {"input": ("images",)}
     option("images", nargs="+", metavar="FOLDER|FILE", help="a folder with all that is in it, or files and folders"),
     option("-o", "--output", required=True, metavar="OUT", help="the .npz file to write"),
     WEIGHTS_OPTION,
-    option("--features", default="pre_logits", help="which, such as block_-1 or encoded", only=_OF_IMAGES),
-    option("--batch-size", type=COUNT, default=32),
+    option("--features", default="pre_logits", help="which, such as block_-1 or encoded"),
+    option("--batch-size", type=COUNT, default=32, help="images at a time"),
     option("--dtype", choices=("float32", "float16"), default="float32", help="in the file"),
-    option("--texts", action="store_true", help="the files hold texts, one a line; the weights have a text tower"),
-    option(
-        "--skip-unreadable",
-        action="store_true",
-        help="leave out files that are no images, and say which",
-        only=_OF_IMAGES,
-    ),
-    option(
-        "--shard",
-        type=shard,
-        metavar="I/N",
-        help="the I-th slice of N of the images only, from 0 (default: 0/1)",
-        only=_OF_IMAGES,
-    ),
+    switch("--texts", "the files hold texts, one a line; the weights have a text tower"),
+    switch("--skip-unreadable", "leave out files that are no images, and say which"),
+    option("--shard", type=_shard, metavar="I/N", help="the I-th slice of N of the images only, from 0 (default: 0/1)"),
     OVERWRITE,
-    mode=lambda options: {"input": "--texts" if options.texts else "images"},
     examples=("photos -o features.npz", "photos --weights glyphs --features block_-1 -o features.npz"),
 )
-def embed(options: argparse.Namespace) -> Answer:
+def embed(options: Namespace) -> Result:
     """Looks for the files before anything that takes long, and embeds them."""
     check_exists(*options.images)
     check_source(options.weights)
@@ -168,10 +309,10 @@ def embed(options: argparse.Namespace) -> Answer:
         text += f"; {len(done.skipped)} could not be read: {names}{' ...' if len(done.skipped) > 5 else ''}"
     data = {"path": str(done.path), "images": done.count, "shape": [*done.shape], "skipped": [*done.skipped]}
     following = ["similar", "photo.jpg", str(done.path)], ["duplicates", str(done.path)]
-    return Answer({**data, "already_complete": done.already_complete}, summary(text, *following))
+    return Result({**data, "already_complete": done.already_complete}, summary(text, *following))
 
 
-def _embed_texts(options: argparse.Namespace) -> Answer:
+def _embed_texts(options: Namespace) -> Result:
     """Writes the embeddings of texts, each of length 1, with the texts as names."""
     import numpy as np
 
@@ -186,241 +327,66 @@ def _embed_texts(options: argparse.Namespace) -> Answer:
         np.savez(stream, names=np.array(texts), features=features)
     shape = [*features.shape[1:]]
     text = f"Wrote {printable(options.output)}: {len(texts):,} texts, {shape[0]} features each"
-    return Answer({"path": options.output, "texts": len(texts), "shape": shape}, text)
+    return Result({"path": options.output, "texts": len(texts), "shape": shape}, text)
+
+
+FEATURES = option("features", metavar="FEATURES", help="a file of `keras-vit embed`")
+FOLDER = option("--folder", help="where the images are (default: the folder that was embedded)")
+SHEET = option("--output", metavar="FILE", help="a contact sheet, .html, .png, .svg or .pdf (default: none)")
 
 
 @command(
-    "Compares published weights with the answers or figures published of them; for a machine with network.",
-    option("names", nargs="+", metavar="NAME", help="a repository of the Hugging Face Hub, or `all`"),
-    option(
-        "--picture",
-        metavar="FILE",
-        help="a copy of the picture (default: the one at its address)",
-        only={"compares": ("published answers",)},
-    ),
-    option("--data", metavar="FOLDER", help="measure figures on it: zero-shot accuracy, PQ, mIoU, delta1"),
-    option("--batch-size", type=COUNT, help="with --data (default: 64)", only={"compares": ("--data",)}),
-    mode=lambda options: {"compares": "--data" if options.data else "published answers"},
-    examples=(
-        "google/vit-base-patch16-224",
-        "openai/clip-vit-base-patch32 --data imagenet/val",
-        "tue-mps/coco_panoptic_eomt_large_640 --data coco",
-    ),
+    "Finds the images that are most like one, or like words, among the features that `keras-vit embed` has written.",
+    option("image", nargs="?", metavar="IMAGE", help="what to search for"),
+    FEATURES,
+    option("--text", metavar="WORDS", help="what to search for in place of an image, with a CLIP or SigLIP"),
+    option("--count", type=COUNT, default=12, help="how many to find"),
+    option("--weights", help="the model that the features are of (default: the one that they were made with)"),
+    FOLDER,
+    SHEET,
+    examples=("photo.jpg features.npz", "--text 'a red car' features.npz --weights clip/ --output similar.html"),
 )
-def verify(options: argparse.Namespace) -> Answer:
-    """Fetches the weights, computes, compares."""
-    check_exists(options.picture, options.data)
+def similar(options: Namespace) -> Result:
+    """Searches, and draws the sheet."""
+    if (options.image is None) == (options.text is None):
+        raise ValueError("Give either an IMAGE or --text 'some words'.")
+    if options.text is not None and options.weights is None:
+        raise ValueError("--text needs --weights, the two towers with whose image tower the features were made.")
+    check_exists(options.image, options.features, options.folder)
     start_keras()
-    from keras_vit.evaluation import verify, verify_figures
+    from keras_vit import evaluation
 
-    if options.data:
-        table = verify_figures(options.names, options.data, **given(options, "batch_size"))
-    else:
-        table = verify(options.names, picture=options.picture)
-    return Answer([*table], table, ok=table.agrees)
+    model: Any = options.weights
+    query = None
+    if options.text is not None:
+        from keras_vit.text import load_image_text
 
-
-def _finetune_options() -> Iterator[Option]:
-    """Those that a recipe decides, with what the usual one says."""
-    from keras_vit.training import recipe
-
-    usual = recipe(RECIPE)
-
-    def of_recipe(name: str, help: str = "", **settings: Any) -> Option:
-        field = name.removeprefix("--").replace("-", "_")
-        value = getattr(usual, field, None) or getattr(usual.augmentation, field, 0)
-        default = f"; {RECIPE}: {value:,}" if isinstance(value, (int, float)) and value else ""
-        default = f"; {RECIPE}: {value}" if isinstance(value, str) else default
-        return option(name, help=f"{help} (default: the recipe's{default})".strip(), **settings)
-
-    yield of_recipe("--steps", "updates of the weights", type=COUNT)
-    yield of_recipe("--batch-size", "images per update", type=COUNT)
-    yield of_recipe("--learning-rate", type=at_least_0)
-    yield of_recipe("--warmup-steps", "0 for none", type=COUNT_OR_0)
-    yield of_recipe("--image-size", "pixels, as 384 or 384x512", type=image_size)
-    of_classes: dict[str, Any] = {"only": OF_CLASSES}
-    yield of_recipe("--crop", "inception, random or resize", **of_classes)
-    yield of_recipe("--mixup", "0 for none", type=at_least_0, metavar="P", **of_classes)
-    yield of_recipe("--cutmix", "0 for none", type=at_least_0, metavar="P", **of_classes)
-    yield of_recipe("--erasing", "share of the images, 0 for none", type=at_least_0, metavar="SHARE", **of_classes)
-    yield of_recipe("--sampling", "balanced or sqrt: draws images of small classes more often", **of_classes)
-    weights = "balanced, or NAME=WEIGHT: factors of classes in the loss"
-    yield of_recipe("--class-weight", weights, nargs="+", metavar="WEIGHT", **of_classes)
-    text = "share of the patches to leave out in training"
-    yield of_recipe("--patch-drop", text, type=at_least_0, metavar="SHARE", **of_classes)
-    yield of_recipe("--keep", "best or last: which weights of the run it gives")
-    yield of_recipe("--patience", "evaluations without a better one until it stops", type=COUNT, metavar="N")
-    yield of_recipe("--randaugment", "such as 2 15", type=int, nargs=2, metavar=("LAYERS", "MAGNITUDE"), **of_classes)
-
-
-def _class_weight(words: list[str]) -> str | dict[str, float]:
-    """The weights of classes that NAME=WEIGHT say; a single word as it is, for the recipe to check."""
-    if len(words) == 1 and "=" not in words[0]:
-        return words[0]
-    pairs = [word.rpartition("=") for word in words]
-    try:
-        return {name: float(weight) for name, _, weight in pairs}
-    except ValueError:
-        raise ValueError(f"--class-weight must be balanced or NAME=WEIGHT ..., but {words} was given.") from None
-
-
-@command(
-    "Fine-tunes a checkpoint on images of your own, as in the paper.",
-    WEIGHTS,
-    option("data", metavar="DATA", help=DATA),
-    option("--output", default="runs/finetune", help="folder of the run"),
-    option("--restart", action="store_true", help="start again instead of going on with OUTPUT"),
-    option("--recipe", help=f"see `keras-vit recipes` (default: {RECIPE}, of masks {MASK_RECIPE})"),
-    group(
-        "the recipe, changed",
-        _finetune_options,
-        option("--no-flip", action="store_const", const=False, dest="flip", help="mirror no images (digits, text)"),
-    ),
-    group(
-        "the data",
-        option(
-            "--validation", type=at_least_0, metavar="SHARE", help="to evaluate on (default: the test images of DATA)"
-        ),
-        mask_options,
-        table_options,
-        ON_BAD_IMAGE,
-    ),
-    group(
-        "adapters and teachers",
-        option(
-            "--lora",
-            type=COUNT,
-            metavar="RANK",
-            dest="lora_rank",
-            help="train adapters of this rank and the head alone",
-        ),
-        option(
-            "--teacher",
-            metavar="WEIGHTS",
-            help="learn from this model as well; its classes are those of DATA",
-            only=OF_CLASSES,
-        ),
-        option(
-            "--distill",
-            choices=("hard", "soft", "features"),
-            help="what the teacher gives (default: hard)",
-            only={"teacher": ("--teacher",)},
-        ),
-    ),
-    group(
-        "the run",
-        option("--every", type=COUNT, help="updates from one evaluation to the next (default: an epoch, or a tenth)"),
-        option("--seed", type=COUNT_OR_0, default=0),
-        option("--dtype", choices=DTYPES, metavar="POLICY", help=f"{', '.join(DTYPES)} (default: float32)"),
-    ),
-    mode=lambda options: {
-        "task": f"--task {options.task}",
-        "data": kind_of_data(options.data),
-        "teacher": "runs without a teacher" if options.teacher is None else "--teacher",
-    },
-    examples=(
-        "glyphs photos --output runs/photos",
-        "ViT-B/16 photos --recipe finetune/imagenet2012 --batch-size 32 --lora 8",
-        "ViT-B/16 labels.csv --file image --label tags --separator '|' --validation 0.1 --sampling sqrt",
-    ),
-)
-def finetune(options: argparse.Namespace) -> Answer:
-    """Trains in the folder `options.output`, where a run that was killed goes on."""
-    from keras_vit import training
-
-    masks = options.task == "segmentation"
-    recipe = training.recipe(options.recipe or (MASK_RECIPE if masks else RECIPE))
-    changes = given(options, "crop", "flip", "mixup", "cutmix", "erasing", "randaugment")
-    recipe = recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **changes))
-    changes = given(options, "keep", "patience", "sampling", "patch_drop", "lora_rank")
-    if options.class_weight is not None:
-        changes["class_weight"] = _class_weight(options.class_weight)
-    recipe = recipe.replace(**changes)
-    check_source(options.weights)
-    if options.teacher is not None:
-        check_source(options.teacher)
-    data = open_masks(options) if masks else labelled_data(options)
-    start_keras()
-    task = {}
-    if options.teacher is not None:
-        from keras_vit import load
-
-        task["task"] = training.distillation(load(options.teacher), options.distill or "hard")
-    done = (training.finetune_segmentation if masks else training.finetune)(
-        options.weights,
-        data,
-        recipe,
-        validation=options.validation,
-        resume=not options.restart,
-        **chosen(options, "output", "steps", "batch_size", "learning_rate", "warmup_steps", "image_size"),
-        **chosen(options, "every", "seed", "dtype", "on_bad_image"),
-        **task,
+        both = load_image_text(options.weights)
+        model, query = both.image_encoder, both.embed_texts(options.text)[0]
+    rows = evaluation.find_similar(
+        options.image, options.features, query=query, k=options.count, model=model, folder=options.folder
     )
-    lines = [str(done.log)]
-    lines += [f"Left out: {printable(image.path)}: {printable(image.reason)}" for image in done.bad_images]
-    folder = Path(options.output)
-    files = sorted(path.name for path in folder.glob("[!.]*") if not path.name.startswith("step-"))
-    wrote = summary(
-        f"Wrote {printable(folder)}: {', '.join(files)}",
-        ["evaluate", model := str(folder / "model.keras"), options.data, *(["--task", options.task] * masks)],
-        ["export", model, str(folder / "model.onnx")],
-    )
-    return Answer(done.to_dict(), "\n".join([*lines, wrote]))
+    if options.output:
+        title = f"Most like {printable(options.image or options.text)}"
+        evaluation.draw_similar(rows, options.output, title, options.image)
+    return Result([*rows], rows)
 
 
 @command(
-    "Fine-tunes the checkpoint that comes along on real digits, without network.",
-    option("--output", default="demo-output", help="folder for its files"),
-    option("--seed", type=COUNT_OR_0, help="(default: 0)"),
-    option("--epochs", type=COUNT, help="how often each picture is seen (default: 5)"),
-    option("--train-images", type=COUNT, help="fewer images to train on (default: all 1,297)"),
-    examples=("--output demo-output",),
+    "Finds images that are almost the same, among the features that `keras-vit embed` has written.",
+    FEATURES,
+    option("--threshold", type=at_least_0, default=0.95, help="cosine similarity from which on"),
+    FOLDER,
+    SHEET,
+    examples=("features.npz --threshold 0.98", "features.npz --output duplicates.html"),
 )
-def demo(options: argparse.Namespace) -> Answer:
-    """Runs the demo, which prints what it does."""
+def duplicates(options: Namespace) -> Result:
+    """Compares all, and draws the sheet."""
+    check_exists(options.features, options.folder)
     start_keras()
-    from rich.console import Console
+    from keras_vit import evaluation
 
-    from keras_vit.demo import run
-
-    arguments = given(options, "output", "seed", "epochs", "train_images")
-    return Answer(run(**arguments, console=Console(stderr=options.json)), None)
-
-
-@command(
-    "The papers' recipes.",
-    option("query", nargs="?", help="words of a name, a model or a data set (default: all)"),
-    examples=("cifar", "'pretrain B/16'"),
-)
-def recipes(options: argparse.Namespace) -> Answer:
-    """What fits the query."""
-    from keras_vit.training import list_recipes
-
-    rows = list_recipes(options.query)
-    if not rows:
-        raise ValueError(f"No recipe has all of {options.query!r}; `keras-vit recipes` shows all.")
-    return Answer([*rows], rows)
-
-
-@command(
-    "What fits on which devices, how to split it, and how long a training step takes; arithmetic only.",
-    option("model", metavar="VARIANT|FILE", help="such as ViT-H/14, glyphs, or a file"),
-    option("--devices", type=COUNT, default=1, metavar="N", help="number of devices"),
-    option("--memory", default="80GB", metavar="SIZE", help="of each device, with its unit"),
-    option("--batch", type=COUNT, default=4096, dest="batch_size", metavar="N", help="images of an update"),
-    option("--dtype", default="mixed_bfloat16", help="mixed_bfloat16 or float32"),
-    option("--optimizer", default="adam", help="adam or momentum"),
-    option("--image-size", type=image_size, metavar="N|HxW", help="in pixels; the variant's if left out"),
-    option("--classes", type=COUNT, metavar="N", help="outputs of the head (1000)"),
-    option("--peak-tflops", type=at_least_0, metavar="X", help="of a device in that precision, for the time of a step"),
-    option("--share", type=at_least_0, default=0.4, metavar="X", help="of the peak that is reached"),
-    option("--fused-attention", action="store_true", help="attention weights are never written: FlashAttention"),
-    examples=("ViT-H/14 --devices 8 --memory 80GB",),
-)
-def plan(options: argparse.Namespace) -> Answer:
-    """Works the plan out."""
-    from keras_vit.training import plan
-
-    arguments = chosen(options, "devices", "memory", "batch_size", "dtype", "optimizer", "image_size", "classes")
-    answer = plan(options.model, **arguments, **chosen(options, "peak_tflops", "share", "fused_attention"))
-    return Answer(answer.to_dict(), answer, ok=answer.best is not None)
+    rows = evaluation.find_duplicates(options.features, options.threshold, folder=options.folder)
+    if options.output and rows:
+        evaluation.draw_similar(rows, options.output, "Near-duplicates")
+    return Result([*rows], rows or "No near-duplicates.")

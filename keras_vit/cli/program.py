@@ -13,13 +13,15 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras_vit
 from keras_vit._arguments import did_you_mean, printable, require_packages
 from keras_vit._messages import Code, Message
 from keras_vit._terminal import terminal_width
-from keras_vit.cli import dense, evaluation, files, images, texts
-from keras_vit.cli.command import TRACEBACK, Answer, Command
+from keras_vit.cli import files, images, training
+from keras_vit.cli.command import Command, Option, Result
+from keras_vit.cli.inputs import TRACEBACK
 
 DESCRIPTION = "Vision Transformers in Keras 3: name, fine-tune, measure, search, export."
 EPILOG = f"""examples:
@@ -36,24 +38,23 @@ COMMANDS = {
     "info": files.info,
     "download": files.download,
     "predict": images.predict,
-    "classify": texts.classify,
-    "segment": dense.segment,
-    "depth": dense.depth,
+    "classify": images.classify,
+    "segment": images.segment,
+    "depth": images.depth,
     "inspect": files.inspect,
     "convert": files.convert,
-    "finetune": images.finetune,
-    "evaluate": evaluation.evaluate,
+    "finetune": training.finetune,
+    "evaluate": training.evaluate,
     "embed": images.embed,
-    "similar": evaluation.similar,
-    "duplicates": evaluation.duplicates,
-    "recipes": images.recipes,
-    "plan": images.plan,
+    "similar": images.similar,
+    "duplicates": images.duplicates,
+    "recipes": training.recipes,
+    "plan": training.plan,
     "export": files.export,
-    "verify": images.verify,
-    "demo": images.demo,
+    "verify": training.verify,
+    "demo": training.demo,
 }
 _WIDTH = 78
-GONE = {"launch": " Start processes with `torchrun --nproc-per-node N -m keras_vit.cli ...` (docs/distribution.md)."}
 # How the program does what messages say in Python; all other arguments are options of the same name.
 _IN_THE_PROGRAM = {
     "resume=False": "--restart",
@@ -83,14 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options, unknown = _parser(arguments).parse_known_args(arguments)
         command = COMMANDS[options.command]
         if unknown:
-            flags = {flag: flag for names, _ in command.options() for flag in names if flag.startswith("--")}
+            flags = {flag: flag for flag in _flags_of(command)}
             hint = did_you_mean(unknown[0], flags) if unknown[0].startswith("-") else ""
             options.parser.error(f"there is no argument {' '.join(unknown)!r}.{hint}")
-        command.check(options)
+        command.check(options.command, vars(options))
         with _own_warnings(command):
-            answer = command.run(options)
+            result = command.run(options)
             if _is_first():
-                _print(answer, options.json)
+                _print(result, options.json)
                 sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read the output has seen enough.
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         _complain(_message(error, command))
         return 1
-    return 0 if answer.ok else 1
+    return 0 if result.ok else 1
 
 
 def _complete(words: Sequence[str]) -> None:
@@ -127,7 +128,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
     if chosen is not None and chosen not in COMMANDS:
-        hint = GONE.get(chosen) or did_you_mean(chosen, {name: name for name in COMMANDS})
+        hint = did_you_mean(chosen, {name: name for name in COMMANDS})
         parser.error(f"there is no command {chosen!r}.{hint} `keras-vit --help` shows all")
     for name, command in COMMANDS.items():
         sub = commands.add_parser(
@@ -138,12 +139,32 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         )
         if name == chosen:
             sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
-            command.add_options(sub)
+            sub.usage = _add_options(sub, command.options())
             sub.set_defaults(parser=sub)
             wrapper = textwrap.TextWrapper(_WIDTH - 4, break_long_words=False, break_on_hyphens=False)
             lines = (wrapper.wrap(f"keras-vit {name} {example}") for example in command.examples)
             sub.epilog = "examples:" + "".join("\n  " + " \\\n      ".join(line) for line in lines)
     return parser
+
+
+def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> str:
+    """Adds the options of a command to a parser; returns its usage, which names those that have to be given."""
+    groups: dict[str, Any] = {}
+    usage = f"{parser.prog} [options]"
+    for option in options:
+        if option.group and option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        added = groups.get(option.group, parser).add_argument(*option.flags, **option.settings)
+        if added.required and added.option_strings:
+            usage += f" {option.flags[0]} {added.metavar}"
+        elif not added.option_strings:
+            usage += {"?": f" [{added.metavar}]", "+": f" {added.metavar} ..."}.get(added.nargs, f" {added.metavar}")
+    return usage
+
+
+def _flags_of(command: Command | None) -> list[str]:
+    """The long options of a command."""
+    return [] if command is None else [option.flags[-1] for option in command.options() if option.flags[-1][0] == "-"]
 
 
 def _is_first() -> bool:
@@ -152,16 +173,16 @@ def _is_first() -> bool:
     return processes is None or processes.current().first
 
 
-def _print(answer: Answer, as_json: bool) -> None:
-    """Prints an answer on standard output, as wide as the terminal or `COLUMNS` says."""
+def _print(result: Result, as_json: bool) -> None:
+    """Prints a result on standard output, as wide as the terminal or `COLUMNS` says."""
     if as_json:
-        print(json.dumps(answer.data, indent=2))
-    elif isinstance(answer.output, str):
-        print(answer.output)
-    elif answer.output is not None:
+        print(json.dumps(result.data, indent=2))
+    elif isinstance(result.output, str):
+        print(result.output)
+    elif result.output is not None:
         from rich.console import Console
 
-        Console(width=terminal_width()).print(answer.output)
+        Console(width=terminal_width()).print(result.output)
 
 
 @contextlib.contextmanager
@@ -188,7 +209,7 @@ def _in_options(error: BaseException | str, command: Command | None) -> str:
     message = error.args[0] if isinstance(error, BaseException) and error.args else error
     if not isinstance(message, Message):
         return str(error)
-    flags = {name for names, _ in command.options() for name in names} if command is not None else set()
+    flags = _flags_of(command)
 
     def option(code: str) -> str:
         name, _, value = code.partition("=")
@@ -215,8 +236,7 @@ def _message(error: BaseException, command: Command | None) -> str:
     where, answer = (getattr(error, "attempts", None) or [("", "")])[0]
     if answer.startswith("did not answer") and not os.environ.get(TRACEBACK):
         hint = " Is there a network? Without one there is `--weights glyphs`, which comes along."
-        has_weights = command is not None and any("--weights" in names for names, _ in command.options())
-        return f"{where} {answer}.{hint if has_weights else ''}"
+        return f"{where} {answer}.{hint if '--weights' in _flags_of(command) else ''}"
     text = _in_options(error, command).partition("\n\nArguments received by")[0].strip()
     expected = isinstance(error, (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError))
     if text and (expected or type(error).__module__.startswith("keras_vit")):

@@ -106,11 +106,11 @@ def test_a_folder_of_pictures_is_predicted_in_parts(run, files, colours, monkeyp
     """As many answers as pictures, and no more pictures in memory than asked for."""
     import json
 
-    from keras_vit.cli import command
+    from keras_vit.cli import inputs
 
     model = files / "classifier.keras"
     whole = json.loads(run("predict", colours / "train", "--weights", model, "--json").out)
-    monkeypatch.setattr(command, "BATCH", 5)
+    monkeypatch.setattr(inputs, "BATCH", 5)
     parts = json.loads(run("predict", colours / "train", "--weights", model, "--json").out)
     assert len(parts) == len(whole) == 12
     assert [row["image"] for row in parts] == [row["image"] for row in whole]

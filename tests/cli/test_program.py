@@ -156,7 +156,7 @@ def place(tmp_path, monkeypatch, photo):
 @pytest.mark.parametrize("case", BEFORE_KERAS | ALSO_BEFORE_KERAS)
 def test_what_is_known_without_keras_is_said_before_it_starts(run, place, monkeypatch, case):
     """`start_keras` is the only door: the next test shows for some that nothing else imports a framework."""
-    for module in ("evaluation", "files", "images"):
+    for module in ("files", "images", "training"):
         monkeypatch.setattr(f"keras_vit.cli.{module}.start_keras", None)
     command, words = (BEFORE_KERAS | ALSO_BEFORE_KERAS)[case]
     err = run(*shlex.split(command), code=1).err
@@ -198,10 +198,6 @@ WRONG_USAGE = [
 @pytest.mark.parametrize("command", WRONG_USAGE)
 def test_values_that_make_no_sense_are_wrong_usage(run, command):
     assert "usage: keras-vit" in run(*command.split(), code=2).err
-
-
-def test_a_command_that_is_gone_says_what_to_use(run):
-    assert "torchrun --nproc-per-node N -m keras_vit.cli" in run("launch", 4, "finetune", code=2).err
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("finetun", "finetune"), ("Predict", "predict"), ("exprt", "export")])

@@ -168,7 +168,7 @@ def test_the_command(model, tmp_path, monkeypatch, capsys):
 @pytest.mark.once
 def test_a_folder_is_compared_in_linear_time(monkeypatch):
     from keras_vit import data
-    from keras_vit.cli.dense import files_to_write
+    from keras_vit.cli.inputs import files_to_write
 
     compared = []
 
@@ -180,7 +180,7 @@ def test_a_folder_is_compared_in_linear_time(monkeypatch):
         __hash__ = Path.__hash__
 
     monkeypatch.setattr(data, "image_files", lambda folder: [Path(folder, f"{i}.png") for i in range(300)])
-    monkeypatch.setattr("keras_vit.cli.dense.Path", Name)
+    monkeypatch.setattr("keras_vit.cli.inputs.Path", Name)
     assert len(files_to_write(["."], "depths", ".png", False)) == 300
     assert len(compared) <= 600
 

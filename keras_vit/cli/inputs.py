@@ -1,0 +1,182 @@
+"""What commands read: models, data and pictures, checked before Keras starts, which takes seconds; and that start."""
+
+import faulthandler
+import os
+import shlex
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_vit._arguments import printable
+from keras_vit._backend import choose_backend
+from keras_vit._lazy import IS_PROGRAM
+from keras_vit.cli.command import option, switch
+from keras_vit.cli.modes import kind_of_data
+
+TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and libraries may print what they like
+BATCH = 32  # pictures that are in memory at a time
+
+SOURCE = "a file, a folder, an address, a name of the catalogue, or a variant"
+WEIGHTS = option("weights", metavar="WEIGHTS", help=SOURCE)
+WEIGHTS_OPTION = option("--weights", default="ViT-B/16", help=SOURCE)
+PICTURES = option("images", nargs="+", metavar="IMAGE|FOLDER", help="pictures, and folders with all that are in them")
+OVERWRITE = switch("--overwrite", "replace OUT if it exists")
+DATA = "a folder with train/ and test/ or one folder per class, a table such as labels.csv, or tfds:NAME"
+DATA_OPTIONS = (
+    option(
+        "--task",
+        choices=("classification", "segmentation"),
+        default="classification",
+        help="of DATA: classes, or masks in a folder with images/ and masks/",
+    ),
+    option("--ignore", type=int, metavar="N", help="of masks: the number that stands for no class (default: 255)"),
+    switch("--reduce-zero-label", "of masks: 0 stands for no class as well, as in ADE20K", default=None),
+    option("--file", metavar="COLUMN", help="of a table: the column of image files (default: file)"),
+    option(
+        "--label",
+        metavar="COLUMN",
+        nargs="+",
+        help="of a table: the column of labels, or several of 0 and 1, one for each class (default: label)",
+    ),
+    option("--separator", metavar="TEXT", help="of a table: what stands between the labels of an image"),
+    option("--target", choices=("class", "multilabel", "number"), help="of a table: what the labels are"),
+    option(
+        "--on-bad-image", choices=("stop", "skip"), default="stop", help="what to do about files that are no images"
+    ),
+)
+
+
+def start_keras() -> None:
+    """Imports Keras and its framework, without their start-up lines, if that has not been done.
+
+    Raises:
+        ImportError, ValueError: if there is no framework, or `KERAS_BACKEND` names another one.
+    """
+    if "keras" in sys.modules:
+        return
+    choose_backend()
+    if IS_PROGRAM and not os.environ.get(TRACEBACK):
+        _silence_libraries()
+    import keras  # noqa: F401
+
+
+def _silence_libraries() -> None:
+    """Lets only Python write to standard error from now on.
+
+    Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
+    other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # for worker processes
+    sys.stderr.flush()
+    sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 2)
+    os.close(silence)
+    faulthandler.enable(sys.stderr)  # a library that ends the process cannot say so any more
+
+
+def check_source(source: str) -> None:
+    """Raises the error of `load` where no model can be of that name, without Keras."""
+    from keras_vit.checkpoints import resolve_source
+
+    resolve_source(source)
+
+
+def check_exists(*paths: str | None) -> None:
+    """Raises FileNotFoundError if there is no file or folder at one of the paths that are not None."""
+    for path in paths:
+        if path is not None and not os.path.exists(path):
+            raise FileNotFoundError(f"There is no file or folder {path}.")
+
+
+def check_target(path: str, overwrite: bool) -> None:
+    """Raises FileExistsError if something would be replaced that may not be."""
+    if not overwrite and (os.path.isfile(path) or (os.path.isdir(path) and os.listdir(path))):
+        raise FileExistsError(f"{path} exists. Choose another path or pass --overwrite.")
+
+
+def labelled_data(options: Namespace) -> Any:
+    """DATA as `open_data` takes it; ValueError or FileNotFoundError if it cannot be read, without Keras."""
+    data = options.data
+    if kind_of_data(data) == "tables":
+        from keras_vit.data.tables import open_table
+
+        columns = given(options, "file", "label", "separator", "target")
+        if len(columns.get("label", ())) == 1:
+            columns["label"] = columns["label"][0]
+        return open_table(data, **columns)
+    if not data.startswith("tfds:"):
+        from keras_vit.data.examples import split_folders
+
+        if not os.path.isdir(data):
+            what = "It is a file." if os.path.exists(data) else "There is no such folder."
+            raise FileNotFoundError(f"DATA must be an image folder or tfds:NAME, but {data!r} was given. {what}")
+        split_folders(Path(data))
+    return data
+
+
+def picture_files(paths: Sequence[str]) -> list[str]:
+    """The pictures of files and folders; an error names the first that is missing or no picture, without Keras."""
+    from keras_vit.data import image_files
+    from keras_vit.data.examples import good_files
+
+    check_exists(*paths)
+    files = [Path(file) for path in paths for file in (image_files(path) if os.path.isdir(path) else [path])]
+    if not files:
+        raise ValueError(f"There are no pictures in {', '.join(map(printable, paths))}.")
+    good_files(files, "stop", "headers", lambda i: str(files[i]))
+    return [str(file) for file in files]
+
+
+def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: bool) -> list[tuple[Path, Path]]:
+    """Each picture and the file for its map: `output` for one picture, otherwise one below the folder `output`."""
+    from keras_vit.data import image_files
+
+    check_exists(*images)
+    pairs: list[tuple[Path, Path]] = []
+    for path in map(Path, images):
+        root, files = (path, image_files(path)) if path.is_dir() else (path.parent, [path])
+        pairs += [(file, Path(output, file.relative_to(root)).with_suffix(ending)) for file in files]
+    if not pairs:
+        raise ValueError(f"There are no pictures in {', '.join(images)}.")
+    if len(images) == 1 and not Path(images[0]).is_dir():
+        pairs = [(Path(images[0]), Path(output))]
+    targets = Counter(target for _, target in pairs)
+    for target, pictures in targets.items():
+        if pictures > 1:
+            raise ValueError(f"Two pictures would be written to {target}: give them one by one.")
+        check_target(str(target), overwrite)
+    return pairs
+
+
+def predicted(model: Any, files: Sequence[str]) -> Any:
+    """What a model answers to pictures, read some at a time, so that memory does not grow with their number."""
+    import numpy as np
+
+    parts = [files[i : i + BATCH] for i in range(0, len(files), BATCH)]
+    return np.concatenate([model.predict(model.preprocess(part), verbose=0) for part in parts])
+
+
+def lines_of(path: str) -> list[str]:
+    """The lines of a text file, without empty ones."""
+    lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+def chosen(options: Namespace, *names: str) -> dict[str, Any]:
+    """The options of these names, as arguments of a function that calls them the same."""
+    return {name: getattr(options, name) for name in names}
+
+
+def given(options: Namespace, *names: str) -> dict[str, Any]:
+    """Those of the options that were given: the others are None."""
+    return {name: value for name, value in chosen(options, *names).items() if value is not None}
+
+
+def summary(wrote: str, *commands: Sequence[str]) -> str:
+    """The end of a long command: what was written, and the commands that people go on with."""
+    lines = (f"  keras-vit {shlex.join(map(printable, command))}" for command in commands)
+    return "\n".join([wrote, *(["Next:"] if commands else []), *lines])

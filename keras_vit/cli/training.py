@@ -1,0 +1,388 @@
+"""The commands that train and measure: finetune, evaluate, verify, recipes, plan and demo."""
+
+import dataclasses
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from keras_vit._arguments import printable
+from keras_vit.cli.command import (
+    COUNT,
+    COUNT_OR_0,
+    Result,
+    at_least_0,
+    command,
+    derived,
+    group,
+    image_size,
+    option,
+    switch,
+)
+from keras_vit.cli.inputs import (
+    DATA,
+    DATA_OPTIONS,
+    WEIGHTS,
+    check_exists,
+    check_source,
+    chosen,
+    given,
+    labelled_data,
+    lines_of,
+    start_keras,
+    summary,
+)
+from keras_vit.cli.modes import kind_of_data
+
+RECIPE = "finetune/cifar10"
+MASK_RECIPE = "segmentation/dinov2_linear"
+SHOWN = 48  # worst mistakes on the page of a report
+NEIGHBOURS = 20
+# What Keras calls a dtype policy; without Keras, which would take seconds to be asked.
+DTYPES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
+CHANGES = "keep patience sampling patch_drop"  # fields of a recipe that its `replace` changes
+AUGMENTATION = "crop mixup cutmix erasing randaugment"
+RUN = "steps batch_size learning_rate warmup_steps image_size"  # fields of a recipe that `finetune` takes
+
+
+def _of_the_recipe(name: str) -> str:
+    """What the help says of the default of a recipe's field: that it is the recipe's, and what RECIPE says."""
+    from keras_vit.training import recipe
+
+    row = recipe(RECIPE)
+    value = getattr(row, name, None) or getattr(row.augmentation, name, None)
+    if isinstance(value, str):
+        return f"the recipe's; {RECIPE}: {value}"
+    return f"the recipe's; {RECIPE}: {value:,}" if isinstance(value, (int, float)) and value else "the recipe's"
+
+
+@command(
+    "Fine-tunes a checkpoint on images of your own, as in the paper; a run that was killed goes on.",
+    WEIGHTS,
+    option("data", metavar="DATA", help=DATA),
+    option("--output", default="runs/finetune", help="folder of the run"),
+    switch("--restart", "start again instead of going on with OUTPUT"),
+    option("--recipe", help=f"see `keras-vit recipes` (default: {RECIPE}, of masks {MASK_RECIPE})"),
+    group(
+        "the recipe, changed",
+        derived(
+            "keras_vit.training.recipes:Recipe",
+            f"{RUN} {CHANGES}",
+            _of_the_recipe,
+            steps="updates of the weights",
+            warmup_steps="updates of the warm-up, or below 1 a share of all; 0 for none",
+            image_size="pixels",
+            keep="best or last: which weights of the run it returns",
+            sampling="balanced or sqrt: draws images of small classes more often",
+            patch_drop="share of the patches to leave out in training",
+        ),
+        derived(
+            "keras_vit.data.augmentation:Augmentation",
+            AUGMENTATION,
+            _of_the_recipe,
+            crop="inception, random or resize",
+            cutmix="p of the Beta(p, p) distribution of the area that comes from another image; 0: none",
+            erasing="share of the images of which a box is erased; 0: none",
+            randaugment="layers and magnitude, such as 2 15",
+        ),
+        option(
+            "--class-weight",
+            nargs="+",
+            metavar="WEIGHT",
+            help="balanced, or NAME=WEIGHT: factors of classes in the loss",
+        ),
+        switch("--no-flip", "mirror no images (digits, text)"),
+    ),
+    group(
+        "the data",
+        option(
+            "--validation", type=at_least_0, metavar="SHARE", help="to evaluate on (default: the test images of DATA)"
+        ),
+        *DATA_OPTIONS,
+    ),
+    group(
+        "adapters and teachers",
+        option(
+            "--lora",
+            type=COUNT,
+            metavar="RANK",
+            dest="lora_rank",
+            help="train adapters of this rank and the head alone",
+        ),
+        option("--teacher", metavar="WEIGHTS", help="learn from this model as well; its classes are those of DATA"),
+        option("--distill", choices=("hard", "soft", "features"), help="what the teacher is asked for (default: hard)"),
+    ),
+    group(
+        "the run",
+        option(
+            "--every",
+            type=COUNT,
+            metavar="N",
+            help="updates from one evaluation to the next (default: an epoch, or a tenth)",
+        ),
+        option("--seed", type=COUNT_OR_0, default=0, help="of all that is drawn"),
+        option("--dtype", choices=DTYPES, metavar="POLICY", help=f"{', '.join(DTYPES)} (default: float32)"),
+    ),
+    examples=(
+        "glyphs photos --output runs/photos",
+        "ViT-B/16 photos --recipe finetune/imagenet2012 --batch-size 32 --lora 8",
+        "ViT-B/16 labels.csv --file image --label tags --separator '|' --validation 0.1 --sampling sqrt",
+    ),
+)
+def finetune(options: Namespace) -> Result:
+    """Trains in the folder `options.output`."""
+    from keras_vit import training
+
+    is_segmentation = options.task == "segmentation"
+    recipe = _recipe(options)
+    check_source(options.weights)
+    if options.teacher is not None:
+        check_source(options.teacher)
+    settings = chosen(options, "output", "every", "seed", "dtype", "on_bad_image", "validation", *RUN.split())
+    settings["resume"] = not options.restart
+    if is_segmentation:
+        start_keras()
+        from keras_vit.data import open_masks
+
+        data = open_masks(options.data, **given(options, "ignore", "reduce_zero_label"))
+        done = training.finetune_segmentation(options.weights, data, recipe, **settings)
+    else:
+        data = labelled_data(options)
+        start_keras()
+        if options.teacher is not None:
+            from keras_vit import load
+
+            settings["task"] = training.distillation(load(options.teacher), options.distill or "hard")
+        done = training.finetune(options.weights, data, recipe, **settings)
+    lines = [str(done.log)]
+    lines += [f"Left out: {printable(image.path)}: {printable(image.reason)}" for image in done.bad_images]
+    folder = Path(options.output)
+    files = sorted(path.name for path in folder.glob("[!.]*") if not path.name.startswith("step-"))
+    evaluate = ["evaluate", str(folder / "model.keras"), options.data]
+    if is_segmentation:
+        evaluate += ["--task", "segmentation"]
+    export = ["export", str(folder / "model.keras"), str(folder / "model.onnx")]
+    lines.append(summary(f"Wrote {printable(folder)}: {', '.join(files)}", evaluate, export))
+    return Result(done.to_dict(), "\n".join(lines))
+
+
+def _recipe(options: Namespace) -> Any:
+    """The recipe as the options change it."""
+    from keras_vit import training
+
+    recipe = training.recipe(options.recipe or (MASK_RECIPE if options.task == "segmentation" else RECIPE))
+    augmentation = given(options, *AUGMENTATION.split())
+    if options.no_flip:
+        augmentation["flip"] = False
+    changes = given(options, "lora_rank", *CHANGES.split())
+    if options.class_weight is not None:
+        changes["class_weight"] = _class_weight(options.class_weight)
+    return recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **augmentation), **changes)
+
+
+def _class_weight(words: list[str]) -> str | dict[str, float]:
+    """The weights of classes that NAME=WEIGHT say; a single word as it is, for the recipe to check."""
+    if len(words) == 1 and "=" not in words[0]:
+        return words[0]
+    pairs = [word.rpartition("=") for word in words]
+    try:
+        return {name: float(weight) for name, _, weight in pairs}
+    except ValueError:
+        raise ValueError(f"--class-weight must be balanced or NAME=WEIGHT ..., but {words} was given.") from None
+
+
+@command(
+    "Measures accuracy on labelled images, or how well a few-shot probe or the nearest neighbours do.",
+    WEIGHTS,
+    option("data", metavar="DATA", help=f"{DATA}; or `digits`"),
+    group("the data", *DATA_OPTIONS),
+    option("--views", choices=("flip", "crops"), help="average over mirror images, or ten crops (default: neither)"),
+    option("--threshold", type=at_least_0, metavar="P", help="of several labels: from where on (default: 0.5)"),
+    group(
+        "features in place of the head",
+        option("--few-shot", nargs="*", type=COUNT, metavar="SHOTS", help="probe them (default: 1 5 10 25)"),
+        option("--seeds", type=COUNT, metavar="N", help="with --few-shot: draws of the shots (default: 3)"),
+        option(
+            "--l2",
+            type=at_least_0,
+            metavar="X",
+            help="with --few-shot: strength of the probe's regularisation (default: 1024)",
+        ),
+        option(
+            "--knn",
+            nargs="?",
+            type=COUNT,
+            const=NEIGHBOURS,
+            metavar="K",
+            help=f"let the nearest training images vote instead (default: {NEIGHBOURS})",
+        ),
+    ),
+    group(
+        "two towers, with words",
+        option("--names-from", metavar="FILE", help="of two towers: a name on each line, for classes that are words"),
+        option("--templates", help="with --names-from: a sentence with {}, or a published list such as openai_80"),
+    ),
+    option("--image-size", type=image_size, metavar="N|HxW", help="pixels (default: the checkpoint's)"),
+    option("--batch-size", type=COUNT, metavar="N", help="images at a time (default: 64)"),
+    option("--report", metavar="FILE", help="a page with matrix, classes and worst mistakes, .html (default: none)"),
+    option("--output", metavar="FOLDER", help="for evaluation.json and confusion.png (default: no files)"),
+    examples=("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10"),
+)
+def evaluate(options: Namespace) -> Result:
+    """Evaluates, and writes the files that were asked for."""
+    probing, voting = options.few_shot is not None, options.knn is not None
+    if probing and voting:
+        raise ValueError("--few-shot and --knn are two ways to use features: give one of the two.")
+    check_source(options.weights)
+    check_exists(options.names_from)
+    if options.task == "segmentation":
+        return _evaluate_segmentation(options)
+    data, names = _evaluation_data(options)
+    from keras_vit import evaluation
+    from keras_vit._processes import connect
+
+    first = connect().first  # before anything is computed
+    model = _evaluated_model(options)
+    common: dict[str, Any] = {"preprocess": True, "batch_size": options.batch_size or 64}
+    common["on_bad_image"] = options.on_bad_image
+    if probing:
+        probe = given(options, "seeds", "l2")
+        if options.few_shot:
+            probe["shots"] = options.few_shot
+        result = table = evaluation.few_shot(model, data, data, **probe, **common)
+    elif voting:
+        result = table = evaluation.knn_accuracy(model, data, data, k=options.knn, **common)
+    else:
+        mistakes = SHOWN if options.report or options.output else 0
+        common |= {"class_names": names, "mistakes": mistakes, **given(options, "views", "threshold")}
+        result = table = evaluation.evaluate(model, data, **common)
+        if hasattr(result, "class_table"):
+            from rich.console import Group
+
+            table = Group(result, result.class_table(worst=10))
+    if options.output and first:
+        evaluation.write_files(result, options.output)
+    if options.report and first:
+        evaluation.write_report(result, options.report, f"{options.weights} on {options.data}")
+    return Result(result.to_dict(), table)
+
+
+def _evaluate_segmentation(options: Namespace) -> Result:
+    """Measures the mean intersection over union."""
+    start_keras()
+    from keras_vit import load, segmentation
+
+    reading = given(options, "ignore", "reduce_zero_label", "on_bad_image")
+    result = segmentation.evaluate(load(options.weights), options.data, **reading)
+    return Result(result.to_dict(), f"{result}\n{result.class_table(worst=10)}")
+
+
+def _evaluation_data(options: Namespace) -> tuple[Any, list[str] | None]:
+    """DATA, and the names of its classes where it brings none; starts Keras when everything is checked."""
+    from keras_vit._pictures import need_matplotlib
+
+    is_digits = kind_of_data(options.data) == "digits"
+    data = None if is_digits else labelled_data(options)
+    if options.report or (options.output and options.few_shot is None):
+        need_matplotlib()  # better now than after all the work
+    if options.report and not options.report.endswith((".html", ".htm")):
+        raise ValueError(f"--report must end with .html, but {options.report!r} was given.")
+    start_keras()
+    if not is_digits:
+        return data, None
+    from keras_vit.demo import load_digits
+
+    train, test = load_digits()
+    return {"train": train, "test": test}, list("0123456789")
+
+
+def _evaluated_model(options: Namespace) -> Any:
+    """The model at the size that was asked for; of two towers a classifier of the names in a file."""
+    if options.names_from is None:
+        from keras_vit.zoo import load
+
+        model = load(options.weights)
+    else:
+        from keras_vit.text import load_image_text
+
+        names = lines_of(options.names_from)
+        model = load_image_text(options.weights).zero_shot_classifier(names, **given(options, "templates"))
+    return model if options.image_size is None else model.with_image_size(options.image_size)
+
+
+@command(
+    "Compares published weights with the answers or figures published of them; for a machine with network.",
+    option("names", nargs="+", metavar="NAME", help="a repository of the Hugging Face Hub, or `all`"),
+    option("--picture", metavar="FILE", help="a copy of the picture (default: the one at its address)"),
+    option("--data", metavar="FOLDER", help="measure figures on it: zero-shot accuracy, PQ, mIoU, delta1"),
+    option("--batch-size", type=COUNT, metavar="N", help="with --data (default: 64)"),
+    examples=(
+        "google/vit-base-patch16-224",
+        "openai/clip-vit-base-patch32 --data imagenet/val",
+        "tue-mps/coco_panoptic_eomt_large_640 --data coco",
+    ),
+)
+def verify(options: Namespace) -> Result:
+    """Fetches the weights, computes, compares."""
+    check_exists(options.picture, options.data)
+    start_keras()
+    from keras_vit import evaluation
+
+    if options.data:
+        table = evaluation.verify_figures(options.names, options.data, **given(options, "batch_size"))
+    else:
+        table = evaluation.verify(options.names, picture=options.picture)
+    return Result([*table], table, ok=table.agrees)
+
+
+@command(
+    "The papers' recipes.",
+    option("query", nargs="?", metavar="QUERY", help="words of a name, a model or a data set (default: all)"),
+    examples=("cifar", "'pretrain B/16'"),
+)
+def recipes(options: Namespace) -> Result:
+    """What fits the query."""
+    from keras_vit.training import list_recipes
+
+    rows = list_recipes(options.query)
+    if not rows:
+        raise ValueError(f"No recipe has all of {options.query!r}; `keras-vit recipes` shows all.")
+    return Result([*rows], rows)
+
+
+PLAN = derived(
+    "keras_vit.training.planning:plan",
+    model="such as ViT-H/14, glyphs, or a file",
+    memory="of each device, with its unit",
+)
+
+
+@command(
+    "What fits on which devices, how to split it, and how long a training step takes; arithmetic only.",
+    PLAN,
+    examples=("ViT-H/14 --devices 8 --memory 80GB",),
+)
+def plan(options: Namespace) -> Result:
+    """Works the plan out."""
+    from keras_vit import training
+
+    answer = training.plan(**given(options, *(option.name for option in PLAN())))
+    return Result(answer.to_dict(), answer, ok=answer.best is not None)
+
+
+@command(
+    "Fine-tunes the checkpoint that comes along on real digits, without network.",
+    option("--output", default="demo-output", help="folder for its files"),
+    option("--seed", type=COUNT_OR_0, metavar="N", help="of all that is drawn (default: 0)"),
+    option("--epochs", type=COUNT, metavar="N", help="how often each picture is seen (default: 5)"),
+    option("--train-images", type=COUNT, metavar="N", help="fewer images to train on (default: all 1,297)"),
+    examples=("--output demo-output",),
+)
+def demo(options: Namespace) -> Result:
+    """Runs the demo, which prints what it does."""
+    start_keras()
+    from rich.console import Console
+
+    from keras_vit.demo import run
+
+    arguments = given(options, "output", "seed", "epochs", "train_images")
+    return Result(run(**arguments, console=Console(stderr=options.json)), None)
