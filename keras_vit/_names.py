@@ -158,6 +158,7 @@ ROOMS: dict[str, dict[str, str]] = {
             "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"
         ),
         "keras_vit.training.loop": "draw_curve",
+        "keras_vit.training.mask_classification": "MaskClassificationLoss mask_targets match",
         "keras_vit.training.muon": "Muon",
         "keras_vit.training.optimizers": "AdamW MomentumSGD SigmoidLoss SoftmaxLoss WarmupDecay",
         "keras_vit.training.pretraining": "pretrain",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         split_weights,
     )
     from keras_vit.training.loop import draw_curve
+    from keras_vit.training.mask_classification import MaskClassificationLoss, mask_targets, match
     from keras_vit.training.muon import Muon
     from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
     from keras_vit.training.pretraining import pretrain
@@ -49,6 +50,7 @@ __all__ = [
     "ContrastiveLoss",
     "DistillationLoss",
     "ImageStream",
+    "MaskClassificationLoss",
     "MaskLoss",
     "MomentumSGD",
     "Muon",
@@ -77,6 +79,8 @@ __all__ = [
     "list_recipes",
     "load_adapters",
     "load_sharded",
+    "mask_targets",
+    "match",
     "merge_lora",
     "model_parallel",
     "open_data",

@@ -1,0 +1,410 @@
+"""The loss of models that answer with masks and their classes (EoMT, Mask2Former): matching, points, three terms.
+
+As EoMT's authors train with it (`training/mask_classification_loss.py` of tue-mps/eomt), which is the loss of
+Mask2Former (arXiv 2112.01527, section 3): masks are compared at random points, more of them where they are uncertain.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._arguments import require_packages, to_numpy, whole_number
+from keras_vit.layers.base import DrawnSeed
+from keras_vit.layers.ops import float32_or_better
+
+Output = Mapping[str, Any]  # {"masks": (N, Q, rows, columns), "classes": (N, Q, K + 1)}, logits
+Targets = (
+    Sequence[Mapping[str, Any]] | Mapping[str, Any]
+)  # one {"masks", "labels"} a picture, or those of `pad_targets`
+PADDING = -1  # the label of masks that only fill up
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Match:
+    """Which query has which mask of a picture.
+
+    Attributes:
+        queries: int64 `(pairs,)`, rising.
+        targets: int64 `(pairs,)`: the number of the mask of each.
+        cost: float32 `(Q, T)`: what each pair would cost.
+    """
+
+    queries: np.ndarray
+    targets: np.ndarray
+    cost: np.ndarray
+
+
+def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
+    """Targets of pictures as arrays of one shape: `masks` `(N, T, h, w)` and `labels` int32 `(N, T)`, -1 at the end.
+
+    Args:
+        targets: For each picture `{"masks": (T_i, h, w), "labels": (T_i,)}`; what is padded already stays as it is.
+        multiple: What T is a multiple of: programs are compiled for each T.
+
+    Raises:
+        ValueError: if masks and labels do not fit, or pictures differ in size.
+    """
+    if isinstance(targets, Mapping):
+        return dict(targets)
+    masks = [to_numpy(target["masks"]) for target in targets]
+    labels = [to_numpy(target["labels"]).astype("int32") for target in targets]
+    sizes = {mask.shape[1:] for mask in masks if len(mask)} or {(1, 1)}
+    if len(sizes) > 1 or any(mask.ndim != 3 or len(mask) != len(of) for mask, of in zip(masks, labels, strict=True)):
+        shapes = [(mask.shape, of.shape) for mask, of in zip(masks, labels, strict=True)]
+        raise ValueError(f"targets must have masks (T, height, width) of one size and labels (T,), but have {shapes}.")
+    most = -(-max([1, *map(len, labels)]) // multiple) * multiple
+    padded = np.zeros((len(masks), most, *sizes.pop()), "uint8")
+    names = np.full((len(masks), most), PADDING, "int32")
+    for i, (mask, of) in enumerate(zip(masks, labels, strict=True)):
+        padded[i, : len(of)], names[i, : len(of)] = mask, of
+    return {"masks": padded, "labels": names}
+
+
+def sample(maps: Any, points: Any) -> Any:
+    """Values `(..., P)` of maps `(..., h, w)` at points `(..., P, 2)`, which are (x, y) in 0..1 of width and height.
+
+    Linear between the centres of pixels, whose neighbours outside the map count as 0
+    (`torch.nn.functional.grid_sample`, `align_corners=False`).
+    """
+    height, width = maps.shape[-2:]
+    flat = ops.reshape(maps, (*ops.shape(maps)[:-2], height * width))
+    x, y = points[..., 0] * width - 0.5, points[..., 1] * height - 0.5
+    left, top = ops.floor(x), ops.floor(y)
+    total: Any = 0.0
+    for column, row in ((left, top), (left + 1, top), (left, top + 1), (left + 1, top + 1)):
+        inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+        share = ops.where(inside, (1 - ops.abs(x - column)) * (1 - ops.abs(y - row)), 0.0)
+        place = ops.clip(row, 0, height - 1) * width + ops.clip(column, 0, width - 1)
+        place = ops.broadcast_to(ops.cast(place, "int32"), (*ops.shape(flat)[:-1], points.shape[-2]))
+        total = total + share * ops.cast(ops.take_along_axis(flat, place, axis=-1), share.dtype)
+    return total
+
+
+def _costs(targets: Output, output: Output, points: Any, mask: float, dice: float, classes: float) -> Any:
+    """What pairs of queries and masks cost, `(N, Q, T)`."""
+    count = points.shape[-2]
+    logits, wanted = sample(output["masks"], points[:, None]), sample(targets["masks"], points[:, None])
+    wanted = ops.transpose(ops.cast(wanted, logits.dtype), (0, 2, 1))
+    entropy = ops.matmul(ops.softplus(-logits), wanted) + ops.matmul(ops.softplus(logits), 1 - wanted)
+    shares = ops.sigmoid(logits)
+    sums = ops.sum(shares, -1)[..., None] + ops.sum(wanted, 1)[:, None]
+    overlap = 1 - (2 * ops.matmul(shares, wanted) + 1) / (sums + 1)
+    labels = ops.broadcast_to(ops.maximum(targets["labels"], 0)[:, None], ops.shape(overlap))
+    sure = ops.take_along_axis(ops.softmax(output["classes"]), labels, axis=-1)
+    return mask * entropy / count + dice * overlap - classes * sure
+
+
+def _assign(costs: Any, labels: Any) -> Any:
+    """The query of each mask, int32 `(N, T)`, -1 where there is none: the pairs that cost least together."""
+    backend = keras.backend.backend()
+    costs = ops.stop_gradient(costs)
+    if backend == "jax":
+        import jax
+
+        return jax.pure_callback(_assigned, jax.ShapeDtypeStruct(labels.shape, "int32"), costs, labels)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        found = tf.numpy_function(_assigned, [costs, labels], tf.int32)
+        found.set_shape(labels.shape)
+        return found
+    return ops.convert_to_tensor(_assigned(to_numpy(costs), to_numpy(labels)))
+
+
+def _assigned(costs: Any, labels: Any) -> np.ndarray:
+    from scipy.optimize import linear_sum_assignment
+
+    costs, labels = np.asarray(costs), np.asarray(labels)
+    found = np.full(labels.shape, PADDING, "int32")
+    for i, count in enumerate((labels != PADDING).sum(-1)):
+        queries, masks = linear_sum_assignment(_finite(costs[i, :, :count]))
+        found[i, masks] = queries
+    return found
+
+
+def _finite(costs: np.ndarray) -> np.ndarray:
+    """Costs of which NaN and infinity are the largest float32, which the assignment can compare."""
+    return np.where(np.isfinite(costs), costs, np.finfo("float32").max)
+
+
+def match(
+    targets: Targets,
+    output: Output,
+    points: Any,
+    mask_weight: float = 5.0,
+    dice_weight: float = 5.0,
+    class_weight: float = 2.0,
+) -> list[Match]:
+    """For each picture the pairs of queries and masks that cost least together.
+
+    Args:
+        targets: As of `MaskClassificationLoss`.
+        output: What an EoMT returns: `{"masks": (N, Q, rows, columns), "classes": (N, Q, K + 1)}`.
+        points: `(N, P, 2)`: where masks are compared, (x, y) in 0..1.
+        mask_weight: Factor of the cross-entropy of masks.
+        dice_weight: Factor of the Dice loss of masks.
+        class_weight: Factor of the probability of the class, which counts negative.
+
+    Returns:
+        A `Match` for each picture; where there are more masks than queries, some are in no pair.
+
+    Raises:
+        ImportError: if SciPy is not installed.
+
+    Examples:
+        >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": [1]}
+        >>> masks = np.stack([np.full((1, 2, 2), logit, "float32") for logit in (-5, 5)], axis=1)
+        >>> output = {"masks": masks, "classes": np.zeros((1, 2, 4), "float32")}
+        >>> training.match([target], output, points=np.full((1, 3, 2), 0.5, "float32"))[0].queries
+        array([1])
+    """
+    require_packages("Matching", ("scipy",), "segmentation")
+    padded, output = _tensors(pad_targets(targets)), _exact(output)
+    points = ops.convert_to_tensor(to_numpy(points), output["masks"].dtype)
+    costs = _costs(padded, output, points, mask_weight, dice_weight, class_weight)
+    labels = to_numpy(padded["labels"])
+    found, costs = _assigned(to_numpy(ops.stop_gradient(costs)), labels), to_numpy(ops.stop_gradient(costs))
+    result = []
+    for i, queries in enumerate(found):
+        masks = np.flatnonzero(queries != PADDING)
+        masks = masks[np.argsort(queries[masks])]
+        cost = _finite(costs[i, :, : (labels[i] != PADDING).sum()])
+        result.append(Match(queries[masks].astype("int64"), masks, cost))
+    return result
+
+
+def _tensors(padded: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: ops.convert_to_tensor(padded[name]) for name in ("masks", "labels")}
+
+
+def _exact(output: Output) -> dict[str, Any]:
+    """Logits as tensors of float32 or better."""
+    tensors = {name: ops.convert_to_tensor(output[name]) for name in ("masks", "classes")}
+    return {name: ops.cast(x, float32_or_better(x.dtype)) for name, x in tensors.items()}
+
+
+class MaskClassificationLoss:
+    """The loss of EoMT: each mask is given to one query, whose mask and class are compared with it.
+
+    `loss(targets, outputs)` is the sum over all predictions (those before each block with queries, and the last) of
+    `mask_weight * mask + dice_weight * dice + class_weight * classes`, a float32 scalar that can be differentiated.
+    Matching is inside, without a gradient. `mask` is the binary cross-entropy and `dice` the Dice loss of the matched
+    pairs at sampled points, both divided by the number of pairs; `classes` is the cross-entropy of all queries, in
+    which those without a mask ("no object") have the weight `no_object`, divided by the sum of the weights. There is no
+    label that is ignored: pixels of no mask are outside of every mask.
+
+    Args:
+        classes: K, the number of classes, without "no object".
+        points: P, at how many points masks are compared.
+        oversample: How many candidates there are for each point.
+        importance: The share of the points that are those candidates which the prediction is least sure of; the others
+            are drawn anew.
+        mask_weight: Factor of the cross-entropy of masks.
+        dice_weight: Factor of the Dice loss of masks.
+        class_weight: Factor of the cross-entropy of classes.
+        no_object: Weight of "no object" in the latter.
+        seed: For points that are drawn; None for another one each time.
+
+    Raises:
+        ImportError: if SciPy is not installed (the extra `segmentation`).
+        ValueError: if a number is out of its range.
+
+    Source: EoMT's `training/mask_classification_loss.py`; `Mask2FormerLoss` in transformers, which divides by all masks
+    where there are more of them than queries, and the authors by those that have one.
+
+    Examples:
+        >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": [1]}
+        >>> outputs = [{"masks": np.zeros((1, 2, 2, 2), "float32"), "classes": np.zeros((1, 2, 4), "float32")}]
+        >>> loss = training.MaskClassificationLoss(classes=3, points=8)
+        >>> round(float(loss.terms([target], outputs)[0]["classes"]), 4)  # log(4)
+        1.3863
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        points: int = 12544,
+        oversample: float = 3.0,
+        importance: float = 0.75,
+        mask_weight: float = 5.0,
+        dice_weight: float = 5.0,
+        class_weight: float = 2.0,
+        no_object: float = 0.1,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        require_packages("Matching", ("scipy",), "segmentation")
+        self.classes, self.points = whole_number("classes", classes, 1), whole_number("points", points, 1)
+        if not oversample >= 1:
+            raise ValueError(f"oversample must be a number of at least 1, but {oversample!r} was given.")
+        if not 0 <= importance <= 1:
+            raise ValueError(f"importance must be a number in 0..1, but {importance!r} was given.")
+        weights = {"mask_weight": mask_weight, "dice_weight": dice_weight, "class_weight": class_weight}
+        for name, weight in (weights | {"no_object": no_object}).items():
+            if not 0 <= weight < math.inf:
+                raise ValueError(f"{name} must be a number of at least 0, but {weight!r} was given.")
+        self.oversample, self.importance = oversample, importance
+        self.mask_weight, self.dice_weight, self.class_weight = mask_weight, dice_weight, class_weight
+        self.no_object = no_object
+        self._seeds = keras.random.SeedGenerator(seed)
+
+    def __call__(self, targets: Targets, outputs: Sequence[Output], points: Any = None, num_masks: Any = None) -> Any:
+        """The loss of a batch, a scalar.
+
+        Args:
+            targets: For each picture `{"masks": (T, h, w) of booleans, "labels": (T,)}`; T may be 0.
+            outputs: The predictions, each what an EoMT returns.
+            points: (x, y) in 0..1, in place of those that are drawn: `"match"` `(predictions, N, P, 2)`, `"candidates"`
+                `(predictions, masks, int(P * oversample), 2)` and `"random"` `(predictions, masks, P - k, 2)`, k being
+                `int(importance * P)`; masks are those of all pictures in their order.
+            num_masks: What `mask` and `dice` are divided by; None for the number of pairs, at least 1.
+        """
+        total: Any = 0.0
+        for terms in self.terms(targets, outputs, points, num_masks):
+            total = total + self.weighted(terms)
+        return total
+
+    def weighted(self, terms: Mapping[str, Any]) -> Any:
+        """The terms of a prediction, times their factors and added up."""
+        return (
+            self.mask_weight * terms["mask"] + self.dice_weight * terms["dice"] + self.class_weight * terms["classes"]
+        )
+
+    def terms(
+        self,
+        targets: Targets,
+        outputs: Sequence[Output],
+        points: Any = None,
+        num_masks: Any = None,
+        seed: Any = None,
+    ) -> list[dict[str, Any]]:
+        """For each prediction `{"mask", "dice", "classes"}`, scalars without their factors; arguments as of the call.
+
+        `seed` is an integer tensor `(2,)` from which points are drawn; None for the loss's own seeds.
+        """
+        padded = pad_targets(targets)
+        is_mask = None if points is None else to_numpy(padded["labels"]) != PADDING
+        padded = _tensors(padded)
+        found = []
+        for i, output in enumerate(outputs):
+            output = _exact(output)
+            if is_mask is None:
+                generator = self._seeds if seed is None else DrawnSeed(seed + i)
+                drawn = self._drawn(padded["labels"], generator)
+            else:
+                drawn = self._given(points, i, is_mask)
+            drawn = {name: ops.cast(values, output["masks"].dtype) for name, values in drawn.items()}
+            found.append(self._terms(padded, output, drawn, num_masks))
+        return found
+
+    def _drawn(self, labels: Any, seed: Any) -> dict[str, Any]:
+        """Uniform points: to match at, candidates for each mask, and those that complete them."""
+        pictures, masks = ops.shape(labels)
+        chosen = int(self.importance * self.points)
+        count = int(self.points * self.oversample)
+        # One draw: a seed that was drawn beforehand returns the same numbers again and again.
+        whole = keras.random.uniform((pictures, self.points + masks * (count + self.points - chosen), 2), seed=seed)
+        match, rest = whole[:, : self.points], whole[:, self.points :]
+        rest = ops.reshape(rest, (pictures, masks, count + self.points - chosen, 2))
+        return {"match": match, "candidates": rest[:, :, :count], "random": rest[:, :, count:]}
+
+    def _given(self, points: Mapping[str, Any], prediction: int, is_mask: np.ndarray) -> dict[str, Any]:
+        """Points of a prediction that a caller has, with zeros for masks that only fill up."""
+        found = {"match": to_numpy(points["match"])[prediction]}
+        for name in ("candidates", "random"):
+            values = to_numpy(points[name])[prediction]
+            found[name] = np.zeros((*is_mask.shape, *values.shape[1:]), values.dtype)
+            found[name][is_mask] = values
+        return {name: ops.convert_to_tensor(values) for name, values in found.items()}
+
+    def _terms(self, targets: Output, output: Output, points: Mapping[str, Any], num_masks: Any) -> dict[str, Any]:
+        masks, classes = output["masks"], output["classes"]
+        fixed = {name: ops.stop_gradient(logits) for name, logits in output.items()}
+        costs = _costs(targets, fixed, points["match"], self.mask_weight, self.dice_weight, self.class_weight)
+        query = _assign(costs, targets["labels"])
+        has_query = ops.cast(query != PADDING, masks.dtype)
+        pairs = ops.sum(has_query) if num_masks is None else ops.cast(num_masks, masks.dtype)
+        pairs = ops.maximum(pairs, 1.0)
+
+        # The masks of the queries that have one, in the order of the targets.
+        rows, columns, queries = masks.shape[-2], masks.shape[-1], masks.shape[1]
+        flat = ops.reshape(masks, (-1, queries, rows * columns))
+        chosen = ops.broadcast_to(ops.maximum(query, 0)[..., None], (*ops.shape(query), rows * columns))
+        matched = ops.reshape(ops.take_along_axis(flat, chosen, axis=1), (*ops.shape(query), rows, columns))
+        places = self._places(ops.stop_gradient(matched), points)
+        logits, wanted = sample(matched, places), sample(targets["masks"], places)
+        entropy = ops.mean(ops.softplus(logits) - logits * wanted, axis=-1)
+        shares = ops.sigmoid(logits)
+        dice = 1 - (2 * ops.sum(shares * wanted, -1) + 1) / (ops.sum(shares, -1) + ops.sum(wanted, -1) + 1)
+
+        # Which class each query should answer with: that of its mask, or "no object".
+        owners = ops.one_hot(query, queries, dtype=masks.dtype) * has_query[..., None]
+        labels = ops.one_hot(ops.maximum(targets["labels"], 0), classes.shape[-1], dtype=masks.dtype)
+        is_matched = ops.sum(owners, axis=1)
+        answers = ops.matmul(ops.transpose(owners, (0, 2, 1)), labels)
+        no_object = ops.one_hot(classes.shape[-1] - 1, classes.shape[-1], dtype=masks.dtype)
+        answers = answers + (1 - is_matched)[..., None] * no_object
+        weights = is_matched + self.no_object * (1 - is_matched)
+        surprise = -ops.sum(answers * ops.log_softmax(classes), axis=-1)
+        return {
+            "mask": ops.sum(entropy * has_query) / pairs,
+            "dice": ops.sum(dice * has_query) / pairs,
+            "classes": ops.sum(weights * surprise) / ops.sum(weights),
+        }
+
+    def _places(self, logits: Any, points: Mapping[str, Any]) -> Any:
+        """Where the masks of pairs are compared, `(N, T, P, 2)`: the least sure candidates, and random ones."""
+        chosen = int(self.importance * self.points)
+        if not chosen:
+            return points["random"]
+        doubt = -ops.abs(sample(logits, points["candidates"]))
+        best = ops.top_k(doubt, chosen, sorted=False)[1]
+        best = ops.broadcast_to(best[..., None], (*ops.shape(best), 2))
+        return ops.concatenate([ops.take_along_axis(points["candidates"], best, axis=2), points["random"]], axis=2)
+
+
+def mask_targets(
+    labels: Any,
+    ignore: int = 255,
+    reduce_zero_label: bool = False,
+    segments: Sequence[Mapping[str, Any]] | None = None,
+) -> dict[str, np.ndarray]:
+    """The masks of a picture and their classes, in the order of the numbers in its map.
+
+    Args:
+        labels: Integers `(height, width)`: the class of each pixel, or the id of its segment.
+        ignore: The class of pixels that belong to no mask.
+        reduce_zero_label: Whether 0 is no class, and k stands for k - 1, as in ADE20K.
+        segments: What ids mean: `{"id", "label", "crowd"}` each. Pixels of other ids belong to no mask, and crowds are
+            left out, as the authors do in training. None: `labels` are classes, of which each has one mask.
+
+    Returns:
+        `masks` `(T, height, width)` of booleans and `labels` int32 `(T,)`.
+
+    Raises:
+        TypeError: if `labels` holds no integers.
+
+    Examples:
+        >>> training.mask_targets(np.array([[0, 0], [2, 255]]))["labels"]
+        array([0, 2], dtype=int32)
+    """
+    labels = to_numpy(labels)
+    if labels.dtype.kind not in "iub" or labels.ndim != 2:
+        raise TypeError(f"labels must be integers (height, width), but are {labels.dtype} of shape {labels.shape}.")
+    if segments is None:
+        names = {int(k): int(k) - bool(reduce_zero_label) for k in np.unique(labels) if k != ignore}
+        if reduce_zero_label:
+            names.pop(0, None)
+    else:
+        known = {int(part["id"]): int(part["label"]) for part in segments if not part.get("crowd")}
+        names = {int(k): known[int(k)] for k in np.unique(labels) if int(k) in known}
+    masks = [labels == k for k in names]
+    return {
+        "masks": np.stack(masks) if masks else np.zeros((0, *labels.shape), bool),
+        "labels": np.array([*names.values()], "int32"),
+    }
