@@ -77,7 +77,10 @@ class RotaryEmbedding(BaseLayer):
         prefix_tokens: Tokens before the patches; they are turned by nothing.
         reference_grid: Rows and columns of the reference grid of `"eva02"`; 16 by 16 in all published files.
 
-    Input: The patch map `(batch, rows, columns, D)`; only its shape matters.
+    Call arguments:
+        patches: The patch map `(batch, rows, columns, D)`; only its shape matters.
+        scale: Optional scalar by which all places are multiplied, as DINOv3 does at random while it trains.
+
     Output: float32 `(2, prefix_tokens + rows * columns, size)`, the sines and the cosines.
 
     Raises:
@@ -106,7 +109,7 @@ class RotaryEmbedding(BaseLayer):
         self.prefix_tokens = prefix_tokens
         self.reference_grid = tuple(reference_grid)
 
-    def build(self, input_shape: Shape) -> None:
+    def build(self, patches_shape: Shape, scale_shape: Shape | None = None) -> None:
         if self.kind == "dinov3":
             self.periods = self.add_weight(
                 name="periods",
@@ -117,7 +120,7 @@ class RotaryEmbedding(BaseLayer):
                 autocast=False,
             )
 
-    def call(self, patches: Tensor) -> Tensor:
+    def call(self, patches: Tensor, scale: Tensor | None = None) -> Tensor:
         _, rows, columns, _ = ops.shape(patches)
         if self.kind == "dinov3":
             frequencies = (2 * math.pi) / ops.convert_to_tensor(self.periods)
@@ -126,6 +129,8 @@ class RotaryEmbedding(BaseLayer):
             frequencies = ops.convert_to_tensor(_powers(_EVA02_BASE, self.size // 4, -1))
             places = zip((rows, columns), self.reference_grid, strict=True)
             y, x = (_count(n) * (cells / ops.cast(n, "float32")) for n, cells in places)
+        if scale is not None:
+            frequencies = frequencies * ops.cast(scale, "float32")
         shape = (rows, columns, self.size // 4)
         by_row = ops.broadcast_to((y[:, None] * frequencies)[:, None], shape)
         by_column = ops.broadcast_to((x[:, None] * frequencies)[None], shape)
@@ -135,11 +140,11 @@ class RotaryEmbedding(BaseLayer):
         angles = ops.pad(angles, ((self.prefix_tokens, 0), (0, 0)))
         return ops.stack([ops.sin(angles), ops.cos(angles)])
 
-    def compute_output_spec(self, patches: Tensor) -> keras.KerasTensor:
+    def compute_output_spec(self, patches: Tensor, scale: Tensor | None = None) -> keras.KerasTensor:
         return keras.KerasTensor(self.compute_output_shape(patches.shape), dtype="float32")
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _, rows, columns, _ = input_shape
+    def compute_output_shape(self, patches_shape: Shape, scale_shape: Shape | None = None) -> Shape:
+        _, rows, columns, _ = patches_shape
         tokens = None if rows is None or columns is None else self.prefix_tokens + rows * columns
         return (2, tokens, self.size)
 

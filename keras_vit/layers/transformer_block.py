@@ -49,6 +49,7 @@ class MultiHeadAttention(CompositeLayer):
             by how much keys are turned, and queries, which are the first tokens then.
         offset: Optional `(batch, heads, Q, T)`, added to the attention weights. Zeros change nothing, and their
             gradient is that of the weights.
+        allowed: Optional booleans `(batch, Q, T)`: which tokens each query sees, at least one each; None for all.
         seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
 
     Output: `(batch, Q, D)`.
@@ -86,7 +87,12 @@ class MultiHeadAttention(CompositeLayer):
         self.seed_generator = SeedGenerator() if dropout else None
 
     def build(
-        self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
+        self,
+        tokens_shape: Shape,
+        queries_shape: Any = None,
+        rotation_shape: Any = None,
+        offset_shape: Any = None,
+        allowed_shape: Any = None,
     ) -> None:
         width: Any = tokens_shape[-1]
         if width % self.heads:
@@ -110,6 +116,7 @@ class MultiHeadAttention(CompositeLayer):
         queries: Tensor | None = None,
         rotation: Tensor | None = None,
         offset: Tensor | None = None,
+        allowed: Tensor | None = None,
         training: bool | None = None,
         seeds: list[Any] | None = None,
     ) -> Tensor:
@@ -122,9 +129,9 @@ class MultiHeadAttention(CompositeLayer):
         if seed is None and offset is None and fused:
             # On TPUs, Keras 3.15 hands unmasked attention of 128-token multiples to a kernel that applies a causal mask
             # and no scaling. Its plain path is right.
-            y = attention(query, key, value, False if _jax_runs_on("tpu") else None, self.causal)
+            y = attention(query, key, value, False if _jax_runs_on("tpu") else None, self.causal, allowed)
         else:
-            weights = ops.cast(attention_weights(query, key, self.causal), query.dtype)
+            weights = ops.cast(attention_weights(query, key, self.causal, allowed), query.dtype)
             weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
             y = ops.einsum("bhqk,bkhd->bqhd", dropout(weights, self.dropout, seed), value)
         y = reshape(y, (-1, _length(queries), self.width))
@@ -152,7 +159,12 @@ class MultiHeadAttention(CompositeLayer):
         return reshape(dense(x, training=training), (-1, _length(x), self.heads, self.width // self.heads))
 
     def compute_output_shape(
-        self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
+        self,
+        tokens_shape: Shape,
+        queries_shape: Any = None,
+        rotation_shape: Any = None,
+        offset_shape: Any = None,
+        allowed_shape: Any = None,
     ) -> Shape:
         return tokens_shape if queries_shape is None else queries_shape
 
@@ -357,6 +369,7 @@ class TransformerBlock(Renamed, CompositeLayer):
         rotation: What `RotaryEmbedding` gives, with `rotary_embedding` only.
         attention_offset: Optional `(batch, heads, Q, T)`, added to the attention weights (see `MultiHeadAttention`); Q
             is T or `output_tokens`.
+        allowed: Optional booleans `(batch, Q, T)`: which tokens each of the first Q sees, at least one each.
         activations: Names from `BLOCK_ACTIVATIONS`; None for none.
 
     Output: as `x`, with `output_tokens` tokens; with `activations` a list of these, in their order, and the output at
@@ -410,7 +423,9 @@ class TransformerBlock(Renamed, CompositeLayer):
         self.causal = causal
         self.seed_generator = SeedGenerator() if dropout or drop_path else None
 
-    def build(self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None) -> None:
+    def build(
+        self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None, allowed_shape: Any = None
+    ) -> None:
         policy = self.dtype_policy
         self.norm1 = self.inner_norm("norm1", x_shape, self.epsilon)
         common = (self.heads, self.attention_dropout, self.attention_bias, self.attention_norm, self.epsilon)
@@ -430,7 +445,13 @@ class TransformerBlock(Renamed, CompositeLayer):
             layer.build(x_shape)
 
     def call(
-        self, x: Any, rotation: Any = None, attention_offset: Any = None, activations: Any = None, training: Any = None
+        self,
+        x: Any,
+        rotation: Any = None,
+        attention_offset: Any = None,
+        allowed: Any = None,
+        activations: Any = None,
+        training: Any = None,
     ) -> Any:
         _check_activations(activations)
         # Every seed is drawn here, outside what may run twice. What somebody has put in a part's place draws its own.
@@ -438,9 +459,9 @@ class TransformerBlock(Renamed, CompositeLayer):
         inner = [part.draw_seeds(training) if hasattr(part, "draw_seeds") else None for part in parts]
         seeds = [self.draw(training, self.dropout, self.drop_path, self.drop_path), *inner]
         if not (self.remat and training):
-            return self._block(x, rotation, attention_offset, seeds, activations, training)
+            return self._block(x, rotation, attention_offset, allowed, seeds, activations, training)
         # What a rematerialised function reads has to be its arguments, which are tensors.
-        inputs = [rotation, attention_offset, seeds]
+        inputs = [rotation, attention_offset, allowed, seeds]
 
         def block(x: Any, *tensors: Any) -> Any:
             following = iter(tensors)
@@ -449,7 +470,9 @@ class TransformerBlock(Renamed, CompositeLayer):
 
         return rematerialized(block, x, *(value for value in keras.tree.flatten(inputs) if value is not None))
 
-    def _block(self, x: Any, rotation: Any, offset: Any, seeds: list[Any], activations: Any, training: Any) -> Any:
+    def _block(
+        self, x: Any, rotation: Any, offset: Any, allowed: Any, seeds: list[Any], activations: Any, training: Any
+    ) -> Any:
         (dropout_seed, *path_seeds), attention_seeds, mlp_seeds = seeds
         kept: dict[str, Any] = {}
 
@@ -464,7 +487,7 @@ class TransformerBlock(Renamed, CompositeLayer):
             queries, x = y[:, : self.output_tokens], x[:, : self.output_tokens]
         if activations and "attention_weights" in activations:
             kept["attention_weights"] = self.attention.attention_weights(y, queries, rotation)
-        options = given(queries=queries, rotation=rotation, offset=offset, seeds=attention_seeds)
+        options = given(queries=queries, rotation=rotation, offset=offset, allowed=allowed, seeds=attention_seeds)
         y = dropout(self.attention(y, training=training, **options), self.dropout, dropout_seed)
         y = y if self.layer_scale is None else self.scale1(y, training=training)
         x = keep("+attention", x + keep("attention", drop_path(y, self.drop_path, path_seeds[0])))
@@ -476,7 +499,13 @@ class TransformerBlock(Renamed, CompositeLayer):
         return [*(kept[name] for name in activations), x] if activations else x
 
     def compute_output_spec(
-        self, x: Any, rotation: Any = None, attention_offset: Any = None, activations: Any = None, training: Any = None
+        self,
+        x: Any,
+        rotation: Any = None,
+        attention_offset: Any = None,
+        allowed: Any = None,
+        activations: Any = None,
+        training: Any = None,
     ) -> Any:
         _check_activations(activations)
         shape, dtype = self.compute_output_shape(x.shape), self.compute_dtype
@@ -488,7 +517,7 @@ class TransformerBlock(Renamed, CompositeLayer):
         return [*kept, output] if activations else output
 
     def compute_output_shape(
-        self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None
+        self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None, allowed_shape: Any = None
     ) -> Shape:
         return x_shape if self.output_tokens is None else (x_shape[0], self.output_tokens, x_shape[2])
 

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_vit import training
-from keras_vit.training.mask_classification import match, pad_targets, sample
+from keras_vit.training.mask_classification import match
 
 FLOAT32 = 3e-6  # of values and of the gradients' range: a few times the noise of the original in float32
 
