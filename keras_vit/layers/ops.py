@@ -236,23 +236,10 @@ def _conv_of_views(x: Any, kernel: Any, strides: int | tuple[int, int], padding:
     return F.conv2d(x, kernel, None, strides, 0 if padding == "valid" else padding).permute(0, 2, 3, 1)
 
 
-def attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    flash_attention: bool | None = None,
-    is_causal: bool = False,
-    allowed: Any = None,
-) -> Any:
-    """Softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`; the rest as in Keras's.
-
-    `allowed`, booleans `(batch, Q, T)`, says which keys each query sees.
-    """
+def attention(query: Any, key: Any, value: Any, flash_attention: bool | None = None, is_causal: bool = False) -> Any:
+    """Softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`; the rest as in Keras's."""
     if keras.backend.backend() == "torch":
-        return _attention_in_torch(query, key, value, is_causal, allowed)
-    if allowed is not None:
-        weights = ops.cast(attention_weights(query, key, is_causal, allowed), value.dtype)
-        return ops.einsum("bhqk,bkhd->bqhd", weights, value)
+        return _attention_in_torch(query, key, value, is_causal)
     if (fast := fast_path("attention", query)) is not None:
         return fast(query, key, value, is_causal)
     if keras.backend.standardize_dtype(query.dtype) == "float64":  # which Keras rounds to float32
@@ -260,10 +247,9 @@ def attention(
     return ops.dot_product_attention(query, key, value, is_causal=is_causal, flash_attention=flash_attention)
 
 
-def attention_weights(query: Any, key: Any, is_causal: bool = False, allowed: Any = None) -> Any:
+def attention_weights(query: Any, key: Any, is_causal: bool = False) -> Any:
     """Softmax of the scaled scores, `(batch, heads, Q, T)`, computed in at least float32 as in the original."""
     scores = widened(ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key))
-    scores = scores if allowed is None else ops.where(allowed[:, None], scores, -math.inf)
     return ops.softmax(_without_later_keys(scores) if is_causal else scores)
 
 
@@ -328,13 +314,12 @@ def _attention_in_tensorflow(query: Any, key: Any, value: Any, is_causal: bool =
     return tf.transpose(tf.cast(tf.matmul(weights, value), dtype), (0, 2, 1, 3))
 
 
-def _attention_in_torch(query: Any, key: Any, value: Any, is_causal: bool, allowed: Any = None) -> Any:
+def _attention_in_torch(query: Any, key: Any, value: Any, is_causal: bool) -> Any:
     # On any device and in programs that are traced: PyTorch chooses the kernel. Keras's choice breaks `torch.compile`.
     import torch.nn.functional as F
 
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    mask = None if allowed is None else allowed[:, None]
-    return F.scaled_dot_product_attention(query, key, value, mask, is_causal=is_causal).transpose(1, 2)
+    return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal).transpose(1, 2)
 
 
 @with_faster_forms

@@ -7,6 +7,7 @@ import keras
 from keras import initializers, ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
+from keras_vit.layers.attending import attend
 from keras_vit.layers.base import (
     BaseLayer,
     CompositeLayer,
@@ -21,7 +22,7 @@ from keras_vit.layers.base import (
     rematerialized,
 )
 from keras_vit.layers.choices import ATTENTION_BIASES, GELUS, MLPS, ROTARY_EMBEDDINGS
-from keras_vit.layers.ops import attention, attention_weights, float32_or_better, reshape
+from keras_vit.layers.ops import attention_weights, float32_or_better, reshape
 from keras_vit.layers.positions import rotate
 
 
@@ -87,12 +88,7 @@ class MultiHeadAttention(CompositeLayer):
         self.seed_generator = SeedGenerator() if dropout else None
 
     def build(
-        self,
-        tokens_shape: Shape,
-        queries_shape: Any = None,
-        rotation_shape: Any = None,
-        offset_shape: Any = None,
-        allowed_shape: Any = None,
+        self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
     ) -> None:
         width: Any = tokens_shape[-1]
         if width % self.heads:
@@ -124,16 +120,7 @@ class MultiHeadAttention(CompositeLayer):
         (seed,) = self.draw_seeds(training) if seeds is None else seeds
         query, key = self._query_and_key(tokens, queries, rotation, training)
         value = self._projected(self.value, tokens, training)
-        # On CPUs, JAX's own attention knows no float16.
-        fused = keras.backend.standardize_dtype(query.dtype) != "float16" or not _jax_runs_on("cpu")
-        if seed is None and offset is None and fused:
-            # On TPUs, Keras 3.15 hands unmasked attention of 128-token multiples to a kernel that applies a causal mask
-            # and no scaling. Its plain path is right.
-            y = attention(query, key, value, False if _jax_runs_on("tpu") else None, self.causal, allowed)
-        else:
-            weights = ops.cast(attention_weights(query, key, self.causal, allowed), query.dtype)
-            weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
-            y = ops.einsum("bhqk,bkhd->bqhd", dropout(weights, self.dropout, seed), value)
+        y = attend(query, key, value, causal=self.causal, allowed=allowed, offset=offset, rate=self.dropout, seed=seed)
         y = reshape(y, (-1, _length(queries), self.width))
         y = self.norm(y, training=training) if self.use_norm else y
         return self.out(y, training=training)
@@ -159,12 +146,7 @@ class MultiHeadAttention(CompositeLayer):
         return reshape(dense(x, training=training), (-1, _length(x), self.heads, self.width // self.heads))
 
     def compute_output_shape(
-        self,
-        tokens_shape: Shape,
-        queries_shape: Any = None,
-        rotation_shape: Any = None,
-        offset_shape: Any = None,
-        allowed_shape: Any = None,
+        self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
     ) -> Shape:
         return tokens_shape if queries_shape is None else queries_shape
 
@@ -172,12 +154,6 @@ class MultiHeadAttention(CompositeLayer):
 def _length(x: Any) -> Any:
     """Number of tokens, static where it is known (a dynamic one costs some exporters their shapes)."""
     return x.shape[1] if x.shape[1] is not None else ops.shape(x)[1]
-
-
-def _jax_runs_on(kind: str) -> bool:
-    if keras.backend.backend() != "jax":
-        return False
-    return any(kind in str(device).lower() for device in keras.distribution.list_devices())
 
 
 class _HiddenLayer(CompositeLayer):
@@ -423,9 +399,7 @@ class TransformerBlock(Renamed, CompositeLayer):
         self.causal = causal
         self.seed_generator = SeedGenerator() if dropout or drop_path else None
 
-    def build(
-        self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None, allowed_shape: Any = None
-    ) -> None:
+    def build(self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None) -> None:
         policy = self.dtype_policy
         self.norm1 = self.inner_norm("norm1", x_shape, self.epsilon)
         common = (self.heads, self.attention_dropout, self.attention_bias, self.attention_norm, self.epsilon)
@@ -498,15 +472,7 @@ class TransformerBlock(Renamed, CompositeLayer):
         x = x + keep("mlp", drop_path(y, self.drop_path, path_seeds[1]))
         return [*(kept[name] for name in activations), x] if activations else x
 
-    def compute_output_spec(
-        self,
-        x: Any,
-        rotation: Any = None,
-        attention_offset: Any = None,
-        allowed: Any = None,
-        activations: Any = None,
-        training: Any = None,
-    ) -> Any:
+    def compute_output_spec(self, x: Any, *others: Any, activations: Any = None, **options: Any) -> Any:
         _check_activations(activations)
         shape, dtype = self.compute_output_shape(x.shape), self.compute_dtype
         weights = keras.KerasTensor((x.shape[0], self.heads, shape[1], x.shape[1]), float32_or_better(dtype))
@@ -516,9 +482,7 @@ class TransformerBlock(Renamed, CompositeLayer):
         output = keras.KerasTensor(shape, dtype)
         return [*kept, output] if activations else output
 
-    def compute_output_shape(
-        self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None, allowed_shape: Any = None
-    ) -> Shape:
+    def compute_output_shape(self, x_shape: Shape) -> Shape:
         return x_shape if self.output_tokens is None else (x_shape[0], self.output_tokens, x_shape[2])
 
 
