@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+from scenes import make_scenes, save_scenes  # beside this script
 
 from keras_vit import data, segmentation, training
 
@@ -26,7 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     steps, train, test = (3, 8, 2) if options.quick else (250, 300, 60)
 
-    folder = data.save_scenes(Path(options.output) / "scenes", train, test, SIZE)
+    folder = save_scenes(Path(options.output) / "scenes", train, test, SIZE)
     recipe = training.recipe("segmentation/dinov2_linear").replace(
         steps=steps,
         batch_size=8,
@@ -44,7 +45,7 @@ def main() -> None:
         found[name] = done.mean_iou
         print(f"{name}: mean IoU {done.mean_iou:.3f}")
     (Path(options.output) / "scenes.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    scenes, _ = data.make_scenes(8, SIZE, seed=2)
+    scenes, _ = make_scenes(8, SIZE, seed=2)
     picture = np.concatenate([np.concatenate(list(row), axis=1) for row in (scenes[:4], scenes[4:])])
     result = segmentation.segment(done.model, picture)
     segmentation.plot(result, picture, Path(options.output) / "masks.png")

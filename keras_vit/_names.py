@@ -40,7 +40,6 @@ ROOMS: dict[str, dict[str, str]] = {
         "keras_vit.data.masks": "MaskedImages open_masks",
         "keras_vit.data.opening": "open_data",
         "keras_vit.data.randaugment": "randaugment randaugment_operation",
-        "keras_vit.data.scenes": "SCENE_CLASSES make_scenes save_scenes",
         "keras_vit.data.streams": "Batches ImageStream Stream as_dataset",
         "keras_vit.data.tables": "LabelTable open_table",
     },

@@ -316,7 +316,8 @@ def test_the_code_on_each_page_runs_in_a_fresh_interpreter(framework, shared, tm
     """From top to bottom: a page makes all that it uses, but a folder `photos/`."""
     if backend != framework:
         pytest.skip("runs on another backend")
-    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    for folder in ("docs", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "photos").symlink_to(shared[0] / "photos")
     pages = {}
     for page in code_pages():

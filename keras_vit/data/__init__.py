@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from keras_vit.data.masks import MaskedImages as MaskedImages
     from keras_vit.data.masks import open_masks as open_masks
     from keras_vit.data.opening import open_data as open_data
-    from keras_vit.data.scenes import SCENE_CLASSES as SCENE_CLASSES
-    from keras_vit.data.scenes import make_scenes as make_scenes
-    from keras_vit.data.scenes import save_scenes as save_scenes
     from keras_vit.data.streams import Batches as Batches
     from keras_vit.data.streams import ImageStream as ImageStream
     from keras_vit.data.streams import Stream as Stream

@@ -14,7 +14,8 @@ import keras
 import numpy as np
 from PIL import Image
 
-from keras_vit import VisionTransformer, data, evaluation, training
+from examples.scenes import make_scenes
+from keras_vit import VisionTransformer, evaluation, training
 from tests.training.distributed import BATCH, CONFIGS, IMAGES, LABELS, STEPS, compiled, curve, shares
 
 RNG = np.random.default_rng(0)
@@ -68,9 +69,9 @@ def tune_masks(folder):
     """The same of a linear head for masks, whose batch normalisation sees the whole batch."""
     recipe = training.recipe("segmentation/dinov2_linear")
     recipe = recipe.replace(steps=3, warmup_steps=0, batch_size=4, image_size=16, learning_rate=0.01)
-    options = {"every": 1, "verbose": False, "validation": data.make_scenes(3, 16, 1)}
+    options = {"every": 1, "verbose": False, "validation": make_scenes(3, 16, 1)}
     source = os.path.join(folder, "start.keras")
-    done = training.finetune_segmentation(source, data.make_scenes(9, 16), recipe, **options)
+    done = training.finetune_segmentation(source, make_scenes(9, 16), recipe, **options)
     weights = [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in done.model.weights]
     return {"losses": [row["loss"] for row in done.log], "mean_iou": done.mean_iou, "weights": weights}
 

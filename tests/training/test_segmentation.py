@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from examples.scenes import SCENE_CLASSES, make_scenes, save_scenes
 from keras_vit import LinearSegmenter, VisionTransformer, ViTConfig, cli, data, segmentation, training
 from keras_vit.layers.base import weights_by_path
 from tests.training.test_loop import assert_same_weights
@@ -17,8 +18,8 @@ AUGMENTATION = data.MaskAugmentation(scale=(1.0, 1.5), brightness=8, contrast=0.
 RECIPE = training.recipe("segmentation/dinov2_linear").replace(
     steps=6, batch_size=8, image_size=24, learning_rate=0.01, augmentation=AUGMENTATION
 )
-SCENES, TEST = data.make_scenes(24, 24), data.make_scenes(4, 24, seed=1)
-NAMES = data.SCENE_CLASSES
+SCENES, TEST = make_scenes(24, 24), make_scenes(4, 24, seed=1)
+NAMES = SCENE_CLASSES
 ABOVE = ("head", "head_dist", "projection", "pre_logits")
 
 
@@ -184,7 +185,7 @@ def test_adapters_are_better_than_a_linear_head():
     """The package's glyphs as features, on shapes of any colour."""
     plain = data.MaskAugmentation((1, 1), 1, True, 0, 0, 0, 0)
     recipe = RECIPE.replace(steps=100, batch_size=12, augmentation=plain)
-    scenes, test = data.make_scenes(120, 24), data.make_scenes(24, 24, seed=1)
+    scenes, test = make_scenes(120, 24), make_scenes(24, 24, seed=1)
     options = {"validation": test, "class_names": NAMES, "every": 100, "verbose": False}
     recipes = (recipe, recipe.replace(lora_rank=8))
     linear, adapted = (training.finetune_segmentation("glyphs", scenes, one, **options) for one in recipes)
@@ -255,7 +256,7 @@ def test_images_of_classes_and_masks_are_not_mixed_up(segmenter):
 @pytest.mark.once
 def test_the_command_trains_and_evaluates(tmp_path, capsys):
     pytest.importorskip("PIL.Image")
-    folder = data.save_scenes(tmp_path / "scenes", train=8, test=3, image_size=24)
+    folder = save_scenes(tmp_path / "scenes", train=8, test=3, image_size=24)
     new_model().save(tmp_path / "start.keras")
     arguments = [
         "--task",
