@@ -332,6 +332,8 @@ class PipelineStream(ImageStream):
             return check_labels(labels, self.classes or None, where, target=self.target)[0]
         except ValueError as error:
             if not self._skip:
+                if self._transform is None:  # evaluation has no option to leave such batches out
+                    raise
                 raise ValueError(Message(f"{error} (Go on without: ", SKIP, ".)")) from error
             if all(image.path != where for image in self.bad):
                 self.bad.append(BadImage(where, str(error)))

@@ -1,10 +1,9 @@
 """How good a model is on labelled images: how often it is right, over all and per class, and what it takes for what."""
 
 import dataclasses
-import functools
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,14 @@ from keras_vit._processes import Processes, connect
 from keras_vit._terminal import ClassesResult, Column, PlainData
 from keras_vit.data import match_labels
 from keras_vit.data.examples import TARGETS
-from keras_vit.evaluation.batches import Pairs, open_batches, predictions
-from keras_vit.evaluation.targets import CLASSES, IMAGES, LOSS, SPEED, measure_labels, measure_numbers
+from keras_vit.evaluation.batches import Pairs, open_batches, predictor
+from keras_vit.evaluation.targets import CLASSES, IMAGES, LOSS, SPEED, measure_labels, measure_regression
 from keras_vit.preprocessing import imagenet1k_classes, resize_images
 from keras_vit.zoo import as_model
 
 CONFUSION_CLASSES = 4096  # a matrix for more classes would take over 128 MiB
 CROP = 7 / 8  # 224 of 256 pixels, as Krizhevsky et al. (2012) cut them
-View = Callable[[np.ndarray], np.ndarray]
+CROP_PLACES = ((0, 0), (0, 1), (1, 0), (1, 1), (0.5, 0.5))  # shares of what is left over above and left of a crop
 TINY = float(np.finfo("float32").tiny)  # a probability of 0 would make the loss infinite
 _OUTPUTS = {None: "logits", "linear": "logits", "softmax": "softmax", "sigmoid": "sigmoid"}  # by the activation
 
@@ -194,51 +193,58 @@ def evaluate(
     if getattr(config, "classes", 0) is None:
         raise ValueError("The model has no head, so it knows no classes: build it with include_top=True.")
     check_choice("outputs", outputs, (None, "logits", "softmax", "sigmoid"))
-    asked = {"top": top, "threshold": threshold, "outputs": outputs, "mistakes": mistakes, "class_names": class_names}
+    given = {"top": top, "threshold": threshold, "outputs": outputs, "mistakes": mistakes, "class_names": class_names}
     if outputs is None and hasattr(config, "classifier_activation"):
         outputs = _OUTPUTS.get(config.classifier_activation)
     top = whole_numbers("top", top, 1)
     check_choice("target", target, (None, *TARGETS))
-    check_choice("views", views, (None, *VIEWS))
+    check_choice("views", views, (None, "flip", "crops"))
     if target is not None:
-        _refuse_unused(target, asked)
+        _refuse_unused(target, given)
     if not 0 < threshold < 1:
         raise ValueError(f"threshold must be a probability between 0 and 1, but {threshold!r} was given.")
-    started, counts = time.perf_counter(), None
-    reading: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "class_names": class_names}
-    reading |= {"classes": getattr(config, "classes", None), "on_bad_image": on_bad_image, "processes": processes}
-    reading |= {"title": "images" if progress and processes.first else None, "target": target}
-    worst = _Worst(whole_number("mistakes", mistakes, 0) if processes.count == 1 else 0)
-    opened = open_batches(model, data, "test", **reading)
+    mistakes = whole_number("mistakes", mistakes, 0) if processes.count == 1 else 0
+    started = time.perf_counter()
+    opened = open_batches(
+        model,
+        data,
+        "test",
+        preprocess=preprocess,
+        batch_size=batch_size,
+        classes=getattr(config, "classes", None),
+        class_names=class_names,
+        on_bad_image=on_bad_image,
+        title="images" if progress and processes.first else None,
+        processes=processes,
+        target=target,
+    )
     with processes.failing_together(), opened as (pairs, data_names, target, image_names):
-        _refuse_unused(target, asked)
-        rows = _predictions(model, pairs, views, worst)
+        _refuse_unused(target, given)
+        batches = _with_outputs(predictor(model), pairs, views)
         if target == "number":
-            return measure_numbers(rows, processes, started)
+            return measure_regression(((scores, labels) for _, scores, labels in batches), processes, started)
+        first = next(batches)
+        label_outputs, names = _match(config, data_names, first[1].shape[1])
+        batches = itertools.chain([first], batches)
         if target == "multilabel":
             if outputs not in ("logits", "sigmoid"):
                 wanted = 'target="multilabel" needs outputs="logits" or "sigmoid"'
                 raise ValueError(f"{wanted}, but the outputs are {outputs!r}.")
-            first = next(rows)
-            outputs_of, names = _match(config, data_names, first[0].shape[1])
-            rows = itertools.chain([first], rows)
-            return measure_labels(rows, processes, outputs, outputs_of, threshold, names, started)
-        for scores, labels in rows:
-            if counts is None:
-                outputs_of, names = _match(config, data_names, scores.shape[1])
-                counts = _Counts(scores.shape[1], [k for k in top if k <= scores.shape[1]], outputs)
-            if outputs_of is not None and len(labels):
-                if labels.max() >= len(outputs_of):
-                    raise ValueError(
-                        f"There is a label {labels.max()}, but the data has {len(outputs_of)} class names."
-                    )
-                labels = outputs_of[labels]
+            rows = ((scores, labels) for _, scores, labels in batches)
+            return measure_labels(rows, processes, outputs, label_outputs, threshold, names, started)
+        counts, worst = _Counts(first[1].shape[1], top, outputs), []
+        for images, scores, labels in batches:
+            labels = labels if label_outputs is None else label_outputs[labels]
             counts.add(scores, labels)
-            worst.add(scores, labels)
-        return counts.result(processes, names, started, worst.mistakes(config, image_names))
+            if mistakes:
+                number = counts.examples - len(labels)
+                worst = _worst_mistakes(worst, mistakes, images, scores, labels, number, config)
+        if worst and (known := image_names()):
+            worst = [dataclasses.replace(mistake, name=known[mistake.number]) for mistake in worst]
+        return counts.result(processes, names, started, tuple(worst))
 
 
-# Options that are not for every target: what they are where nobody gives them, and the targets.
+# Options that are not for every target: their defaults, and the targets.
 _TARGETS_OF: dict[str, tuple[Any, tuple[str, ...]]] = {
     "top": ((1, 5), ("class",)),
     "mistakes": (0, ("class",)),
@@ -248,76 +254,54 @@ _TARGETS_OF: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 
 
-def _refuse_unused(target: str, asked: dict[str, Any]) -> None:
+def _refuse_unused(target: str, given: dict[str, Any]) -> None:
     """Raises ValueError where an option was given that does not apply to the target."""
-    for name, (usual, targets) in _TARGETS_OF.items():
-        if target not in targets and asked[name] != usual:
-            words = f"{name}={asked[name]!r} is for labels of the target {listing(targets)}, but these are {target!r}"
+    for name, (default, targets) in _TARGETS_OF.items():
+        if target not in targets and given[name] != default:
+            words = f"{name}={given[name]!r} is for labels of the target {listing(targets)}, but these are {target!r}"
             raise ValueError(f"{words}: leave it out.")
 
 
-def _predictions(model: Any, pairs: Pairs, views: str | None, worst: "_Worst") -> Pairs:
-    """The outputs for each batch, averaged over the views of each image, with the labels."""
-    chosen = VIEWS[views]
-
-    def every_view() -> Pairs:
-        for images, labels in pairs:
-            worst.images = images
-            for view in chosen:
-                yield view(images), labels
-
-    rows = predictions(model, every_view())
-    for outputs, labels in rows:
-        yield sum([next(rows)[0] for _ in chosen[1:]], outputs) / len(chosen), labels
+def _with_outputs(
+    predict: Callable[[np.ndarray], np.ndarray], pairs: Pairs, views: str | None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Images, the outputs for them, averaged over the views of each, and labels, batch by batch."""
+    for images, labels in pairs:
+        outputs = [predict(view) for view in _views(images, views)]
+        yield images, sum(outputs[1:], outputs[0]) / len(outputs), labels
 
 
-def _crop(bottom: float, right: float, images: np.ndarray) -> np.ndarray:
-    """A crop of 7/8 of height and width, at shares of what is left over, in the size of the image."""
-    height, width = images.shape[1:3]
+def _views(images: np.ndarray, views: str | None) -> Iterator[np.ndarray]:
+    """Images alone, with their mirror images, or crops of them in their size with the mirror images of these."""
+    height, width = images.shape[1:3] if views else (0, 0)
     size = max(1, round(CROP * height)), max(1, round(CROP * width))
-    top, left = round(bottom * (height - size[0])), round(right * (width - size[1]))
-    return resize_images(images[:, top : top + size[0], left : left + size[1]], (height, width))
+    for mirrored in (False, True) if views else (False,):
+        for above, before in CROP_PLACES if views == "crops" else ((0, 0),):
+            view = images
+            if views == "crops":
+                top, left = round(above * (height - size[0])), round(before * (width - size[1]))
+                view = resize_images(images[:, top : top + size[0], left : left + size[1]], (height, width))
+            yield np.ascontiguousarray(view[:, :, ::-1]) if mirrored else view
 
 
-def _mirrored(images: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(images[:, :, ::-1])
-
-
-_CROPS: list[View] = [functools.partial(_crop, *place) for place in ((0, 0), (0, 1), (1, 0), (1, 1), (0.5, 0.5))]
-VIEWS: dict[str | None, list[View]] = {
-    None: [lambda images: images],
-    "flip": [lambda images: images, _mirrored],
-    "crops": [*_CROPS, *(lambda images, crop=crop: _mirrored(crop(images)) for crop in _CROPS)],
-}
-
-
-class _Worst:
-    """The worst mistakes so far; `images` are those of the batch whose outputs come next."""
-
-    def __init__(self, count: int) -> None:
-        self.count, self.seen, self.images = count, 0, np.empty(0)
-        self._found: list[tuple[float, int, int, int, np.ndarray]] = []
-
-    def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
-        """Keeps those of a batch that are among the worst."""
-        if self.count:
-            guesses, rows = scores.argmax(1), np.arange(len(labels))
-            margins = scores[rows, guesses] - scores[rows, labels]
-            for i in np.argsort(-margins, kind="stable")[: self.count]:
-                if guesses[i] != labels[i]:
-                    numbers = self.seen + int(i), int(labels[i]), int(guesses[i])
-                    image = np.array(self.images[i])  # a view would keep the whole batch
-                    self._found.append((float(margins[i]), *numbers, image))
-            self._found = sorted(self._found, key=lambda one: (-one[0], one[1]))[: self.count]
-        self.seen += len(labels)
-
-    def mistakes(self, config: Any, image_names: Callable[[], list[str]]) -> tuple[Mistake, ...]:
-        """The worst first."""
-        names = image_names() if self._found else []
-        return tuple(
-            Mistake(number, label, guess, margin, _pixels(config, image), names[number] if names else None)
-            for margin, number, label, guess, image in self._found
-        )
+def _worst_mistakes(
+    known: Sequence[Mistake],
+    count: int,
+    images: np.ndarray,
+    scores: np.ndarray,
+    labels: np.ndarray,
+    number: int,
+    config: Any,
+) -> list[Mistake]:
+    """The worst mistakes among those known and those of a batch; `number` is that of its first image in the data."""
+    guesses, rows = scores.argmax(1), np.arange(len(labels))
+    margins = scores[rows, guesses] - scores[rows, labels]
+    found = list(known)
+    for i in np.argsort(-margins, kind="stable")[:count].tolist():
+        if guesses[i] != labels[i]:
+            label, guess, margin = int(labels[i]), int(guesses[i]), float(margins[i])
+            found.append(Mistake(number + i, label, guess, margin, _pixels(config, images[i]), None))
+    return sorted(found, key=lambda mistake: (-mistake.margin, mistake.number))[:count]
 
 
 def _pixels(config: Any, image: np.ndarray) -> np.ndarray:
@@ -352,27 +336,29 @@ def _match(
 
 
 class _Counts:
-    """What is added up from batch to batch."""
+    """What is added up from batch to batch: images, those that are right, losses, the confusion matrix."""
 
-    def __init__(self, classes: int, top: list[int], outputs: str | None) -> None:
-        self.classes, self.top, self.outputs, self.loss = classes, top, outputs, 0.0
+    def __init__(self, classes: int, top: Sequence[int], outputs: str | None) -> None:
+        self.classes, self.outputs, self.examples, self.loss = classes, outputs, 0, 0.0
+        self.top = [k for k in top if k <= classes]
         self.images, self.correct = np.zeros((2, classes), "int64")
-        self.within = np.zeros(len(top), "int64")
+        self.within = np.zeros(len(self.top), "int64")
         self.confusion = np.zeros((classes, classes), "int64") if classes <= CONFUSION_CLASSES else None
 
     def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
         """Adds a batch, which is empty where a process has no part of it."""
         if scores.shape[1] != self.classes:
-            raise ValueError(f"The model gave {scores.shape[1]} outputs, but {self.classes} for the batch before.")
+            raise ValueError(f"The model has {scores.shape[1]} outputs, but had {self.classes} for the batch before.")
         if labels.max(initial=0) >= self.classes:
             raise ValueError(
                 f"There is a label {labels.max()}, but the model has {self.classes} outputs, for the classes 0 to "
                 f"{self.classes - 1}. Is it the model for this data?"
             )
         # Of equal outputs the first counts as the largest, as argmax has it.
-        own = scores[np.arange(len(labels)), labels][:, None]
+        score = scores[np.arange(len(labels)), labels][:, None]
         earlier = np.arange(self.classes) < labels[:, None]
-        rank = ((scores > own) | ((scores == own) & earlier)).sum(1)
+        rank = ((scores > score) | ((scores == score) & earlier)).sum(1)
+        self.examples += len(labels)
         self.within += np.array([(rank < k).sum() for k in self.top], "int64")
         self.images += np.bincount(labels, minlength=self.classes)
         self.correct += np.bincount(labels[rank == 0], minlength=self.classes)

@@ -2,13 +2,13 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from keras_vit._arguments import to_numpy, whole_number
+from keras_vit._arguments import to_numpy
 from keras_vit._processes import ALONE, Processes, batch_shares, fill_up, local_model, share
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import ImageStream, open_data, pick_split
@@ -19,23 +19,15 @@ SCALED_MOST = 16  # No scaling of pixels that is in use reaches it: mean 0 and d
 Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
-class Opened(NamedTuple):
-    """Labelled images for a model: batches, the names of the classes or None, and what labels are (see `open_data`)."""
-
-    pairs: Pairs
-    class_names: list[str] | None
-    target: str
-    image_names: Callable[[], list[str]]  # once all are read: what they are called, or nothing where nobody says
-
-
 def batches(
     data: Any, batch_size: int = 64, *, title: str = "images", progress: bool = True, target: str = "class"
 ) -> Pairs:
     """Goes through labelled images once.
 
     Args:
-        data: A tuple `(images, labels)` of arrays, or anything that gives such tuples batch by batch: a list, a
-            generator, a `tf.data.Dataset`, a torch `DataLoader`, a grain dataset, a `keras.utils.PyDataset`.
+        data: A tuple `(images, labels)` of arrays, what `keras_vit.data.open_data` returns, or anything that yields
+            such tuples batch by batch: a list, a generator, a `tf.data.Dataset`, a torch `DataLoader`, a grain dataset,
+            a `keras.utils.PyDataset`.
         batch_size: Images per batch, for arrays.
         title: What stands before the progress bar.
         progress: Whether there is a bar.
@@ -53,57 +45,25 @@ def batches(
         >>> [batch.shape for batch, _ in evaluation.batches((small_images, labels), batch_size=3, progress=False)]
         [(3, 8, 8, 3), (1, 8, 8, 3)]
     """
-    source, total = _open(data, whole_number("batch_size", batch_size, 1))
-    part = isinstance(data, ImageStream) and data.shard[1] > 1  # of a short batch it may be empty
-    seen = 0
-    with ProgressBar(title, total, shown=progress) as bar:
-        for place, batch in enumerate(bar.track(source)):
-            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-                raise TypeError(f"Batch {place} of the data must be (images, labels), but is a {type(batch).__name__}.")
-            images, labels = to_numpy(batch[0]), hard_labels(batch[1], f"batch {place}", target)
-            if len(images) != len(labels):
-                raise ValueError(f"Batch {place} of the data has {len(images)} images, but {len(labels)} labels.")
-            if len(images) or part:
-                seen += 1
-                yield images, labels
-    if not seen:
-        raise ValueError("There are no images in the data. (A generator can be gone through once only.)")
+    labels, bar = None if isinstance(data, ImageStream) else target, title if progress else None
+    with open_batches(None, data, "test", batch_size=batch_size, title=bar, target=labels) as opened:
+        yield from opened.pairs
 
 
-def _open(data: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
-    """The batches, and how many there are where that is known."""
-    if isinstance(data, tuple) and len(data) == 2:
-        images, labels = to_numpy(data[0]), to_numpy(data[1])
-        if images.ndim < 2 or labels.ndim < 1 or len(images) != len(labels):
-            raise ValueError(
-                f"Images and labels must be of one length, but have the shapes {images.shape} and {labels.shape}."
-            )
-        starts = range(0, len(images), batch_size)
-        return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in starts), len(starts)
-    if isinstance(data, ImageStream):
-        return data, data.steps_per_epoch
-    if isinstance(data, keras.utils.PyDataset):
-        return (data[i] for i in range(data.num_batches)), data.num_batches
-    if isinstance(data, (str, dict, tuple, np.ndarray)) or not hasattr(data, "__iter__"):
-        raise TypeError(f"data must be (images, labels) or give such batches one by one, not a {type(data).__name__}.")
-    try:
-        return data, len(data)
-    except TypeError:  # a generator, or a dataset of unknown length
-        return data, None
+class OpenedBatches(NamedTuple):
+    """Labelled images for a model, to go through once.
 
+    Attributes:
+        pairs: Images as the model takes them and labels, of which a process's part may be empty.
+        class_names: Names of the classes in the order of the labels, or None.
+        target: What labels are (see `open_data`).
+        image_names: Once all are read: what they are called, or nothing where that is not known.
+    """
 
-def hard_labels(labels: Any, where: str = "the data", target: str = "class") -> np.ndarray:
-    """One class for each image, int64 `(batch,)`, from integers or one-hot rows; or rows of 0 and 1, or of a number."""
-    checked, _ = check_labels(labels, None, where, target=target)
-    if checked.ndim == 1 or target != "class":
-        return checked
-    wrong = ((checked == 1).sum(1) != 1) | ((checked == 0).sum(1) != checked.shape[1] - 1)
-    if wrong.any():
-        raise ValueError(
-            f"Row {int(np.argmax(wrong))} of the labels of {where} is not one-hot: one 1 among zeros was expected. "
-            "Evaluation needs one class per image; mixup and label smoothing belong to training."
-        )
-    return checked.argmax(1)
+    pairs: Pairs
+    class_names: list[str] | None
+    target: str
+    image_names: Callable[[], list[str]]
 
 
 @contextlib.contextmanager
@@ -120,108 +80,103 @@ def open_batches(
     title: str | None = "images",
     processes: Processes = ALONE,
     target: str | None = None,
-) -> Iterator[Opened]:
+) -> Iterator[OpenedBatches]:
     """Opens labelled images for a model, and closes them at the end of the `with` statement.
 
     Arguments as in `evaluate`; `classes` is for pixels whose labels have no names, and a `title` of None for no bar.
-
-    Yields:
-        The batches once, images as the model takes them with labels as in `batches`, of each this process's part, which
-        may be empty at the end.
+    Each process gets its part of every batch.
     """
     if isinstance(data, Mapping):
         data = pick_split(data, split)
-    # What cannot be anything but pixels: image files, a table of them, a stream, images of different sizes.
-    files = isinstance(data, (str, os.PathLike)) or hasattr(data, "open_examples")
-    pixels = files or isinstance(data, ImageStream)
-    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (tuple, list)):
-        pixels = len({np.shape(image) for image in data[0]}) > 1
+    config: Any = model.config if isinstance(model, (VisionTransformer, BiT)) else None
+    if isinstance(model, ImageModel) and config is None:
+        words = f"model is a {type(model).__name__}, which has an output for every pixel"
+        raise TypeError(f"{words}: keras_vit.segmentation.evaluate measures segmentation; this is for classifiers.")
+    pixels = _are_pixels(data)
     if pixels and preprocess is False:
         raise ValueError("preprocess=False is for data that holds what the model takes; this data holds pixels.")
-    bar: dict[str, Any] = {"title": title or "", "progress": title is not None}
-    ours = isinstance(model, (VisionTransformer, BiT))
-    if isinstance(model, ImageModel) and not ours:
-        words = f"model is a {type(model).__name__}, which answers for every pixel"
-        raise TypeError(f"{words}: of masks, keras_vit.segmentation.evaluate measures it; this is for classifiers.")
-    if not (pixels or preprocess):
-        if on_bad_image != "stop":
-            raise ValueError(f"on_bad_image={on_bad_image!r} is for pixels, which are read here: leave it out.")
-        limit = SCALED_MOST if ours and not model.config.include_preprocessing else np.inf
-        target = target or "class"
-        pairs = _parts(_checked(batches(data, batch_size, target=target, **bar), limit), processes)
-        yield Opened(pairs, list(class_names) if class_names else None, target, list)
-        return
-    if not ours:
+    pixels = pixels or bool(preprocess)
+    if pixels and config is None and not (model is None and isinstance(data, ImageStream)):
         raise ValueError(
             "preprocess=True needs a model of keras_vit, which knows its preprocessing, and so do image files: "
             "preprocess the images yourself."
         )
-    with contextlib.ExitStack() as stack:
-        stream = data
-        if isinstance(data, ImageStream):
-            if class_names is not None:
-                raise ValueError(f"class_names={class_names!r} is for open_data, which has made this stream.")
-        else:
-            named = class_names is not None or files or target == "number"
-            stream = open_data(
-                data,
-                image_size=model.config.image_size,
-                batch_size=batch_size,
-                split=split,
-                shuffle=False,
-                classes=None if named else classes,
-                class_names=class_names,
-                on_bad_image=on_bad_image,
-                resize=model.config.pipeline,
-                channels=model.config.channels,
-                shard=processes.shard,
-                target=target or "class",
-            )
-            stack.enter_context(stream)
+    if not pixels and on_bad_image != "stop":
+        raise ValueError(f"on_bad_image={on_bad_image!r} is for pixels, which are read here: leave it out.")
+    options: dict[str, Any] = {"batch_size": batch_size, "class_names": class_names, "on_bad_image": on_bad_image}
+    options |= {"split": split, "shuffle": False, "shard": processes.shard, "target": target or "class"}
+    if isinstance(data, ImageStream):
+        if class_names is not None:
+            raise ValueError(f"class_names={class_names!r} is for open_data, which has made this stream.")
+        context: Any = contextlib.nullcontext(data)  # its owner closes it
+    elif pixels:
+        # Names of folders and tables say how many classes there are; the model may have others.
+        named = class_names is not None or isinstance(data, (str, os.PathLike)) or hasattr(data, "open_examples")
+        options["classes"] = None if named or target == "number" else classes
+        options |= {"resize": config.pipeline, "channels": config.channels}
+        context = open_data(data, image_size=config.image_size, **options)
+    else:
+        context = open_data(data, image_size=None, **options)
+    with context as stream, ProgressBar(title or "", stream.steps_per_epoch, shown=title is not None) as bar:
         if target not in (None, stream.target):
             raise ValueError(f"target={target!r}, but the labels of the data are of the kind {stream.target!r}.")
-        pairs = batches(stream, target=stream.target, **bar)
-        if stream.shard != processes.shard:
-            pairs = _parts(pairs, processes)
-        if not model.config.include_preprocessing:
-            normalized = model.config.pipeline.normalized
-            pairs = ((normalized(images), labels) for images, labels in pairs)
-        yield Opened(pairs, stream.class_names, stream.target, lambda: _names(stream))
+        limit = np.inf if pixels or config is None or config.include_preprocessing else SCALED_MOST
+
+        def prepared(step: int, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            if images.max(initial=0) > limit:
+                hint = "the model takes values of -1..1: are they pixels? preprocess=True."
+                raise ValueError(f"The images reach {images.max():g}, but {hint}")
+            if pixels and config is not None and not config.include_preprocessing:
+                images = config.pipeline.normalized(images)
+            rows = share(len(labels), processes.shard) if stream.shard != processes.shard else slice(None)
+            return images[rows], one_class_each(labels, f"batch {step}", stream.target)[rows]
+
+        yield OpenedBatches(
+            bar.track(stream.map(prepared)), stream.class_names, stream.target, lambda: _image_names(stream)
+        )
 
 
-def _names(stream: ImageStream) -> list[str]:
+def _are_pixels(data: Any) -> bool:
+    """Whether data can be nothing else: image files, a table of them, a stream, images of different sizes."""
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (tuple, list)):
+        return len({np.shape(image) for image in data[0]}) > 1
+    return isinstance(data, (str, os.PathLike, ImageStream)) or hasattr(data, "open_examples")
+
+
+def _image_names(stream: ImageStream) -> list[str]:
     if stream.name is None or stream.shard[1] > 1:
         return []
     left_out = {image.path for image in stream.bad}
     return [name for name in map(stream.name, range(stream.examples or 0)) if name not in left_out]
 
 
-def _checked(pairs: Pairs, limit: float) -> Pairs:
-    """The same batches; pixels for a model that takes -1..1 are an error."""
-    for images, labels in pairs:
-        if images.max(initial=0) > limit:
-            hint = "the model takes values of -1..1: are they pixels? preprocess=True."
-            raise ValueError(f"The images reach {images.max():g}, but {hint}")
-        yield images, labels
+def one_class_each(labels: Any, where: str, target: str = "class") -> np.ndarray:
+    """Returns one class for each image, int64 `(batch,)`, from integers or one-hot rows; labels of other targets."""
+    checked, _ = check_labels(labels, None, where, target=target)
+    if checked.ndim == 1 or target != "class":
+        return checked
+    wrong = ((checked == 1).sum(1) != 1) | ((checked == 0).sum(1) != checked.shape[1] - 1)
+    if wrong.any():
+        raise ValueError(
+            f"Row {int(np.argmax(wrong))} of the labels of {where} is not one-hot: one 1 among zeros was expected. "
+            "Evaluation needs one class per image; mixup and label smoothing belong to training."
+        )
+    return checked.argmax(1)
 
 
-def _parts(pairs: Pairs, processes: Processes) -> Pairs:
-    for images, labels in pairs:
-        rows = share(len(labels), processes.shard)
-        yield images[rows], labels[rows]
-
-
-def predictions(model: Any, pairs: Pairs) -> Pairs:
-    """The rows that a model, or a function, gives for each batch, with the labels.
+def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns a function from a batch to the row that a model, or a function, has for each of its images.
 
     Shorter batches are filled up to the size of the largest before them, which spares JAX another compilation, and
     every batch to a multiple of the number of devices that share it. What is filled in is dropped from the rows.
     """
     length, shares = 0, batch_shares(model)
     model = local_model(model) if isinstance(model, keras.Model) else model
-    for inputs, labels in pairs:
-        length = max(length, -(-len(inputs) // shares) * shares)
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        nonlocal length
         count = len(inputs)
+        length = max(length, -(-count // shares) * shares)
         inputs = inputs if count else fill_up(inputs, 1)  # the part of a process may be empty
         if isinstance(model, keras.Model):
             inputs = fill_up(inputs, length)
@@ -231,16 +186,18 @@ def predictions(model: Any, pairs: Pairs) -> Pairs:
         outputs = keras.tree.flatten(found)
         if len(outputs) != 1:
             raise ValueError(f"The model must have one output, but it has {len(outputs)}.")
-        yield checked_rows(to_numpy(outputs[0])[:count], count), labels
+        return _checked_rows(to_numpy(outputs[0])[:count], count)
+
+    return predict
 
 
-def checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
+def _checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
     """One finite vector of floats for each of `count` images; an error for anything else."""
     rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype("float32")
     if rows.ndim != 2 or len(rows) != count:
         raise ValueError(
-            f"The model must give one vector per image, ({count}, n), but gave {rows.shape}. "
-            "Models without pooling give one per token: build them with pooling='token' or 'avg'."
+            f"The model must have one vector per image, ({count}, n), as output, but it is {rows.shape}. "
+            "Models without pooling have one per token: build them with pooling='token' or 'avg'."
         )
     if not np.isfinite(rows).all():
         row = int(np.argmin(np.isfinite(rows).all(1)))

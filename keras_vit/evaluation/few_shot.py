@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import to_numpy, whole_numbers
+from keras_vit._arguments import whole_numbers
 from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
 from keras_vit.data import has_test_split, match_labels
 from keras_vit.evaluation.accuracy import AccuracyResult, evaluate
-from keras_vit.evaluation.batches import checked_rows, hard_labels, open_batches, predictions
+from keras_vit.evaluation.batches import open_batches, predictor
 from keras_vit.evaluation.similarity import knn
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.zoo import as_model
@@ -353,11 +353,6 @@ def _features(
     model: Any, data: Any, split: str, processes: Processes = ALONE, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, list[str] | None]:
     """Features, labels, and the names of the classes, or None."""
-    if model is None and isinstance(data, tuple) and len(data) == 2:
-        features, labels = to_numpy(data[0]), hard_labels(data[1])
-        if features.shape[:1] != labels.shape:
-            raise ValueError(f"There are {len(features)} rows of features, but {len(labels)} labels.")
-        return checked_rows(features, len(features)), labels, None
     if model is not None and not callable(model):
         raise TypeError(f"model must be a Keras model, a function or None, but {type(model).__name__} was given.")
     extractor = _as_they_are if model is None else model
@@ -367,7 +362,8 @@ def _features(
     with processes.failing_together(), opened as (pairs, names, target, _):
         if target != "class":
             raise ValueError(f"A probe is for images of one class each, but the labels are of the kind {target!r}.")
-        features, labels = zip(*predictions(extractor, pairs), strict=True)
+        predict = predictor(extractor)
+        features, labels = zip(*((predict(images), labels) for images, labels in pairs), strict=True)
         return processes.joined(features), processes.joined(labels), names
 
 

@@ -1,4 +1,4 @@
-"""How good outputs are where an image has several labels, or a number: figures over arrays, and their results."""
+"""Classification with several labels an image, and regression: figures over arrays, and the results of `evaluate`."""
 
 import dataclasses
 import time
@@ -185,7 +185,7 @@ class MultilabelResult(ClassesResult):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NumberResult(TableResult):
-    """What `evaluate` found where the label of an image is a number. Printing it draws a table.
+    """What `evaluate` found for a regression, where the label of an image is a number. Printing it draws a table.
 
     Attributes:
         examples: How many images there were.
@@ -220,19 +220,19 @@ def measure_labels(
     rows: Rows,
     processes: Processes,
     outputs: str | None,
-    outputs_of: np.ndarray | None,
+    label_outputs: np.ndarray | None,
     threshold: float,
     class_names: Sequence[str] | None,
     started: float,
 ) -> MultilabelResult:
     """The figures of `MultilabelResult` for outputs and labels that come batch by batch.
 
-    `outputs_of` has the number of the output for each column of the labels, where names say it.
+    `label_outputs` has the number of the output for each column of the labels, where names say it.
     """
-    scores, labels = _joined(rows, processes)
-    if outputs_of is not None:
+    scores, labels = _gathered(rows, processes)
+    if label_outputs is not None:
         columns, labels = labels, np.zeros((len(labels), scores.shape[1]), "float32")
-        labels[:, outputs_of] = columns
+        labels[:, label_outputs] = columns
     if labels.shape != scores.shape:
         raise ValueError(f"The labels are rows of {labels.shape[1]}, but the model has {scores.shape[1]} outputs.")
     scores, labels = scores.astype("float64"), labels.astype("float64")
@@ -258,11 +258,11 @@ def measure_labels(
     )
 
 
-def measure_numbers(rows: Rows, processes: Processes, started: float) -> NumberResult:
+def measure_regression(rows: Rows, processes: Processes, started: float) -> NumberResult:
     """The figures of `NumberResult` for outputs and labels `(batch, 1)` that come batch by batch."""
-    outputs, labels = (array.astype("float64") for array in _joined(rows, processes))
+    outputs, labels = (array.astype("float64") for array in _gathered(rows, processes))
     if outputs.shape != labels.shape:
-        raise ValueError(f"Labels that are numbers need a model with one output, but it has {outputs.shape[1]}.")
+        raise ValueError(f"Labels of the target 'number' need a model with one output, but it has {outputs.shape[1]}.")
     errors, spread = outputs - labels, float(((labels - labels.mean()) ** 2).sum())
     squares = float((errors**2).sum())
     return NumberResult(
@@ -274,7 +274,7 @@ def measure_numbers(rows: Rows, processes: Processes, started: float) -> NumberR
     )
 
 
-def _joined(rows: Rows, processes: Processes) -> tuple[np.ndarray, np.ndarray]:
+def _gathered(rows: Rows, processes: Processes) -> tuple[np.ndarray, np.ndarray]:
     scores, labels = zip(*rows, strict=True)
     return processes.joined(scores), processes.joined(labels)
 

@@ -12,7 +12,7 @@ from keras_vit import VisionTransformer, ViTConfig
 from keras_vit._pictures import block_maxima
 from keras_vit.data import open_data
 from keras_vit.evaluation import confusion_shares, draw_confusion, evaluate, most_confused, write_report
-from keras_vit.evaluation.accuracy import _Worst
+from keras_vit.evaluation.accuracy import _worst_mistakes
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=7)
 RNG = np.random.default_rng(0)
@@ -87,7 +87,9 @@ def test_names_and_the_worst_classes():
     assert [row["class"] for row in rows] == ["bee", "ant"]
     assert rows[0] == {"class": "bee", "images": 4, "accuracy %": 25.0, "taken for": "cat (2)"}
     with pytest.raises(ValueError, match="2 names, but the model has 3 outputs"):
-        evaluate(same, (scores, LABELS[:6] % 3), class_names=names[:2], progress=False)
+        evaluate(same, (scores, LABELS[:6] % 2), class_names=names[:2], progress=False)
+    with pytest.raises(ValueError, match="has the label 2, but .* from 0 to 1, for 2 classes"):
+        evaluate(same, (scores, np.full(6, 2)), class_names=names[:2], progress=False)
 
 
 ROWS = np.zeros((4, 3))
@@ -96,10 +98,10 @@ BAD = [
     ({"data": (ROWS, np.array([0, 1, 2, 3]))}, ValueError, "a label 3, but the model has 3 outputs"),
     ({"data": (ROWS, np.array([0, 1, 2, -1]))}, ValueError, "image 3 of batch 0 has the label -1"),
     ({"data": (ROWS, np.array([[0, 1.0, 0]] * 3 + [[0.5, 0.5, 0]]))}, ValueError, "Row 3 .* not one-hot"),
-    ({"data": [(ROWS, np.array([0]))]}, ValueError, "Batch 0 of the data has 4 images, but 1 labels"),
+    ({"data": [(ROWS, np.array([0]))]}, ValueError, "There are 4 images but 1 labels in batch 0"),
     ({"data": (ROWS * np.nan, np.array([0, 1, 2, 0]))}, ValueError, "image 0 of a batch is not finite"),
-    ({"data": []}, ValueError, "no images"),
-    ({"data": [ROWS]}, TypeError, r"must be \(images, labels\)"),
+    ({"data": []}, ValueError, "data must hold images"),
+    ({"data": [ROWS]}, ValueError, r"must yield \(images, labels\)"),
     ({"data": "folder"}, ValueError, "needs a model of keras_vit, .* and so do image files"),
     ({"data": (ROWS, ROWS, ROWS)}, TypeError, r"data must be \(images, labels\)"),
     ({"top": 0}, ValueError, "top must be"),
@@ -220,11 +222,11 @@ def test_the_worst_mistakes_have_their_pictures(model):
 
 @pytest.mark.once
 def test_a_mistake_does_not_keep_the_batch_alive():
-    worst, batch = _Worst(1), np.zeros((4, 2, 2, 3), "float32")
-    kept, worst.images = weakref.ref(batch), batch
-    worst.add(np.eye(4)[:, ::-1], np.arange(4))
-    worst.images = batch = None
-    assert kept() is None and worst.mistakes(None, list)[0].image.shape == (2, 2, 3)
+    batch = np.zeros((4, 2, 2, 3), "float32")
+    kept = weakref.ref(batch)
+    [mistake] = _worst_mistakes([], 1, batch, np.eye(4)[:, ::-1], np.arange(4), 0, None)
+    batch = None
+    assert kept() is None and mistake.image.shape == (2, 2, 3)
 
 
 @pytest.mark.once

@@ -120,7 +120,7 @@ X, Y = np.ones((8, 3)), np.arange(8) % 2
         ({"train": (X, Y * 0)}, "one class only"),
         ({"test": (X, Y + 1)}, "test has the label 2"),
         ({"test": (X[:, :2], Y)}, "3 features and test 2"),
-        ({"train": (X, Y[:7])}, "8 rows of features, but 7 labels"),
+        ({"train": (X, Y[:7])}, "must be of one length"),
         ({"train": (X * np.nan, Y)}, "not finite"),
     ],
 )
